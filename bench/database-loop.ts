@@ -1,0 +1,139 @@
+/**
+ * The database's own figure: one creation a statement and transaction, from many connections, all on one usage
+ * row. What pgbench would do, in a process of its own; the package with the embedded Postgres has no pgbench.
+ */
+
+import { createHash, randomBytes, randomUUID, randomUUIDv7 } from "node:crypto";
+import pg from "pg";
+import { newCode } from "../src/core/code.ts";
+import { type LoadResult, Tally } from "./load.ts";
+import { codeLength, smsTextOf } from "./requests.ts";
+import { insertLike, type Template } from "./template.ts";
+
+export type DatabaseLoopRequest =
+  | { readonly kind: "open"; readonly connection: pg.ClientConfig; readonly target: LoopTarget }
+  | { readonly kind: "run"; readonly milliseconds: number }
+  /** Its connections; answered by nothing. */
+  | { readonly kind: "close" };
+
+export type DatabaseLoopAnswer =
+  | { readonly kind: "opened" }
+  | { readonly kind: "ran"; readonly result: LoadResult }
+  | { readonly kind: "failed"; readonly message: string };
+
+export interface LoopTarget {
+  readonly connections: number;
+  /** A UUID. */
+  readonly projectId: string;
+  readonly template: Template;
+}
+
+/** The same rows in the same order of tables as the service's statement, for one request, without its arrays. */
+const createOne = (template: Template) => `
+WITH charged AS (
+  UPDATE usage SET calls = calls + 1
+  WHERE project_id = $1::uuid AND month = date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date
+    AND calls < call_limit
+  RETURNING calls
+),
+reserved AS (
+  ${insertLike(template, "live_code", { code: "$2::text", verification_id: "$3::uuid" })} FROM charged
+  ON CONFLICT DO NOTHING RETURNING verification_id
+),
+keyed AS (
+  ${insertLike(template, "idempotency_record", {
+    key: "$4::text",
+    request_digest: "$5::bytea",
+    verification_id: "verification_id",
+    verification_url: "$6::text",
+  })} FROM reserved
+  ON CONFLICT DO NOTHING RETURNING verification_id
+),
+created AS (
+  ${insertLike(template, "verification", {
+    id: "verification_id",
+    client_reference: "$7::text",
+    state: "$8::text",
+    sms_text: "$9::text",
+  })} FROM keyed
+  RETURNING id
+)
+${insertLike(template, "window_token", { digest: "$10::bytea", verification_id: "id" })} FROM created RETURNING verification_id`;
+
+const clients: pg.Client[] = [];
+let projectId = "";
+let statement = "";
+
+async function open(connection: pg.ClientConfig, target: LoopTarget): Promise<void> {
+  projectId = target.projectId;
+  statement = createOne(target.template);
+  while (clients.length < target.connections) {
+    const client = new pg.Client({ ...connection, application_name: "phoneproof-bench-loop" });
+    await client.connect();
+    clients.push(client);
+  }
+}
+
+async function run(milliseconds: number): Promise<LoadResult> {
+  const tally = new Tally();
+  const deadline = performance.now() + milliseconds;
+  await Promise.all(
+    clients.map(async (client) => {
+      for (let startedAt = performance.now(); startedAt < deadline; ) {
+        await creation(client);
+        const now = performance.now();
+        tally.add(now - startedAt);
+        startedAt = now;
+      }
+    }),
+  );
+  return tally.result();
+}
+
+const digestOf = (text: string) => createHash("sha256").update(text).digest();
+
+/** A code that is taken, one in many thousands, is drawn again. */
+async function creation(client: pg.Client): Promise<void> {
+  while (!(await tryCreation(client))) {}
+}
+
+async function tryCreation(client: pg.Client): Promise<boolean> {
+  const code = newCode("numeric", codeLength);
+  const token = randomBytes(16).toString("base64url");
+  const { rowCount } = await client.query({
+    name: "create_one",
+    text: statement,
+    values: [
+      projectId,
+      code,
+      randomUUIDv7(),
+      randomUUID(),
+      digestOf("request"),
+      `http://localhost:8080/v/${token}`,
+      "signup-20261121-000042",
+      "wHk2Rr0cXq7mYt5vZb8nLd3sFg6jKp1a",
+      smsTextOf(code),
+      digestOf(token),
+    ],
+  });
+  return rowCount === 1;
+}
+
+async function answer(request: DatabaseLoopRequest): Promise<DatabaseLoopAnswer | undefined> {
+  if (request.kind === "close") {
+    await Promise.all(clients.splice(0).map((client) => client.end()));
+    return undefined;
+  }
+  if (request.kind === "run") return { kind: "ran", result: await run(request.milliseconds) };
+  await open(request.connection, request.target);
+  return { kind: "opened" };
+}
+
+process.on("message", (request: DatabaseLoopRequest) => {
+  answer(request).then(
+    (answered) => answered && process.send?.(answered),
+    (error: Error) => process.send?.({ kind: "failed", message: error.message }),
+  );
+});
+process.on("disconnect", () => process.exit());
+process.on("SIGINT", () => {});

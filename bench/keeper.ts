@@ -1,0 +1,30 @@
+/**
+ * Ends what the bench leaves behind when it is killed: a process that is killed can end nothing itself. Its
+ * arguments are the service's process id and the directory of the run.
+ */
+
+import { rm } from "node:fs/promises";
+import { setTimeout as delay } from "node:timers/promises";
+
+const [pid = 0, directory = ""] = [Number(process.argv[2]), process.argv[3]];
+const pollMs = 100;
+/** The service forces its own end after 14 s. */
+const patienceMs = 20_000;
+
+function signal(name: NodeJS.Signals | 0): boolean {
+  try {
+    return process.kill(pid, name);
+  } catch {
+    return false;
+  }
+}
+
+process.on("disconnect", async () => {
+  signal("SIGTERM");
+  for (let waited = 0; waited < patienceMs && signal(0); waited += pollMs) await delay(pollMs);
+  signal("SIGKILL");
+  await rm(directory, { recursive: true, force: true, maxRetries: 3 });
+  process.exit();
+});
+// Ctrl-C is for the bench.
+process.on("SIGINT", () => {});

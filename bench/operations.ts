@@ -1,0 +1,274 @@
+/** What is measured: each operation on its arms, the ceiling first. */
+
+import { randomUUID } from "node:crypto";
+import type { Environment } from "../src/core/project.ts";
+import type { BareAddresses } from "./bare-server.ts";
+import type { Talker } from "./child.ts";
+import type { DatabaseLoopAnswer, DatabaseLoopRequest } from "./database-loop.ts";
+import { HttpLoad, type HttpRound } from "./http-load.ts";
+import type { LoadResult } from "./load.ts";
+import type { PendingVerifications, SeededVerification } from "./pending-verifications.ts";
+import { type CpuClock, processClock } from "./process-cpu.ts";
+import { encodeMessages, type MerchantRequests, merchantRequests } from "./requests.ts";
+import type { ServiceUnderLoad } from "./service.ts";
+import { type EncodedGroup, StreamLoad } from "./stream-load.ts";
+
+export const operationNames = ["create", "replay", "read", "cancel", "inbound", "backlog"] as const;
+export type OperationName = (typeof operationNames)[number];
+
+export type ArmName = "bare" | "service" | "database";
+
+/** One way of answering an operation. */
+export interface Arm {
+  readonly name: ArmName;
+  readonly cpu: CpuClock;
+  readonly postgresCpu: CpuClock;
+  /** Untimed, before each round. */
+  readonly prepare?: () => Promise<void>;
+  run(milliseconds: number): Promise<LoadResult>;
+  close(): void;
+}
+
+export interface Subjects {
+  readonly service: ServiceUnderLoad;
+  readonly bare: { readonly addresses: BareAddresses; readonly pid: number };
+  readonly databaseLoop: Talker<DatabaseLoopRequest, DatabaseLoopAnswer>;
+  readonly pending: PendingVerifications;
+  readonly connections: number;
+}
+
+/** Verifications that nobody touches, so that every statement meets large tables. */
+export const pendingThroughout = 100_000;
+const replayedKeys = 10_000;
+/** Half of them verified. */
+const readVerifications = 20_000;
+/** Of an operation that uses verifications up; after its first round it is known better. */
+const firstSupply = 20_000;
+
+const streams = 4;
+/** Messages without a receipt, on all streams together. */
+const messagesUnderWay = 1_000;
+/** Of messages that had to wait; each alone, they would measure the frames around them. */
+const backlogGroup = 100;
+
+const created = 201;
+const ok = 200;
+
+/** Opens the arms of an operation; they share connections from round to round. */
+export const openArms: Record<OperationName, (subjects: Subjects) => Promise<Arm[]>> = {
+  async create(subjects) {
+    const inTurn = cycle(merchants(subjects));
+    const next = () => inTurn().create(randomUUID());
+    return [
+      await bareArm(subjects, { status: created, next }),
+      await serviceArm(subjects, { status: created, next }),
+      await databaseArm(subjects),
+    ];
+  },
+
+  async replay(subjects) {
+    const inTurn = cycle(merchants(subjects));
+    const requests = Array.from({ length: replayedKeys }, () => inTurn().create(randomUUID()));
+    await sendAll(subjects, created, requests);
+    const next = cycle(shuffled(requests));
+    return [
+      await bareArm(subjects, { status: created, next }),
+      await serviceArm(subjects, { status: ok, next }),
+    ];
+  },
+
+  async read(subjects) {
+    const { service, pending } = subjects;
+    const verifications = await pending.take(readVerifications, pendingThroughout);
+    const verified = verifications.slice(readVerifications / 2).map(({ sms }) => sms);
+    await deliverAll(service, encodeMessages(verified, backlogGroup));
+    const merchantOf = merchantsByEnvironment(subjects);
+    const requests = verifications.map(({ environment, id }) => merchantOf[environment].read(id));
+    const next = cycle(shuffled(requests));
+    return [await bareArm(subjects, { status: ok, next }), await serviceArm(subjects, { status: ok, next })];
+  },
+
+  async cancel(subjects) {
+    const merchantOf = merchantsByEnvironment(subjects);
+    const requestsOf = (verifications: readonly SeededVerification[]) =>
+      verifications.map(({ environment, id }) => merchantOf[environment].cancel(id));
+    const supply = new Supply(subjects.pending, requestsOf);
+    const next = cycle(requestsOf(await subjects.pending.take(1, pendingThroughout)));
+    const service = await serviceArm(subjects, { status: ok, next: () => supply.next() });
+    return [await bareArm(subjects, { status: ok, next }), { ...service, prepare: () => supply.fill() }];
+  },
+
+  /** Message by message, as a gateway hands on what arrives. */
+  inbound: (subjects) => streamArms(subjects, 1),
+
+  /** In groups, as a gateway sends what has waited: after an interruption, or while others hold it up. */
+  backlog: (subjects) => streamArms(subjects, backlogGroup),
+};
+
+async function streamArms(subjects: Subjects, groupSize: number): Promise<Arm[]> {
+  const { service, bare, pending } = subjects;
+  const options = { streams, groupsUnderWay: Math.ceil(messagesUnderWay / streams / groupSize) };
+  const groupsOf = (verifications: readonly SeededVerification[]) =>
+    encodeMessages(
+      verifications.map(({ sms }) => sms),
+      groupSize,
+    );
+  const supply = new Supply(pending, groupsOf);
+  const nextBare = cycle(groupsOf(await pending.take(1_000, pendingThroughout)));
+  const bareLoad = await StreamLoad.open(bare.addresses.grpcAddress, "", options);
+  const serviceLoad = await StreamLoad.open(service.grpcAddress, service.ingestToken, options);
+  return [
+    {
+      name: "bare",
+      ...clocksOf("bare", subjects),
+      run: (milliseconds) => bareLoad.run({ next: nextBare, milliseconds }),
+      close: () => bareLoad.close(),
+    },
+    {
+      name: "service",
+      ...clocksOf("service", subjects),
+      prepare: () => supply.fill(),
+      run: (milliseconds) => serviceLoad.run({ next: () => supply.next(), milliseconds }),
+      close: () => serviceLoad.close(),
+    },
+  ];
+}
+
+/** In turn those of either environment: rate limits are separate, and the usage row is one. */
+function merchants(subjects: Subjects): MerchantRequests[] {
+  return Object.values(merchantsByEnvironment(subjects));
+}
+
+function merchantsByEnvironment({ service }: Subjects): Record<Environment, MerchantRequests> {
+  const { live, test } = service.project.keys;
+  return { live: merchantRequests(live), test: merchantRequests(test) };
+}
+
+type HttpWork = Pick<HttpRound, "status" | "next">;
+
+const bareArm = (subjects: Subjects, work: HttpWork) =>
+  httpArm("bare", subjects, subjects.bare.addresses.httpPort, work);
+const serviceArm = (subjects: Subjects, work: HttpWork) =>
+  httpArm("service", subjects, subjects.service.httpPort, work);
+
+async function httpArm(
+  name: "bare" | "service",
+  subjects: Subjects,
+  port: number,
+  work: HttpWork,
+): Promise<Arm> {
+  const load = await HttpLoad.open(port, subjects.connections);
+  return {
+    name,
+    ...clocksOf(name, subjects),
+    run: (milliseconds) => load.run({ ...work, milliseconds }),
+    close: () => load.close(),
+  };
+}
+
+async function databaseArm({ service, databaseLoop, connections }: Subjects): Promise<Arm> {
+  const { id, template } = service.loopProject;
+  const target = { connections, projectId: id, template };
+  await ask({ kind: "open", connection: service.databaseConnection, target });
+  return {
+    name: "database",
+    cpu: () => null,
+    postgresCpu: service.postgresCpu,
+    async run(milliseconds) {
+      const answer = await ask({ kind: "run", milliseconds });
+      if (answer.kind !== "ran") throw new Error("the database loop answered something else");
+      return answer.result;
+    },
+    close() {
+      databaseLoop.tell({ kind: "close" });
+    },
+  };
+
+  async function ask(request: DatabaseLoopRequest): Promise<DatabaseLoopAnswer> {
+    const answer = await databaseLoop.ask(request);
+    if (answer.kind === "failed") throw new Error(`the database loop failed: ${answer.message}`);
+    return answer;
+  }
+}
+
+function clocksOf(name: "bare" | "service", { service, bare }: Subjects): Pick<Arm, "cpu" | "postgresCpu"> {
+  return name === "bare"
+    ? { cpu: processClock(bare.pid), postgresCpu: () => null }
+    : { cpu: service.cpu, postgresCpu: service.postgresCpu };
+}
+
+async function sendAll(
+  { service, connections }: Subjects,
+  status: number,
+  requests: readonly string[],
+): Promise<void> {
+  const load = await HttpLoad.open(service.httpPort, connections);
+  try {
+    await load.run({ status, next: once(requests), milliseconds: Number.POSITIVE_INFINITY });
+  } finally {
+    load.close();
+  }
+}
+
+async function deliverAll(service: ServiceUnderLoad, groups: readonly EncodedGroup[]): Promise<void> {
+  const load = await StreamLoad.open(service.grpcAddress, service.ingestToken, {
+    streams,
+    groupsUnderWay: 2,
+  });
+  try {
+    await load.run({ next: once(groups), milliseconds: Number.POSITIVE_INFINITY });
+  } finally {
+    load.close();
+  }
+}
+
+/** What an operation uses up: made between rounds, half as much again as the last round took. */
+class Supply<Item> {
+  readonly #pending: PendingVerifications;
+  readonly #make: (verifications: readonly SeededVerification[]) => Item[];
+  #items: Item[] = [];
+  #used = 0;
+  /** Verifications in one item. */
+  #size = 1;
+
+  constructor(pending: PendingVerifications, make: (verifications: readonly SeededVerification[]) => Item[]) {
+    this.#pending = pending;
+    this.#make = make;
+  }
+
+  next(): Item | undefined {
+    const item = this.#items[this.#used];
+    if (item !== undefined) this.#used++;
+    return item;
+  }
+
+  async fill(): Promise<void> {
+    const left = this.#items.slice(this.#used);
+    const wanted = Math.max(firstSupply, Math.ceil(this.#used * this.#size * 1.5));
+    const missing = wanted - left.length * this.#size;
+    const verifications = missing > 0 ? await this.#pending.take(missing, pendingThroughout) : [];
+    const made = this.#make(verifications);
+    if (made.length > 0) this.#size = verifications.length / made.length;
+    this.#items = [...left, ...made];
+    this.#used = 0;
+  }
+}
+
+function once<Item>(items: readonly Item[]): () => Item | undefined {
+  let taken = 0;
+  return () => items[taken++];
+}
+
+function cycle<Item>(items: readonly Item[]): () => Item {
+  let taken = 0;
+  return () => items[taken++ % items.length] as Item;
+}
+
+function shuffled<Item>(items: readonly Item[]): Item[] {
+  const shuffling = [...items];
+  for (let index = shuffling.length - 1; index > 0; index--) {
+    const other = Math.floor(Math.random() * (index + 1));
+    [shuffling[index], shuffling[other]] = [shuffling[other] as Item, shuffling[index] as Item];
+  }
+  return shuffling;
+}

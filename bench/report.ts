@@ -1,0 +1,133 @@
+/** The table, and the same as JSON. */
+
+import os from "node:os";
+import type { OperationName } from "./operations.ts";
+import { type ArmFigures, type Figures, ratioOf } from "./rounds.ts";
+
+export interface Machine {
+  readonly cpu: string;
+  readonly cores: number;
+  readonly memoryGiB: number;
+  readonly node: string;
+  readonly postgres: string;
+  /** Of the last minute, when the run began: what else the machine was busy with. */
+  readonly loadBefore: number;
+}
+
+/** What a ratio ought to be: in the long run, and at the least. */
+interface Goal {
+  readonly target: number;
+  readonly floor: number | null;
+}
+
+const goals: Partial<Record<OperationName, Goal>> = {
+  create: { target: 0.6, floor: 0.4 },
+  read: { target: 0.6, floor: 0.4 },
+  inbound: { target: 0.5, floor: 0.35 },
+};
+const databaseGoal: Goal = { target: 7, floor: null };
+
+export interface Report {
+  readonly madeAt: string;
+  readonly machine: Machine;
+  readonly rounds: number;
+  readonly secondsPerRound: number;
+  readonly connections: number;
+  readonly pendingVerifications: number;
+  readonly operations: readonly {
+    readonly operation: OperationName;
+    readonly arms: readonly ArmFigures[];
+    /** Service by bare, and by the database's own loop where there is one. */
+    readonly ratioToBare: number | null;
+    readonly ratioToDatabase: number | null;
+    readonly goals: { readonly bare: Goal | null; readonly database: Goal | null };
+  }[];
+}
+
+export function machine(postgres: string, loadBefore: number): Machine {
+  const cpus = os.cpus();
+  return {
+    cpu: cpus[0]?.model.trim() ?? "unknown",
+    cores: cpus.length,
+    memoryGiB: Math.round(os.totalmem() / 2 ** 30),
+    node: process.versions.node,
+    postgres,
+    loadBefore: Math.round(loadBefore * 10) / 10,
+  };
+}
+
+export function reportOn(
+  operation: OperationName,
+  arms: readonly ArmFigures[],
+): Report["operations"][number] {
+  const ratioToDatabase = ratioOf(arms, "service", "database");
+  return {
+    operation,
+    arms,
+    ratioToBare: ratioOf(arms, "service", "bare"),
+    ratioToDatabase,
+    goals: { bare: goals[operation] ?? null, database: ratioToDatabase === null ? null : databaseGoal },
+  };
+}
+
+const columns = [
+  { head: "", width: 8 },
+  { head: "", width: 9 },
+  { head: "per s", width: 8 },
+  { head: "p50 ms", width: 7 },
+  { head: "p99 ms", width: 7 },
+  { head: "server", width: 7 },
+  { head: "Postgres", width: 9 },
+  { head: "load", width: 6 },
+  { head: "others", width: 6 },
+  { head: "ratio", width: 7 },
+  { head: "target", width: 7 },
+  { head: "floor", width: 6 },
+] as const;
+
+export function table(report: Report): string {
+  const { machine: on } = report;
+  const lines = [
+    `${on.cpu}, ${on.cores} cores, ${on.memoryGiB} GiB; Node ${on.node}; Postgres ${on.postgres}; load before ${on.loadBefore}`,
+    `${report.connections} connections, medians of ${report.rounds} rounds of ${report.secondsPerRound} s, ` +
+      `${report.pendingVerifications.toLocaleString("en")} pending`,
+    "",
+    `${" ".repeat(44)}CPU µs per request${" ".repeat(12)}service by this`,
+    row(columns.map(({ head }) => head)),
+  ];
+  for (const { operation, arms, ratioToBare, ratioToDatabase, goals: goal } of report.operations) {
+    for (const [index, { arm, medians }] of arms.entries()) {
+      const ratio = arm === "bare" ? ratioToBare : arm === "database" ? ratioToDatabase : null;
+      const aim = arm === "bare" ? goal.bare : arm === "database" ? goal.database : null;
+      const name = index === 0 ? operation : "";
+      const aims = ratio === null ? ["", "", ""] : [times(ratio), times(aim?.target), times(aim?.floor)];
+      lines.push(row([name, arm, ...figureCells(medians), ...aims]));
+    }
+  }
+  return `${lines.join("\n")}\n`;
+}
+
+function row(cells: readonly string[]): string {
+  return columns
+    .map(({ width }, index) => {
+      const cell = cells[index] ?? "";
+      return index < 2 ? cell.padEnd(width) : cell.padStart(width);
+    })
+    .join(" ")
+    .trimEnd();
+}
+
+function figureCells(figures: Figures): string[] {
+  const micro = (value: number | null) => (value === null ? "–" : value.toFixed(1));
+  return [
+    Math.round(figures.perSecond).toLocaleString("en"),
+    figures.p50Ms.toFixed(2),
+    figures.p99Ms.toFixed(2),
+    micro(figures.serverCpu),
+    micro(figures.postgresCpu),
+    micro(figures.loadCpu),
+    figures.others === null ? "–" : `${Math.round(figures.others * 100)} %`,
+  ];
+}
+
+const times = (value: number | null | undefined) => (value == null ? "–" : value.toFixed(2));

@@ -1,0 +1,82 @@
+/** What merchants and an SMS source send, as bytes for the wire: the same to either arm. */
+
+import { randomUUID } from "node:crypto";
+import { create, toBinary } from "@bufbuild/protobuf";
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
+import { defaultSmsTemplate, renderSmsText } from "../src/core/sms-text.ts";
+import { StreamInboundMessagesRequestSchema } from "../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { type EncodedGroup, frameHeadBytes } from "./stream-load.ts";
+
+export const projectName = "Bench";
+export const parentOrigin = "https://shop.example";
+export const returnUrl = "https://shop.example/signup/done";
+
+export const creationBody = JSON.stringify({
+  mode: "match",
+  expected_phone: "010-1234-5678",
+  client_reference: "signup-20261121-000042",
+  state: "wHk2Rr0cXq7mYt5vZb8nLd3sFg6jKp1a",
+  parent_origin: parentOrigin,
+  return_url: returnUrl,
+});
+
+/** Of one merchant's key. Idempotency keys are random, as merchants' are, and so meet the index anywhere. */
+export function merchantRequests(apiKey: string) {
+  const common = `Host: api.shop.example\r\nAuthorization: Bearer ${apiKey}\r\nUser-Agent: shop/1.0\r\n`;
+  return {
+    create: (idempotencyKey: string = randomUUID()) =>
+      `POST /v1/verifications HTTP/1.1\r\n${common}Content-Type: application/json\r\n` +
+      `Idempotency-Key: ${idempotencyKey}\r\nContent-Length: ${creationBody.length}\r\n\r\n${creationBody}`,
+    read: (verificationId: string) => `GET /v1/verifications/${verificationId} HTTP/1.1\r\n${common}\r\n`,
+    cancel: (verificationId: string) =>
+      `POST /v1/verifications/${verificationId}/cancel HTTP/1.1\r\n${common}Content-Length: 0\r\n\r\n`,
+  };
+}
+
+export type MerchantRequests = ReturnType<typeof merchantRequests>;
+
+/**
+ * The code and the sender of the nth seeded verification: distinct for every n, and spread over their index
+ * as random ones are, since each factor has no divisor in common with its modulus.
+ */
+export const codeLength = 10;
+export const codeSpace = 10 ** codeLength;
+export const codeFactor = 7_368_787;
+export const senderSpace = 10 ** 8;
+export const senderFactor = 48_271;
+
+export interface InboundSms {
+  readonly messageId: string;
+  readonly from: string;
+  readonly to: string;
+  readonly text: string;
+}
+
+/** What the nth seeded verification waits for. */
+export function smsFor(n: number, destination: string): InboundSms {
+  const code = String((n * codeFactor) % codeSpace).padStart(codeLength, "0");
+  const sender = String((n * senderFactor) % senderSpace).padStart(8, "0");
+  return { messageId: `sms-${n}`, from: `010${sender}`, to: destination, text: smsTextOf(code) };
+}
+
+export function smsTextOf(code: string): string {
+  return renderSmsText(defaultSmsTemplate, projectName, code);
+}
+
+export function encodeMessages(messages: readonly InboundSms[], groupSize: number): EncodedGroup[] {
+  const schema = StreamInboundMessagesRequestSchema;
+  const receivedAt = timestampFromMs(Date.now());
+  const groups: EncodedGroup[] = [];
+  for (let start = 0; start < messages.length; start += groupSize) {
+    const group = messages.slice(start, start + groupSize);
+    const request = create(schema, {
+      messages: group.map((message) => ({ ...message, carrier: "SKT", receivedAt })),
+    });
+    const body = toBinary(schema, request);
+    const frame = Buffer.alloc(frameHeadBytes + body.length);
+    frame.writeUInt32BE(body.length, 1);
+    frame.set(body, frameHeadBytes);
+    groups.push({ frame, messages: group.length });
+  }
+  return groups;
+}

@@ -1,0 +1,122 @@
+/** Arms in turn, round after round, and the medians of what was seen. */
+
+import os from "node:os";
+import { setTimeout as delay } from "node:timers/promises";
+import { median } from "./load.ts";
+import type { Arm, ArmName } from "./operations.ts";
+import { machineClock } from "./process-cpu.ts";
+
+/** One round, or the medians of several. Times per request are microseconds of CPU; null: not known. */
+export interface Figures {
+  readonly perSecond: number;
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+  readonly serverCpu: number | null;
+  readonly postgresCpu: number | null;
+  readonly loadCpu: number;
+  /** What everything else took of the machine meanwhile, as a share of it. */
+  readonly others: number | null;
+}
+
+export interface ArmFigures {
+  readonly arm: ArmName;
+  readonly medians: Figures;
+  readonly rounds: readonly Figures[];
+}
+
+const longestWarmUpMs = 3_000;
+/** Between rounds, for what the last one left to do. */
+const pauseMs = 200;
+
+/** Of the machine: a round in which something else took more than this is made again. */
+const disturbingShare = 0.1;
+/** Of the rounds asked for: so many may be made besides. */
+const patience = 0.6;
+
+/**
+ * What else the machine does drifts over a run, and so falls on neighbouring rounds alike: hence the arms in
+ * turn, and ratios of neighbours. Of the rounds made those count in which the rest of the machine was quietest:
+ * they are chosen by that and never by their figures.
+ */
+export async function measureInTurn(
+  arms: readonly Arm[],
+  options: { readonly rounds: number; readonly seconds: number },
+): Promise<ArmFigures[]> {
+  const milliseconds = options.seconds * 1000;
+  for (const arm of arms) await measure(arm, Math.min(longestWarmUpMs, milliseconds * 1.5));
+  const made: Figures[][] = [];
+  let undisturbed = 0;
+  const atMost = Math.ceil(options.rounds * (1 + patience));
+  while (undisturbed < options.rounds && made.length < atMost) {
+    const round: Figures[] = [];
+    for (const arm of arms) round.push(await measure(arm, milliseconds));
+    made.push(round);
+    if (disturbance(round) <= disturbingShare) undisturbed++;
+  }
+  const counted = made
+    .toSorted((one, other) => disturbance(one) - disturbance(other))
+    .slice(0, options.rounds);
+  return arms.map(({ name }, index) => {
+    const rounds = counted.map((round) => round[index]).filter((figures) => figures !== undefined);
+    return { arm: name, medians: mediansOf(rounds), rounds };
+  });
+}
+
+function disturbance(round: readonly Figures[]): number {
+  return Math.max(...round.map(({ others }) => others ?? 0));
+}
+
+/** The median of the ratios of neighbouring rounds. */
+export function ratioOf(figures: readonly ArmFigures[], arm: ArmName, to: ArmName): number | null {
+  const above = figures.find((candidate) => candidate.arm === arm);
+  const below = figures.find((candidate) => candidate.arm === to);
+  if (above === undefined || below === undefined) return null;
+  return median(
+    above.rounds.map(({ perSecond }, i) => perSecond / (below.rounds[i]?.perSecond ?? Number.NaN)),
+  );
+}
+
+async function measure(arm: Arm, milliseconds: number): Promise<Figures> {
+  await arm.prepare?.();
+  await delay(pauseMs);
+  const serverBefore = arm.cpu();
+  const postgresBefore = arm.postgresCpu();
+  const machineBefore = machineClock();
+  const { answers, seconds, p50, p99, cpuMicroseconds } = await arm.run(milliseconds);
+  const server = since(serverBefore, arm.cpu());
+  const postgres = since(postgresBefore, arm.postgresCpu());
+  const machine = since(machineBefore, machineClock());
+  const others = machine === null ? null : machine - (server ?? 0) - (postgres ?? 0) - cpuMicroseconds;
+  return {
+    perSecond: answers / seconds,
+    p50Ms: p50,
+    p99Ms: p99,
+    serverCpu: server === null ? null : server / answers,
+    postgresCpu: postgres === null ? null : postgres / answers,
+    loadCpu: cpuMicroseconds / answers,
+    others: others === null ? null : Math.max(0, others / (seconds * 1e6 * cores)),
+  };
+}
+
+const cores = os.cpus().length;
+
+function since(before: number | null, after: number | null): number | null {
+  return before === null || after === null ? null : after - before;
+}
+
+function mediansOf(rounds: readonly Figures[]): Figures {
+  const of = (pick: (figures: Figures) => number) => median(rounds.map(pick));
+  const ofKnown = (pick: (figures: Figures) => number | null) => {
+    const known = rounds.map(pick).filter((value) => value !== null);
+    return known.length === 0 ? null : median(known);
+  };
+  return {
+    perSecond: of(({ perSecond }) => perSecond),
+    p50Ms: of(({ p50Ms }) => p50Ms),
+    p99Ms: of(({ p99Ms }) => p99Ms),
+    serverCpu: ofKnown(({ serverCpu }) => serverCpu),
+    postgresCpu: ofKnown(({ postgresCpu }) => postgresCpu),
+    loadCpu: of(({ loadCpu }) => loadCpu),
+    others: ofKnown(({ others }) => others),
+  };
+}

@@ -1,0 +1,251 @@
+/** The service as it runs in production, on an embedded Postgres with full durability in a directory of its own. */
+
+import { randomUUID } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import net from "node:net";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import pg from "pg";
+import { decodeId } from "../src/core/ids.ts";
+import { ApiKeyService } from "../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { DestinationNumberService } from "../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { ProjectService } from "../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenScope, ServiceTokenService } from "../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { type Daemon, startDaemon, Talker } from "./child.ts";
+import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
+import { codeLength, creationBody, parentOrigin, projectName, returnUrl } from "./requests.ts";
+import { readTemplate, type Template } from "./template.ts";
+
+export interface BenchProject {
+  /** A UUID. */
+  readonly id: string;
+  /** Two keys, since a rate limit is for a project and an environment: both at once have twice the room. */
+  readonly keys: { readonly live: string; readonly test: string };
+  readonly numbers: { readonly live: string; readonly test: string };
+  /** What its first creation left. */
+  readonly template: Template;
+}
+
+export interface ServiceUnderLoad {
+  readonly httpPort: number;
+  /** `host:port` */
+  readonly grpcAddress: string;
+  readonly ingestToken: string;
+  /** One hot project with everything switched on. */
+  readonly project: BenchProject;
+  /** Another for the database's own figure, so that neither waits for the other's usage row. */
+  readonly loopProject: BenchProject;
+  readonly database: pg.Client;
+  readonly databaseConnection: pg.ClientConfig;
+  readonly cpu: CpuClock;
+  readonly postgresCpu: CpuClock;
+  close(): Promise<void>;
+}
+
+const root = path.join(import.meta.dirname, "..");
+const startPatienceMs = 60_000;
+
+/** `execArgv` is for profiles: `--cpu-prof`. */
+export async function startService(
+  directory: string,
+  options: { readonly execArgv: readonly string[] },
+): Promise<ServiceUnderLoad> {
+  const dataDir = path.join(directory, "data");
+  const outputFile = path.join(directory, "service.log");
+  const [httpPort, grpcPort, opsPort] = await freePorts();
+  const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
+  const daemon = startDaemon({
+    program: path.join(root, "src/main.ts"),
+    execArgv: options.execArgv,
+    outputFile,
+    // Nothing of the caller's: a DATABASE_URL or another log level would change what is measured.
+    environment: {
+      PATH,
+      HOME,
+      TMPDIR,
+      NODE_ENV: "production",
+      PORT: String(httpPort),
+      GRPC_PORT: String(grpcPort),
+      OPS_PORT: String(opsPort),
+      DATA_DIR: dataDir,
+      LOG_LEVEL: "info",
+    },
+  });
+  const keeper = new Talker("keeper.ts", [String(daemon.pid), directory]);
+  let database: pg.Client | undefined;
+  const close = async () => {
+    await database?.end().catch(() => undefined);
+    const postmaster = await readPostmaster(dataDir).catch(() => undefined);
+    await daemon.stop();
+    if (postmaster !== undefined) endPostgres(postmaster.pid);
+    keeper.close();
+  };
+  try {
+    for (const port of [httpPort, grpcPort]) await listening(port, daemon, outputFile);
+    const postmaster = await readPostmaster(dataDir);
+    const databaseConnection = {
+      host: postmaster.host,
+      port: postmaster.port,
+      user: "phoneproof",
+      database: "phoneproof",
+      password: await readFile(path.join(dataDir, "postgres/phoneproof.password"), "utf8"),
+    };
+    database = new pg.Client({ ...databaseConnection, application_name: "phoneproof-bench" });
+    // When the service ends by itself; whatever asks next is told.
+    database.on("error", () => {});
+    await database.connect();
+    const adminToken = (await readFile(path.join(dataDir, "admin-token"), "utf8")).trim();
+    const administration = administer(`127.0.0.1:${grpcPort}`, adminToken);
+    const opened = database;
+    const createProject = async (lastDigit: string): Promise<BenchProject> => {
+      const project = await administration.createProject(lastDigit);
+      const first = await createFirst(httpPort, project.keys.test);
+      return { ...project, template: await readTemplate(opened, first) };
+    };
+    return {
+      httpPort,
+      grpcAddress: `127.0.0.1:${grpcPort}`,
+      ingestToken: await administration.createIngestToken(),
+      project: await createProject("1"),
+      loopProject: await createProject("2"),
+      database,
+      databaseConnection,
+      cpu: processClock(daemon.pid),
+      postgresCpu: postgresClock(postmaster.pid),
+      close,
+    };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+function administer(grpcAddress: string, adminToken: string) {
+  const transport = createGrpcTransport({
+    baseUrl: `http://${grpcAddress}`,
+    interceptors: [
+      (next) => (request) => {
+        request.header.set("authorization", `Bearer ${adminToken}`);
+        return next(request);
+      },
+    ],
+  });
+  const projects = createClient(ProjectService, transport);
+  const keys = createClient(ApiKeyService, transport);
+  const numbers = createClient(DestinationNumberService, transport);
+  const tokens = createClient(ServiceTokenService, transport);
+  return {
+    async createProject(lastDigit: string): Promise<Omit<BenchProject, "template">> {
+      const { project } = await projects.createProject({
+        name: projectName,
+        // Ten digits have room for ten million pending codes on a number before codes grow longer.
+        codeLength,
+        validitySeconds: 3_600,
+        parentOrigin,
+        returnUrl,
+        // Both limits are on, and out of reach.
+        usageLimit: 1_000_000_000_000n,
+        rateLimitPerMinute: 1_000_000,
+      });
+      const projectId = project?.id ?? "";
+      const opened = async (environment: Environment, number: string) => {
+        await numbers.addDestinationNumber({ number, environment, projectId });
+        return (await keys.createApiKey({ projectId, environment })).secret;
+      };
+      const addresses = { live: `0200001${lastDigit}`, test: `0200002${lastDigit}` };
+      return {
+        id: decodeId("prj_", projectId) ?? "",
+        keys: {
+          live: await opened(Environment.LIVE, addresses.live),
+          test: await opened(Environment.TEST, addresses.test),
+        },
+        numbers: addresses,
+      };
+    },
+    createIngestToken: async () =>
+      (await tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: "bench" })).secret,
+  };
+}
+
+/** Answers the UUID. */
+async function createFirst(httpPort: number, apiKey: string): Promise<string> {
+  const response = await fetch(`http://127.0.0.1:${httpPort}/v1/verifications`, {
+    method: "POST",
+    headers: {
+      authorization: `Bearer ${apiKey}`,
+      "content-type": "application/json",
+      "idempotency-key": randomUUID(),
+    },
+    body: creationBody,
+  });
+  const { id } = (await response.json()) as { id?: string };
+  const uuid = id === undefined ? null : decodeId("vrf_", id);
+  if (uuid === null) throw new Error(`the service created nothing: ${response.status}`);
+  return uuid;
+}
+
+async function freePorts(): Promise<[number, number, number]> {
+  const servers = await Promise.all(
+    Array.from({ length: 3 }, async () => {
+      const server = net.createServer();
+      await new Promise<void>((resolve, reject) => {
+        server.once("error", reject).listen(0, "127.0.0.1", resolve);
+      });
+      return server;
+    }),
+  );
+  const ports = servers.map((server) => (server.address() as net.AddressInfo).port);
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
+  return ports as [number, number, number];
+}
+
+async function listening(port: number, daemon: Daemon, outputFile: string): Promise<void> {
+  let how: string | undefined;
+  daemon.exited.then((exit) => {
+    how = exit;
+  });
+  const deadline = performance.now() + startPatienceMs;
+  while (!(await connects(port))) {
+    if (how === undefined && performance.now() < deadline) await delay(50);
+    else throw new Error(`the service did not start (${how ?? "no answer"}): ${await lastLines(outputFile)}`);
+  }
+}
+
+function connects(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = net.connect(port, "127.0.0.1");
+    const answer = (connected: boolean) => {
+      socket.destroy();
+      resolve(connected);
+    };
+    socket.once("connect", () => answer(true));
+    socket.once("error", () => answer(false));
+  });
+}
+
+const lastLines = async (file: string) =>
+  (await readFile(file, "utf8")).trim().split("\n").slice(-3).join("\n");
+
+interface Postmaster {
+  readonly pid: number;
+  readonly host: string;
+  readonly port: number;
+}
+
+/** Lines 1, 4, 5 and 6: the pid, the port, the directory of the socket, the address of the TCP port. */
+async function readPostmaster(dataDir: string): Promise<Postmaster> {
+  const lines = (await readFile(path.join(dataDir, "postgres/postmaster.pid"), "utf8")).split("\n");
+  return { pid: Number(lines[0]), port: Number(lines[3]), host: lines[4]?.trim() || lines[5]?.trim() || "" };
+}
+
+/** The service has ended it with itself, unless it was itself ended by force. */
+function endPostgres(pid: number): void {
+  try {
+    process.kill(pid, "SIGQUIT");
+  } catch {
+    // As it should be.
+  }
+}

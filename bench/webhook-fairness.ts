@@ -1,0 +1,213 @@
+/**
+ * `node bench/webhook-fairness.ts [rounds]`: ten thousand due deliveries to a hundred endpoints, five of which hang. How
+ * long the other ninety-five take, beside the same without the five. The service is a worker as it runs in production,
+ * on a Postgres with full durability.
+ */
+
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import net from "node:net";
+import os from "node:os";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import pg from "pg";
+import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
+import { applyMigrations } from "../src/storage/migrations.ts";
+import { type Daemon, startDaemon, Talker } from "./child.ts";
+import type { Expectation, RoundDone } from "./webhook-receivers.ts";
+
+const endpoints = 100;
+const hanging = 5;
+const eventsEach = 100;
+
+const root = path.join(import.meta.dirname, "..");
+const startPatienceMs = 30_000;
+const roundPatienceMs = 120_000;
+
+interface Round {
+  readonly seconds: number;
+  readonly hung: number;
+}
+
+interface Bench {
+  readonly database: pg.Client;
+  readonly databaseUrl: string;
+  readonly directory: string;
+  readonly receivers: Talker<Expectation, object>;
+  readonly receiversPort: number;
+}
+
+/** A hundred projects with a webhook each, the first five of which are those that hang. */
+async function makeWebhooks({ database, receiversPort }: Bench): Promise<void> {
+  await database.query(
+    `WITH place AS (SELECT gen_random_uuid() AS id, number FROM generate_series(0, $1::int - 1) AS number),
+     made AS (
+       INSERT INTO project (id, name, code_format, code_length, validity_seconds, rate_limit_per_minute)
+       SELECT id, 'Endpoint ' || number, 'numeric', 8, 600, 6000 FROM place RETURNING id
+     )
+     INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret)
+     SELECT gen_random_uuid(), place.id, 'live', 1, $2 || number, '{verification.expired}', sha256(place.id::text::bytea)
+     FROM place JOIN made ON made.id = place.id`,
+    [endpoints, `http://127.0.0.1:${receiversPort}/`],
+  );
+}
+
+/** Expired verifications with their events, and deliveries that are due the moment this commits. */
+async function makeDue({ database }: Bench, from: number): Promise<number> {
+  const { rowCount } = await database.query(
+    `WITH expired AS (
+       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
+         created_at, expires_at, webhook_configuration_id)
+       SELECT gen_random_uuid(), w.project_id, 'live', 'discover', 'expired', 'order-' || number, '', '0200000001', '-',
+         now() - interval '10 minutes', now(), w.id
+       FROM webhook_configuration w, generate_series(1, $2::int) AS number
+       WHERE substring(w.url FROM '[0-9]+$')::int >= $1::int
+       RETURNING id, webhook_configuration_id
+     ),
+     told AS (INSERT INTO event SELECT id, 'verification.expired', now() FROM expired),
+     heard AS (SELECT pg_notify('phoneproof_transition', gen_random_uuid() || ':expired'))
+     INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+     SELECT id, webhook_configuration_id, 'pending', 0, now() FROM expired, heard`,
+    [from, eventsEach],
+  );
+  return rowCount ?? 0;
+}
+
+async function measure(bench: Bench, withHanging: boolean): Promise<Round> {
+  const { database, receivers } = bench;
+  await database.query("TRUNCATE verification CASCADE");
+  await database.query("VACUUM ANALYZE");
+  await receivers.ask({ hanging, healthyRequests: (endpoints - hanging) * eventsEach });
+  const service = await startWorker(bench);
+  try {
+    const done = receivers.heard() as Promise<RoundDone>;
+    const patience = new AbortController();
+    const late = delay(roundPatienceMs, undefined, { signal: patience.signal }).then(() => {
+      throw new Error(`the healthy endpoints were not done after ${roundPatienceMs / 1000} s`);
+    });
+    late.catch(() => {});
+    await makeDue(bench, withHanging ? 0 : hanging);
+    const startedAt = Date.now();
+    const { at, hung } = await Promise.race([done, late]);
+    patience.abort();
+    return { seconds: (at - startedAt) / 1000, hung };
+  } finally {
+    await service.stop();
+  }
+}
+
+async function startWorker({ directory, databaseUrl }: Bench): Promise<Daemon> {
+  const opsPort = await freePort();
+  const outputFile = path.join(directory, "worker.log");
+  const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
+  const daemon = startDaemon({
+    program: path.join(root, "src/main.ts"),
+    execArgv: [],
+    outputFile,
+    environment: {
+      PATH,
+      HOME,
+      TMPDIR,
+      NODE_ENV: "production",
+      ROLES: "worker",
+      OPS_PORT: String(opsPort),
+      DATABASE_URL: databaseUrl,
+      WEBHOOK_ALLOW_PRIVATE: "true",
+    },
+  });
+  let ended: string | undefined;
+  daemon.exited.then((how) => {
+    ended = how;
+  });
+  const deadline = performance.now() + startPatienceMs;
+  while (!(await isReady(opsPort))) {
+    if (ended !== undefined || performance.now() > deadline) {
+      await daemon.stop();
+      throw new Error(`the worker did not start: ${ended ?? ""} ${await readFile(outputFile, "utf8")}`);
+    }
+    await delay(50);
+  }
+  return daemon;
+}
+
+const isReady = (port: number) =>
+  fetch(`http://127.0.0.1:${port}/readyz`).then(
+    ({ ok }) => ok,
+    () => false,
+  );
+
+async function freePort(): Promise<number> {
+  const server = net.createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as net.AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((one, other) => one - other);
+  const middle = sorted.length >> 1;
+  const upper = sorted[middle] ?? Number.NaN;
+  return sorted.length % 2 === 1 ? upper : ((sorted[middle - 1] ?? Number.NaN) + upper) / 2;
+}
+
+function table(without: readonly Round[], within: readonly Round[]): string {
+  const healthy = (endpoints - hanging) * eventsEach;
+  const line = (name: string, cells: readonly string[]) =>
+    name.padEnd(18) + cells.map((cell) => cell.padStart(11)).join("");
+  const figures = (rounds: readonly Round[]) => {
+    const seconds = median(rounds.map((round) => round.seconds));
+    return [seconds.toFixed(2), Math.round(healthy / seconds).toLocaleString("en")];
+  };
+  // Of each pair its own: what the machine did besides fell on both.
+  const ratio = median(within.map(({ seconds }, index) => seconds / (without[index]?.seconds ?? Number.NaN)));
+  const hung = Math.max(...within.map((round) => round.hung));
+  return [
+    `${healthy.toLocaleString("en")} deliveries to ${endpoints - hanging} healthy endpoints, medians of ${within.length} rounds`,
+    "",
+    line("", ["seconds", "per s", "hanging"]),
+    line("without the five", [...figures(without), "0"]),
+    line("with the five", [...figures(within), String(hung)]),
+    line("ratio", [ratio.toFixed(2)]),
+  ].join("\n");
+}
+
+async function main(): Promise<void> {
+  const rounds = Number(process.argv[2] ?? 5);
+  if (!Number.isInteger(rounds) || rounds < 1)
+    throw new Error("usage: node bench/webhook-fairness.ts [rounds]");
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+  const postgres = await startEmbeddedPostgres({ dataDir: directory, transport: "tcp" });
+  const receivers = new Talker<Expectation, object>("webhook-receivers.ts");
+  const database = new pg.Client(postgres.connection);
+  try {
+    const { port } = (await receivers.heard()) as { port: number };
+    await applyMigrations(postgres.connection, { folder: path.join(root, "prisma/migrations") });
+    await database.connect();
+    const { host, port: databasePort, user, password = "", database: name } = postgres.connection;
+    const url = new URL(`postgres://${host}:${databasePort}/${name}`);
+    Object.assign(url, { username: user, password });
+    const bench = { database, databaseUrl: url.href, directory, receivers, receiversPort: port };
+    await makeWebhooks(bench);
+    // Both in turn, and each first every other time; the first pair only warms up.
+    const without: Round[] = [];
+    const within: Round[] = [];
+    for (let round = 0; round <= rounds; round += 1) {
+      const [first, second] = [await measure(bench, round % 2 === 1), await measure(bench, round % 2 === 0)];
+      const [alone, beside] = round % 2 === 1 ? [second, first] : [first, second];
+      process.stderr.write(
+        `round ${round}: ${alone.seconds.toFixed(2)} s without, ${beside.seconds.toFixed(2)} s with\n`,
+      );
+      if (round === 0) continue;
+      without.push(alone);
+      within.push(beside);
+    }
+    process.stdout.write(`${table(without, within)}\n`);
+  } finally {
+    receivers.close();
+    await database.end().catch(() => undefined);
+    await postgres.stop();
+    await rm(directory, { recursive: true, force: true, maxRetries: 3 });
+  }
+}
+
+await main();

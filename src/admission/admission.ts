@@ -1,0 +1,119 @@
+import { timingSafeEqual } from "node:crypto";
+import type { Call } from "../core/call.ts";
+import { bearerCredential, digestCredential, parseCredential } from "../core/credential.ts";
+import type { Directory } from "../core/directory.ts";
+import type { Caller, ServiceCaller } from "../core/project.ts";
+import type { UsageCount } from "../core/usage.ts";
+import { asFailure, Failure, type RateLimitState } from "../failures.ts";
+import type { RateLimits } from "./rate-limits.ts";
+
+/** The separate allowances of a project in an environment. Whatever is neither create nor cancel is read. */
+export type RateLimitBucket = "create" | "read" | "cancel";
+
+/**
+ * What stands around both faces, once, so that a caller meets the same rules in the same order over
+ * REST and gRPC: authentication → suspension → rate limit → usage.
+ */
+export interface Admission {
+  /**
+   * Who calls. `address` is the client's IP address, for the limit on failed authentications.
+   * Refuses with missing_api_key, invalid_api_key, rate_limited, project_suspended.
+   * Answers without a promise where the key is known already.
+   */
+  authenticate(authorization: string | undefined, address: string): Caller | Promise<Caller>;
+  /**
+   * Takes one call from a merchant's allowance; undefined for service tokens, which have no limit.
+   * Refuses with rate_limited, whose `rateLimit` the faces report.
+   */
+  takeAllowance(caller: Caller, bucket: RateLimitBucket): Promise<RateLimitState | undefined>;
+  /**
+   * What to answer a call that failed: charges it where nothing has and its failure counts (400, 404, 409,
+   * 422 of a merchant), and answers usage_limit_exceeded instead where the limit is reached.
+   */
+  settle(call: Call, failure: Failure): Promise<Failure>;
+}
+
+/** The installation's own token, which no table holds. */
+const installationAdmin: ServiceCaller = {
+  kind: "service",
+  tokenId: null,
+  scope: "admin",
+  source: "cli",
+  projectId: null,
+  environment: null,
+  numbers: [],
+};
+
+export function createAdmission(parts: {
+  readonly directory: Directory;
+  readonly rateLimits: RateLimits;
+  readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
+  /** Those of the installation: DATA_DIR/admin-token, PHONEPROOF_ADMIN_TOKEN. */
+  readonly adminTokens: readonly string[];
+}): Admission {
+  const { directory, rateLimits, chargeUsage } = parts;
+  const adminDigests = parts.adminTokens.map(digestCredential);
+
+  function isInstallationAdmin(credential: string): boolean {
+    const digest = digestCredential(credential);
+    return adminDigests.some((known) => timingSafeEqual(known, digest));
+  }
+
+  /** A refused credential counts against its address, and never against a valid one from there. */
+  async function refused(address: string): Promise<never> {
+    await rateLimits.takeFailedAuthentication(address);
+    throw new Failure("invalid_api_key");
+  }
+
+  function known(caller: Caller | null, address: string): Caller | Promise<never> {
+    if (caller === null) return refused(address);
+    if (caller.kind === "merchant" && caller.project.suspended) throw new Failure("project_suspended");
+    return caller;
+  }
+
+  return {
+    authenticate(authorization, address) {
+      const credential = bearerCredential(authorization);
+      if (credential === undefined) return missing(address);
+      if (credential === null) return refused(address);
+      if (parseCredential(credential) === null) {
+        return isInstallationAdmin(credential) ? installationAdmin : refused(address);
+      }
+      const found = directory.caller(credential);
+      if (found instanceof Promise) {
+        return found.then((caller) =>
+          caller === null ? unlisted(credential, address) : known(caller, address),
+        );
+      }
+      return found === null ? unlisted(credential, address) : known(found, address);
+    },
+
+    async takeAllowance(caller, bucket) {
+      if (caller.kind !== "merchant") return undefined;
+      const { project, environment } = caller;
+      return rateLimits.take(`${project.id}${environment}`, bucket, project.rateLimitPerMinute);
+    },
+
+    async settle(call, failure) {
+      const counts =
+        failure.status === 400 || failure.status === 404 || failure.status === 409 || failure.status === 422;
+      if (!counts || call.usage !== undefined || call.caller.kind !== "merchant") return failure;
+      try {
+        call.usage = await chargeUsage(call.caller.project.id);
+        return failure;
+      } catch (error) {
+        return asFailure(error);
+      }
+    },
+  };
+
+  /** The installation's token may have the shape of a service token, and is in no table then either. */
+  function unlisted(credential: string, address: string): Caller | Promise<never> {
+    return isInstallationAdmin(credential) ? installationAdmin : refused(address);
+  }
+
+  async function missing(address: string): Promise<never> {
+    await rateLimits.takeFailedAuthentication(address);
+    throw new Failure("missing_api_key");
+  }
+}

@@ -1,0 +1,98 @@
+/** Where the service is, and the token to show it. */
+
+import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { Trouble, wrongUsage } from "./trouble.ts";
+
+export interface ServiceAddress {
+  /** `host:port`, as a person would write it. */
+  readonly shown: string;
+  readonly host: string;
+  readonly port: number;
+  readonly tls: boolean;
+}
+
+const packageRoot = fileURLToPath(new URL("../..", import.meta.url));
+
+export const howToSetAddress = "start it with npm start, or name it with --address or PHONEPROOF_ADDRESS";
+
+const howToSetToken = "give one with --token or PHONEPROOF_TOKEN";
+
+/** `--address`, else `PHONEPROOF_ADDRESS`, else this machine's `GRPC_PORT`. */
+export function findAddress(option: string | undefined): ServiceAddress {
+  if (option !== undefined) return parseAddress(option, "--address");
+  const fromEnvironment = process.env.PHONEPROOF_ADDRESS;
+  if (fromEnvironment) return parseAddress(fromEnvironment, "PHONEPROOF_ADDRESS");
+  return parseAddress(`127.0.0.1:${process.env.GRPC_PORT || "50051"}`, "GRPC_PORT");
+}
+
+function parseAddress(text: string, setting: string): ServiceAddress {
+  const refuse = () =>
+    wrongUsage(
+      `${setting}: '${text}' is not an address; write host:port, http://host:port or https://host:port`,
+    );
+  const withScheme = /^https?:\/\//i.test(text) ? text : `http://${text}`;
+  if (!URL.canParse(withScheme)) throw refuse();
+  const url = new URL(withScheme);
+  const tls = url.protocol === "https:";
+  // URL drops a port that is its scheme's default, so what was written has to be asked.
+  const named = /:(\d+)\/?$/.exec(text)?.[1];
+  const port = url.port !== "" ? Number(url.port) : named !== undefined ? Number(named) : tls ? 443 : 0;
+  const plain = url.pathname === "/" && url.search === "" && url.hash === "" && url.username === "";
+  if (!plain || url.hostname === "" || port < 1) throw refuse();
+  return { shown: `${url.hostname}:${port}`, host: url.hostname, port, tls };
+}
+
+export function isThisMachine({ host }: ServiceAddress): boolean {
+  return /^(localhost|127(\.\d+){3}|0\.0\.0\.0|\[::1?\])$/.test(host);
+}
+
+/**
+ * `--token`, else `PHONEPROOF_TOKEN`, else what a service on this machine uses: `PHONEPROOF_ADMIN_TOKEN`
+ * or `DATA_DIR/admin-token`. These two are never sent to another machine.
+ */
+export function findToken(option: string | undefined, address: ServiceAddress): string {
+  if (option !== undefined) return checkedToken(option, "--token");
+  const fromEnvironment = process.env.PHONEPROOF_TOKEN;
+  if (fromEnvironment) return checkedToken(fromEnvironment, "PHONEPROOF_TOKEN");
+  if (!isThisMachine(address)) {
+    throw noToken(`no token for ${address.shown}`);
+  }
+  const own = process.env.PHONEPROOF_ADMIN_TOKEN;
+  return own ? checkedToken(own, "PHONEPROOF_ADMIN_TOKEN") : readTokenFile(address);
+}
+
+function readTokenFile(address: ServiceAddress): string {
+  const dataDirectory = process.env.DATA_DIR || ".data";
+  const files = new Set(
+    [process.cwd(), packageRoot].map((base) => resolve(base, dataDirectory, "admin-token")),
+  );
+  let looked = "";
+  for (const file of files) {
+    try {
+      return checkedToken(readFileSync(file, "utf8").trim(), file);
+    } catch (error) {
+      if (error instanceof Trouble) throw error;
+      const code = error instanceof Error && "code" in error ? error.code : undefined;
+      looked ||= file;
+      if (code !== "ENOENT" && code !== "ENOTDIR") {
+        throw noToken(`the admin token for ${address.shown} cannot be read from ${file} (${String(code)})`);
+      }
+    }
+  }
+  throw noToken(
+    `no admin token for ${address.shown}: ${looked} does not exist`,
+    `the service makes it when it first starts (npm start); ${howToSetToken}`,
+  );
+}
+
+/** A token travels in a header, which carries no other characters. */
+function checkedToken(token: string, source: string): string {
+  if (/^[\x21-\x7e]+$/.test(token)) return token;
+  throw noToken(`${source} holds no token: it is empty or has characters that no token has`);
+}
+
+function noToken(message: string, advice = howToSetToken): Trouble {
+  return new Trouble(3, "token_missing", message, { advice });
+}

@@ -1,0 +1,179 @@
+/** phoneproof key: merchants' secret API keys. */
+
+import { Option } from "commander";
+import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
+import type { CliCommand } from "./command.ts";
+import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { durationSeconds } from "./option-values.ts";
+import type { Session } from "./session.ts";
+import { escapeControls } from "./terminal.ts";
+import { unreachable } from "./trouble.ts";
+import {
+  dateOf,
+  type EnvironmentWord,
+  environmentOf,
+  environments,
+  environmentWord,
+  isoTime,
+} from "./words.ts";
+
+export function addApiKeyCommands(program: CliCommand): void {
+  const group = program
+    .group("key", "Make, list, rotate and revoke merchants' API keys.")
+    .examples(
+      ["a test key", "key create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test"],
+      ["replace a key while both work", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9 --overlap 24h"],
+    );
+
+  group
+    .command("create")
+    .description("Make an API key. Its secret is shown once. At most 5 work at a time in an environment.")
+    .usage("--project ID --environment live|test [options]")
+    .requiredOption("--project <id>", "the project it opens, prj_…")
+    .addOption(environmentOption("the environment it opens").makeOptionMandatory())
+    .option("--name <name>", "what it is for, for people")
+    .option(
+      "--expires-in <duration>",
+      "how long it works: 90s, 12h, 30d (default: until revoked)",
+      durationSeconds,
+    )
+    .examples(
+      ["a test key", "key create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test"],
+      [
+        "a live key for a month",
+        "key create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment live --name checkout --expires-in 30d",
+      ],
+    )
+    .does<{ project: string; environment: EnvironmentWord; name?: string; expiresIn?: number }>(
+      async (session, { project, environment, name, expiresIn }) => {
+        const { apiKey, secret } = await session.client.call(ApiKeyService.method.createApiKey, {
+          projectId: project,
+          environment: environmentOf[environment],
+          name: name ?? "",
+          ...(expiresIn === undefined ? {} : { expiresIn: { seconds: BigInt(expiresIn) } }),
+        });
+        const key = present(apiKey);
+        session.answer({ ...apiKeyJson(key), key: secret }, () => secretText(key, secret));
+      },
+    );
+
+  group
+    .command("list")
+    .description("List a project's keys, oldest first, revoked and expired ones included.")
+    .usage("--project ID [options]")
+    .requiredOption("--project <id>", "the project, prj_…")
+    .examples(["a project's keys", "key list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does<{ project: string }>(async (session, { project }) => {
+      const { apiKeys } = await session.client.call(ApiKeyService.method.listApiKeys, { projectId: project });
+      session.answer({ keys: apiKeys.map(apiKeyJson) }, () => apiKeyTable(apiKeys));
+    });
+
+  group
+    .command("rotate")
+    .description("Make a new key in a key's place. The old one goes on working for the overlap.")
+    .argument("<id>", "the key to replace, key_…")
+    .option(
+      "--overlap <duration>",
+      "how long the old key goes on working: 0s to 30d (default: 72h)",
+      durationSeconds,
+    )
+    .examples(
+      ["replace a key, three days to change over", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9"],
+      ["replace a key that has leaked", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9 --overlap 0s"],
+    )
+    .does<{ overlap?: number }>(async (session, { overlap }, apiKeyId) => {
+      const { apiKey, secret, replaced } = await session.client.call(ApiKeyService.method.rotateApiKey, {
+        apiKeyId,
+        ...(overlap === undefined ? {} : { overlap: { seconds: BigInt(overlap) } }),
+      });
+      const key = present(apiKey);
+      const old = present(replaced);
+      session.answer({ ...apiKeyJson(key), key: secret, replaced: apiKeyJson(old) }, () =>
+        [
+          secretText(key, secret),
+          `The old key …${escapeControls(old.ending)} works until ${localTimeWithZone(dateOf(old.expiresAt)) ?? "it is revoked"}.`,
+        ].join("\n"),
+      );
+    });
+
+  group
+    .command("revoke")
+    .description("End a key. Every process refuses it within a second.")
+    .argument("<id>", "the key, key_…")
+    .examples(["end a key", "key revoke key_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does(async (session, _options, apiKeyId) => {
+      const { apiKey } = await session.client.call(ApiKeyService.method.revokeApiKey, { apiKeyId });
+      showApiKey(session, present(apiKey));
+    });
+}
+
+export function environmentOption(description: string): Option {
+  return new Option("--environment <environment>", description).choices(environments);
+}
+
+function present(apiKey: ApiKey | undefined): ApiKey {
+  if (apiKey === undefined) throw unreachable("the service answered without a key");
+  return apiKey;
+}
+
+function apiKeyJson(apiKey: ApiKey) {
+  return {
+    id: apiKey.id,
+    project_id: apiKey.projectId,
+    environment: environmentWord(apiKey.environment),
+    name: apiKey.name,
+    ending: apiKey.ending,
+    created_at: isoTime(apiKey.createdAt),
+    expires_at: isoTime(apiKey.expiresAt),
+    revoked_at: isoTime(apiKey.revokedAt),
+  };
+}
+
+function apiKeyEntries(apiKey: ApiKey) {
+  return [
+    ["id", apiKey.id],
+    ["project", apiKey.projectId],
+    ["environment", environmentWord(apiKey.environment)],
+    ["name", apiKey.name || null],
+    ["ending", `…${apiKey.ending}`],
+    ["created", localTimeWithZone(dateOf(apiKey.createdAt))],
+    ["expires", localTimeWithZone(dateOf(apiKey.expiresAt)) ?? "never"],
+    ["revoked", localTimeWithZone(dateOf(apiKey.revokedAt))],
+  ] as const;
+}
+
+function showApiKey(session: Session, apiKey: ApiKey): void {
+  session.answer(apiKeyJson(apiKey), () => fields(apiKeyEntries(apiKey)));
+}
+
+function secretText(apiKey: ApiKey, secret: string): string {
+  const entries = apiKeyEntries(apiKey).filter(([label]) => label !== "ending" && label !== "revoked");
+  return `${fields([...entries, ["key", secret]])}\n\nKeep the key now: it is not shown again.`;
+}
+
+function apiKeyState({ revokedAt, expiresAt }: ApiKey): string {
+  if (revokedAt !== undefined) return "revoked";
+  const end = dateOf(expiresAt);
+  return end !== null && end.getTime() <= Date.now() ? "expired" : "active";
+}
+
+function apiKeyTable(apiKeys: readonly ApiKey[]): string {
+  if (apiKeys.length === 0) return "No keys yet: phoneproof key create --project ID --environment test";
+  return table(
+    [
+      { heading: "ID", value: ({ id }) => id, rank: 1 },
+      { heading: "ENV", value: ({ environment }) => environmentWord(environment) ?? "-", rank: 2 },
+      { heading: "KEY", value: ({ ending }) => `…${ending}`, rank: 3 },
+      {
+        heading: "STATE",
+        value: apiKeyState,
+        rank: 2,
+        colour: (state) => (state === "active" ? "green" : "dim"),
+      },
+      { heading: "NAME", value: ({ name }) => name || "-", rank: 4, shortens: true },
+      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 6 },
+      { heading: "EXPIRES", value: ({ expiresAt }) => localTime(dateOf(expiresAt)), rank: 5 },
+    ],
+    apiKeys,
+  );
+}

@@ -1,0 +1,268 @@
+/** A gRPC client whose paths and encodings come from the generated service descriptors. */
+
+import { readFileSync } from "node:fs";
+import { isIP } from "node:net";
+import {
+  create,
+  type DescMessage,
+  type DescMethodBiDiStreaming,
+  type DescMethodServerStreaming,
+  type DescMethodUnary,
+  fromBinary,
+  type MessageInitShape,
+  type MessageShape,
+  toBinary,
+} from "@bufbuild/protobuf";
+import { BinaryReader } from "@bufbuild/protobuf/wire";
+import { AnySchema, anyUnpack } from "@bufbuild/protobuf/wkt";
+import {
+  type ChannelCredentials,
+  Client,
+  type ClientDuplexStream,
+  connectivityState,
+  credentials,
+  Metadata,
+  type ServiceError,
+  status,
+} from "@grpc/grpc-js";
+import { type ErrorDetail, ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
+import { howToSetAddress, isThisMachine, type ServiceAddress } from "./address.ts";
+import { Trouble, unreachable, wrongUsage } from "./trouble.ts";
+
+/** A unary call that takes longer has failed. */
+export const unaryDeadlineMs = 10_000;
+
+export class ServiceClient {
+  readonly address: ServiceAddress;
+  readonly #token: string;
+  readonly #client: Client;
+
+  constructor(address: ServiceAddress, token: string) {
+    this.address = address;
+    this.#token = token;
+    this.#client = dial(address);
+  }
+
+  async call<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    request: MessageInitShape<I>,
+    { deadlineMs = unaryDeadlineMs }: { readonly deadlineMs?: number } = {},
+  ): Promise<MessageShape<O>> {
+    return new Promise((resolve, reject) => {
+      this.#client.makeUnaryRequest(
+        path(method),
+        encoder(method.input),
+        decoder(method.output),
+        create(method.input, request),
+        this.#metadata(),
+        { deadline: Date.now() + deadlineMs },
+        (error, response) => {
+          if (error !== null) reject(this.trouble(error));
+          else if (response === undefined) reject(unreachable(`${this.address.shown} sent no answer`));
+          else resolve(response);
+        },
+      );
+    });
+  }
+
+  /** Ends with the server's last message; an abort ends it with the signal's reason. */
+  async *watch<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodServerStreaming<I, O>,
+    request: MessageInitShape<I>,
+    signal: AbortSignal,
+  ): AsyncGenerator<MessageShape<O>> {
+    const call = this.#client.makeServerStreamRequest(
+      path(method),
+      encoder(method.input),
+      decoder(method.output),
+      create(method.input, request),
+      this.#metadata(),
+    );
+    // What the loop below no longer reads would otherwise be an uncaught error.
+    call.on("error", () => {});
+    const cancel = () => call.cancel();
+    signal.addEventListener("abort", cancel, { once: true });
+    try {
+      for await (const response of call) yield response as MessageShape<O>;
+    } catch (error) {
+      signal.throwIfAborted();
+      throw isServiceError(error) ? this.trouble(error) : error;
+    } finally {
+      signal.removeEventListener("abort", cancel);
+      call.cancel();
+    }
+  }
+
+  stream<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodBiDiStreaming<I, O>,
+    options: { deadlineMs?: number } = {},
+  ): ClientDuplexStream<MessageShape<I>, MessageShape<O>> {
+    const call = this.#client.makeBidiStreamRequest(
+      path(method),
+      encoder(method.input),
+      decoder(method.output),
+      this.#metadata(),
+      options.deadlineMs === undefined ? {} : { deadline: Date.now() + options.deadlineMs },
+    );
+    call.on("error", () => {});
+    return call;
+  }
+
+  /** Whether the last attempt got no connection at all, as opposed to one that broke. */
+  neverConnected(): boolean {
+    return this.#client.getChannel().getConnectivityState(false) === connectivityState.TRANSIENT_FAILURE;
+  }
+
+  close(): void {
+    this.#client.close();
+  }
+
+  /** What a failed call comes to: a refusal where the service spoke, otherwise no service to speak of. */
+  trouble(error: ServiceError): Trouble {
+    const detail = errorDetail(error);
+    if (detail !== undefined) {
+      const after = detail.retryAfterSeconds > 0 ? ` Try again in ${detail.retryAfterSeconds} s.` : "";
+      return new Trouble(1, detail.code, `${messageOf(error)}${after}`, {
+        requestId: detail.requestId,
+        fields: detail.fields,
+        cause: error,
+      });
+    }
+    const { shown } = this.address;
+    const details = { advice: howToSetAddress, cause: error };
+    switch (error.code) {
+      case status.UNAVAILABLE:
+        return unreachable(`no service answers at ${shown} (${reason(error)})`, details);
+      case status.DEADLINE_EXCEEDED:
+        return unreachable(
+          `the service at ${shown} did not answer within ${unaryDeadlineMs / 1000} s`,
+          details,
+        );
+      case status.UNAUTHENTICATED:
+      case status.PERMISSION_DENIED:
+      case status.RESOURCE_EXHAUSTED:
+      case status.INVALID_ARGUMENT:
+      case status.NOT_FOUND:
+      case status.FAILED_PRECONDITION:
+        return new Trouble(1, (status[error.code] ?? "unknown").toLowerCase(), messageOf(error), {
+          cause: error,
+        });
+      default:
+        return unreachable(`what answers at ${shown} is not phoneproof (${reason(error)})`, details);
+    }
+  }
+
+  #metadata(): Metadata {
+    const metadata = new Metadata();
+    metadata.set("authorization", `Bearer ${this.#token}`);
+    return metadata;
+  }
+}
+
+function dial(address: ServiceAddress): Client {
+  return new Client(`dns:${address.host}:${address.port}`, channelCredentials(address), {
+    // Lists come whole.
+    "grpc.max_receive_message_length": -1,
+    // Sooner than the library would dial again by itself: whoever calls again has waited already.
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1_000,
+    "grpc.service_config_disable_resolution": 1,
+    // A stream whose network has silently gone must not wait for ever.
+    "grpc.keepalive_time_ms": 20_000,
+    "grpc.keepalive_timeout_ms": 10_000,
+    // A proxy of the environment has no way to this machine's own loopback.
+    ...(isThisMachine(address) ? { "grpc.enable_http_proxy": 0 } : {}),
+  });
+}
+
+/** TLS for https: a private authority by PHONEPROOF_TLS_CA, a client certificate by PHONEPROOF_TLS_CERT and _KEY. */
+function channelCredentials({ tls, host }: ServiceAddress): ChannelCredentials {
+  if (!tls) return credentials.createInsecure();
+  // The library asks for an IP address by name, of which Node would warn whoever runs the command.
+  if (isIP(host.replace(/[[\]]/g, "")) !== 0) process.noDeprecation = true;
+  const [authority, key, certificate] = [
+    "PHONEPROOF_TLS_CA",
+    "PHONEPROOF_TLS_KEY",
+    "PHONEPROOF_TLS_CERT",
+  ].map(fileOf);
+  try {
+    return credentials.createSsl(authority ?? null, key ?? null, certificate ?? null);
+  } catch (error) {
+    const said = error instanceof Error ? error.message : String(error);
+    throw wrongUsage(
+      `the files of PHONEPROOF_TLS_CA, PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY do not work: ${said}`,
+    );
+  }
+}
+
+function fileOf(setting: string): Buffer | undefined {
+  const file = process.env[setting];
+  if (!file) return undefined;
+  try {
+    return readFileSync(file);
+  } catch {
+    throw wrongUsage(`${setting}: cannot read '${file}'`);
+  }
+}
+
+function path(method: { parent: { typeName: string }; name: string }): string {
+  return `/${method.parent.typeName}/${method.name}`;
+}
+
+function encoder<D extends DescMessage>(schema: D) {
+  return (message: MessageShape<D>): Buffer => {
+    const bytes = toBinary(schema, message);
+    return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  };
+}
+
+function decoder<D extends DescMessage>(schema: D) {
+  return (bytes: Buffer): MessageShape<D> => fromBinary(schema, bytes);
+}
+
+export function isServiceError(error: unknown): error is ServiceError {
+  return error instanceof Error && "code" in error && "details" in error && "metadata" in error;
+}
+
+/** The catalogue's code, out of the `google.rpc.Status` that the trailer carries. */
+export function errorDetail(error: ServiceError): ErrorDetail | undefined {
+  const [trailer] = error.metadata.get("grpc-status-details-bin");
+  if (!(trailer instanceof Uint8Array)) return undefined;
+  try {
+    return detailsOfStatus(trailer)
+      .map((any) => anyUnpack(fromBinary(AnySchema, any), ErrorDetailSchema))
+      .find((detail) => detail !== undefined);
+  } catch {
+    // A trailer that cannot be read leaves the status itself, which says enough.
+    return undefined;
+  }
+}
+
+/** The status message. The library undoes percent-encoding with decodeURI, which leaves these as they came. */
+function messageOf({ details }: ServiceError): string {
+  return details.replace(/%(?:2[3-6BCF]|3[ABDF]|40)/gi, decodeURIComponent);
+}
+
+/** The encoded `Any`s in field 3 of a `google.rpc.Status`. */
+function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
+  const reader = new BinaryReader(bytes);
+  const details: Uint8Array[] = [];
+  while (reader.pos < reader.len) {
+    const [field, wireType] = reader.tag();
+    if (field === 3) details.push(reader.bytes());
+    else reader.skip(wireType, field);
+  }
+  return details;
+}
+
+/** The few words of the library's account that tell a person something. */
+function reason(error: ServiceError): string {
+  const details = messageOf(error);
+  const last = /Last error: (?:Error: )?(.*?)\.?(?: Resolution note:.*)?$/s.exec(details)?.[1]?.trim();
+  // OpenSSL's account is thread:error:code:library:function:reason:file:line.
+  const tls = /:error:[0-9A-F]+:[^:]*:[^:]*:([^:]+):/.exec(last ?? "")?.[1];
+  if (tls !== undefined) return `TLS: ${tls}`;
+  // What follows is Node's advice to programmers, or the instant.
+  const [said] = (last ?? "").split(/; | \(\d{4}-/);
+  return said || details || (status[error.code] ?? "no reason given");
+}

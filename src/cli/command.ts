@@ -1,0 +1,100 @@
+/** The one kind of command everything here is made of: how it takes options, helps and complains. */
+
+import { Command, type HelpContext, Option, type OptionValues } from "commander";
+import { openSession, type Session } from "./session.ts";
+import { wrongUsage } from "./trouble.ts";
+
+export interface GlobalOptions {
+  readonly address?: string;
+  readonly token?: string;
+  readonly json?: boolean;
+}
+
+/** `argument` is the command's only operand, empty where it takes none or an optional one was left out. */
+type Action<Options> = (session: Session, options: Options, argument: string) => Promise<void>;
+
+/** Below what is a command's own, at every level. */
+const globalOptionsHelp = `
+Everywhere:
+  --json                 print JSON, for programs
+  --address <host:port>  the service's gRPC address
+                         (else PHONEPROOF_ADDRESS, else this machine's)
+  --token <token>        an admin token
+                         (else PHONEPROOF_TOKEN, else this machine's)
+  -h, --help             show this help`;
+
+export class CliCommand extends Command {
+  constructor(name?: string) {
+    super(name);
+    // Every level has the global options itself: `--text --json` is then a text, as the command that
+    // knows `--text` reads it first, and each level's help shows them.
+    this.enablePositionalOptions();
+    this.exitOverride();
+    this.addHelpOption(new Option("-h, --help").hideHelp());
+  }
+
+  override createCommand(name?: string): CliCommand {
+    return new CliCommand(name);
+  }
+
+  /** A command that only has others below it. */
+  group(name: string, description: string): CliCommand {
+    return this.command(name).description(description).usage("<command> [options]").takesGlobalOptions();
+  }
+
+  takesGlobalOptions(): this {
+    for (const flags of ["--json", "--address <host:port>", "--token <token>"]) {
+      this.addOption(new Option(flags).hideHelp());
+    }
+    return this.addHelpText("after", globalOptionsHelp);
+  }
+
+  /** `[what it is for, the command without its name]`, as a person would type it. */
+  examples(...examples: readonly (readonly [purpose: string, line: string])[]): this {
+    const lines = examples.map(([purpose, line]) => `  # ${purpose}\n  $ phoneproof ${line}`);
+    return this.addHelpText("after", `\nExamples:\n${lines.join("\n")}`);
+  }
+
+  /** What the command does, with a connection that is closed when it is done. Comes after its options. */
+  does<Options extends OptionValues = OptionValues>(action: Action<Options>): this {
+    this.takesGlobalOptions();
+    return this.action(async () => {
+      const session = openSession(this.globalOptions());
+      try {
+        await action(session, this.opts<Options>(), this.args[0] ?? "");
+      } finally {
+        session.close();
+      }
+    });
+  }
+
+  /** The global options wherever they stood; the one nearest to the command's own counts. */
+  globalOptions(): GlobalOptions {
+    const above = this.parent instanceof CliCommand ? this.parent.globalOptions() : {};
+    return { ...above, ...this.opts<GlobalOptions>() };
+  }
+
+  override error(message: string): never {
+    const [first = "", hint] = message.replace(/^error: /, "").split("\n");
+    const said = [first.replace(/\.$/, ""), hint].filter((part) => part !== undefined).join(" ");
+    const path = this.#path();
+    throw wrongUsage(`${path === "" ? "" : `${path}: `}${said}; see ${this.#helpLine()}`);
+  }
+
+  override help(context?: HelpContext | ((text: string) => string)): never {
+    // Commander's way of saying that the command below is missing.
+    if (typeof context === "object" && context.error && this.parent !== null) {
+      const names = this.commands.map((command) => command.name()).join(", ");
+      this.error(`missing command, one of ${names}`);
+    }
+    return super.help(context as HelpContext);
+  }
+
+  #path(): string {
+    return this.parent instanceof CliCommand ? `${this.parent.#path()} ${this.name()}`.trim() : "";
+  }
+
+  #helpLine(): string {
+    return ["phoneproof", this.#path(), "--help"].filter((part) => part !== "").join(" ");
+  }
+}

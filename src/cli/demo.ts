@@ -1,0 +1,282 @@
+/** npm run demo: one verification against the running service, told as it goes. */
+
+import { randomInt, randomUUID } from "node:crypto";
+import { ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
+import { DestinationNumberService } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { findAddress, findToken } from "./address.ts";
+import { ServiceClient } from "./client.ts";
+import { Interrupted, interruptible } from "./interrupt.ts";
+import { fields } from "./layout.ts";
+import { sendMessage } from "./sms.ts";
+import { escapeControls, styled } from "./terminal.ts";
+import { report, Trouble, unreachable } from "./trouble.ts";
+import { outcomeWord } from "./words.ts";
+
+/** Names what the demo makes, so that it recognises what a killed run left behind. */
+const madeByDemo = "npm run demo";
+
+/** A key nobody could revoke ends by itself. */
+const keySeconds = 600n;
+
+const httpDeadlineMs = 10_000;
+
+type Undo = () => Promise<unknown>;
+
+async function runDemo(
+  client: ServiceClient,
+  baseUrl: string,
+  signal: AbortSignal,
+  undo: Undo[],
+): Promise<void> {
+  const project = await demoProject(client, undo);
+  const key = await demoKey(client, project, undo);
+  signal.throwIfAborted();
+
+  say(
+    1,
+    `The merchant "${project.name}" asks for a verification, with an API key made for this demo (…${key.slice(-4)}).`,
+  );
+  const idempotencyKey = `demo-${randomUUID()}`;
+  const order = JSON.stringify({ client_reference: `order-${randomInt(1_000, 10_000)}` });
+  const creation = {
+    method: "POST",
+    path: "/v1/verifications",
+    headers: { "Idempotency-Key": idempotencyKey, "Content-Type": "application/json" },
+    body: order,
+  };
+  const created = await ask(baseUrl, key, creation, signal);
+  const { id, destination, sms_text: smsText } = created.body;
+  shown(created, ["id", "status", "destination", "sms_text", "verification_url", "expires_at"]);
+
+  // A new sender at each run: a handset that asks often is nobody's guess to be counted against it.
+  const sender = `0100000${String(randomInt(10_000)).padStart(4, "0")}`;
+  say(2, "The person sends that text to that number. The SMS gateway streams it in over gRPC.");
+  request(`StreamInboundMessages {from: "${sender}", to: "${destination}", carrier: "SKT", text: …}`);
+  const receipt = await sendMessage(client, { from: sender, to: destination, text: smsText, carrier: "SKT" });
+  const outcome = outcomeWord(receipt.outcome);
+  answer("receipt", [
+    ["outcome", outcome],
+    ["verification_id", receipt.verificationId],
+  ]);
+  signal.throwIfAborted();
+
+  say(3, "The merchant reads it back: the network vouches for the sender.");
+  const read = await ask(baseUrl, key, { method: "GET", path: `/v1/verifications/${id}` }, signal);
+  shown(read, ["status", "phone", "carrier", "verified_at"]);
+
+  say(4, "A retry with the same Idempotency-Key gets the first answer again, not a second verification.");
+  const replayed = await ask(baseUrl, key, creation, signal);
+  shown(replayed, ["id", "status"]);
+
+  const { status, phone } = read.body;
+  if (outcome !== "VERIFIED" || status !== "verified" || phone !== sender || replayed.body.id !== id) {
+    throw new Trouble(
+      1,
+      "demo_failed",
+      `the demo expected ${sender} to be verified, and got ${outcome} and ${status}`,
+    );
+  }
+  console.log(`\nNext: npx phoneproof verification list --project ${escapeControls(project.id)}`);
+}
+
+/** "Demo" as the first start makes it, otherwise a project of the demo's own that is put away afterwards. */
+async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project> {
+  const { projects } = await client.call(ProjectService.method.listProjects, {});
+  const ready = projects.find(({ name, suspended }) => name === "Demo" && !suspended);
+  if (ready !== undefined) {
+    const { destinationNumbers } = await client.call(DestinationNumberService.method.listDestinationNumbers, {
+      projectId: ready.id,
+      environment: Environment.TEST,
+    });
+    if (destinationNumbers.length > 0) return ready;
+  }
+
+  console.log('There is no project "Demo" to use here: making one with a number, to be put away at the end.');
+  const before = projects.find(({ name }) => name === madeByDemo);
+  const { project } =
+    before === undefined
+      ? await client.call(ProjectService.method.createProject, { name: madeByDemo })
+      : await client.call(ProjectService.method.resumeProject, { projectId: before.id });
+  if (project === undefined) throw unreachable("the service answered without a project");
+  const projectId = project.id;
+  undo.push(() => client.call(ProjectService.method.suspendProject, { projectId }));
+  await ownNumber(client, projectId, undo);
+  return project;
+}
+
+async function ownNumber(client: ServiceClient, projectId: string, undo: Undo[]): Promise<void> {
+  const environment = Environment.TEST;
+  const { destinationNumbers } = await client.call(DestinationNumberService.method.listDestinationNumbers, {
+    projectId,
+    environment,
+  });
+  const putAway = (number: string) =>
+    undo.push(() => client.call(DestinationNumberService.method.removeDestinationNumber, { number }));
+  for (const { number } of destinationNumbers) putAway(number);
+  if (destinationNumbers.length > 0) return;
+  for (let attempt = 1; ; attempt += 1) {
+    // 02-0000: an exchange that no subscriber has.
+    const number = `020000${String(randomInt(10_000)).padStart(4, "0")}`;
+    try {
+      await client.call(DestinationNumberService.method.addDestinationNumber, {
+        number,
+        environment,
+        projectId,
+      });
+      putAway(number);
+      return;
+    } catch (error) {
+      if (!isRefusal(error, "number_exists") || attempt === 5) throw error;
+    }
+  }
+}
+
+async function demoKey(client: ServiceClient, { id: projectId }: Project, undo: Undo[]): Promise<string> {
+  const make = () =>
+    client.call(ApiKeyService.method.createApiKey, {
+      projectId,
+      environment: Environment.TEST,
+      name: madeByDemo,
+      expiresIn: { seconds: keySeconds },
+    });
+  const { apiKey, secret } = await make().catch(async (error: unknown) => {
+    if (!isRefusal(error, "too_many_api_keys")) throw error;
+    await revokeLeftovers(client, projectId);
+    return make();
+  });
+  const apiKeyId = apiKey?.id ?? "";
+  undo.push(() => client.call(ApiKeyService.method.revokeApiKey, { apiKeyId }));
+  return secret;
+}
+
+async function revokeLeftovers(client: ServiceClient, projectId: string): Promise<void> {
+  const { apiKeys } = await client.call(ApiKeyService.method.listApiKeys, { projectId });
+  for (const { id, name, environment, revokedAt } of apiKeys) {
+    if (name !== madeByDemo || environment !== Environment.TEST || revokedAt !== undefined) continue;
+    await client.call(ApiKeyService.method.revokeApiKey, { apiKeyId: id });
+  }
+}
+
+function isRefusal(error: unknown, code: string): boolean {
+  return error instanceof Trouble && error.code === code;
+}
+
+interface HttpRequest {
+  readonly method: string;
+  readonly path: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: string;
+}
+
+/** What the demo reads of the contract's objects. */
+interface VerificationBody {
+  readonly id: string;
+  readonly status: string;
+  readonly phone: string | null;
+  readonly carrier: string | null;
+  readonly expires_at: string;
+  readonly verified_at: string | null;
+  readonly destination: string;
+  readonly sms_text: string;
+  readonly verification_url: string;
+}
+
+interface HttpAnswer {
+  readonly status: string;
+  readonly replayed: string | null;
+  readonly body: VerificationBody;
+}
+
+async function ask(
+  baseUrl: string,
+  key: string,
+  asked: HttpRequest,
+  signal: AbortSignal,
+): Promise<HttpAnswer> {
+  const { method, path, headers = {}, body } = asked;
+  request(`${method} ${path}`);
+  for (const [name, value] of Object.entries(headers)) request(`${name}: ${value}`);
+  if (body !== undefined) request(body);
+  let response: Response;
+  try {
+    response = await fetch(`${baseUrl}${path}`, {
+      method,
+      headers: { ...headers, Authorization: `Bearer ${key}` },
+      body: body ?? null,
+      signal: AbortSignal.any([signal, AbortSignal.timeout(httpDeadlineMs)]),
+    });
+  } catch (error) {
+    signal.throwIfAborted();
+    throw unreachable(`no service answers at ${baseUrl}, where PORT or PUBLIC_BASE_URL say it is`, {
+      cause: error,
+    });
+  }
+  const text = await response.text();
+  if (!response.ok)
+    throw new Trouble(1, "demo_failed", `${method} ${path} answered ${response.status}: ${text}`);
+  return {
+    status: `${response.status} ${response.statusText}`,
+    replayed: response.headers.get("Idempotent-Replayed"),
+    body: JSON.parse(text) as VerificationBody,
+  };
+}
+
+function say(step: number, sentence: string): void {
+  console.log(`\n${styled("bold", `${step}. ${escapeControls(sentence)}`)}`);
+}
+
+function request(line: string): void {
+  console.log(`   ${styled("dim", ">")} ${escapeControls(line)}`);
+}
+
+function answer(heading: string, entries: readonly (readonly [string, string | null])[]): void {
+  console.log(`   ${styled("dim", "<")} ${escapeControls(heading)}`);
+  for (const line of fields(entries).split("\n")) console.log(`   ${styled("dim", "<")}   ${line}`);
+}
+
+function shown({ status, replayed, body }: HttpAnswer, names: readonly (keyof VerificationBody)[]): void {
+  const heading = replayed === null ? status : `${status}, Idempotent-Replayed: ${replayed}`;
+  answer(
+    heading,
+    names.map((name) => [name, body[name]] as const),
+  );
+}
+
+/** Puts away what the demo made, the newest first, however it ended. */
+async function putAway(undo: readonly Undo[]): Promise<void> {
+  for (const step of undo.toReversed()) {
+    await step().catch((error: unknown) => report(error, false));
+  }
+}
+
+function httpBase(): string {
+  const { PUBLIC_BASE_URL, PORT } = process.env;
+  return (PUBLIC_BASE_URL || `http://127.0.0.1:${PORT || "8080"}`).replace(/\/+$/, "");
+}
+
+// Without a reader the story goes on untold: what the demo made is still to be put away.
+process.stdout.on("error", () => {});
+
+try {
+  const address = findAddress(undefined);
+  const client = new ServiceClient(address, findToken(undefined, address));
+  const undo: Undo[] = [];
+  try {
+    await interruptible(async (signal) => {
+      try {
+        await runDemo(client, httpBase(), signal, undo);
+      } finally {
+        await putAway(undo);
+      }
+    });
+  } finally {
+    client.close();
+  }
+} catch (error) {
+  if (error instanceof Interrupted) process.exitCode = error.exitCode;
+  else if (error instanceof Trouble && error.exitCode === 3) {
+    process.exitCode = report(unreachable(`${error.message}: run npm start first`), false);
+  } else process.exitCode = report(error, false);
+}

@@ -1,0 +1,112 @@
+/** phoneproof number: the numbers that receive SMS. */
+
+import {
+  type DestinationNumber,
+  DestinationNumberService,
+} from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { environmentOption } from "./api-key.ts";
+import type { CliCommand } from "./command.ts";
+import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import type { Session } from "./session.ts";
+import { unreachable } from "./trouble.ts";
+import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
+
+export function addDestinationNumberCommands(program: CliCommand): void {
+  const group = program
+    .group("number", "Add, list and remove the numbers that receive SMS.")
+    .examples(
+      ["a number for every project", "number add 1666-0000 --environment live"],
+      ["what there is", "number list"],
+    );
+
+  group
+    .command("add")
+    .description("Add a number that receives SMS, for one project or for all that have none of their own.")
+    .usage("NUMBER --environment live|test [options]")
+    .argument(
+      "<number>",
+      "as a handset dials it: 3 to 20 digits and #; hyphens, spaces and +82 are understood",
+    )
+    .addOption(environmentOption("the environment it serves").makeOptionMandatory())
+    .option("--project <id>", "keep it for one project, prj_…")
+    .examples(
+      ["a number for every project", "number add 1666-0000 --environment live"],
+      [
+        "a number of one project's own",
+        "number add '#0000' --environment test --project prj_01kaex4mpyf2xbtyt1s6vdr4e9",
+      ],
+    )
+    .does<{ environment: EnvironmentWord; project?: string }>(
+      async (session, { environment, project }, number) => {
+        const answer = await session.client.call(DestinationNumberService.method.addDestinationNumber, {
+          number,
+          environment: environmentOf[environment],
+          projectId: project ?? "",
+        });
+        showNumber(session, answer.destinationNumber);
+      },
+    );
+
+  group
+    .command("list")
+    .description("List the numbers in use, oldest first.")
+    .addOption(environmentOption("only this environment's"))
+    .option("--project <id>", "only the project's own, prj_…")
+    .examples(["all numbers", "number list"], ["those for real SMS", "number list --environment live"])
+    .does<{ environment?: EnvironmentWord; project?: string }>(async (session, { environment, project }) => {
+      const { destinationNumbers } = await session.client.call(
+        DestinationNumberService.method.listDestinationNumbers,
+        {
+          projectId: project ?? "",
+          ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+        },
+      );
+      session.answer({ numbers: destinationNumbers.map(numberJson) }, () => numberTable(destinationNumbers));
+    });
+
+  group
+    .command("remove")
+    .description("Take a number out of use for new verifications. Pending ones go on working.")
+    .argument("<number>", "the number, in any spelling it could be added in")
+    .examples(["a number that is given up", "number remove 1666-0000"])
+    .does(async (session, _options, number) => {
+      const answer = await session.client.call(DestinationNumberService.method.removeDestinationNumber, {
+        number,
+      });
+      showNumber(session, answer.destinationNumber);
+    });
+}
+
+function numberJson(number: DestinationNumber) {
+  return {
+    number: number.number,
+    environment: environmentWord(number.environment),
+    project_id: number.projectId || null,
+    created_at: isoTime(number.createdAt),
+  };
+}
+
+function showNumber(session: Session, number: DestinationNumber | undefined): void {
+  if (number === undefined) throw unreachable("the service answered without a number");
+  session.answer(numberJson(number), () =>
+    fields([
+      ["number", number.number],
+      ["environment", environmentWord(number.environment)],
+      ["project", number.projectId || "shared"],
+      ["added", localTimeWithZone(dateOf(number.createdAt))],
+    ]),
+  );
+}
+
+function numberTable(numbers: readonly DestinationNumber[]): string {
+  if (numbers.length === 0) return "No numbers yet: phoneproof number add NUMBER --environment test";
+  return table(
+    [
+      { heading: "NUMBER", value: ({ number }) => number, rank: 1 },
+      { heading: "ENV", value: ({ environment }) => environmentWord(environment) ?? "-", rank: 2 },
+      { heading: "PROJECT", value: ({ projectId }) => projectId || "shared", rank: 3 },
+      { heading: "ADDED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 4 },
+    ],
+    numbers,
+  );
+}

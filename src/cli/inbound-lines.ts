@@ -1,0 +1,136 @@
+/** Newline-delimited JSON read as inbound messages, in bounded memory whatever the size of the input. */
+
+import { isUtf8 } from "node:buffer";
+import { createHash } from "node:crypto";
+import { create } from "@bufbuild/protobuf";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { type InboundMessage, InboundMessageSchema } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { parseRfc3339 } from "./option-values.ts";
+
+export interface InboundLine {
+  /** From 1, blank lines counted. */
+  readonly number: number;
+  /** Bytes of the input up to and with this line. */
+  readonly endsAt: number;
+  /** The line's own bytes. */
+  readonly size: number;
+  /** The message, or why the line is none. */
+  readonly message: InboundMessage | undefined;
+  readonly problem: string;
+}
+
+/** The longest message takes some 30 KB, every character escaped; a line beyond this is no message. */
+const longestLine = 1024 * 1024;
+
+const newline = 0x0a;
+
+/** The lines of each chunk of the input together, as they come. Blank lines are passed over. */
+export async function* inboundLines(input: AsyncIterable<Buffer>): AsyncGenerator<InboundLine[]> {
+  let number = 0;
+  let endsAt = 0;
+  let started: Buffer[] = [];
+  let startedSize = 0;
+
+  const take = (tail: Buffer, lineBreak: number): InboundLine | undefined => {
+    const size = startedSize + tail.length;
+    number += 1;
+    endsAt += size + lineBreak;
+    const bytes = started.length === 0 ? tail : Buffer.concat([...started, tail]);
+    started = [];
+    startedSize = 0;
+    if (size > longestLine) {
+      return { number, endsAt, size, message: undefined, problem: "longer than 1 MiB" };
+    }
+    return readLine(number === 1 ? withoutByteOrderMark(bytes) : bytes, { number, endsAt, size });
+  };
+
+  for await (const chunk of input) {
+    const lines: InboundLine[] = [];
+    let from = 0;
+    for (let to = chunk.indexOf(newline); to !== -1; to = chunk.indexOf(newline, from)) {
+      const line = take(chunk.subarray(from, to), 1);
+      if (line !== undefined) lines.push(line);
+      from = to + 1;
+    }
+    const rest = chunk.subarray(from);
+    // Of a line that is too long only the length matters any more.
+    if (startedSize <= longestLine) started.push(rest);
+    startedSize += rest.length;
+    if (lines.length > 0) yield lines;
+  }
+  if (startedSize > 0) {
+    const line = take(Buffer.alloc(0), 0);
+    if (line !== undefined) yield [line];
+  }
+}
+
+function withoutByteOrderMark(bytes: Buffer): Buffer {
+  return bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf ? bytes.subarray(3) : bytes;
+}
+
+function readLine(
+  bytes: Buffer,
+  where: { number: number; endsAt: number; size: number },
+): InboundLine | undefined {
+  if (!isUtf8(bytes)) return { ...where, message: undefined, problem: "not UTF-8" };
+  const text = bytes.toString("utf8");
+  if (text.trim() === "") return undefined;
+  try {
+    return { ...where, message: readMessage(text, where.number), problem: "" };
+  } catch (error) {
+    if (error instanceof UnreadableLine) return { ...where, message: undefined, problem: error.message };
+    throw error;
+  }
+}
+
+class UnreadableLine extends Error {}
+
+/**
+ * A field that is missing is sent empty: the service answers INVALID. One of another type, or that is no Unicode,
+ * cannot be sent.
+ */
+function readMessage(text: string, lineNumber: number): InboundMessage {
+  const value = parseObject(text);
+  const field = (name: string): string => {
+    const given = Object.hasOwn(value, name) ? value[name] : undefined;
+    if (given === undefined || given === null) return "";
+    if (typeof given !== "string") throw new UnreadableLine(`${name} is not a string`);
+    if (!given.isWellFormed()) throw new UnreadableLine(`${name} holds a lone surrogate`);
+    return given;
+  };
+  const message = {
+    from: field("from"),
+    to: field("to"),
+    text: field("text"),
+    carrier: field("carrier"),
+  };
+  const receivedAt = field("received_at");
+  const date = receivedAt === "" ? undefined : parseRfc3339(receivedAt);
+  if (receivedAt !== "" && date === undefined) {
+    throw new UnreadableLine("received_at is not an RFC 3339 instant with its time zone");
+  }
+  return create(InboundMessageSchema, {
+    messageId: field("message_id") || derivedId(lineNumber, [...Object.values(message), receivedAt]),
+    ...message,
+    ...(date === undefined ? {} : { receivedAt: timestampFromDate(date) }),
+  });
+}
+
+function parseObject(text: string): { readonly [name: string]: unknown } {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new UnreadableLine("not JSON");
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw new UnreadableLine("not a JSON object");
+  }
+  return value as { readonly [name: string]: unknown };
+}
+
+/** The same for the same line of the same input, so that sending it again is a repeat and not a new message. */
+function derivedId(lineNumber: number, content: readonly string[]): string {
+  const digest = createHash("sha256").update(JSON.stringify([lineNumber, ...content]));
+  return `cli-${digest.digest("hex").slice(0, 32)}`;
+}

@@ -1,0 +1,363 @@
+/**
+ * Sends inbound messages and gets exactly one receipt for each, in order, over as many connections as it
+ * takes: after a cut, everything without a receipt is sent again, and the service recognises what it had
+ * taken by its message id.
+ */
+
+import { setTimeout as delay } from "node:timers/promises";
+import { create } from "@bufbuild/protobuf";
+import { type ClientDuplexStream, status } from "@grpc/grpc-js";
+import {
+  type InboundMessage,
+  InboundMessageService,
+  type StreamInboundMessagesRequest,
+  StreamInboundMessagesRequestSchema,
+  type StreamInboundMessagesResponse,
+} from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { errorDetail, isServiceError, type ServiceClient } from "./client.ts";
+import type { InboundLine } from "./inbound-lines.ts";
+import { Trouble, unreachable } from "./trouble.ts";
+import { outcomeWord } from "./words.ts";
+
+/** A receipt and the line that it is for. */
+export interface LineReceipt {
+  readonly line: InboundLine;
+  readonly messageId: string;
+  readonly outcome: string;
+  readonly verificationId: string | null;
+  readonly duplicate: boolean;
+}
+
+export interface InboundStream {
+  readonly client: ServiceClient;
+  readonly lines: AsyncIterable<readonly InboundLine[]>;
+  /** In the order of the input. The next are read when it has settled. */
+  readonly onReceipts: (receipts: readonly LineReceipt[]) => Promise<void>;
+  /** A line that is no message. Lines before it may still be without a receipt. */
+  readonly onUnreadable: (line: InboundLine) => void;
+  /** The connection is gone; `unacknowledged` messages go out again. Told once, however many attempts follow. */
+  readonly onLost: (reason: string, unacknowledged: number) => void;
+  readonly signal: AbortSignal;
+  /** How long messages may wait without any receipt coming before it gives up. */
+  readonly patienceMs?: number;
+}
+
+type Call = ClientDuplexStream<StreamInboundMessagesRequest, StreamInboundMessagesResponse>;
+
+/** Without a receipt at any time: so many messages, so many bytes of input. What bounds the memory. */
+const windowMessages = 5_000;
+const windowBytes = 8 * 1024 * 1024;
+
+const groupMessages = 250;
+const groupBytes = 256 * 1024;
+
+const defaultPatienceMs = 60_000;
+
+/** Attempts at the first connection: a service that is not there should be told soon. */
+const firstAttempts = 3;
+const shortestPauseMs = 100;
+/** Not longer: what waits here is a person in front of a sign-up. */
+const longestPauseMs = 1_000;
+
+/** How long the service may take to end a stream in which every message has its receipt. */
+const farewellMs = 2_000;
+
+export async function streamInboundMessages(stream: InboundStream): Promise<void> {
+  const { client, signal } = stream;
+  const patienceMs = stream.patienceMs ?? defaultPatienceMs;
+  const window = new Window();
+  const ended = new AbortController();
+  const stop = AbortSignal.any([signal, ended.signal]);
+
+  const reading = fill(stream, window, stop);
+  // Told by whoever waits for the window; this keeps it from being unhandled before that.
+  reading.catch((error: unknown) => ended.abort(error));
+
+  const impatience = setInterval(() => {
+    if (window.waitingMs() < patienceMs) return;
+    const seconds = Math.round(patienceMs / 1_000);
+    ended.abort(
+      unreachable(
+        `no receipt from ${client.address.shown} for ${seconds} s; ${window.size} messages are without one; run the same again to go on, what was taken is recognised`,
+      ),
+    );
+  }, 250);
+
+  try {
+    let connectedOnce = false;
+    let attempts = 0;
+    while (true) {
+      const receiptsBefore = window.acknowledged;
+      const lost = await exchange(stream, window, stop);
+      stop.throwIfAborted();
+      if (lost === undefined) return;
+      connectedOnce ||= !client.neverConnected();
+      attempts = window.acknowledged > receiptsBefore ? 1 : attempts + 1;
+      if (!connectedOnce && attempts >= firstAttempts) throw lost;
+      if (connectedOnce && attempts === 1) stream.onLost(lost.message, window.size);
+      await delay(pauseMs(attempts), undefined, { signal: stop });
+      window.startOver();
+      // A stream that has been idle needs no connection before there is something to send.
+      if (connectedOnce) await window.untilUnsent(stop);
+      if (connectedOnce && window.done) return;
+    }
+  } catch (error) {
+    // What aborted it is the reason, whatever fell over as a consequence.
+    stop.throwIfAborted();
+    throw error;
+  } finally {
+    clearInterval(impatience);
+    ended.abort();
+  }
+}
+
+/** Doubles from attempt to attempt, with jitter so that many clients do not return at once. */
+function pauseMs(attempts: number): number {
+  const pause = Math.min(longestPauseMs, shortestPauseMs * 2 ** (attempts - 1));
+  return pause * (0.5 + Math.random() / 2);
+}
+
+async function fill(
+  { lines, onUnreadable }: InboundStream,
+  window: Window,
+  stop: AbortSignal,
+): Promise<void> {
+  for await (const group of lines) {
+    for (const line of group) {
+      if (line.message === undefined) {
+        onUnreadable(line);
+        continue;
+      }
+      if (window.full) await window.untilRoom(stop);
+      window.add(line);
+    }
+    stop.throwIfAborted();
+  }
+  window.end();
+}
+
+/** One connection, until everything has its receipt or it breaks; answers what broke it, if anything. */
+async function exchange(
+  stream: InboundStream,
+  window: Window,
+  stop: AbortSignal,
+): Promise<Trouble | undefined> {
+  const { client } = stream;
+  const call: Call = client.stream(InboundMessageService.method.streamInboundMessages);
+  const over = new AbortController();
+  const either = AbortSignal.any([stop, over.signal]);
+  const cancel = () => call.cancel();
+  stop.addEventListener("abort", cancel, { once: true });
+  window.startOver();
+  const sending = send(call, window, either).catch((error: unknown) => {
+    // A connection that broke is told by its reading side. Anything else is a fault of this side.
+    if (!either.aborted) {
+      over.abort();
+      call.cancel();
+      throw error;
+    }
+  });
+  // Told below, after the reading side has ended; this keeps it from being unhandled until then.
+  sending.catch(() => {});
+  try {
+    await receive(stream, call, window, stop);
+    return window.done ? undefined : unreachable(`the service at ${client.address.shown} ended the stream`);
+  } catch (error) {
+    stop.throwIfAborted();
+    if (!isServiceError(error)) throw error;
+    const trouble = client.trouble(error);
+    if (isLasting(error)) throw trouble;
+    return trouble;
+  } finally {
+    over.abort();
+    stop.removeEventListener("abort", cancel);
+    call.cancel();
+    await sending;
+  }
+}
+
+/** Whether trying again would only meet the same refusal. */
+function isLasting(error: Parameters<ServiceClient["trouble"]>[0]): boolean {
+  const detail = errorDetail(error);
+  if (detail !== undefined)
+    return !["service_unavailable", "internal_error", "rate_limited"].includes(detail.code);
+  const passing: readonly number[] = [
+    status.UNAVAILABLE,
+    status.CANCELLED,
+    status.ABORTED,
+    status.INTERNAL,
+    status.UNKNOWN,
+    status.DEADLINE_EXCEEDED,
+  ];
+  return !passing.includes(error.code);
+}
+
+async function send(call: Call, window: Window, signal: AbortSignal): Promise<void> {
+  while (true) {
+    await window.untilUnsent(signal);
+    const messages = window.nextGroup();
+    if (messages.length === 0) break;
+    const request = create(StreamInboundMessagesRequestSchema, { messages });
+    if (!call.write(request)) await drained(call, signal);
+  }
+  call.end();
+}
+
+async function drained(call: Call, signal: AbortSignal): Promise<void> {
+  await new Promise<void>((resolve, reject) => {
+    const settle = () => {
+      call.off("drain", settle);
+      signal.removeEventListener("abort", settle);
+      if (signal.aborted) reject(signal.reason);
+      else resolve();
+    };
+    call.on("drain", settle);
+    signal.addEventListener("abort", settle);
+    if (signal.aborted) settle();
+  });
+}
+
+async function receive(stream: InboundStream, call: Call, window: Window, stop: AbortSignal): Promise<void> {
+  let farewell: NodeJS.Timeout | undefined;
+  try {
+    for await (const { receipts } of call as AsyncIterable<StreamInboundMessagesResponse>) {
+      stop.throwIfAborted();
+      const answered = receipts.map((receipt): LineReceipt => {
+        const line = window.take(receipt.messageId);
+        return {
+          line,
+          messageId: receipt.messageId,
+          outcome: outcomeWord(receipt.outcome),
+          verificationId: receipt.verificationId || null,
+          duplicate: receipt.duplicate,
+        };
+      });
+      await window.whileIdle(stream.onReceipts(answered));
+      if (window.done) farewell ??= setTimeout(() => call.cancel(), farewellMs);
+    }
+  } catch (error) {
+    // Every receipt is here: how the stream ended no longer matters.
+    if (!window.done || window.acknowledged === 0 || stop.aborted) throw error;
+  } finally {
+    clearTimeout(farewell);
+  }
+}
+
+/** The messages without a receipt, oldest first, and how far into them the present connection has sent. */
+class Window {
+  #lines: InboundLine[] = [];
+  /** Those before it have their receipts; they are dropped in one go now and then. */
+  #head = 0;
+  #sent = 0;
+  #bytes = 0;
+  #ended = false;
+  #waitingSince = performance.now();
+  #idle = false;
+  #changed: PromiseWithResolvers<void> | undefined;
+
+  acknowledged = 0;
+
+  get size(): number {
+    return this.#lines.length - this.#head;
+  }
+
+  get full(): boolean {
+    return this.size >= windowMessages || this.#bytes >= windowBytes;
+  }
+
+  get done(): boolean {
+    return this.#ended && this.size === 0;
+  }
+
+  add(line: InboundLine): void {
+    if (this.size === 0) this.#waitingSince = performance.now();
+    this.#lines.push(line);
+    this.#bytes += line.size;
+    this.#change();
+  }
+
+  end(): void {
+    this.#ended = true;
+    this.#change();
+  }
+
+  startOver(): void {
+    this.#sent = this.#head;
+  }
+
+  /** The next to send, at most a group; none where the input has ended and all is sent. */
+  nextGroup(): InboundMessage[] {
+    const messages: InboundMessage[] = [];
+    let bytes = 0;
+    while (this.#sent < this.#lines.length && messages.length < groupMessages) {
+      const line = this.#lines[this.#sent];
+      if (line?.message === undefined) break;
+      if (messages.length > 0 && bytes + line.size > groupBytes) break;
+      bytes += line.size;
+      messages.push(line.message);
+      this.#sent += 1;
+    }
+    return messages;
+  }
+
+  /** The line a receipt is for. Any other than the oldest sent would break the order that is promised. */
+  take(messageId: string): InboundLine {
+    const line = this.#lines[this.#head];
+    if (line?.message?.messageId !== messageId || this.#head >= this.#sent) {
+      throw new Trouble(
+        1,
+        "receipt_out_of_order",
+        `the service sent a receipt out of order, for '${messageId}'`,
+      );
+    }
+    this.#head += 1;
+    this.#bytes -= line.size;
+    this.acknowledged += 1;
+    if (this.#head >= windowMessages) {
+      this.#lines = this.#lines.slice(this.#head);
+      this.#sent -= this.#head;
+      this.#head = 0;
+    }
+    this.#change();
+    return line;
+  }
+
+  /** Receipts are being passed on: however long their reader takes, the service is not waited for. */
+  async whileIdle(work: Promise<void>): Promise<void> {
+    this.#idle = true;
+    await work;
+    this.#idle = false;
+    this.#waitingSince = performance.now();
+  }
+
+  /** How long the service has owed a receipt; 0 where it owes none. */
+  waitingMs(): number {
+    return this.size === 0 || this.#idle ? 0 : performance.now() - this.#waitingSince;
+  }
+
+  async untilRoom(signal: AbortSignal): Promise<void> {
+    while (this.full) await this.#untilChange(signal);
+  }
+
+  async untilUnsent(signal: AbortSignal): Promise<void> {
+    while (this.#sent >= this.#lines.length && !this.#ended) await this.#untilChange(signal);
+  }
+
+  #change(): void {
+    this.#changed?.resolve();
+    this.#changed = undefined;
+  }
+
+  async #untilChange(signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    this.#changed ??= Promise.withResolvers();
+    const aborted = Promise.withResolvers<never>();
+    const abort = () => aborted.reject(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    try {
+      await Promise.race([this.#changed.promise, aborted.promise]);
+    } finally {
+      signal.removeEventListener("abort", abort);
+    }
+  }
+}

@@ -1,0 +1,71 @@
+/** How the values of options are read. A value that cannot be meant is wrong usage; limits are the service's. */
+
+import { InvalidArgumentError } from "commander";
+
+const secondsPerUnit = new Map([
+  ["s", 1],
+  ["m", 60],
+  ["h", 3_600],
+  ["d", 86_400],
+  ["w", 604_800],
+]);
+
+/** `90s`, `15m`, `72h`, `30d`, `2w` in seconds. */
+export function durationSeconds(text: string): number {
+  const [, count, unit = ""] = /^(\d{1,9})([smhdw])$/.exec(text) ?? [];
+  const perUnit = secondsPerUnit.get(unit);
+  if (count === undefined || perUnit === undefined) {
+    throw new InvalidArgumentError("Write a number and s, m, h, d or w: 90s, 72h, 30d.");
+  }
+  return Number(count) * perUnit;
+}
+
+/** As much as every integer field of the service's messages holds. */
+export function wholeNumber(text: string): number {
+  const value = Number(text);
+  if (!/^\d{1,10}$/.test(text) || value > 2_147_483_647) {
+    throw new InvalidArgumentError("Write a whole number.");
+  }
+  return value;
+}
+
+/** A limit, or its absence. */
+export function wholeNumberOrUnlimited(text: string): number | "unlimited" {
+  if (text === "unlimited") return text;
+  const value = Number(text);
+  if (!/^\d{1,16}$/.test(text) || !Number.isSafeInteger(value)) {
+    throw new InvalidArgumentError("Write a whole number, or unlimited.");
+  }
+  return value;
+}
+
+export function atLeastOne(text: string): number {
+  const value = wholeNumber(text);
+  if (value === 0) throw new InvalidArgumentError("Write a whole number from 1.");
+  return value;
+}
+
+/** For options that may be given several times; each may hold several values, separated by commas. */
+export function several(text: string, before: readonly string[] = []): readonly string[] {
+  return [...before, ...text.split(",").map((part) => part.trim())];
+}
+
+const rfc3339 = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:[Zz]|[+-]\d{2}:\d{2})$/;
+
+/** RFC 3339, with its time zone. */
+export function parseRfc3339(text: string): Date | undefined {
+  if (!rfc3339.test(text)) return undefined;
+  const date = new Date(text.toUpperCase().replace(" ", "T"));
+  return Number.isNaN(date.getTime()) ? undefined : date;
+}
+
+/** An instant, or how long ago it was. */
+export function instant(text: string): Date {
+  const date = parseRfc3339(text);
+  if (date !== undefined) return date;
+  try {
+    return new Date(Date.now() - durationSeconds(text) * 1_000);
+  } catch {
+    throw new InvalidArgumentError("Write an instant (2026-11-21T06:41:00Z) or how long ago it was (24h).");
+  }
+}

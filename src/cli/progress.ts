@@ -1,0 +1,102 @@
+/** How far a long stream has come: a line redrawn on a terminal, and a table at the end. */
+
+import { grouped, table } from "./layout.ts";
+import { truncate } from "./terminal.ts";
+
+/** What became of the lines so far. */
+export class Tally {
+  readonly byOutcome = new Map<string, number>();
+  messages = 0;
+  duplicates = 0;
+  bytes = 0;
+  readonly #startedAt = performance.now();
+
+  count(outcome: string): void {
+    this.byOutcome.set(outcome, (this.byOutcome.get(outcome) ?? 0) + 1);
+  }
+
+  get seconds(): number {
+    return (performance.now() - this.#startedAt) / 1_000;
+  }
+
+  get perSecond(): number {
+    return this.messages / Math.max(this.seconds, 0.001);
+  }
+
+  /** The most frequent first. */
+  outcomes(): [outcome: string, count: number][] {
+    return [...this.byOutcome].sort(([, one], [, other]) => other - one);
+  }
+}
+
+export function progressLine(tally: Tally, totalBytes: number | undefined): string {
+  const parts = [grouped(tally.messages)];
+  if (totalBytes !== undefined && totalBytes > 0) {
+    const done = Math.min(1, tally.bytes / totalBytes);
+    parts.push(`${Math.floor(done * 100)}% of ${megabytes(totalBytes)}`);
+    if (done > 0 && done < 1) parts.push(`${clock((tally.seconds / done) * (1 - done))} left`);
+  }
+  parts.push(`${grouped(Math.round(tally.perSecond))}/s`);
+  for (const [outcome, count] of tally.outcomes()) parts.push(`${outcome} ${grouped(count)}`);
+  return parts.join("  ");
+}
+
+export function summary(tally: Tally): string {
+  const rate = `${grouped(Math.round(tally.perSecond))} a second`;
+  const repeated = tally.duplicates === 0 ? "" : `, ${grouped(tally.duplicates)} of them taken before`;
+  const total = `${grouped(tally.messages)} receipts in ${tally.seconds.toFixed(1)} s (${rate})${repeated}.`;
+  if (tally.byOutcome.size === 0) return total;
+  const outcomes = table(
+    [
+      { heading: "OUTCOME", value: ([outcome]: [string, number]) => outcome, rank: 1 },
+      { heading: "MESSAGES", value: ([, count]) => grouped(count).padStart("MESSAGES".length), rank: 1 },
+    ],
+    tally.outcomes(),
+  );
+  return `${outcomes}\n\n${total}`;
+}
+
+function megabytes(bytes: number): string {
+  return bytes < 1_000_000
+    ? `${Math.ceil(bytes / 1_000)} kB`
+    : `${grouped(Math.round(bytes / 100_000) / 10)} MB`;
+}
+
+/** `0:07`, `12:30`, `3:05:00` */
+function clock(seconds: number): string {
+  const whole = Math.ceil(seconds);
+  const two = (part: number) => String(part).padStart(2, "0");
+  const hours = Math.floor(whole / 3_600);
+  const minutes = Math.floor(whole / 60) % 60;
+  return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
+/** A line on stderr that is drawn over until it is cleared; nothing where stderr is no terminal. */
+export class ProgressDisplay {
+  readonly #line: () => string;
+  readonly #timer: NodeJS.Timeout | undefined;
+
+  constructor(shown: boolean, line: () => string) {
+    this.#line = line;
+    this.#timer = shown ? setInterval(() => this.#draw(), 200) : undefined;
+  }
+
+  /** A line that stays, above the one that is redrawn. */
+  say(text: string): void {
+    this.#erase();
+    process.stderr.write(`${text}\n`);
+  }
+
+  clear(): void {
+    clearInterval(this.#timer);
+    this.#erase();
+  }
+
+  #draw(): void {
+    process.stderr.write(`\r\x1b[2K${truncate(this.#line(), (process.stderr.columns || 80) - 1)}`);
+  }
+
+  #erase(): void {
+    if (this.#timer !== undefined) process.stderr.write("\r\x1b[2K");
+  }
+}

@@ -1,0 +1,262 @@
+/** phoneproof project: merchants' projects and their settings. */
+
+import { Option } from "commander";
+import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import type { CliCommand } from "./command.ts";
+import { fields, grouped, localTime, localTimeWithZone, table } from "./layout.ts";
+import { wholeNumber, wholeNumberOrUnlimited } from "./option-values.ts";
+import type { Session } from "./session.ts";
+import { unreachable } from "./trouble.ts";
+import { type CodeFormatWord, codeFormatOf, codeFormats, codeFormatWord, dateOf, isoTime } from "./words.ts";
+
+interface Settings {
+  readonly name?: string;
+  readonly codeFormat?: CodeFormatWord;
+  readonly codeLength?: number;
+  readonly validity?: number;
+  readonly smsTemplate?: string;
+  readonly parentOrigin?: string;
+  readonly returnUrl?: string;
+  readonly usageLimit?: number | "unlimited";
+  readonly rateLimit?: number;
+}
+
+export function addProjectCommands(program: CliCommand): void {
+  const group = program
+    .group("project", "Make, show and change merchants' projects.")
+    .examples(
+      ["a project with the usual settings", 'project create --name "Coffee Corner"'],
+      ["what there is", "project list"],
+    );
+
+  settings(
+    group
+      .command("create")
+      .description("Make a project.")
+      .usage("--name NAME [options]")
+      .requiredOption("--name <name>", "the merchant's name as its users know it; stands in the SMS text"),
+    "at first",
+  )
+    .examples(
+      ["a project with the usual settings", 'project create --name "Coffee Corner"'],
+      [
+        "six letters and digits, good for three minutes",
+        "project create --name Shop --code-format alphanumeric --code-length 6 --validity 180",
+      ],
+      [
+        "a window that reports to its opener",
+        "project create --name Shop --parent-origin https://shop.example",
+      ],
+    )
+    .does<Settings>(async (session, options) => {
+      const { project } = await session.client.call(ProjectService.method.createProject, {
+        name: options.name ?? "",
+        ...given(options, (value) => (value === "none" ? undefined : value)),
+        ...(typeof options.usageLimit === "number" ? { usageLimit: BigInt(options.usageLimit) } : {}),
+      });
+      showProject(session, project);
+    });
+
+  group
+    .command("list")
+    .description("List all projects, oldest first.")
+    .examples(
+      ["all projects", "project list"],
+      ["their ids, for a script", "project list --json | jq -r '.projects[].id'"],
+    )
+    .does(async (session) => {
+      const { projects } = await session.client.call(ProjectService.method.listProjects, {});
+      session.answer({ projects: projects.map(projectJson) }, () => projectTable(projects));
+    });
+
+  group
+    .command("show")
+    .description("Show a project and its settings.")
+    .argument("<id>", "the project, prj_…")
+    .examples(["one project", "project show prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does(async (session, _options, projectId) => {
+      const { project } = await session.client.call(ProjectService.method.getProject, { projectId });
+      showProject(session, project);
+    });
+
+  settings(
+    group
+      .command("update")
+      .description("Change the settings that are given. Verifications made before keep theirs.")
+      .argument("<id>", "the project, prj_…")
+      .option("--name <name>", "the merchant's name as its users know it; stands in the SMS text"),
+    "from now on",
+  )
+    .examples(
+      ["half the validity", "project update prj_01kaex4mpyf2xbtyt1s6vdr4e9 --validity 300"],
+      [
+        "back to no limit and no return address",
+        "project update prj_01kaex4mpyf2xbtyt1s6vdr4e9 --usage-limit unlimited --return-url none",
+      ],
+    )
+    .does<Settings>(async (session, options, projectId) => {
+      const { name, usageLimit } = options;
+      const { project } = await session.client.call(ProjectService.method.updateProject, {
+        projectId,
+        ...(name === undefined ? {} : { name }),
+        ...given(options, (value) => (value === "none" || value === "default" ? "" : value)),
+        ...(usageLimit === undefined
+          ? {}
+          : { usageLimit: usageLimit === "unlimited" ? -1n : BigInt(usageLimit) }),
+      });
+      showProject(session, project);
+    })
+    .hook("preAction", (command) => {
+      const settingsGiven = Object.keys(command.opts()).filter(
+        (name) => !["json", "address", "token"].includes(name),
+      );
+      if (settingsGiven.length === 0) command.error("nothing to change: give at least one setting");
+    });
+
+  group
+    .command("suspend")
+    .description("Refuse every call with the project's keys until it is resumed.")
+    .argument("<id>", "the project, prj_…")
+    .examples(["stop a merchant within a second", "project suspend prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does(async (session, _options, projectId) => {
+      const { project } = await session.client.call(ProjectService.method.suspendProject, { projectId });
+      showProject(session, project);
+    });
+
+  group
+    .command("resume")
+    .description("Let a suspended project work again.")
+    .argument("<id>", "the project, prj_…")
+    .examples(["let a merchant in again", "project resume prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does(async (session, _options, projectId) => {
+      const { project } = await session.client.call(ProjectService.method.resumeProject, { projectId });
+      showProject(session, project);
+    });
+}
+
+/** The options that `create` and `update` share; `when` says where an absent value comes from. */
+function settings(command: CliCommand, when: "at first" | "from now on"): CliCommand {
+  const creating = when === "at first";
+  const otherwise = (value: string) => (creating ? ` (default: ${value})` : "");
+  const clear = (word: string, meaning: string) => (creating ? "" : `; ${word}: ${meaning}`);
+  return command
+    .addOption(
+      new Option("--code-format <format>", `the alphabet of codes${otherwise("numeric")}`).choices(
+        codeFormats,
+      ),
+    )
+    .option(
+      "--code-length <n>",
+      `characters in a code: numeric 6 to 10, alphanumeric 6 to 12${otherwise("8")}`,
+      wholeNumber,
+    )
+    .option(
+      "--validity <seconds>",
+      `how long a verification may take, 60 to 3600${otherwise("600")}`,
+      wholeNumber,
+    )
+    .option(
+      "--sms-template <text>",
+      `the SMS text, with {code} once and {project} at most once${clear("default", "the usual text")}`,
+    )
+    .option(
+      "--parent-origin <origin>",
+      `the origin that the window may report to${clear("none", "to no one")}`,
+    )
+    .option("--return-url <url>", `where the window may return to${clear("none", "nowhere")}`)
+    .option(
+      "--usage-limit <n>",
+      `calls a calendar month, or unlimited${otherwise("unlimited")}`,
+      wholeNumberOrUnlimited,
+    )
+    .option(
+      "--rate-limit <n>",
+      `calls a minute for each of create, read and cancel${otherwise("6000")}`,
+      wholeNumber,
+    );
+}
+
+/** The settings as both requests take them; `word` turns what clears a text into what the request says for it. */
+function given(options: Settings, word: (text: string) => string | undefined) {
+  const text = <Name extends string>(name: Name, value: string | undefined) => {
+    const meant = value === undefined ? undefined : word(value);
+    return meant === undefined ? {} : ({ [name]: meant } as Record<Name, string>);
+  };
+  return {
+    ...(options.codeFormat === undefined ? {} : { codeFormat: codeFormatOf[options.codeFormat] }),
+    ...(options.codeLength === undefined ? {} : { codeLength: options.codeLength }),
+    ...(options.validity === undefined ? {} : { validitySeconds: options.validity }),
+    ...(options.rateLimit === undefined ? {} : { rateLimitPerMinute: options.rateLimit }),
+    ...text("smsTemplate", options.smsTemplate),
+    ...text("parentOrigin", options.parentOrigin),
+    ...text("returnUrl", options.returnUrl),
+  };
+}
+
+function projectJson(project: Project) {
+  return {
+    id: project.id,
+    name: project.name,
+    code_format: codeFormatWord(project.codeFormat),
+    code_length: project.codeLength,
+    validity_seconds: project.validitySeconds,
+    sms_template: project.smsTemplate,
+    parent_origin: project.parentOrigin ?? null,
+    return_url: project.returnUrl ?? null,
+    usage_limit: project.usageLimit === undefined ? null : Number(project.usageLimit),
+    rate_limit_per_minute: project.rateLimitPerMinute,
+    suspended: project.suspended,
+    created_at: isoTime(project.createdAt),
+  };
+}
+
+function showProject(session: Session, project: Project | undefined): void {
+  if (project === undefined) throw unreachable("the service answered without a project");
+  session.answer(projectJson(project), () =>
+    fields([
+      ["id", project.id],
+      ["name", project.name],
+      ["state", project.suspended ? "suspended" : "active"],
+      ["codes", `${project.codeLength} characters, ${codeFormatWord(project.codeFormat)}`],
+      ["validity", `${grouped(project.validitySeconds)} s`],
+      ["SMS text", project.smsTemplate],
+      ["parent origin", project.parentOrigin ?? null],
+      ["return URL", project.returnUrl ?? null],
+      ["usage limit", limitText(project)],
+      ["rate limit", `${grouped(project.rateLimitPerMinute)} calls a minute`],
+      ["created", localTimeWithZone(dateOf(project.createdAt))],
+    ]),
+  );
+}
+
+function limitText({ usageLimit }: Project): string {
+  return usageLimit === undefined ? "unlimited" : `${grouped(Number(usageLimit))} calls a month`;
+}
+
+function projectTable(projects: readonly Project[]): string {
+  if (projects.length === 0) return "No projects yet: phoneproof project create --name NAME";
+  return table(
+    [
+      { heading: "ID", value: ({ id }) => id, rank: 1 },
+      { heading: "NAME", value: ({ name }) => name, rank: 2, shortens: true },
+      {
+        heading: "STATE",
+        value: ({ suspended }) => (suspended ? "suspended" : "active"),
+        rank: 3,
+        colour: (state) => (state === "suspended" ? "red" : undefined),
+      },
+      {
+        heading: "CODES",
+        value: ({ codeLength, codeFormat }) => `${codeLength} ${codeFormatWord(codeFormat)}`,
+        rank: 5,
+      },
+      {
+        heading: "LIMIT",
+        value: ({ usageLimit }) => (usageLimit === undefined ? "unlimited" : grouped(Number(usageLimit))),
+        rank: 6,
+      },
+      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 4 },
+    ],
+    projects,
+  );
+}

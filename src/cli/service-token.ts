@@ -1,0 +1,171 @@
+/** phoneproof token: the tokens of internal services. */
+
+import { Option } from "commander";
+import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
+import { environmentOption } from "./api-key.ts";
+import type { CliCommand } from "./command.ts";
+import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { several } from "./option-values.ts";
+import { unreachable } from "./trouble.ts";
+import {
+  dateOf,
+  type EnvironmentWord,
+  environmentOf,
+  environmentWord,
+  isoTime,
+  type ScopeWord,
+  scopeOf,
+  scopes,
+  scopeWord,
+} from "./words.ts";
+
+interface TokenOptions {
+  readonly scope: ScopeWord;
+  readonly source?: string;
+  readonly project?: string;
+  readonly environment?: EnvironmentWord;
+  readonly number?: readonly string[];
+}
+
+export function addServiceTokenCommands(program: CliCommand): void {
+  const group = program
+    .group("token", "Make, list and revoke the tokens of internal services.")
+    .examples(
+      ["a token for the service that receives SMS", "token create --scope ingest --source gateway-1"],
+      ["what there is", "token list"],
+    );
+
+  group
+    .command("create")
+    .description("Make a token for an internal service. Its secret is shown once.")
+    .usage("--scope SCOPE [options]")
+    .addOption(
+      new Option(
+        "--scope <scope>",
+        "read: get, list and watch verifications; write: create and cancel besides; ingest: stream inbound SMS; admin: everything",
+      )
+        .choices(scopes)
+        .makeOptionMandatory(),
+    )
+    .option("--source <name>", "ingest: the name of the SMS source it speaks for")
+    .option("--project <id>", "read and write: the only project it may touch, prj_…")
+    .addOption(environmentOption("ingest: the only environment it may deliver to"))
+    .option(
+      "--number <number>",
+      "ingest: a number it may deliver to, may be given several times (default: all)",
+      several,
+    )
+    .examples(
+      ["for the service that receives SMS", "token create --scope ingest --source gateway-1"],
+      [
+        "for one number of it only",
+        "token create --scope ingest --source gateway-1 --environment live --number 1666-0000",
+      ],
+      ["for a dashboard", "token create --scope read --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
+    )
+    .does<TokenOptions>(async (session, { scope, source, project, environment, number }) => {
+      const { serviceToken, secret } = await session.client.call(
+        ServiceTokenService.method.createServiceToken,
+        {
+          scope: scopeOf[scope],
+          source: source ?? "",
+          projectId: project ?? "",
+          numbers: [...(number ?? [])],
+          ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+        },
+      );
+      const token = present(serviceToken);
+      session.answer({ ...tokenJson(token), token: secret }, () =>
+        [
+          fields([
+            ...tokenEntries(token).filter(([label]) => label !== "ending" && label !== "revoked"),
+            ["token", secret],
+          ]),
+          "",
+          "Keep the token now: it is not shown again.",
+        ].join("\n"),
+      );
+    });
+
+  group
+    .command("list")
+    .description("List all tokens, oldest first, revoked ones included.")
+    .examples(["all tokens", "token list"])
+    .does(async (session) => {
+      const { serviceTokens } = await session.client.call(ServiceTokenService.method.listServiceTokens, {});
+      session.answer({ tokens: serviceTokens.map(tokenJson) }, () => tokenTable(serviceTokens));
+    });
+
+  group
+    .command("revoke")
+    .description("End a token. Every process refuses it within a second.")
+    .argument("<id>", "the token, tok_…")
+    .examples(["end a token", "token revoke tok_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does(async (session, _options, serviceTokenId) => {
+      const { serviceToken } = await session.client.call(ServiceTokenService.method.revokeServiceToken, {
+        serviceTokenId,
+      });
+      const token = present(serviceToken);
+      session.answer(tokenJson(token), () => fields(tokenEntries(token)));
+    });
+}
+
+function present(token: ServiceToken | undefined): ServiceToken {
+  if (token === undefined) throw unreachable("the service answered without a token");
+  return token;
+}
+
+function tokenJson(token: ServiceToken) {
+  return {
+    id: token.id,
+    scope: scopeWord(token.scope),
+    source: token.source || null,
+    project_id: token.projectId || null,
+    environment: environmentWord(token.environment),
+    numbers: token.numbers,
+    ending: token.ending,
+    created_at: isoTime(token.createdAt),
+    revoked_at: isoTime(token.revokedAt),
+  };
+}
+
+function tokenEntries(token: ServiceToken) {
+  return [
+    ["id", token.id],
+    ["scope", scopeWord(token.scope)],
+    ["source", token.source || null],
+    ["project", token.projectId || "all"],
+    ["environment", environmentWord(token.environment) ?? "both"],
+    ["numbers", token.numbers.length === 0 ? "all" : token.numbers.join(", ")],
+    ["ending", `…${token.ending}`],
+    ["created", localTimeWithZone(dateOf(token.createdAt))],
+    ["revoked", localTimeWithZone(dateOf(token.revokedAt))],
+  ] as const;
+}
+
+/** What a token may touch, in few words. */
+function reach({ projectId, environment, numbers }: ServiceToken): string {
+  const limits = [projectId, environmentWord(environment) ?? "", ...numbers].filter((limit) => limit !== "");
+  return limits.length === 0 ? "all" : limits.join(" ");
+}
+
+function tokenTable(tokens: readonly ServiceToken[]): string {
+  if (tokens.length === 0) return "No tokens yet: phoneproof token create --scope ingest --source NAME";
+  return table(
+    [
+      { heading: "ID", value: ({ id }) => id, rank: 1 },
+      { heading: "SCOPE", value: ({ scope }) => scopeWord(scope), rank: 2 },
+      { heading: "SOURCE", value: ({ source }) => source || "-", rank: 3, shortens: true },
+      { heading: "TOKEN", value: ({ ending }) => `…${ending}`, rank: 4 },
+      {
+        heading: "STATE",
+        value: ({ revokedAt }) => (revokedAt === undefined ? "active" : "revoked"),
+        rank: 2,
+        colour: (state) => (state === "active" ? "green" : "dim"),
+      },
+      { heading: "ONLY", value: reach, rank: 5, shortens: true },
+      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 6 },
+    ],
+    tokens,
+  );
+}

@@ -1,0 +1,30 @@
+/** One run of a command: the service it talks to and the way it answers. */
+
+import { findAddress, findToken } from "./address.ts";
+import { ServiceClient } from "./client.ts";
+import type { GlobalOptions } from "./command.ts";
+import { type Json, safeJson } from "./terminal.ts";
+
+export class Session {
+  readonly client: ServiceClient;
+  readonly json: boolean;
+
+  constructor(client: ServiceClient, json: boolean) {
+    this.client = client;
+    this.json = json;
+  }
+
+  /** One JSON object, or text for a person, already free of control characters. */
+  answer(object: Json, text: () => string): void {
+    process.stdout.write(`${this.json ? safeJson(object) : text()}\n`);
+  }
+
+  close(): void {
+    this.client.close();
+  }
+}
+
+export function openSession({ address, token, json }: GlobalOptions): Session {
+  const service = findAddress(address);
+  return new Session(new ServiceClient(service, findToken(token, service)), json === true);
+}

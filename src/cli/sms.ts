@@ -1,0 +1,266 @@
+/** phoneproof sms: inbound messages, one by hand or many from a file. */
+
+import { randomUUID } from "node:crypto";
+import { once } from "node:events";
+import { createReadStream, fstatSync, openSync } from "node:fs";
+import { create } from "@bufbuild/protobuf";
+import {
+  type InboundMessageReceipt,
+  InboundMessageService,
+  StreamInboundMessagesRequestSchema,
+  type StreamInboundMessagesResponse,
+} from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
+import type { CliCommand } from "./command.ts";
+import { inboundLines } from "./inbound-lines.ts";
+import { type LineReceipt, streamInboundMessages } from "./inbound-stream.ts";
+import { interruptible } from "./interrupt.ts";
+import { fields, grouped } from "./layout.ts";
+import { ProgressDisplay, progressLine, summary, Tally } from "./progress.ts";
+import type { Session } from "./session.ts";
+import { escapeControls, safeJson } from "./terminal.ts";
+import { unreachable, wrongUsage } from "./trouble.ts";
+import { outcomeWord } from "./words.ts";
+
+interface SendOptions {
+  readonly to: string;
+  readonly from: string;
+  readonly text: string;
+  readonly carrier?: string;
+  readonly messageId?: string;
+}
+
+const outcomeMeanings = new Map([
+  ["VERIFIED", "it verified the verification"],
+  ["NO_MATCH", "it carried no code known on its destination"],
+  ["SENDER_MISMATCH", "its verification expects another sender, and stays pending"],
+  ["LATE", "its verification had expired"],
+  ["NOT_PENDING", "its verification was verified or cancelled already"],
+  ["AMBIGUOUS", "it carried two live codes, or too many that might be codes"],
+  ["WEB_SENT", "it was sent from the web, where senders can be forged"],
+  ["MUTED", "its sender has guessed too often and is not considered for a while"],
+  ["INVALID", "a field is missing, malformed or oversized"],
+]);
+
+/** What a line that is no message is counted as, beside the service's outcomes. */
+const unparsable = "UNPARSABLE";
+
+export function addSmsCommands(program: CliCommand): void {
+  const group = program
+    .group("sms", "Send inbound SMS to the service, as the source that receives them would.")
+    .examples(
+      ["one message", "sms send --to 1666-0000 --from 010-0000-1234 --text '12345678'"],
+      ["many messages", "sms stream messages.ndjson"],
+    );
+
+  group
+    .command("send")
+    .description(
+      "Send one inbound SMS and print its receipt. The exit code is 0 whatever became of it, 1 if it was INVALID.",
+    )
+    .usage("--to DEST --from PHONE --text TEXT [options]")
+    .requiredOption("--to <dest>", "the destination number it was sent to")
+    .requiredOption("--from <phone>", "the phone it was sent from: a 010 mobile number")
+    .requiredOption("--text <text>", "the whole text")
+    .option("--carrier <carrier>", "the sender's network: SKT, KT, LGU+, 450-05, …")
+    .option(
+      "--message-id <id>",
+      "the source's own id for it; the same id again gets the same receipt (default: a new one)",
+    )
+    .examples(
+      [
+        "what a handset would send",
+        "sms send --to 1666-0000 --from 010-0000-1234 --text '[Demo] 12345678' --carrier SKT",
+      ],
+      [
+        "the same message twice: the second is a duplicate",
+        "sms send --to 1666-0000 --from 010-0000-1234 --text 12345678 --message-id my-1",
+      ],
+    )
+    .does<SendOptions>(async (session, options) => {
+      const receipt = await sendMessage(session.client, options);
+      const outcome = outcomeWord(receipt.outcome);
+      session.answer(
+        receiptJson({
+          messageId: receipt.messageId,
+          outcome,
+          verificationId: receipt.verificationId || null,
+          duplicate: receipt.duplicate,
+        }),
+        () =>
+          fields([
+            ["message", receipt.messageId],
+            ["outcome", meaningOf(outcome)],
+            ["verification", receipt.verificationId || null],
+            ["duplicate", receipt.duplicate ? "yes: this is the first one's receipt" : "no"],
+          ]),
+      );
+      if (outcome === "INVALID") process.exitCode = 1;
+    });
+
+  group
+    .command("stream")
+    .description(
+      "Send inbound SMS from a file or standard input, a JSON object a line, and print a receipt a line, in the same order.",
+    )
+    .argument("[file]", "newline-delimited JSON; - or nothing: standard input")
+    .addHelpText(
+      "after",
+      `
+A line: {"message_id":"m1","from":"01000001234","to":"16660000","text":"12345678","carrier":"SKT"}
+carrier and received_at (RFC 3339) may be left out; without message_id, one is derived from the line.
+
+A lost connection is taken up again and what has no receipt is sent again, for as long as some receipt
+comes every 60 s. Running the same input again does no harm: what was taken is answered as a duplicate.
+
+Receipts go to standard output, as JSON with --json, otherwise separated by tabs: message id, outcome,
+verification, "duplicate". On a terminal without --json progress and a summary stand in their place.
+The exit code is 1 if a line could not be read (reported with its number) or was INVALID.`,
+    )
+    .examples(
+      ["watch a file go through", "sms stream messages.ndjson"],
+      ["keep the receipts", "sms stream messages.ndjson --json > receipts.ndjson"],
+      ["from another program", "sms stream --json < /var/spool/sms.fifo"],
+    )
+    .does(streamMessages);
+}
+
+function meaningOf(outcome: string): string {
+  const meaning = outcomeMeanings.get(outcome);
+  return meaning === undefined ? outcome : `${outcome}: ${meaning}`;
+}
+
+/** Opens a stream for one message and answers its receipt. */
+export async function sendMessage(
+  client: ServiceClient,
+  options: SendOptions,
+): Promise<InboundMessageReceipt> {
+  const call = client.stream(InboundMessageService.method.streamInboundMessages, {
+    deadlineMs: unaryDeadlineMs,
+  });
+  const { from, to, text, carrier = "", messageId = `cli-${randomUUID()}` } = options;
+  call.write(
+    create(StreamInboundMessagesRequestSchema, { messages: [{ messageId, from, to, text, carrier }] }),
+  );
+  call.end();
+  try {
+    for await (const { receipts } of call as AsyncIterable<StreamInboundMessagesResponse>) {
+      const [receipt] = receipts;
+      if (receipt !== undefined) return receipt;
+    }
+  } catch (error) {
+    throw isServiceError(error) ? client.trouble(error) : error;
+  } finally {
+    call.cancel();
+  }
+  throw unreachable(
+    `the service at ${client.address.shown} ended the stream without a receipt; send it again`,
+  );
+}
+
+async function streamMessages(session: Session, _options: object, file: string): Promise<void> {
+  const input = openInput(file);
+  const terminal = process.stdout.isTTY === true;
+  const printsReceipts = session.json || !terminal;
+  // Both on one terminal would draw over each other.
+  const showsProgress = process.stderr.isTTY === true && !(printsReceipts && terminal);
+  const tally = new Tally();
+  const display = new ProgressDisplay(showsProgress, () => progressLine(tally, input.size));
+  const line = session.json ? (receipt: LineReceipt) => safeJson(receiptJson(receipt)) : receiptFields;
+
+  try {
+    await interruptible((signal) =>
+      streamInboundMessages({
+        client: session.client,
+        lines: inboundLines(input.bytes),
+        signal,
+        async onReceipts(receipts) {
+          for (const receipt of receipts) {
+            tally.count(receipt.outcome);
+            if (receipt.duplicate) tally.duplicates += 1;
+            tally.bytes = receipt.line.endsAt;
+          }
+          tally.messages += receipts.length;
+          if (printsReceipts && receipts.length > 0)
+            await print(`${receipts.map(line).join("\n")}\n`, signal);
+        },
+        onUnreadable({ number, problem }) {
+          tally.count(unparsable);
+          const message = `line ${number}: ${problem}`;
+          display.say(
+            session.json
+              ? safeJson({
+                  error: { code: "unparsable_line", message, request_id: null, fields: [], line: number },
+                })
+              : `phoneproof: ${message}`,
+          );
+        },
+        onLost(reason, unacknowledged) {
+          if (session.json && !showsProgress) return;
+          const again = unacknowledged === 0 ? "" : `, ${grouped(unacknowledged)} to send again`;
+          display.say(escapeControls(`phoneproof: connection lost, trying again${again}: ${reason}`));
+        },
+      }),
+    );
+  } finally {
+    input.bytes.destroy();
+    display.clear();
+    if (!printsReceipts) process.stdout.write(`${summary(tally)}\n`);
+    else if (showsProgress) process.stderr.write(`${summary(tally)}\n`);
+  }
+
+  const unread = tally.byOutcome.get(unparsable) ?? 0;
+  const invalid = tally.byOutcome.get("INVALID") ?? 0;
+  if (unread + invalid === 0) return;
+  process.exitCode = 1;
+  if (session.json) return;
+  const said = [
+    unread === 0 ? "" : `${grouped(unread)} ${unread === 1 ? "line" : "lines"} could not be read`,
+    invalid === 0 ? "" : `${grouped(invalid)} ${invalid === 1 ? "message was" : "messages were"} INVALID`,
+  ];
+  process.stderr.write(`phoneproof: ${said.filter((part) => part !== "").join(", ")}\n`);
+}
+
+/** The input and, where it is a file, its size. */
+function openInput(file: string) {
+  if (file === "" || file === "-") {
+    if (process.stdin.isTTY) {
+      process.stderr.write(
+        "phoneproof: reading messages from the terminal, a JSON object a line; Ctrl-D ends\n",
+      );
+    }
+    return { bytes: process.stdin, size: sizeOf(0) };
+  }
+  try {
+    const descriptor = openSync(file, "r");
+    if (fstatSync(descriptor).isDirectory()) throw new Error("it is a directory");
+    // Larger pieces than a pipe's: fewer turns of the loop for a large file.
+    return {
+      bytes: createReadStream("", { fd: descriptor, highWaterMark: 256 * 1024 }),
+      size: sizeOf(descriptor),
+    };
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    throw wrongUsage(`sms stream: cannot read '${file}': ${reason}; see phoneproof sms stream --help`);
+  }
+}
+
+function sizeOf(descriptor: number): number | undefined {
+  const status = fstatSync(descriptor);
+  return status.isFile() ? status.size : undefined;
+}
+
+/** Waits while the reader of the output does not keep up. */
+async function print(text: string, signal: AbortSignal): Promise<void> {
+  if (!process.stdout.write(text)) await once(process.stdout, "drain", { signal });
+}
+
+function receiptJson({ messageId, outcome, verificationId, duplicate }: Omit<LineReceipt, "line">) {
+  return { message_id: messageId, outcome, verification_id: verificationId, duplicate };
+}
+
+function receiptFields({ messageId, outcome, verificationId, duplicate }: LineReceipt): string {
+  return [messageId, outcome, verificationId ?? "", duplicate ? "duplicate" : ""]
+    .map(escapeControls)
+    .join("\t");
+}

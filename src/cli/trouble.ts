@@ -1,0 +1,84 @@
+/** What ends a command other than well: one line for a person, one object for a program, one exit code. */
+
+import { escapeControls, safeJson } from "./terminal.ts";
+
+/** 1 the service refused, 2 wrong usage, 3 the service cannot be reached or its token not be found. */
+export type TroubleExitCode = 1 | 2 | 3;
+
+export interface Violation {
+  readonly field: string;
+  readonly message: string;
+}
+
+interface TroubleDetails {
+  readonly requestId?: string | undefined;
+  readonly fields?: readonly Violation[];
+  /** What a person may do about it. */
+  readonly advice?: string;
+  readonly cause?: unknown;
+}
+
+export class Trouble extends Error {
+  readonly exitCode: TroubleExitCode;
+  /** The catalogue's code where the service spoke; otherwise one of this command's own. */
+  readonly code: string;
+  readonly requestId: string | null;
+  readonly fields: readonly Violation[];
+  readonly advice: string | undefined;
+
+  constructor(exitCode: TroubleExitCode, code: string, message: string, details: TroubleDetails = {}) {
+    super(message, { cause: details.cause });
+    this.name = "Trouble";
+    this.exitCode = exitCode;
+    this.code = code;
+    this.requestId = details.requestId || null;
+    this.fields = details.fields ?? [];
+    this.advice = details.advice;
+  }
+}
+
+export function wrongUsage(message: string): Trouble {
+  return new Trouble(2, "wrong_usage", message);
+}
+
+export function unreachable(message: string, details: TroubleDetails = {}): Trouble {
+  return new Trouble(3, "service_unreachable", message, details);
+}
+
+/** Says on stderr what went wrong and answers the exit code. */
+export function report(thrown: unknown, json: boolean): number {
+  const trouble = thrown instanceof Trouble ? thrown : asTrouble(thrown);
+  process.stderr.write(`${json ? troubleJson(trouble) : troubleLine(trouble)}\n`);
+  return trouble.exitCode;
+}
+
+function troubleJson({ code, message, requestId, fields, advice }: Trouble): string {
+  return safeJson({
+    error: {
+      code,
+      message: advised(message, advice),
+      request_id: requestId,
+      fields: fields.map(({ field, message }) => ({ field, message })),
+    },
+  });
+}
+
+function troubleLine({ exitCode, code, message, requestId, fields, advice }: Trouble): string {
+  const said =
+    fields.length > 0
+      ? fields.map((violation) => `${violation.field}: ${violation.message}`).join("; ")
+      : message;
+  const named = exitCode === 1 ? `${code}: ${said}` : advised(said, advice);
+  return escapeControls(`phoneproof: ${named}${requestId === null ? "" : ` (${requestId})`}`);
+}
+
+function advised(message: string, advice: string | undefined): string {
+  return advice === undefined ? message : `${message}; ${advice}`;
+}
+
+function asTrouble(thrown: unknown): Trouble {
+  const said = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
+  return new Trouble(1, "command_fault", `this command failed by a fault of its own: ${said}`, {
+    cause: thrown,
+  });
+}

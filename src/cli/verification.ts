@@ -1,0 +1,354 @@
+/** phoneproof verification: what merchants' users are proving, and what has come of it. */
+
+import { randomUUID } from "node:crypto";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { InvalidArgumentError, Option } from "commander";
+import {
+  type Verification,
+  VerificationService,
+  VerificationStatus,
+} from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { environmentOption } from "./api-key.ts";
+import type { CliCommand } from "./command.ts";
+import { interruptible } from "./interrupt.ts";
+import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { atLeastOne, instant, several } from "./option-values.ts";
+import type { Session } from "./session.ts";
+import { escapeControls, safeJson, styled } from "./terminal.ts";
+import { unreachable } from "./trouble.ts";
+import {
+  carrierWord,
+  dateOf,
+  type EnvironmentWord,
+  environmentOf,
+  environmentWord,
+  isoTime,
+  type ModeWord,
+  modeOf,
+  modes,
+  modeWord,
+  type StatusWord,
+  statuses,
+  statusOf,
+  statusWord,
+} from "./words.ts";
+
+/** The most the service puts on a page. */
+const largestPage = 1_000;
+
+interface CreateOptions {
+  readonly project: string;
+  readonly environment: EnvironmentWord;
+  readonly mode?: ModeWord;
+  readonly expectedPhone?: string;
+  readonly clientReference?: string;
+  readonly state?: string;
+  readonly parentOrigin?: string;
+  readonly returnUrl?: string;
+  readonly idempotencyKey?: string;
+}
+
+interface ListOptions {
+  readonly project: string;
+  readonly environment?: EnvironmentWord;
+  readonly status?: readonly StatusWord[];
+  readonly clientReference?: string;
+  readonly phone?: string;
+  readonly createdFrom?: Date;
+  readonly createdBefore?: Date;
+  readonly limit: number;
+  readonly pageToken?: string;
+}
+
+export function addVerificationCommands(program: CliCommand): void {
+  const group = program
+    .group("verification", "Create, list, show, watch and cancel verifications.")
+    .examples(
+      ["what is pending", "verification list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --status pending"],
+      ["follow one until it ends", "verification watch vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
+    );
+
+  group
+    .command("create")
+    .description("Create a verification, as a merchant's server would.")
+    .usage("--project ID --environment live|test [options]")
+    .requiredOption("--project <id>", "the project, prj_…")
+    .addOption(environmentOption("the environment").makeOptionMandatory())
+    .addOption(
+      new Option("--mode <mode>", "find out the phone, or compare it (default: discover)").choices(modes),
+    )
+    .option("--expected-phone <phone>", "with --mode match: the 010 mobile number it must be")
+    .option("--client-reference <text>", "the merchant's own name for the attempt")
+    .option("--state <text>", "a random value that links the window's answer to the merchant's session")
+    .option("--parent-origin <origin>", "the origin the window reports to, as registered for the project")
+    .option("--return-url <url>", "where the window returns to, as registered for the project")
+    .option("--idempotency-key <key>", "repeat it to get the same verification again (default: a new one)")
+    .examples(
+      [
+        "which phone is it?",
+        "verification create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test",
+      ],
+      [
+        "is it this phone?",
+        "verification create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test --mode match --expected-phone 010-0000-1234",
+      ],
+    )
+    .does<CreateOptions>(createVerification);
+
+  group
+    .command("list")
+    .description("List a project's verifications, newest first.")
+    .usage("--project ID [options]")
+    .requiredOption("--project <id>", "the project, prj_…")
+    .addOption(environmentOption("only this environment's"))
+    .option(
+      "--status <status>",
+      `only these: ${statuses.join(", ")}; may be given several times`,
+      severalStatuses,
+    )
+    .option("--client-reference <text>", "only with exactly this client reference")
+    .option("--phone <phone>", "only those verified with this phone")
+    .option("--created-from <instant>", "only since then: 2026-11-21T06:41:00Z, or 24h ago as 24h", instant)
+    .option("--created-before <instant>", "only before then", instant)
+    .option("--limit <n>", "at most so many", atLeastOne, 100)
+    .option("--page-token <token>", "go on where the list before ended, with the same filters")
+    .examples(
+      ["the latest hundred", "verification list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
+      [
+        "yesterday's that expired",
+        "verification list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --status expired --created-from 24h",
+      ],
+    )
+    .does<ListOptions>(listVerifications);
+
+  group
+    .command("show")
+    .description("Show a verification as it is now.")
+    .argument("<id>", "the verification, vrf_…")
+    .examples(["one verification", "verification show vrf_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does(async (session, _options, verificationId) => {
+      const { verification } = await session.client.call(VerificationService.method.getVerification, {
+        verificationId,
+      });
+      showVerification(session, present(verification));
+    });
+
+  group
+    .command("watch")
+    .description("Show a verification now and at its transition, then end. With --json, one object a line.")
+    .argument("<id>", "the verification, vrf_…")
+    .examples(
+      ["follow one until it ends", "verification watch vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
+      [
+        "wait for the end in a script",
+        "verification watch vrf_01kaex4mpyf2xbtyt1s6vdr4e9 --json | tail -n 1",
+      ],
+    )
+    .does(watchVerification);
+
+  group
+    .command("cancel")
+    .description("Cancel a pending verification. Cancelling a cancelled one changes nothing.")
+    .argument("<id>", "the verification, vrf_…")
+    .examples(["give one up", "verification cancel vrf_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .does(async (session, _options, verificationId) => {
+      const { verification } = await session.client.call(VerificationService.method.cancelVerification, {
+        verificationId,
+      });
+      showVerification(session, present(verification));
+    });
+}
+
+function severalStatuses(text: string, before: readonly string[] = []): readonly string[] {
+  const words = several(text, before);
+  const unknown = words.find((word) => !statuses.some((status) => status === word));
+  if (unknown !== undefined) throw new InvalidArgumentError(`Allowed choices are ${statuses.join(", ")}.`);
+  return words;
+}
+
+async function createVerification(session: Session, options: CreateOptions): Promise<void> {
+  const { expectedPhone, parentOrigin, returnUrl } = options;
+  const idempotencyKey = options.idempotencyKey ?? `cli-${randomUUID()}`;
+  const created = await session.client.call(VerificationService.method.createVerification, {
+    projectId: options.project,
+    environment: environmentOf[options.environment],
+    idempotencyKey,
+    clientReference: options.clientReference ?? "",
+    state: options.state ?? "",
+    ...(options.mode === undefined ? {} : { mode: modeOf[options.mode] }),
+    ...(expectedPhone === undefined ? {} : { expectedPhone }),
+    ...(parentOrigin === undefined ? {} : { parentOrigin }),
+    ...(returnUrl === undefined ? {} : { returnUrl }),
+  });
+  const verification = present(created.verification);
+  session.answer(
+    {
+      ...verificationJson(verification),
+      verification_url: created.verificationUrl,
+      destination: created.destination,
+      sms_text: created.smsText,
+      idempotency_key: idempotencyKey,
+      idempotent_replayed: created.idempotentReplayed,
+    },
+    () =>
+      fields([
+        ...entries(verification).filter(([label]) => !["phone", "carrier", "verified"].includes(label)),
+        ["send to", created.destination],
+        ["SMS text", created.smsText],
+        ["window", created.verificationUrl],
+        [
+          "idempotency key",
+          `${idempotencyKey}${created.idempotentReplayed ? " (the first answer again)" : ""}`,
+        ],
+      ]),
+  );
+}
+
+async function listVerifications(session: Session, options: ListOptions): Promise<void> {
+  const { clientReference, phone, createdFrom, createdBefore, limit } = options;
+  const verifications: Verification[] = [];
+  let pageToken = options.pageToken ?? "";
+  do {
+    const page = await session.client.call(VerificationService.method.listVerifications, {
+      projectId: options.project,
+      pageSize: Math.min(largestPage, limit - verifications.length),
+      pageToken,
+      statuses: (options.status ?? []).map((status) => statusOf[status]),
+      clientReference: clientReference ?? "",
+      phone: phone ?? "",
+      ...(options.environment === undefined ? {} : { environment: environmentOf[options.environment] }),
+      ...(createdFrom === undefined ? {} : { createdFrom: timestampFromDate(createdFrom) }),
+      ...(createdBefore === undefined ? {} : { createdBefore: timestampFromDate(createdBefore) }),
+    });
+    verifications.push(...page.verifications);
+    pageToken = page.nextPageToken;
+  } while (pageToken !== "" && verifications.length < limit);
+  session.answer(
+    { verifications: verifications.map(verificationJson), next_page_token: pageToken || null },
+    () => {
+      const more =
+        pageToken === "" ? [] : ["", `There are more: add --page-token ${escapeControls(pageToken)}`];
+      return [verificationTable(verifications), ...more].join("\n");
+    },
+  );
+}
+
+async function watchVerification(session: Session, _options: object, verificationId: string): Promise<void> {
+  await interruptible(async (signal) => {
+    let status: VerificationStatus = VerificationStatus.UNSPECIFIED;
+    const looks = session.client.watch(
+      VerificationService.method.watchVerification,
+      { verificationId },
+      signal,
+    );
+    for await (const look of looks) {
+      const verification = present(look.verification);
+      status = verification.status;
+      process.stdout.write(
+        `${session.json ? safeJson(verificationJson(verification)) : lookLine(verification)}\n`,
+      );
+    }
+    if (status === VerificationStatus.PENDING || status === VerificationStatus.UNSPECIFIED) {
+      throw unreachable(
+        `the service at ${session.client.address.shown} ended the watch early; start it again`,
+      );
+    }
+  });
+}
+
+function lookLine(verification: Verification): string {
+  const word = statusWord(verification.status);
+  const said =
+    verification.status === VerificationStatus.PENDING
+      ? [`until ${localTime(dateOf(verification.expiresAt))}`]
+      : [verification.phone ?? "", carrierWord(verification.carrier) ?? ""];
+  const line = [
+    localTime(dateOf(verification.serverTime)),
+    statusColoured(word),
+    ...said.map(escapeControls),
+  ];
+  return line.filter((part) => part !== "").join("  ");
+}
+
+function present(verification: Verification | undefined): Verification {
+  if (verification === undefined) throw unreachable("the service answered without a verification");
+  return verification;
+}
+
+/** The contract's VerificationResult, and the project. */
+export function verificationJson(verification: Verification) {
+  return {
+    id: verification.id,
+    status: statusWord(verification.status),
+    environment: environmentWord(verification.environment),
+    mode: modeWord(verification.mode),
+    phone: verification.phone ?? null,
+    carrier: carrierWord(verification.carrier),
+    client_reference: verification.clientReference,
+    state: verification.state,
+    created_at: isoTime(verification.createdAt),
+    expires_at: isoTime(verification.expiresAt),
+    verified_at: isoTime(verification.verifiedAt),
+    server_time: isoTime(verification.serverTime),
+    project_id: verification.projectId,
+  };
+}
+
+function entries(verification: Verification) {
+  return [
+    ["id", verification.id],
+    ["status", statusWord(verification.status)],
+    ["phone", verification.phone ?? null],
+    ["carrier", carrierWord(verification.carrier)],
+    ["mode", modeWord(verification.mode)],
+    ["environment", environmentWord(verification.environment)],
+    ["project", verification.projectId],
+    ["client reference", verification.clientReference || null],
+    ["state", verification.state || null],
+    ["created", localTimeWithZone(dateOf(verification.createdAt))],
+    ["expires", localTimeWithZone(dateOf(verification.expiresAt))],
+    ["verified", localTimeWithZone(dateOf(verification.verifiedAt))],
+  ] as const;
+}
+
+function showVerification(session: Session, verification: Verification): void {
+  session.answer(verificationJson(verification), () => fields(entries(verification)));
+}
+
+const statusColours = new Map([
+  ["pending", "yellow"],
+  ["verified", "green"],
+  ["expired", "dim"],
+  ["cancelled", "dim"],
+] as const);
+
+function statusColour(status: string) {
+  return statusColours.get(status as StatusWord);
+}
+
+function statusColoured(status: string): string {
+  const colour = statusColour(status);
+  return colour === undefined ? status : styled(colour, status);
+}
+
+function verificationTable(verifications: readonly Verification[]): string {
+  if (verifications.length === 0) return "No verifications here.";
+  return table(
+    [
+      { heading: "ID", value: ({ id }) => id, rank: 1 },
+      { heading: "STATUS", value: ({ status }) => statusWord(status), rank: 2, colour: statusColour },
+      { heading: "PHONE", value: ({ phone }) => phone ?? "-", rank: 3 },
+      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 4 },
+      {
+        heading: "REFERENCE",
+        value: ({ clientReference }) => clientReference || "-",
+        rank: 5,
+        shortens: true,
+      },
+      { heading: "CARRIER", value: ({ carrier }) => carrierWord(carrier) ?? "-", rank: 6 },
+      { heading: "ENV", value: ({ environment }) => environmentWord(environment) ?? "-", rank: 7 },
+      { heading: "MODE", value: ({ mode }) => modeWord(mode), rank: 8 },
+    ],
+    verifications,
+  );
+}

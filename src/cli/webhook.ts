@@ -1,0 +1,389 @@
+/** phoneproof webhook: where a project's events go, and how they got there. */
+
+import { type Duration, durationMs } from "@bufbuild/protobuf/wkt";
+import { InvalidArgumentError, Option } from "commander";
+import {
+  type Webhook,
+  type WebhookAttempt,
+  type WebhookDelivery,
+  WebhookService,
+} from "../gen/proto/phoneproof/v1/webhook_pb.ts";
+import { environmentOption } from "./api-key.ts";
+import type { CliCommand } from "./command.ts";
+import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { atLeastOne, several } from "./option-values.ts";
+import type { Session } from "./session.ts";
+import { escapeControls } from "./terminal.ts";
+import { unreachable, wrongUsage } from "./trouble.ts";
+import {
+  dateOf,
+  deliveryStateWord,
+  type EnvironmentWord,
+  type EventWord,
+  environmentOf,
+  environmentWord,
+  eventOf,
+  events,
+  eventWord,
+  isoTime,
+} from "./words.ts";
+
+/** The most the service puts on a page. */
+const largestPage = 200;
+
+/** The service gives the endpoint 15 s, which is more than other calls may take. */
+const testDeadlineMs = 25_000;
+
+const exampleProject = "prj_01kaex4mpyf2xbtyt1s6vdr4e9";
+const exampleEvent = "evt_01kaex4mpyf2xbtyt1s6vdr4e9";
+
+interface Place {
+  readonly project: string;
+  readonly environment: EnvironmentWord;
+}
+
+interface ShowOptions {
+  readonly project?: string;
+  readonly environment?: EnvironmentWord;
+}
+
+interface DeliveriesOptions extends ShowOptions {
+  readonly verification?: string;
+  readonly limit: number;
+  readonly pageToken?: string;
+}
+
+export function addWebhookCommands(program: CliCommand): void {
+  const group = program
+    .group("webhook", "Set where a project's events go, see how they got there, send them again.")
+    .examples(
+      [
+        "where events go",
+        `webhook set --project ${exampleProject} --environment live --url https://shop.example/phoneproof`,
+      ],
+      [
+        "what became of one verification's",
+        "webhook deliveries --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9",
+      ],
+    );
+
+  place(group.command("set"))
+    .description(
+      "Set the webhook that verifications created from now on report to. A URL that was set before keeps its secret, and works again if it was disabled.",
+    )
+    .usage("--project ID --environment live|test --url URL [options]")
+    .requiredOption("--url <url>", "where to POST events; https, and at a public address")
+    .option(
+      "--events <kinds>",
+      `which kinds: ${events.join(", ")}; may be given several times (default: all)`,
+      severalEvents,
+    )
+    .examples(
+      [
+        "every kind of event",
+        `webhook set --project ${exampleProject} --environment live --url https://shop.example/phoneproof`,
+      ],
+      [
+        "only what was verified",
+        `webhook set --project ${exampleProject} --environment test --url https://shop.example/phoneproof --events verification.verified`,
+      ],
+    )
+    .does<Place & { url: string; events?: readonly EventWord[] }>(async (session, options) => {
+      const { webhook, secret } = await session.client.call(WebhookService.method.setWebhook, {
+        ...placeOf(options),
+        url: options.url,
+        events: (options.events ?? []).map((word) => eventOf[word]),
+      });
+      showWithSecret(session, webhook, secret);
+    });
+
+  group
+    .command("show")
+    .description("Show the webhook in force, or any version by its id.")
+    .usage("--project ID --environment live|test | ID")
+    .argument("[id]", "the version, whk_…")
+    .option("--project <id>", "the project, prj_…")
+    .addOption(environmentOption("the environment"))
+    .examples(["what is in force", `webhook show --project ${exampleProject} --environment live`])
+    .does<ShowOptions>(async (session, options, webhookId) => {
+      const { webhook } = await session.client.call(
+        WebhookService.method.getWebhook,
+        webhookId === "" ? placeOf(required(options)) : { webhookId },
+      );
+      showWebhook(session, webhook);
+    });
+
+  place(group.command("rotate-secret"))
+    .description(
+      "Give the webhook a new secret. Verifications created before report with both secrets, those created from now on with the new one.",
+    )
+    .usage("--project ID --environment live|test")
+    .examples(["a new secret", `webhook rotate-secret --project ${exampleProject} --environment live`])
+    .does<Place>(async (session, options) => {
+      const { webhook, secret } = await session.client.call(
+        WebhookService.method.rotateWebhookSecret,
+        placeOf(options),
+      );
+      showWithSecret(session, webhook, secret);
+    });
+
+  place(group.command("remove"))
+    .description("Let verifications created from now on report nowhere. Those created before still report.")
+    .usage("--project ID --environment live|test")
+    .examples(["no more webhook", `webhook remove --project ${exampleProject} --environment live`])
+    .does<Place>(async (session, options) => {
+      const { webhook } = await session.client.call(WebhookService.method.removeWebhook, placeOf(options));
+      showWebhook(session, webhook);
+    });
+
+  place(group.command("disable"))
+    .description("Stop every delivery to a URL at once, until it is set anew.")
+    .usage("--project ID --environment live|test [options]")
+    .option("--url <url>", "a URL it has or had (default: the one in force)")
+    .examples(["stop what is due", `webhook disable --project ${exampleProject} --environment live`])
+    .does<Place & { url?: string }>(async (session, options) => {
+      const { webhook } = await session.client.call(WebhookService.method.disableWebhook, {
+        ...placeOf(options),
+        url: options.url ?? "",
+      });
+      showWebhook(session, webhook);
+    });
+
+  group
+    .command("deliveries")
+    .description("List deliveries with their attempts, those of the newest verifications first.")
+    .option("--verification <id>", "only this verification's, vrf_…")
+    .option("--project <id>", "only this project's, prj_…")
+    .addOption(environmentOption("with --project: only this environment's"))
+    .option("--limit <n>", "at most so many", atLeastOne, 20)
+    .option("--page-token <token>", "go on where the list before ended, with the same filters")
+    .examples(
+      ["one verification's", "webhook deliveries --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
+      ["a project's latest", `webhook deliveries --project ${exampleProject} --limit 50`],
+    )
+    .does<DeliveriesOptions>(listDeliveries);
+
+  group
+    .command("resend")
+    .description("Send an event again, now, whatever became of it. Its webhook-id stays the same.")
+    .argument("<event>", "the event, evt_…")
+    .examples(["send it again", `webhook resend ${exampleEvent}`])
+    .does(async (session, _options, eventId) => {
+      const { delivery } = await session.client.call(WebhookService.method.resendWebhookEvent, { eventId });
+      if (delivery === undefined) throw unreachable("the service answered without a delivery");
+      session.answer(deliveryJson(delivery), () => deliveryText(delivery));
+    });
+
+  place(group.command("test"))
+    .description(
+      "Send a signed sample event to the webhook in force, and show what came back. Exit code 1 where that is no 2xx.",
+    )
+    .usage("--project ID --environment live|test [options]")
+    .addOption(new Option("--event <kind>", "the kind to send (default: the first it gets)").choices(events))
+    .examples(["try it", `webhook test --project ${exampleProject} --environment test`])
+    .does<Place & { event?: EventWord }>(testWebhook);
+}
+
+/** What most of the commands are about. */
+function place(command: CliCommand): CliCommand {
+  return command
+    .requiredOption("--project <id>", "the project, prj_…")
+    .addOption(environmentOption("the environment").makeOptionMandatory());
+}
+
+function placeOf({ project, environment }: Place) {
+  return { projectId: project, environment: environmentOf[environment] };
+}
+
+function required({ project, environment }: ShowOptions): Place {
+  if (project !== undefined && environment !== undefined) return { project, environment };
+  throw wrongUsage(
+    "webhook show: name --project and --environment, or an id; see phoneproof webhook show --help",
+  );
+}
+
+function severalEvents(text: string, before: readonly string[] = []): readonly string[] {
+  const words = several(text, before);
+  const unknown = words.find((word) => !events.some((event) => event === word));
+  if (unknown !== undefined) throw new InvalidArgumentError(`Allowed choices are ${events.join(", ")}.`);
+  return words;
+}
+
+async function listDeliveries(session: Session, options: DeliveriesOptions): Promise<void> {
+  const { verification, project, environment, limit } = options;
+  const deliveries: WebhookDelivery[] = [];
+  let pageToken = options.pageToken ?? "";
+  do {
+    const page = await session.client.call(WebhookService.method.listWebhookDeliveries, {
+      verificationId: verification ?? "",
+      projectId: project ?? "",
+      ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+      pageSize: Math.min(largestPage, limit - deliveries.length),
+      pageToken,
+    });
+    deliveries.push(...page.deliveries);
+    pageToken = page.nextPageToken;
+  } while (pageToken !== "" && deliveries.length < limit);
+  session.answer({ deliveries: deliveries.map(deliveryJson), next_page_token: pageToken || null }, () => {
+    const more = pageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(pageToken)}`];
+    const shown = deliveries.length === 0 ? ["No deliveries here."] : deliveries.map(deliveryText);
+    return [...shown, ...more].join("\n\n");
+  });
+}
+
+async function testWebhook(session: Session, options: Place & { event?: EventWord }): Promise<void> {
+  const sent = await session.client.call(
+    WebhookService.method.sendTestWebhook,
+    { ...placeOf(options), ...(options.event === undefined ? {} : { type: eventOf[options.event] }) },
+    { deadlineMs: testDeadlineMs },
+  );
+  const { webhook, attempt } = sent;
+  if (webhook === undefined || attempt === undefined) {
+    throw unreachable("the service answered without the test's result");
+  }
+  const { number: _, started_at: sentAt, ...result } = attemptJson(attempt);
+  session.answer(
+    {
+      id: webhook.id,
+      event_id: sent.eventId,
+      type: eventWord(sent.type),
+      url: webhook.url,
+      sent_at: sentAt,
+      delivered: attempt.error === "",
+      ...result,
+    },
+    () =>
+      fields([
+        ["result", attempt.error === "" ? "delivered" : attempt.error],
+        ["url", webhook.url],
+        ["event", sent.eventId],
+        ["type", eventWord(sent.type)],
+        ["status", attempt.status === 0 ? null : String(attempt.status)],
+        ["duration", durationText(attempt.duration)],
+        ["answer", attempt.answer || null],
+      ]),
+  );
+  if (attempt.error !== "") process.exitCode = 1;
+}
+
+function present(webhook: Webhook | undefined): Webhook {
+  if (webhook === undefined) throw unreachable("the service answered without a webhook");
+  return webhook;
+}
+
+function webhookJson(webhook: Webhook) {
+  return {
+    id: webhook.id,
+    project_id: webhook.projectId,
+    environment: environmentWord(webhook.environment),
+    url: webhook.url,
+    events: webhook.events.map(eventWord),
+    created_at: isoTime(webhook.createdAt),
+    replaced_at: isoTime(webhook.replacedAt),
+    disabled_at: isoTime(webhook.disabledAt),
+    disabled_reason: webhook.disabledReason || null,
+    failing_since: isoTime(webhook.failingSince),
+  };
+}
+
+function webhookEntries(webhook: Webhook) {
+  const disabledAt = localTimeWithZone(dateOf(webhook.disabledAt));
+  return [
+    ["id", webhook.id],
+    ["state", stateOf(webhook)],
+    ["url", webhook.url],
+    ["events", webhook.events.map(eventWord).join(", ")],
+    ["project", webhook.projectId],
+    ["environment", environmentWord(webhook.environment)],
+    ["created", localTimeWithZone(dateOf(webhook.createdAt))],
+    ["replaced", localTimeWithZone(dateOf(webhook.replacedAt))],
+    ["disabled", disabledAt === null ? null : `${disabledAt}: ${webhook.disabledReason}`],
+    ["failing since", localTimeWithZone(dateOf(webhook.failingSince))],
+  ] as const;
+}
+
+function stateOf(webhook: Webhook): string {
+  const inForce = webhook.replacedAt === undefined ? "in force" : "no longer in force";
+  return webhook.disabledAt === undefined ? inForce : `${inForce}, disabled`;
+}
+
+function showWebhook(session: Session, answered: Webhook | undefined): void {
+  const webhook = present(answered);
+  session.answer(webhookJson(webhook), () => fields(webhookEntries(webhook)));
+}
+
+const onlyWithTrouble = new Set(["replaced", "disabled", "failing since"]);
+
+function showWithSecret(session: Session, answered: Webhook | undefined, secret: string): void {
+  const webhook = present(answered);
+  session.answer({ ...webhookJson(webhook), secret }, () => {
+    const entries = webhookEntries(webhook).filter(
+      ([label, value]) => value !== null || !onlyWithTrouble.has(label),
+    );
+    return `${fields([...entries, ["secret", secret]])}\n\nKeep the secret now: show does not show it.`;
+  });
+}
+
+function deliveryJson(delivery: WebhookDelivery) {
+  return {
+    event_id: delivery.eventId,
+    verification_id: delivery.verificationId,
+    webhook_id: delivery.webhookId,
+    type: eventWord(delivery.type),
+    occurred_at: isoTime(delivery.occurredAt),
+    url: delivery.url,
+    state: deliveryStateWord(delivery.state),
+    next_attempt_at: isoTime(delivery.nextAttemptAt),
+    resends: delivery.resends,
+    attempts: delivery.attempts.map(attemptJson),
+  };
+}
+
+function attemptJson(attempt: WebhookAttempt) {
+  return {
+    number: attempt.number,
+    started_at: isoTime(attempt.startedAt),
+    duration_ms: attempt.duration === undefined ? null : Math.round(durationMs(attempt.duration)),
+    status: attempt.status || null,
+    error: attempt.error || null,
+    answer: attempt.status === 0 ? null : attempt.answer,
+  };
+}
+
+function deliveryText(delivery: WebhookDelivery): string {
+  const { attempts, resends } = delivery;
+  const about = fields([
+    ["event", delivery.eventId],
+    ["type", eventWord(delivery.type)],
+    ["verification", delivery.verificationId],
+    ["occurred", localTimeWithZone(dateOf(delivery.occurredAt))],
+    ["url", delivery.url],
+    ["state", deliveryStateWord(delivery.state)],
+    ["next attempt", localTimeWithZone(dateOf(delivery.nextAttemptAt))],
+    ...(resends === 0 ? [] : [["resends", String(resends)] as const]),
+  ]);
+  return attempts.length === 0 ? about : `${about}\n${attemptTable(attempts)}`;
+}
+
+function attemptTable(attempts: readonly WebhookAttempt[]): string {
+  return table(
+    [
+      { heading: "TRY", value: ({ number }) => String(number), rank: 1 },
+      { heading: "STARTED", value: ({ startedAt }) => localTime(dateOf(startedAt)), rank: 1 },
+      { heading: "STATUS", value: ({ status }) => (status === 0 ? "-" : String(status)), rank: 2 },
+      { heading: "TOOK", value: ({ duration }) => durationText(duration) ?? "-", rank: 3 },
+      { heading: "ERROR", value: errorText, rank: 4, shortens: true },
+      { heading: "ANSWER", value: ({ answer }) => answer || "-", rank: 5, shortens: true },
+    ],
+    attempts,
+  );
+}
+
+function errorText({ error, duration }: WebhookAttempt): string {
+  if (error !== "") return error;
+  return duration === undefined ? "under way" : "-";
+}
+
+function durationText(duration: Duration | undefined): string | null {
+  return duration === undefined ? null : `${Math.round(durationMs(duration))} ms`;
+}

@@ -1,0 +1,119 @@
+/** The contract's words for protobuf's numbers. */
+
+import type { DescEnum } from "@bufbuild/protobuf";
+import { type Timestamp, timestampDate } from "@bufbuild/protobuf/wkt";
+import { InboundMessageOutcomeSchema } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { CodeFormat, CodeFormatSchema } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenScope, ServiceTokenScopeSchema } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
+import {
+  Carrier,
+  CarrierSchema,
+  Environment,
+  EnvironmentSchema,
+  VerificationMode,
+  VerificationModeSchema,
+  VerificationStatus,
+  VerificationStatusSchema,
+} from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookDeliveryStateSchema, WebhookEventType } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
+
+/** The value's name without the enumeration's prefix; a newer service's number stays readable. */
+function localName(schema: DescEnum, value: number): string {
+  return schema.value[value]?.localName ?? `UNKNOWN_${value}`;
+}
+
+export const environments = ["live", "test"] as const;
+export const codeFormats = ["numeric", "alphanumeric"] as const;
+export const scopes = ["ingest", "read", "write", "admin"] as const;
+export const modes = ["discover", "match"] as const;
+export const statuses = ["pending", "verified", "expired", "cancelled"] as const;
+export const events = ["verification.verified", "verification.expired", "verification.cancelled"] as const;
+
+export const environmentOf = {
+  live: Environment.LIVE,
+  test: Environment.TEST,
+} as const satisfies Record<(typeof environments)[number], Environment>;
+
+export const codeFormatOf = {
+  numeric: CodeFormat.NUMERIC,
+  alphanumeric: CodeFormat.ALPHANUMERIC,
+} as const satisfies Record<(typeof codeFormats)[number], CodeFormat>;
+
+export const scopeOf = {
+  ingest: ServiceTokenScope.INGEST,
+  read: ServiceTokenScope.READ,
+  write: ServiceTokenScope.WRITE,
+  admin: ServiceTokenScope.ADMIN,
+} as const satisfies Record<(typeof scopes)[number], ServiceTokenScope>;
+
+export const modeOf = {
+  discover: VerificationMode.DISCOVER,
+  match: VerificationMode.MATCH,
+} as const satisfies Record<(typeof modes)[number], VerificationMode>;
+
+export const statusOf = {
+  pending: VerificationStatus.PENDING,
+  verified: VerificationStatus.VERIFIED,
+  expired: VerificationStatus.EXPIRED,
+  cancelled: VerificationStatus.CANCELLED,
+} as const satisfies Record<(typeof statuses)[number], VerificationStatus>;
+
+export const eventOf = {
+  "verification.verified": WebhookEventType.VERIFICATION_VERIFIED,
+  "verification.expired": WebhookEventType.VERIFICATION_EXPIRED,
+  "verification.cancelled": WebhookEventType.VERIFICATION_CANCELLED,
+} as const satisfies Record<(typeof events)[number], WebhookEventType>;
+
+export type EnvironmentWord = (typeof environments)[number];
+export type CodeFormatWord = (typeof codeFormats)[number];
+export type ScopeWord = (typeof scopes)[number];
+export type ModeWord = (typeof modes)[number];
+export type StatusWord = (typeof statuses)[number];
+export type EventWord = (typeof events)[number];
+
+export function environmentWord(value: Environment): string | null {
+  return value === Environment.UNSPECIFIED ? null : localName(EnvironmentSchema, value).toLowerCase();
+}
+
+export function codeFormatWord(value: CodeFormat): string {
+  return localName(CodeFormatSchema, value).toLowerCase();
+}
+
+export function scopeWord(value: ServiceTokenScope): string {
+  return localName(ServiceTokenScopeSchema, value).toLowerCase();
+}
+
+export function modeWord(value: VerificationMode): string {
+  return localName(VerificationModeSchema, value).toLowerCase();
+}
+
+export function statusWord(value: VerificationStatus): string {
+  return localName(VerificationStatusSchema, value).toLowerCase();
+}
+
+export function carrierWord(value: Carrier): string | null {
+  if (value === Carrier.UNSPECIFIED) return null;
+  return value === Carrier.LGU_PLUS ? "LGU+" : localName(CarrierSchema, value);
+}
+
+export function eventWord(value: WebhookEventType): string {
+  return events.find((word) => eventOf[word] === value) ?? `UNKNOWN_${value}`;
+}
+
+export function deliveryStateWord(value: number): string {
+  return localName(WebhookDeliveryStateSchema, value).toLowerCase();
+}
+
+/** `VERIFIED`, `NO_MATCH`, … */
+export function outcomeWord(value: number): string {
+  return localName(InboundMessageOutcomeSchema, value);
+}
+
+export function dateOf(timestamp: Timestamp | undefined): Date | null {
+  return timestamp === undefined ? null : timestampDate(timestamp);
+}
+
+/** `2026-11-21T06:41:00.123Z` */
+export function isoTime(timestamp: Timestamp | undefined): string | null {
+  return dateOf(timestamp)?.toISOString() ?? null;
+}

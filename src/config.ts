@@ -1,0 +1,217 @@
+import { readFileSync } from "node:fs";
+import { BlockList, isIP } from "node:net";
+import { createSecureContext, type SecureContextOptions } from "node:tls";
+import { z } from "zod";
+
+/** The settings of a process, parsed once from its environment. */
+export interface Config {
+  readonly httpHost: string;
+  readonly httpPort: number;
+  readonly grpcHost: string;
+  readonly grpcPort: number;
+  readonly grpcTls: { readonly cert: string; readonly key: string; readonly ca: string | null } | null;
+  readonly opsHost: string;
+  readonly opsPort: number;
+  readonly roles: { readonly api: boolean; readonly worker: boolean };
+  readonly trustedProxies: readonly string[];
+  /** Null: an embedded Postgres under `dataDir`. */
+  readonly databaseUrl: string | null;
+  readonly databasePoolSize: number;
+  readonly dataDir: string;
+  readonly adminToken: string | null;
+  /** Without a slash at its end; null: made of the port in use. */
+  readonly publicBaseUrl: string | null;
+  /** Webhooks may be http and lead to any address. */
+  readonly webhookAllowPrivate: boolean;
+  readonly retention: { readonly unmatchedDays: number; readonly finishedDays: number };
+  readonly logLevel: string;
+}
+
+/** A wrong setting, told in one line that names it and shows no secret. */
+export class SettingError extends Error {}
+
+const logLevels = ["fatal", "error", "warn", "info", "debug", "trace", "silent"] as const;
+
+const port = z
+  .string()
+  .regex(/^\d{1,5}$/, "must be a port from 0 to 65535")
+  .transform(Number)
+  .refine((value) => value <= 65_535, "must be a port from 0 to 65535");
+
+const host = z.string().regex(/^[A-Za-z0-9.:_-]+$/, "must be an address or a host name to listen on");
+
+const flag = z.enum(["true", "false"], "must be true or false").transform((value) => value === "true");
+
+const days = z
+  .string()
+  .regex(/^[1-9]\d{0,3}$/, "must be a whole number of days from 1 to 9999")
+  .transform(Number);
+
+const roles = z
+  .string()
+  .transform((text) => text.split(",").map((role) => role.trim()))
+  .refine(
+    (names) => names.every((name) => name === "api" || name === "worker"),
+    "must be api, worker, or both separated by a comma",
+  )
+  .transform((names) => ({ api: names.includes("api"), worker: names.includes("worker") }));
+
+const proxies = z
+  .string()
+  .transform((text) =>
+    text
+      .split(",")
+      .map((proxy) => proxy.trim())
+      .filter((proxy) => proxy !== ""),
+  )
+  .refine((list) => list.every(isAddressRange), "must be IP addresses or CIDR ranges separated by commas");
+
+const databaseUrl = z
+  .string()
+  .refine(
+    (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
+    "must be a URL such as postgres://user:password@host:5432/database",
+  );
+
+const publicBaseUrl = z
+  .string()
+  .refine((text) => {
+    const url = URL.parse(text);
+    return url !== null && /^https?:$/.test(url.protocol) && url.search === "" && url.hash === "";
+  }, "must be an absolute http(s) URL such as https://verify.example.com")
+  .transform((text) => text.replace(/\/+$/, ""));
+
+const environmentSchema = z.object({
+  PORT: port.default(8080),
+  GRPC_PORT: port.default(50_051),
+  OPS_PORT: port.default(9464),
+  HOST: host.default("127.0.0.1"),
+  GRPC_HOST: host.default("127.0.0.1"),
+  OPS_HOST: host.default("127.0.0.1"),
+  GRPC_TLS_CERT: z.string().optional(),
+  GRPC_TLS_KEY: z.string().optional(),
+  GRPC_TLS_CA: z.string().optional(),
+  GRPC_ALLOW_PLAINTEXT: flag.default(false),
+  ROLES: roles.default({ api: true, worker: true }),
+  TRUSTED_PROXIES: proxies.default([]),
+  DATABASE_URL: databaseUrl.optional(),
+  DATABASE_POOL_SIZE: z
+    .string()
+    .regex(/^\d{1,3}$/, "must be a whole number from 4 to 200")
+    .transform(Number)
+    .refine((value) => value >= 4 && value <= 200, "must be a whole number from 4 to 200")
+    .default(16),
+  DATA_DIR: z.string().default(".data"),
+  PHONEPROOF_ADMIN_TOKEN: z
+    .string()
+    .regex(/^[\x21-\x7e]+$/, "must be printable ASCII without spaces")
+    .optional(),
+  PUBLIC_BASE_URL: publicBaseUrl.optional(),
+  WEBHOOK_ALLOW_PRIVATE: flag.default(false),
+  RETENTION_UNMATCHED_DAYS: days.default(7),
+  RETENTION_FINISHED_DAYS: days.default(90),
+  LOG_LEVEL: z.enum(logLevels, `must be one of ${logLevels.join(", ")}`).default("info"),
+});
+
+/** An empty variable counts as one that is not set, as it does in compose files and unit files. */
+export function parseConfig(environment: NodeJS.ProcessEnv): Config {
+  const given = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ""));
+  const parsed = environmentSchema.safeParse(given);
+  if (!parsed.success) {
+    const [issue] = parsed.error.issues;
+    throw new SettingError(`${issue?.path.join(".")} ${issue?.message}`);
+  }
+  const settings = parsed.data;
+  const grpcTls = tlsOf(settings);
+  if (grpcTls === null && !isLoopback(settings.GRPC_HOST) && !settings.GRPC_ALLOW_PLAINTEXT) {
+    throw new SettingError(
+      "GRPC_HOST is beyond loopback: set GRPC_TLS_CERT and GRPC_TLS_KEY, or GRPC_ALLOW_PLAINTEXT=true",
+    );
+  }
+  return {
+    httpHost: settings.HOST,
+    httpPort: settings.PORT,
+    grpcHost: settings.GRPC_HOST,
+    grpcPort: settings.GRPC_PORT,
+    grpcTls,
+    opsHost: settings.OPS_HOST,
+    opsPort: settings.OPS_PORT,
+    roles: settings.ROLES,
+    trustedProxies: settings.TRUSTED_PROXIES,
+    databaseUrl: settings.DATABASE_URL ?? null,
+    databasePoolSize: settings.DATABASE_POOL_SIZE,
+    dataDir: settings.DATA_DIR,
+    adminToken: settings.PHONEPROOF_ADMIN_TOKEN ?? null,
+    publicBaseUrl: settings.PUBLIC_BASE_URL ?? null,
+    webhookAllowPrivate: settings.WEBHOOK_ALLOW_PRIVATE,
+    retention: {
+      unmatchedDays: settings.RETENTION_UNMATCHED_DAYS,
+      finishedDays: settings.RETENTION_FINISHED_DAYS,
+    },
+    logLevel: settings.LOG_LEVEL,
+  };
+}
+
+function tlsOf(settings: {
+  readonly GRPC_TLS_CERT?: string | undefined;
+  readonly GRPC_TLS_KEY?: string | undefined;
+  readonly GRPC_TLS_CA?: string | undefined;
+}): Config["grpcTls"] {
+  const { GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA } = settings;
+  if (GRPC_TLS_CERT === undefined && GRPC_TLS_KEY === undefined && GRPC_TLS_CA === undefined) return null;
+  if (GRPC_TLS_CERT === undefined)
+    throw new SettingError("GRPC_TLS_CERT must be set with the other GRPC_TLS settings");
+  if (GRPC_TLS_KEY === undefined)
+    throw new SettingError("GRPC_TLS_KEY must be set with the other GRPC_TLS settings");
+  const tls = {
+    cert: readPem("GRPC_TLS_CERT", GRPC_TLS_CERT),
+    key: readPem("GRPC_TLS_KEY", GRPC_TLS_KEY),
+    ca: GRPC_TLS_CA === undefined ? null : readPem("GRPC_TLS_CA", GRPC_TLS_CA),
+  };
+  // One after the other, so that the line names the file that is at fault; both last, for a key of another certificate.
+  tryTls("GRPC_TLS_CERT", { cert: tls.cert });
+  tryTls("GRPC_TLS_KEY", { key: tls.key });
+  if (tls.ca !== null) tryTls("GRPC_TLS_CA", { ca: tls.ca });
+  tryTls("GRPC_TLS_KEY", { cert: tls.cert, key: tls.key });
+  return tls;
+}
+
+function tryTls(name: string, options: SecureContextOptions): void {
+  try {
+    createSecureContext(options);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    throw new SettingError(
+      `${name} names a file that cannot be used for TLS (${code ?? "not readable as PEM"})`,
+    );
+  }
+}
+
+function readPem(name: string, file: string): string {
+  let text: string;
+  try {
+    text = readFileSync(file, "utf8");
+  } catch (error) {
+    throw new SettingError(
+      `${name} names a file that cannot be read (${(error as NodeJS.ErrnoException).code})`,
+    );
+  }
+  if (!text.includes("-----BEGIN ")) throw new SettingError(`${name} names a file that is not PEM`);
+  return text;
+}
+
+function isAddressRange(text: string): boolean {
+  const [address, prefix, ...rest] = text.split("/");
+  const family = isIP(address ?? "");
+  if (family === 0 || rest.length > 0) return false;
+  return prefix === undefined || (/^\d{1,3}$/.test(prefix) && Number(prefix) <= (family === 4 ? 32 : 128));
+}
+
+const loopback = new BlockList();
+loopback.addSubnet("127.0.0.0", 8);
+loopback.addAddress("::1", "ipv6");
+
+function isLoopback(address: string): boolean {
+  const family = isIP(address);
+  return family === 0 ? address === "localhost" : loopback.check(address, family === 4 ? "ipv4" : "ipv6");
+}

@@ -1,0 +1,66 @@
+import { Failure } from "../failures.ts";
+import { decodeId } from "./ids.ts";
+import type { Caller, Environment, ServiceTokenScope } from "./project.ts";
+import type { VerificationLookup } from "./verification.ts";
+
+/** What a request names of its own accord; null where it names nothing. */
+export interface NamedScope {
+  /** `prj_…` as sent. */
+  readonly projectId: string | null;
+  readonly environment: Environment | null;
+}
+
+/** Which verifications a call is about. Null: any. */
+export interface Bounds {
+  readonly projectId: string | null;
+  readonly environment: Environment | null;
+}
+
+/**
+ * The bounds within which a caller may act: a merchant in its key's project and environment, a service token
+ * in its own project if it has one. Naming another is refused alike whether it exists or not.
+ */
+export function boundsOf(caller: Caller, named: NamedScope): Bounds {
+  const namedProject = named.projectId === null ? null : decodeId("prj_", named.projectId);
+  if (named.projectId !== null && namedProject === null) throw outOfBounds(caller);
+  const ownProject = caller.kind === "merchant" ? caller.project.id : caller.projectId;
+  if (namedProject !== null && ownProject !== null && namedProject !== ownProject) throw outOfBounds(caller);
+  const ownEnvironment = caller.kind === "merchant" ? caller.environment : null;
+  if (named.environment !== null && ownEnvironment !== null && named.environment !== ownEnvironment) {
+    throw outOfBounds(caller);
+  }
+  return { projectId: ownProject ?? namedProject, environment: ownEnvironment ?? named.environment };
+}
+
+function outOfBounds(caller: Caller): Failure {
+  return caller.kind === "merchant" || caller.projectId !== null
+    ? new Failure("insufficient_scope")
+    : new Failure("not_found", { message: "There is no such project." });
+}
+
+const scopesThatAllow: Record<"read" | "write" | "ingest" | "admin", readonly ServiceTokenScope[]> = {
+  read: ["read", "write", "admin"],
+  write: ["write", "admin"],
+  ingest: ["ingest", "admin"],
+  admin: ["admin"],
+};
+
+/** Refuses a service token whose scope does not cover the operation. A merchant may read and write. */
+export function requireScope(caller: Caller, needed: "read" | "write" | "ingest" | "admin"): void {
+  if (caller.kind === "merchant") {
+    if (needed === "read" || needed === "write") return;
+  } else if (scopesThatAllow[needed].includes(caller.scope)) return;
+  throw new Failure("insufficient_scope");
+}
+
+/** The project whose usage counts a caller's calls. */
+export function chargedProject(caller: Caller): string | null {
+  return caller.kind === "merchant" ? caller.project.id : null;
+}
+
+/** Matches nothing that exists, at the cost of a look-up: an impossible id answers as slowly as a wrong one. */
+const nobody = "00000000-0000-0000-0000-000000000000";
+
+export function lookupOf(verificationId: string, bounds: Bounds): VerificationLookup {
+  return { id: decodeId("vrf_", verificationId) ?? nobody, ...bounds };
+}

@@ -1,0 +1,133 @@
+import { Failure, type FieldViolation } from "../../failures.ts";
+import { digestCredential, newCredential } from "../credential.ts";
+import { decodeId } from "../ids.ts";
+import type { Environment } from "../project.ts";
+import { checkText } from "../text-field.ts";
+import { noSuchProject, uuidOf } from "./projects.ts";
+
+export interface ApiKey {
+  readonly id: string;
+  readonly projectId: string;
+  readonly environment: Environment;
+  readonly name: string;
+  /** The secret's last four characters. */
+  readonly ending: string;
+  readonly createdAt: Date;
+  readonly expiresAt: Date | null;
+  readonly revokedAt: Date | null;
+}
+
+export interface NewApiKey {
+  readonly projectId: string;
+  readonly environment: Environment;
+  readonly name: string;
+  readonly digest: Buffer;
+  readonly ending: string;
+  /** Null: until revoked. */
+  readonly expiresInSeconds: number | null;
+}
+
+/** Active keys are counted and added under the project's lock, so that no two calls make a sixth. */
+export interface ApiKeyStore {
+  add(key: NewApiKey, maxActive: number): Promise<ApiKey | "no_project" | "too_many">;
+  list(projectId: string): Promise<ApiKey[] | null>;
+  /** Adds a key like the given one and lets that end after the overlap. */
+  replace(
+    id: string,
+    secret: Pick<NewApiKey, "digest" | "ending">,
+    overlapSeconds: number,
+    maxActive: number,
+  ): Promise<{ readonly added: ApiKey; readonly replaced: ApiKey } | "no_key" | "too_many">;
+  revoke(id: string): Promise<ApiKey | null>;
+  /** The environment of a key that still works. */
+  activeEnvironment(id: string): Promise<Environment | null>;
+}
+
+export interface ApiKeys {
+  create(request: {
+    readonly projectId: string;
+    readonly environment: Environment | null;
+    readonly name: string;
+    readonly expiresInSeconds: number | null;
+  }): Promise<{ readonly apiKey: ApiKey; readonly secret: string }>;
+  list(projectId: string): Promise<ApiKey[]>;
+  rotate(
+    id: string,
+    overlapSeconds: number | null,
+  ): Promise<{ readonly apiKey: ApiKey; readonly secret: string; readonly replaced: ApiKey }>;
+  revoke(id: string): Promise<ApiKey>;
+}
+
+const maxActive = 5;
+const defaultOverlapSeconds = 72 * 3600;
+const maxOverlapSeconds = 30 * 86_400;
+const maxLifeSeconds = 3650 * 86_400;
+
+export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }): ApiKeys {
+  return {
+    async create({ projectId, environment, name, expiresInSeconds }) {
+      const violations: FieldViolation[] = [];
+      if (environment === null) violations.push({ field: "environment", message: "must be live or test" });
+      const nameViolation = checkText("name", name, { max: 100 });
+      if (nameViolation) violations.push(nameViolation);
+      if (expiresInSeconds !== null && !(expiresInSeconds >= 1 && expiresInSeconds <= maxLifeSeconds)) {
+        violations.push({ field: "expires_in", message: "must be 1 second to 3650 days" });
+      }
+      if (violations.length > 0 || environment === null) {
+        throw new Failure("validation_failed", { fields: violations });
+      }
+      const secret = newCredential(environment);
+      const added = await apiKeys.add(
+        { projectId: uuidOf(projectId), environment, name, expiresInSeconds, ...keptOf(secret) },
+        maxActive,
+      );
+      if (added === "no_project") throw noSuchProject();
+      if (added === "too_many") throw new Failure("too_many_api_keys");
+      return { apiKey: added, secret };
+    },
+
+    async list(projectId) {
+      const found = await apiKeys.list(uuidOf(projectId));
+      if (found === null) throw noSuchProject();
+      return found;
+    },
+
+    async rotate(id, overlapSeconds) {
+      const overlap = overlapSeconds ?? defaultOverlapSeconds;
+      if (!(overlap >= 0 && overlap <= maxOverlapSeconds)) {
+        throw new Failure("validation_failed", {
+          fields: [{ field: "overlap", message: "must be 0 to 30 days" }],
+        });
+      }
+      const uuid = keyUuidOf(id);
+      const environment = await apiKeys.activeEnvironment(uuid);
+      if (environment === null) throw noSuchKey();
+      const secret = newCredential(environment);
+      const result = await apiKeys.replace(uuid, keptOf(secret), overlap, maxActive);
+      if (result === "no_key") throw noSuchKey();
+      if (result === "too_many") throw new Failure("too_many_api_keys");
+      return { apiKey: result.added, secret, replaced: result.replaced };
+    },
+
+    async revoke(id) {
+      const revoked = await apiKeys.revoke(keyUuidOf(id));
+      if (revoked === null) throw noSuchKey();
+      return revoked;
+    },
+  };
+}
+
+/** What is kept of a secret. */
+export function keptOf(secret: string): { readonly digest: Buffer; readonly ending: string } {
+  return { digest: digestCredential(secret), ending: secret.slice(-4) };
+}
+
+function keyUuidOf(id: string): string {
+  const uuid = decodeId("key_", id);
+  if (uuid === null) throw noSuchKey();
+  return uuid;
+}
+
+function noSuchKey(): Failure {
+  return new Failure("not_found", { message: "There is no such active API key." });
+}

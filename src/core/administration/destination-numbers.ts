@@ -1,0 +1,62 @@
+import { Failure, type FieldViolation } from "../../failures.ts";
+import type { DestinationNumber } from "../directory.ts";
+import { decodeId } from "../ids.ts";
+import { normaliseDestination } from "../phone.ts";
+import type { Environment } from "../project.ts";
+import { noSuchProject, uuidOf } from "./projects.ts";
+
+export interface DestinationNumberStore {
+  add(
+    number: string,
+    environment: Environment,
+    projectId: string | null,
+  ): Promise<DestinationNumber | "in_use" | "no_project">;
+  /** Those in use, oldest first. Null: any. */
+  list(projectId: string | null, environment: Environment | null): Promise<DestinationNumber[]>;
+  remove(number: string): Promise<DestinationNumber | null>;
+}
+
+export interface DestinationNumbers {
+  /** `projectId` empty: shared. */
+  add(number: string, environment: Environment | null, projectId: string): Promise<DestinationNumber>;
+  /** `projectId` empty: every number. */
+  list(projectId: string, environment: Environment | null): Promise<DestinationNumber[]>;
+  remove(number: string): Promise<DestinationNumber>;
+}
+
+export function administerDestinationNumbers({
+  destinationNumbers,
+}: {
+  readonly destinationNumbers: DestinationNumberStore;
+}): DestinationNumbers {
+  return {
+    async add(number, environment, projectId) {
+      const violations: FieldViolation[] = [];
+      const dialable = normaliseDestination(number);
+      if (dialable === null) {
+        violations.push({ field: "number", message: "must be 3 to 20 digits or # that a handset can dial" });
+      }
+      if (environment === null) violations.push({ field: "environment", message: "must be live or test" });
+      if (dialable === null || environment === null)
+        throw new Failure("validation_failed", { fields: violations });
+      const owner = projectId === "" ? null : uuidOf(projectId);
+      const added = await destinationNumbers.add(dialable, environment, owner);
+      if (added === "in_use") throw new Failure("number_exists");
+      if (added === "no_project") throw noSuchProject();
+      return added;
+    },
+
+    async list(projectId, environment) {
+      const owner = projectId === "" ? null : decodeId("prj_", projectId);
+      if (projectId !== "" && owner === null) throw noSuchProject();
+      return destinationNumbers.list(owner, environment);
+    },
+
+    async remove(number) {
+      const dialable = normaliseDestination(number);
+      const removed = dialable === null ? null : await destinationNumbers.remove(dialable);
+      if (removed === null) throw new Failure("not_found", { message: "There is no such number in use." });
+      return removed;
+    },
+  };
+}

@@ -1,0 +1,162 @@
+import { Failure, type FieldViolation } from "../../failures.ts";
+import { codeLengthRange, defaultCodeFormat, defaultCodeLength } from "../code.ts";
+import { decodeId } from "../ids.ts";
+import type { CodeFormat, Project } from "../project.ts";
+import { checkSmsTemplate, defaultSmsTemplate } from "../sms-text.ts";
+import { checkText } from "../text-field.ts";
+
+/** What a project's owner decides. Null means what it means in `Project`. */
+export type ProjectSettings = Omit<Project, "id" | "suspended" | "createdAt">;
+
+/** Changes as a caller states them: what is undefined stays, or has its default. */
+export type ProjectChanges = {
+  readonly [Setting in keyof ProjectSettings]?: ProjectSettings[Setting] | undefined;
+};
+
+export interface ProjectStore {
+  add(settings: ProjectSettings): Promise<Project>;
+  find(id: string): Promise<Project | null>;
+  list(): Promise<Project[]>;
+  /** Answers null where there is no such project. `decide` sees it as it is while nobody else can change it. */
+  change(id: string, decide: (current: Project) => ProjectSettings): Promise<Project | null>;
+  setSuspended(id: string, suspended: boolean): Promise<Project | null>;
+}
+
+export interface Projects {
+  create(settings: ProjectChanges): Promise<Project>;
+  get(id: string): Promise<Project>;
+  list(): Promise<Project[]>;
+  update(id: string, changes: ProjectChanges): Promise<Project>;
+  suspend(id: string): Promise<Project>;
+  resume(id: string): Promise<Project>;
+}
+
+const defaults: ProjectSettings = {
+  name: "",
+  codeFormat: defaultCodeFormat,
+  codeLength: defaultCodeLength,
+  validitySeconds: 600,
+  smsTemplate: null,
+  parentOrigin: null,
+  returnUrl: null,
+  usageLimit: null,
+  rateLimitPerMinute: 6_000,
+};
+
+export function administerProjects({ projects }: { readonly projects: ProjectStore }): Projects {
+  return {
+    create: async (settings) => projects.add(checked(merged(defaults, settings))),
+    get: async (id) => existing(await projects.find(uuidOf(id))),
+    list: () => projects.list(),
+    update: async (id, changes) =>
+      existing(await projects.change(uuidOf(id), (current) => checked(merged(current, changes)))),
+    suspend: async (id) => existing(await projects.setSuspended(uuidOf(id), true)),
+    resume: async (id) => existing(await projects.setSuspended(uuidOf(id), false)),
+  };
+}
+
+/** The UUID of a `prj_…` that may exist. */
+export function uuidOf(id: string): string {
+  const uuid = decodeId("prj_", id);
+  if (uuid === null) throw noSuchProject();
+  return uuid;
+}
+
+export function noSuchProject(): Failure {
+  return new Failure("not_found", { message: "There is no such project." });
+}
+
+function existing(project: Project | null): Project {
+  if (project === null) throw noSuchProject();
+  return project;
+}
+
+function merged(current: ProjectSettings, changes: ProjectChanges): ProjectSettings {
+  const pick = <Setting extends keyof ProjectSettings>(setting: Setting): ProjectSettings[Setting] => {
+    const change = changes[setting];
+    return change === undefined ? current[setting] : (change as ProjectSettings[Setting]);
+  };
+  return {
+    name: pick("name"),
+    codeFormat: pick("codeFormat"),
+    codeLength: pick("codeLength"),
+    validitySeconds: pick("validitySeconds"),
+    smsTemplate: pick("smsTemplate"),
+    parentOrigin: pick("parentOrigin"),
+    returnUrl: pick("returnUrl"),
+    usageLimit: pick("usageLimit"),
+    rateLimitPerMinute: pick("rateLimitPerMinute"),
+  };
+}
+
+/** The settings, or validation_failed with all that is wrong with them. */
+function checked(settings: ProjectSettings): ProjectSettings {
+  const violations: FieldViolation[] = [];
+  const add = (violation: FieldViolation | undefined) => {
+    if (violation) violations.push(violation);
+  };
+  add(checkText("name", settings.name, { min: 1, max: 100 }) ?? checkVisible("name", settings.name));
+  const { min, max } = codeLengthRange(settings.codeFormat);
+  add(checkWhole("code_length", settings.codeLength, min, max, ` for ${settings.codeFormat} codes`));
+  add(checkWhole("validity_seconds", settings.validitySeconds, 60, 3600));
+  add(checkWhole("rate_limit_per_minute", settings.rateLimitPerMinute, 1, 1_000_000));
+  if (settings.usageLimit !== null)
+    add(checkWhole("usage_limit", settings.usageLimit, 0, Number.MAX_SAFE_INTEGER));
+  if (settings.parentOrigin !== null) add(checkOrigin(settings.parentOrigin));
+  if (settings.returnUrl !== null) add(checkReturnUrl(settings.returnUrl));
+  if (violations.length === 0) violations.push(...checkTemplate(settings));
+  if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
+  return settings;
+}
+
+function checkTemplate(settings: ProjectSettings): readonly FieldViolation[] {
+  return checkSmsTemplate({
+    template: settings.smsTemplate ?? defaultSmsTemplate,
+    projectName: settings.name,
+    codeFormat: settings.codeFormat as CodeFormat,
+    codeLength: settings.codeLength,
+  });
+}
+
+function checkVisible(field: string, text: string): FieldViolation | undefined {
+  return text.trim() === "" ? { field, message: "must not be blank" } : undefined;
+}
+
+function checkWhole(
+  field: string,
+  value: number,
+  min: number,
+  max: number,
+  of = "",
+): FieldViolation | undefined {
+  if (Number.isInteger(value) && value >= min && value <= max) return undefined;
+  return { field, message: `must be a whole number from ${min} to ${max}${of}` };
+}
+
+function checkOrigin(origin: string): FieldViolation | undefined {
+  const field = "parent_origin";
+  const text = checkText(field, origin, { max: 2048 });
+  if (text) return text;
+  const url = URL.parse(origin);
+  if (url !== null && isHttp(url) && url.origin === origin) return undefined;
+  return { field, message: "must be an http(s) origin without a path, such as https://shop.example" };
+}
+
+function checkReturnUrl(returnUrl: string): FieldViolation | undefined {
+  const field = "return_url";
+  const text = checkText(field, returnUrl, { max: 2048 });
+  if (text) return text;
+  const url = URL.parse(returnUrl);
+  if (
+    url !== null &&
+    isHttp(url) &&
+    url.username === "" &&
+    url.password === "" &&
+    !/[\s\\]/.test(returnUrl)
+  ) {
+    return undefined;
+  }
+  return { field, message: "must be an absolute http(s) URL, such as https://shop.example/done" };
+}
+
+const isHttp = (url: URL) => url.protocol === "https:" || url.protocol === "http:";

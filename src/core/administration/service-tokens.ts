@@ -1,0 +1,91 @@
+import { Failure, type FieldViolation } from "../../failures.ts";
+import { newCredential } from "../credential.ts";
+import { decodeId } from "../ids.ts";
+import { normaliseDestination } from "../phone.ts";
+import type { Environment, ServiceTokenScope } from "../project.ts";
+import { keptOf } from "./api-keys.ts";
+import { noSuchProject, uuidOf } from "./projects.ts";
+
+export interface ServiceToken {
+  readonly id: string;
+  readonly scope: ServiceTokenScope;
+  readonly source: string | null;
+  readonly projectId: string | null;
+  readonly environment: Environment | null;
+  readonly numbers: readonly string[];
+  readonly ending: string;
+  readonly createdAt: Date;
+  readonly revokedAt: Date | null;
+}
+
+export type NewServiceToken = Omit<ServiceToken, "id" | "createdAt" | "revokedAt"> & {
+  readonly digest: Buffer;
+};
+
+export interface ServiceTokenStore {
+  add(token: NewServiceToken): Promise<ServiceToken | "no_project">;
+  list(): Promise<ServiceToken[]>;
+  revoke(id: string): Promise<ServiceToken | null>;
+}
+
+export interface ServiceTokens {
+  create(request: {
+    readonly scope: ServiceTokenScope | null;
+    readonly source: string;
+    readonly projectId: string;
+    readonly environment: Environment | null;
+    readonly numbers: readonly string[];
+  }): Promise<{ readonly serviceToken: ServiceToken; readonly secret: string }>;
+  list(): Promise<ServiceToken[]>;
+  revoke(id: string): Promise<ServiceToken>;
+}
+
+const sourceShape = /^[A-Za-z0-9_.-]{1,64}$/;
+
+export function administerServiceTokens({
+  serviceTokens,
+}: {
+  readonly serviceTokens: ServiceTokenStore;
+}): ServiceTokens {
+  return {
+    async create({ scope, source, projectId, environment, numbers }) {
+      const violations: FieldViolation[] = [];
+      const refuse = (field: string, message: string) => violations.push({ field, message });
+      const ingests = scope === "ingest";
+      if (scope === null) refuse("scope", "must be ingest, read, write or admin");
+      if (ingests && !sourceShape.test(source)) {
+        refuse("source", "is required with ingest: 1 to 64 characters of A-Z a-z 0-9 _ . -");
+      }
+      if (!ingests && source !== "") refuse("source", "goes with scope ingest only");
+      if (!ingests && environment !== null) refuse("environment", "goes with scope ingest only");
+      if (!ingests && numbers.length > 0) refuse("numbers", "go with scope ingest only");
+      if (projectId !== "" && scope !== "read" && scope !== "write") {
+        refuse("project_id", "goes with scopes read and write only");
+      }
+      const dialable = numbers.map(normaliseDestination).filter((number) => number !== null);
+      if (dialable.length < numbers.length) refuse("numbers", "must all be numbers that a handset can dial");
+      if (violations.length > 0 || scope === null)
+        throw new Failure("validation_failed", { fields: violations });
+      const secret = newCredential("svc");
+      const added = await serviceTokens.add({
+        scope,
+        source: ingests ? source : null,
+        projectId: projectId === "" ? null : uuidOf(projectId),
+        environment,
+        numbers: dialable,
+        ...keptOf(secret),
+      });
+      if (added === "no_project") throw noSuchProject();
+      return { serviceToken: added, secret };
+    },
+
+    list: () => serviceTokens.list(),
+
+    async revoke(id) {
+      const uuid = decodeId("tok_", id);
+      const revoked = uuid === null ? null : await serviceTokens.revoke(uuid);
+      if (revoked === null) throw new Failure("not_found", { message: "There is no such token." });
+      return revoked;
+    },
+  };
+}

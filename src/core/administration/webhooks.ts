@@ -1,0 +1,256 @@
+import { Failure, type FieldViolation } from "../../failures.ts";
+import { decodeId, encodeId, newId } from "../ids.ts";
+import type { Environment } from "../project.ts";
+import { checkText } from "../text-field.ts";
+import {
+  type Attempt,
+  type Delivery,
+  type EventType,
+  eventTypes,
+  newWebhookSecret,
+  secretText,
+  type Webhook,
+} from "../webhook.ts";
+import { noSuchProject, uuidOf } from "./projects.ts";
+
+/** Whose webhook; `projectId` is a UUID. */
+export interface WebhookPlace {
+  readonly projectId: string;
+  readonly environment: Environment;
+}
+
+export interface DeliveryFilter {
+  /** UUIDs; null: any. */
+  readonly verificationId: string | null;
+  readonly projectId: string | null;
+  readonly environment: Environment | null;
+  /** Only those of verifications older than this id; null: from the newest. */
+  readonly before: string | null;
+  readonly limit: number;
+}
+
+interface WithSecret {
+  readonly webhook: Webhook;
+  readonly secret: Uint8Array;
+}
+
+/** Versions are numbered and put in each other's place under the project's lock, so that at most one is in force. */
+export interface WebhookStore {
+  /** `secret` is for a URL that the place has not had before: another keeps its own. */
+  set(
+    place: WebhookPlace,
+    webhook: { readonly url: string; readonly events: readonly EventType[]; readonly secret: Uint8Array },
+  ): Promise<WithSecret | "no_project">;
+  inForce(place: WebhookPlace): Promise<(WithSecret & { readonly now: Date }) | null>;
+  find(id: string): Promise<Webhook | null>;
+  rotate(place: WebhookPlace, secret: Uint8Array): Promise<Webhook | null>;
+  remove(place: WebhookPlace): Promise<Webhook | null>;
+  /** Every version with the URL; null: with that of the one in force. Answers the newest of them. */
+  disable(place: WebhookPlace, url: string | null, reason: string): Promise<Webhook | null>;
+  deliveries(filter: DeliveryFilter): Promise<Delivery[] | "no_project" | "no_verification">;
+  /** The verification's id is the event's. */
+  resend(verificationId: string): Promise<Delivery | "no_delivery" | "disabled">;
+}
+
+/** Sends a sample, once, and answers what came back. */
+export type SendSample = (sample: {
+  readonly webhook: Webhook;
+  readonly secret: Uint8Array;
+  /** `evt_…` */
+  readonly eventId: string;
+  readonly type: EventType;
+  readonly now: Date;
+}) => Promise<Attempt>;
+
+interface WebhookReference {
+  readonly projectId: string;
+  readonly environment: Environment | null;
+}
+
+export interface DeliveryPage {
+  readonly deliveries: readonly Delivery[];
+  /** Empty on the last page. */
+  readonly nextPageToken: string;
+}
+
+export interface Webhooks {
+  set(
+    request: WebhookReference & { readonly url: string; readonly events: readonly EventType[] },
+  ): Promise<{ readonly webhook: Webhook; readonly secret: string }>;
+  get(request: WebhookReference & { readonly webhookId: string }): Promise<Webhook>;
+  rotateSecret(request: WebhookReference): Promise<{ readonly webhook: Webhook; readonly secret: string }>;
+  remove(request: WebhookReference): Promise<Webhook>;
+  disable(request: WebhookReference & { readonly url: string }): Promise<Webhook>;
+  deliveries(
+    request: WebhookReference & {
+      readonly verificationId: string;
+      readonly pageSize: number;
+      readonly pageToken: string;
+    },
+  ): Promise<DeliveryPage>;
+  resend(eventId: string): Promise<Delivery>;
+  /** `type` null: the first kind that the webhook gets. */
+  test(request: WebhookReference & { readonly type: EventType | null }): Promise<{
+    readonly webhook: Webhook;
+    readonly eventId: string;
+    readonly type: EventType;
+    readonly attempt: Attempt;
+  }>;
+}
+
+const maxUrlLength = 2048;
+const defaultPageSize = 50;
+const maxPageSize = 200;
+
+export function administerWebhooks(parts: {
+  readonly webhooks: WebhookStore;
+  /** Why an endpoint may not be at a URL, as far as the URL says so itself; null: it may. Resolves no name. */
+  readonly refusalOf: (url: URL) => string | null;
+  readonly sendSample: SendSample;
+}): Webhooks {
+  const { webhooks } = parts;
+
+  return {
+    async set({ url, events, ...reference }) {
+      const violations: FieldViolation[] = [];
+      const urlViolation = checkUrl(url, parts.refusalOf);
+      if (urlViolation) violations.push(urlViolation);
+      const place = placeOf(reference, violations);
+      const wanted = events.length === 0 ? eventTypes : eventTypes.filter((type) => events.includes(type));
+      const set = await webhooks.set(place, { url, events: wanted, secret: newWebhookSecret() });
+      if (set === "no_project") throw noSuchProject();
+      return { webhook: set.webhook, secret: secretText(set.secret) };
+    },
+
+    async get({ webhookId, ...reference }) {
+      if (webhookId === "") return existing(await inForce(reference)).webhook;
+      const uuid = decodeId("whk_", webhookId);
+      const found = uuid === null ? null : await webhooks.find(uuid);
+      if (found === null) throw new Failure("not_found", { message: "There is no such webhook." });
+      return found;
+    },
+
+    async rotateSecret(reference) {
+      const secret = newWebhookSecret();
+      const webhook = existing(await webhooks.rotate(placeOf(reference), secret));
+      return { webhook, secret: secretText(secret) };
+    },
+
+    remove: async (reference) => existing(await webhooks.remove(placeOf(reference))),
+
+    async disable({ url, ...reference }) {
+      return existing(
+        await webhooks.disable(placeOf(reference), url === "" ? null : url, "disabled by hand"),
+      );
+    },
+
+    async deliveries(request) {
+      const filter = filterOf(request);
+      const found = await webhooks.deliveries({ ...filter, limit: filter.limit + 1 });
+      if (found === "no_project") throw noSuchProject();
+      if (found === "no_verification") throw noSuchVerification();
+      const page = found.slice(0, filter.limit);
+      const last = page.at(-1);
+      const more = found.length > page.length && last !== undefined;
+      return { deliveries: page, nextPageToken: more ? pageToken(last.verificationId) : "" };
+    },
+
+    async resend(eventId) {
+      const uuid = decodeId("evt_", eventId);
+      const sent = uuid === null ? "no_delivery" : await webhooks.resend(uuid);
+      if (sent === "disabled") throw new Failure("webhook_disabled");
+      if (sent === "no_delivery") {
+        throw new Failure("not_found", {
+          message: "There is no such event, or no webhook wanted it when its verification was created.",
+        });
+      }
+      return sent;
+    },
+
+    async test({ type, ...reference }) {
+      const { webhook, secret, now } = existing(await inForce(reference));
+      const [first] = webhook.events;
+      const kind = type ?? first ?? "verification.verified";
+      const eventId = encodeId("evt_", newId());
+      const attempt = await parts.sendSample({ webhook, secret, eventId, type: kind, now });
+      return { webhook, eventId, type: kind, attempt };
+    },
+  };
+
+  function inForce(reference: WebhookReference) {
+    return webhooks.inForce(placeOf(reference));
+  }
+}
+
+/** The place a request names, or validation_failed with what is wrong with it and what was found before. */
+function placeOf(
+  { projectId, environment }: WebhookReference,
+  violations: readonly FieldViolation[] = [],
+): WebhookPlace {
+  const all = [...violations];
+  if (environment === null) all.push({ field: "environment", message: "must be live or test" });
+  if (all.length > 0 || environment === null) throw new Failure("validation_failed", { fields: all });
+  return { projectId: uuidOf(projectId), environment };
+}
+
+function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldViolation | undefined {
+  const field = "url";
+  const violation = checkText(field, text, { min: 1, max: maxUrlLength });
+  if (violation) return violation;
+  const url = URL.parse(text);
+  // `URL` forgives white space and backslashes, which other programs read differently.
+  if (url === null || /[\s\\]/.test(text)) {
+    return { field, message: "must be an absolute URL, such as https://shop.example/webhooks" };
+  }
+  if (url.username !== "" || url.password !== "") {
+    return { field, message: "must not hold a user name or a password" };
+  }
+  const refusal = refusalOf(url);
+  return refusal === null ? undefined : { field, message: refusal };
+}
+
+function filterOf(request: Parameters<Webhooks["deliveries"]>[0]): DeliveryFilter {
+  const { verificationId, projectId, environment, pageSize, pageToken: token } = request;
+  const violations: FieldViolation[] = [];
+  if (pageSize < 0 || pageSize > maxPageSize) {
+    violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
+  }
+  const before = token === "" ? null : idOf(token);
+  if (before === undefined) {
+    violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
+  }
+  if (environment !== null && projectId === "") {
+    violations.push({ field: "environment", message: "goes with project_id" });
+  }
+  const verification = verificationId === "" ? null : decodeId("vrf_", verificationId);
+  if (verificationId !== "" && verification === null) throw noSuchVerification();
+  if (violations.length > 0 || before === undefined) {
+    throw new Failure("validation_failed", { fields: violations });
+  }
+  return {
+    verificationId: verification,
+    projectId: projectId === "" ? null : uuidOf(projectId),
+    environment,
+    before,
+    limit: pageSize === 0 ? defaultPageSize : pageSize,
+  };
+}
+
+function noSuchVerification(): Failure {
+  return new Failure("verification_not_found", { message: "There is no such verification." });
+}
+
+function existing<T>(found: T | null): T {
+  if (found === null) {
+    throw new Failure("not_found", { message: "There is no webhook in this project and environment." });
+  }
+  return found;
+}
+
+function pageToken(lastId: string): string {
+  return Buffer.from(encodeId("vrf_", lastId)).toString("base64url");
+}
+
+function idOf(token: string): string | undefined {
+  return decodeId("vrf_", Buffer.from(token, "base64url").toString("latin1")) ?? undefined;
+}

@@ -1,0 +1,29 @@
+import { Failure } from "../failures.ts";
+import { boundsOf, chargedProject, lookupOf, requireScope } from "./access.ts";
+import type { Call } from "./call.ts";
+import type { VerificationRequest } from "./get-verification.ts";
+import type { Verification, Verifications } from "./verification.ts";
+
+export type CancelVerification = (request: VerificationRequest, call: Call) => Promise<Verification>;
+
+/**
+ * Cancels a pending verification; a cancelled one stays as it is.
+ *
+ * Invariant: a terminal state never changes. The guard is the statement's own WHERE, so a cancel that
+ * races with the matching SMS loses or wins in the database, never here.
+ */
+export function cancelVerification({
+  verifications,
+}: {
+  readonly verifications: Verifications;
+}): CancelVerification {
+  return async (request, call) => {
+    requireScope(call.caller, "write");
+    const lookup = lookupOf(request.verificationId, boundsOf(call.caller, request));
+    const { usage, value } = await verifications.cancel(lookup, chargedProject(call.caller));
+    call.usage = usage;
+    if (value === null) throw new Failure("verification_not_found");
+    if (value.status !== "cancelled") throw new Failure("verification_not_cancellable");
+    return value;
+  };
+}

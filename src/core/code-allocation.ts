@@ -1,0 +1,62 @@
+/** Where a new code may wait: on which number, and how long it must be to be hard to guess there. */
+
+import { codeLengthRange, codeSpace } from "./code.ts";
+import type { CodeFormat } from "./project.ts";
+
+/** How much of a number's codes of one format and length is taken, as far as this process knows. */
+export interface CodeOccupancy {
+  /** Codes that an SMS could still match. */
+  pending(destination: string, format: CodeFormat, length: number): number;
+  /** These, and those in quarantine. */
+  barred(destination: string, format: CodeFormat, length: number): number;
+  /** A code was handed out. */
+  add(destination: string, format: CodeFormat, length: number): void;
+}
+
+export interface CodePlace {
+  readonly destination: string;
+  readonly length: number;
+}
+
+/** A blind guess on a number with more pending codes than this has better odds than a thousand to one. */
+const crowdedShare = 0.001;
+/** Finding a free code at random takes more tries than it is worth. */
+const fullShare = 0.5;
+
+/**
+ * A number with room for the project's own code length, or the shortest longer one for which there is room
+ * somewhere. Where even the longest codes are crowded everywhere, room that is left is used up to half of
+ * the space. Null: nothing is left. Spreads over equal numbers at random.
+ */
+export function allocateCode(
+  destinations: readonly string[],
+  format: CodeFormat,
+  projectLength: number,
+  occupancy: CodeOccupancy,
+): CodePlace | null {
+  const lengths: number[] = [];
+  for (let length = projectLength; length <= codeLengthRange(format).max; length++) lengths.push(length);
+  return (
+    firstRoom(
+      lengths,
+      (destination, length) => occupancy.pending(destination, format, length),
+      crowdedShare,
+    ) ?? firstRoom(lengths, (destination, length) => occupancy.barred(destination, format, length), fullShare)
+  );
+
+  function firstRoom(
+    candidates: readonly number[],
+    taken: (destination: string, length: number) => number,
+    share: number,
+  ): CodePlace | null {
+    for (const length of candidates) {
+      const room = codeSpace(format, length) * share;
+      const start = Math.floor(Math.random() * destinations.length);
+      for (let step = 0; step < destinations.length; step++) {
+        const destination = destinations[(start + step) % destinations.length];
+        if (destination !== undefined && taken(destination, length) < room) return { destination, length };
+      }
+    }
+    return null;
+  }
+}

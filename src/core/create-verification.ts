@@ -1,0 +1,242 @@
+import { hash, randomFillSync } from "node:crypto";
+import { Failure, type FieldViolation } from "../failures.ts";
+import { type Bounds, boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
+import type { Call } from "./call.ts";
+import { newCode } from "./code.ts";
+import { allocateCode, type CodeOccupancy, type CodePlace } from "./code-allocation.ts";
+import type { Directory } from "./directory.ts";
+import { checkIdempotencyKey } from "./idempotency-key.ts";
+import { newId } from "./ids.ts";
+import { normaliseMobile } from "./phone.ts";
+import type { Environment, Project } from "./project.ts";
+import { defaultSmsTemplate, renderSmsText } from "./sms-text.ts";
+import { checkText } from "./text-field.ts";
+import { usageLimitExceeded } from "./usage.ts";
+import {
+  type CreatedVerification,
+  type NewVerification,
+  nowhere,
+  type VerificationMode,
+  type Verifications,
+} from "./verification.ts";
+
+/** A creation as sent, whichever face it came in by. Null is absent. */
+export interface CreationRequest extends NamedScope {
+  readonly idempotencyKey: string;
+  readonly mode: VerificationMode;
+  readonly expectedPhone: string | null;
+  readonly clientReference: string;
+  readonly state: string;
+  readonly parentOrigin: string | null;
+  readonly returnUrl: string | null;
+}
+
+export interface CreationAnswer {
+  readonly created: CreatedVerification;
+  readonly replayed: boolean;
+}
+
+export type CreateVerification = (request: CreationRequest, call: Call) => Promise<CreationAnswer>;
+
+/** Random codes meet a taken one seldom: at half a space taken, 32 tries fail once in four thousand million. */
+const codeAttempts = 32;
+
+/**
+ * Creates a pending verification, or repeats the first answer to its idempotency key.
+ *
+ * Invariant: the call is charged at most once, in the statement that creates or finds the answer; a code that
+ * was taken is replaced by further statements that charge nothing.
+ */
+export function createVerification(parts: {
+  readonly verifications: Verifications;
+  readonly directory: Directory;
+  readonly occupancy: CodeOccupancy;
+  /** The address of the window, without a slash at its end. Known once the port is. */
+  readonly publicBase: { readonly url: string };
+}): CreateVerification {
+  const { verifications, directory, occupancy } = parts;
+
+  return async (request, call) => {
+    requireScope(call.caller, "write");
+    const { projectId, environment } = completeBounds(boundsOf(call.caller, request), call.violations);
+    const project = call.caller.kind === "merchant" ? call.caller.project : await findProject(projectId);
+    checkIdempotencyKey(request.idempotencyKey);
+    const violations = [...call.violations, ...check(request, project)];
+    if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
+
+    const found = directory.numbersFor(projectId, environment);
+    const numbers = (found instanceof Promise ? await found : found).map(({ number }) => number);
+    const requestDigest = digestOf(request);
+    const id = newId();
+    const chargeTo = chargedProject(call.caller);
+
+    let verification = await withFreeCode();
+    if (verification === null) {
+      // Idempotency comes before capacity: what was answered once is answered again, room or no room.
+      const { known, exhausted } = await verifications.peekCreation({
+        projectId,
+        environment,
+        idempotencyKey: request.idempotencyKey,
+      });
+      if (exhausted && chargeTo !== null) throw usageLimitExceeded();
+      if (!known) throw new Failure("no_receiving_number");
+      verification = at({ destination: nowhere, length: project.codeLength });
+    }
+    const { usage, value } = await verifications.create(verification, chargeTo);
+    call.usage = usage;
+    let outcome = value;
+    for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
+      const again = attempt < codeAttempts ? await withFreeCode() : null;
+      if (again === null) {
+        // It has been counted, and a number that was shown cannot be taken back; but a 503 is not reported as counted.
+        call.usage = undefined;
+        throw new Failure("no_receiving_number");
+      }
+      verification = again;
+      outcome = await verifications.recreate(again);
+    }
+    if (outcome.kind === "conflict") throw new Failure("idempotency_conflict");
+    if (outcome.kind === "created") {
+      occupancy.add(verification.destination, project.codeFormat, verification.code.length);
+    }
+    return { created: outcome.created, replayed: outcome.kind === "replayed" };
+
+    async function withFreeCode(): Promise<NewVerification | null> {
+      const place = allocateCode(numbers, project.codeFormat, project.codeLength, occupancy);
+      if (place === null) return null;
+      if (place.length !== project.codeLength)
+        await directory.addCodeLength(project.codeFormat, place.length);
+      return at(place);
+    }
+
+    function at(place: CodePlace): NewVerification {
+      const code = newCode(project.codeFormat, place.length);
+      const token = newWindowToken();
+      return {
+        id,
+        projectId,
+        environment,
+        idempotencyKey: request.idempotencyKey,
+        requestDigest,
+        mode: request.mode,
+        expectedPhone: request.mode === "match" ? normaliseMobile(request.expectedPhone ?? "") : null,
+        clientReference: request.clientReference,
+        state: request.state,
+        parentOrigin: request.parentOrigin,
+        returnUrl: request.returnUrl,
+        validitySeconds: project.validitySeconds,
+        destination: place.destination,
+        code,
+        codeFormat: project.codeFormat,
+        smsText: renderSmsText(project.smsTemplate ?? defaultSmsTemplate, project.name, code),
+        verificationUrl: `${parts.publicBase.url}/v/${token}`,
+        windowTokenDigest: hash("sha256", token, "buffer"),
+      };
+    }
+  };
+
+  async function findProject(id: string): Promise<Project> {
+    const project = await directory.project(id);
+    if (project === null) throw new Failure("not_found", { message: "There is no such project." });
+    if (project.suspended) throw new Failure("project_suspended");
+    return project;
+  }
+}
+
+/** A service token says where it creates; a merchant's key has said it. */
+function completeBounds(
+  { projectId, environment }: Bounds,
+  violations: readonly FieldViolation[],
+): { projectId: string; environment: Environment } {
+  if (projectId !== null && environment !== null) return { projectId, environment };
+  const missing: FieldViolation[] = [];
+  if (projectId === null) missing.push({ field: "project_id", message: "is required from a service token" });
+  if (environment === null)
+    missing.push({ field: "environment", message: "is required from a service token" });
+  throw new Failure("validation_failed", { fields: [...violations, ...missing] });
+}
+
+const limits = { expectedPhone: 32, clientReference: 160, state: 256, parentOrigin: 2048, returnUrl: 2048 };
+
+function check(request: CreationRequest, project: Project): FieldViolation[] {
+  const violations: FieldViolation[] = [];
+  const add = (violation: FieldViolation | undefined) => {
+    if (violation) violations.push(violation);
+    return violation === undefined;
+  };
+  if (request.expectedPhone !== null) {
+    const sound = add(checkText("expected_phone", request.expectedPhone, { max: limits.expectedPhone }));
+    if (sound && request.mode === "match" && normaliseMobile(request.expectedPhone) === null) {
+      violations.push({
+        field: "expected_phone",
+        message: "must be a 010 mobile number, such as 010-1234-5678",
+      });
+    }
+  } else if (request.mode === "match") {
+    violations.push({ field: "expected_phone", message: "is required where mode is match" });
+  }
+  add(checkText("client_reference", request.clientReference, { max: limits.clientReference }));
+  add(checkText("state", request.state, { max: limits.state }));
+  if (request.parentOrigin !== null) {
+    const sound = add(checkText("parent_origin", request.parentOrigin, { max: limits.parentOrigin }));
+    if (sound && !sameOrigin(request.parentOrigin, project.parentOrigin)) {
+      violations.push({
+        field: "parent_origin",
+        message: "must equal the origin registered for the project",
+      });
+    }
+  }
+  if (request.returnUrl !== null) {
+    const sound = add(checkText("return_url", request.returnUrl, { max: limits.returnUrl }));
+    if (sound && request.returnUrl !== project.returnUrl) {
+      violations.push({ field: "return_url", message: "must equal the URL registered for the project" });
+    }
+  }
+  return violations;
+}
+
+/** Compared as origins: case, default port and a lone slash at the end make no difference, a path does. */
+function sameOrigin(sent: string, registered: string | null): boolean {
+  if (registered === null) return false;
+  if (sent === registered) return true;
+  const url = URL.parse(sent);
+  const isOrigin =
+    url !== null &&
+    url.pathname === "/" &&
+    url.search === "" &&
+    url.hash === "" &&
+    url.username === "" &&
+    url.password === "";
+  return isOrigin && !/[?#]/.test(sent) && url.origin === URL.parse(registered)?.origin;
+}
+
+/** Values count as sent; member order and explicit defaults do not, since this is made of the parsed request. */
+function digestOf(request: CreationRequest): Buffer {
+  return hash(
+    "sha256",
+    JSON.stringify([
+      request.mode,
+      request.expectedPhone,
+      request.clientReference,
+      request.state,
+      request.parentOrigin,
+      request.returnUrl,
+    ]),
+    "buffer",
+  );
+}
+
+/** Tokens cut from one filled pool: a system call each would cost more than all the rest of a creation. */
+const tokenBytes = 16;
+const tokenPool = Buffer.alloc(tokenBytes * 256);
+let tokenPoolUsed = tokenPool.length;
+
+/** 128 random bits in base64url: the secret in the window's address. */
+function newWindowToken(): string {
+  if (tokenPoolUsed === tokenPool.length) {
+    randomFillSync(tokenPool);
+    tokenPoolUsed = 0;
+  }
+  tokenPoolUsed += tokenBytes;
+  return tokenPool.toString("base64url", tokenPoolUsed - tokenBytes, tokenPoolUsed);
+}

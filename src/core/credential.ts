@@ -1,0 +1,64 @@
+import { hash, randomBytes } from "node:crypto";
+import { crc32 } from "node:zlib";
+
+/**
+ * API keys (`pp_live_…`, `pp_test_…`) and service tokens (`pp_svc_…`): 32 random base62 characters (190
+ * bits) and 6 for the CRC-32 of everything before them, so that a typo is refused without a look-up and
+ * a leaked one is recognised by scanners. The checksum guards against accidents, not against forgery.
+ */
+export type CredentialKind = "live" | "test" | "svc";
+
+const alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const secretLength = 32;
+const checksumLength = 6;
+const shape = /^pp_(live|test|svc)_[0-9A-Za-z]{38}$/;
+
+/** The largest multiple of 62 in a byte; greater bytes are drawn again, or the first characters would be likelier. */
+const unbiasedLimit = 248;
+
+export function newCredential(kind: CredentialKind): string {
+  let text = `pp_${kind}_`;
+  const length = text.length + secretLength;
+  while (text.length < length) {
+    for (const byte of randomBytes(secretLength)) {
+      if (byte < unbiasedLimit && text.length < length) text += alphabet[byte % alphabet.length];
+    }
+  }
+  return text + checksum(text);
+}
+
+/** What kind of credential the text is by its shape and checksum; null for anything else. Says nothing about validity. */
+export function parseCredential(text: string): { kind: CredentialKind } | null {
+  const kind = shape.exec(text)?.[1] as CredentialKind | undefined;
+  if (kind === undefined) return null;
+  const checksumStart = text.length - checksumLength;
+  return checksum(text.slice(0, checksumStart)) === text.slice(checksumStart) ? { kind } : null;
+}
+
+/** SHA-256: what is stored and looked up. A fast digest suffices, since 190 random bits cannot be guessed. */
+export function digestCredential(text: string): Buffer {
+  // The one-shot `hash` takes half the time of `createHash` (1.0 µs against 1.9).
+  return hash("sha256", text, "buffer");
+}
+
+/** RFC 6750: the scheme in any case, at least one space, one token68 and nothing after it. */
+const bearer = /^[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/-]+=*)$/;
+
+/**
+ * The credential of an `Authorization` header: undefined where there is no header or an empty one, null
+ * where it is anything but `Bearer` and one credential.
+ */
+export function bearerCredential(authorizationHeader: string | undefined): string | null | undefined {
+  if (authorizationHeader === undefined || authorizationHeader.trim() === "") return undefined;
+  return bearer.exec(authorizationHeader)?.[1] ?? null;
+}
+
+function checksum(text: string): string {
+  let rest = crc32(text);
+  let encoded = "";
+  for (let index = 0; index < checksumLength; index++) {
+    encoded = alphabet[rest % alphabet.length] + encoded;
+    rest = Math.floor(rest / alphabet.length);
+  }
+  return encoded;
+}

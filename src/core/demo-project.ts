@@ -1,0 +1,37 @@
+import type { ApiKeys } from "./administration/api-keys.ts";
+import type { DestinationNumbers } from "./administration/destination-numbers.ts";
+import type { Projects } from "./administration/projects.ts";
+import { encodeId } from "./ids.ts";
+import type { Environment } from "./project.ts";
+
+const demoName = "Demo";
+
+/** In an exchange (02-000) that no Korean subscriber has. */
+const demoNumbers: Readonly<Record<Environment, string>> = { live: "0200000001", test: "0200000002" };
+
+/**
+ * Makes what a newcomer tries first: a project with a number of its own and a key in each environment. Only on an
+ * installation that has nothing else; what a killed start left half made is completed. Answers the keys
+ * made now, which nobody can be shown again.
+ */
+export async function makeDemoProject(administration: {
+  readonly projects: Projects;
+  readonly apiKeys: ApiKeys;
+  readonly destinationNumbers: DestinationNumbers;
+}): Promise<Partial<Record<Environment, string>>> {
+  const { projects, apiKeys, destinationNumbers } = administration;
+  const [existing, ...others] = await projects.list();
+  if (others.length > 0 || (existing && existing.name !== demoName)) return {};
+  const project = existing ?? (await projects.create({ name: demoName }));
+  const projectId = encodeId("prj_", project.id);
+  const keys = await apiKeys.list(projectId);
+  const made: Partial<Record<Environment, string>> = {};
+  for (const environment of ["live", "test"] as const) {
+    if (keys.some((key) => key.environment === environment)) continue;
+    const numbers = await destinationNumbers.list(projectId, environment);
+    if (numbers.length === 0) await destinationNumbers.add(demoNumbers[environment], environment, projectId);
+    const { secret } = await apiKeys.create({ projectId, environment, name: "Demo", expiresInSeconds: null });
+    made[environment] = secret;
+  }
+  return made;
+}

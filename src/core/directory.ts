@@ -1,0 +1,41 @@
+/** Who may call and where SMS arrive: what every call needs to know and administration seldom changes. */
+
+import type { Caller, CodeFormat, Environment, Project } from "./project.ts";
+
+export interface DestinationNumber {
+  readonly number: string;
+  readonly environment: Environment;
+  /** The only project that uses it; null: shared. */
+  readonly projectId: string | null;
+  readonly createdAt: Date;
+  /** A removed number takes no new verifications; what is pending on it goes on working. */
+  readonly removed: boolean;
+}
+
+/** The code lengths that a group of characters in an SMS may have, by alphabet. */
+export interface CodeLengths {
+  readonly numeric: readonly number[];
+  readonly alphanumeric: readonly number[];
+}
+
+/**
+ * Answers from memory where it can. What it says was true at most a second ago: every change is announced
+ * to all processes, and nothing is believed for longer than a second should the announcement be lost.
+ */
+export interface Directory {
+  /** Who a well-formed credential belongs to; null where it is unknown, revoked or expired. */
+  caller(credential: string): Caller | null | Promise<Caller | null>;
+  /** Null where there is no such project. */
+  project(id: string): Promise<Project | null>;
+  /** The numbers on which this project's new verifications may wait: its own, else the shared ones. */
+  numbersFor(
+    projectId: string,
+    environment: Environment,
+  ): readonly DestinationNumber[] | Promise<readonly DestinationNumber[]>;
+  /** The number an inbound message was sent to, removed ones included. */
+  number(number: string): DestinationNumber | undefined | Promise<DestinationNumber | undefined>;
+  /** The code lengths of all projects, those they had before, and those made longer for want of room. */
+  codeLengths(): CodeLengths | Promise<CodeLengths>;
+  /** Makes a longer length known to every process before the first code of that length is handed out. */
+  addCodeLength(format: CodeFormat, length: number): Promise<void>;
+}

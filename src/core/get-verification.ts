@@ -1,0 +1,27 @@
+import { Failure } from "../failures.ts";
+import { boundsOf, chargedProject, lookupOf, type NamedScope, requireScope } from "./access.ts";
+import type { Call } from "./call.ts";
+import type { Verification, Verifications } from "./verification.ts";
+
+/** A request about one verification, `vrf_…` as sent. */
+export interface VerificationRequest extends NamedScope {
+  readonly verificationId: string;
+}
+
+export type GetVerification = (request: VerificationRequest, call: Call) => Promise<Verification>;
+
+/** Reads a verification as it is now. What is outside the caller's bounds is not found, in the same time. */
+export function getVerification({
+  verifications,
+}: {
+  readonly verifications: Verifications;
+}): GetVerification {
+  return async (request, call) => {
+    requireScope(call.caller, "read");
+    const lookup = lookupOf(request.verificationId, boundsOf(call.caller, request));
+    const { usage, value } = await verifications.find(lookup, chargedProject(call.caller));
+    call.usage = usage;
+    if (value === null) throw new Failure("verification_not_found");
+    return value;
+  };
+}

@@ -1,0 +1,198 @@
+/**
+ * What becomes of inbound messages, decided one after the other over a state that nobody else can change
+ * meanwhile. The rules of matching, muting and duplicates are here and nowhere else.
+ */
+
+import type { Carrier } from "./carrier.ts";
+import type { NormalisedInboundMessage } from "./inbound-message.ts";
+import type { Environment } from "./project.ts";
+import type { VerificationMode, VerificationStatus } from "./verification.ts";
+
+export type InboundOutcome =
+  | "verified"
+  | "no_match"
+  | "sender_mismatch"
+  | "late"
+  | "not_pending"
+  | "ambiguous"
+  | "web_sent"
+  | "muted"
+  | "invalid";
+
+/** What a message was answered. Ids are UUIDs. */
+export interface Judgement {
+  readonly outcome: InboundOutcome;
+  readonly verificationId: string | null;
+  readonly duplicate: boolean;
+}
+
+/** A message with all that is known of it without asking the database. */
+export interface InboundMessage {
+  readonly source: string;
+  /** Null where the message was refused before it could be read: it is kept as invalid, for its id's sake. */
+  readonly content: InboundContent | null;
+  readonly messageId: string;
+}
+
+export interface InboundContent extends NormalisedInboundMessage {
+  /** The environment of its destination; null where the source has no such number. */
+  readonly environment: Environment | null;
+  readonly webSent: boolean;
+  /** What may be a code in its text, in order. */
+  readonly candidates: readonly string[];
+  /** There were too many of them. */
+  readonly tooManyCandidates: boolean;
+  /** Of destination, sender and text. */
+  readonly fingerprint: Buffer;
+}
+
+/** The verification a code stands for. Times are milliseconds by the database's clock. */
+export interface CodeHolder {
+  readonly verificationId: string;
+  status: VerificationStatus;
+  readonly mode: VerificationMode;
+  readonly expectedPhone: string | null;
+  readonly expiresAt: number;
+}
+
+export interface Sender {
+  /** The misses of the last ten minutes, oldest first. */
+  missTimes: number[];
+  mutedUntil: number | null;
+}
+
+/** What the database held when the senders and verifications were locked. Judging changes it. */
+export interface InboundState {
+  /** Milliseconds since the epoch, by the database's clock. */
+  readonly now: number;
+  /** By `messageKey`: what messages of these ids have been answered. */
+  readonly answered: Map<string, Judgement>;
+  /** By fingerprint in hexadecimal: what the same content was answered within the last minute. */
+  readonly fingerprints: Map<string, Judgement>;
+  /** By `senderKey`. */
+  readonly senders: Map<string, Sender>;
+  /** By `codeKey`. */
+  readonly codes: Map<string, CodeHolder>;
+}
+
+export const messageKey = (source: string, messageId: string) => `${source}\n${messageId}`;
+export const senderKey = (environment: Environment, phone: string) => `${environment}${phone}`;
+export const codeKey = (destination: string, code: string) => `${destination} ${code}`;
+
+export interface Verified {
+  readonly verificationId: string;
+  readonly phone: string;
+  readonly carrier: Carrier | null;
+}
+
+export interface JudgedMessage {
+  readonly message: InboundMessage;
+  readonly judgement: Judgement;
+  /** Whether its id was known: then there is nothing to be stored. */
+  readonly repeated: boolean;
+  /** Whether its content is the first of its kind within a minute. */
+  readonly firstOfContent: boolean;
+}
+
+const missesUntilMuted = 5;
+export const missWindowMs = 600_000;
+const muteMs = 600_000;
+/** A message forged to look web-sent must not mute its victim, nor does anything that found its verification. */
+const misses: ReadonlySet<InboundOutcome> = new Set(["no_match", "ambiguous", "sender_mismatch"]);
+
+/** Judges messages in the order they are given and stores what comes of it; answers once that is durable. */
+export type JudgeInboundMessage = (message: InboundMessage) => Promise<Judgement>;
+
+/** What is to be stored, all of it together. */
+export interface Judgements {
+  readonly judged: readonly JudgedMessage[];
+  readonly verified: readonly Verified[];
+  /** Verifications that were found past their expiry: nothing may say so before they have been moved. */
+  readonly expired: readonly string[];
+  /** By `senderKey`. */
+  readonly changedSenders: ReadonlySet<string>;
+}
+
+/** Judges messages in the order of their arrival. */
+export function judge(messages: readonly InboundMessage[], state: InboundState): Judgements {
+  const verified: Verified[] = [];
+  const expired: string[] = [];
+  const changedSenders = new Set<string>();
+  const judged = messages.map((message): JudgedMessage => {
+    const key = messageKey(message.source, message.messageId);
+    const answered = state.answered.get(key);
+    if (answered) {
+      const judgement = { ...answered, duplicate: true };
+      return { message, judgement, repeated: true, firstOfContent: false };
+    }
+    const { judgement, firstOfContent } = judgeNew(message.content);
+    state.answered.set(key, judgement);
+    return { message, judgement, repeated: false, firstOfContent };
+  });
+  return { judged, verified, expired, changedSenders };
+
+  function judgeNew(content: InboundContent | null): { judgement: Judgement; firstOfContent: boolean } {
+    if (content === null) return { judgement: answer("invalid"), firstOfContent: false };
+    const fingerprint = content.fingerprint.toString("hex");
+    const same = state.fingerprints.get(fingerprint);
+    if (same) return { judgement: { ...same, duplicate: true }, firstOfContent: false };
+    const judgement = judgeContent(content);
+    state.fingerprints.set(fingerprint, judgement);
+    if (misses.has(judgement.outcome)) countMiss(content);
+    return { judgement, firstOfContent: true };
+  }
+
+  function judgeContent(content: InboundContent): Judgement {
+    if (content.environment === null) return answer(content.webSent ? "web_sent" : "no_match");
+    const sender = state.senders.get(senderKey(content.environment, content.from));
+    const muted = sender?.mutedUntil != null && sender.mutedUntil > state.now;
+    if (muted && !content.webSent) return answer("muted");
+    const holders = holdersOf(content);
+    const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
+    const holder = live[0] ?? holders[0];
+    if (content.webSent) return answer("web_sent", live.length === 1 ? holder : undefined);
+    if (content.tooManyCandidates || live.length > 1) return answer("ambiguous");
+    if (!holder) return answer("no_match");
+    if (live.length === 0) return answerDead(holder);
+    if (holder.mode === "match" && holder.expectedPhone !== content.from)
+      return answer("sender_mismatch", holder);
+    holder.status = "verified";
+    verified.push({ verificationId: holder.verificationId, phone: content.from, carrier: content.carrier });
+    return answer("verified", holder);
+  }
+
+  function answerDead(holder: CodeHolder): Judgement {
+    if (holder.status === "pending") {
+      holder.status = "expired";
+      expired.push(holder.verificationId);
+    }
+    return answer(holder.status === "expired" ? "late" : "not_pending", holder);
+  }
+
+  /** The verifications its candidates stand for, each once, in the order of the text. */
+  function holdersOf({ to, candidates }: InboundContent): CodeHolder[] {
+    const holders: CodeHolder[] = [];
+    for (const candidate of candidates) {
+      const holder = state.codes.get(codeKey(to, candidate));
+      if (holder && !holders.includes(holder)) holders.push(holder);
+    }
+    return holders;
+  }
+
+  function countMiss({ environment, from }: InboundContent): void {
+    if (environment === null) return;
+    const key = senderKey(environment, from);
+    const sender = state.senders.get(key) ?? { missTimes: [], mutedUntil: null };
+    state.senders.set(key, sender);
+    const counted = sender.missTimes.filter((time) => time > state.now - missWindowMs);
+    counted.push(state.now);
+    const muted = counted.length >= missesUntilMuted;
+    sender.missTimes = muted ? [] : counted;
+    if (muted) sender.mutedUntil = state.now + muteMs;
+    changedSenders.add(key);
+  }
+}
+
+function answer(outcome: InboundOutcome, holder?: CodeHolder): Judgement {
+  return { outcome, verificationId: holder?.verificationId ?? null, duplicate: false };
+}

@@ -1,0 +1,81 @@
+import { type Carrier, normaliseCarrier } from "./carrier.ts";
+import { normaliseDestination, normaliseMobile } from "./phone.ts";
+
+/** A message as its source sent it. */
+export interface InboundMessageFields {
+  readonly messageId: string;
+  readonly from: string;
+  readonly to: string;
+  readonly text: string;
+  readonly carrier: string;
+  /** When the source received it, since the epoch. */
+  readonly receivedAt?: { readonly seconds: number; readonly nanos: number } | undefined;
+}
+
+export interface NormalisedInboundMessage {
+  readonly messageId: string;
+  /** National digits, `01012345678`. */
+  readonly from: string;
+  /** As a handset dials it; whether it is registered is another question. */
+  readonly to: string;
+  /** As received. */
+  readonly text: string;
+  /** Null where the source names none or one that is not recognised. */
+  readonly carrier: Carrier | null;
+  /** In whole milliseconds since the epoch. */
+  readonly receivedAtMs: number | null;
+}
+
+export type InboundMessageValidation =
+  | { readonly ok: true; readonly message: NormalisedInboundMessage }
+  /** `messageId` is null where it is itself what cannot be kept. */
+  | { readonly ok: false; readonly messageId: string | null };
+
+/** In code points, as all lengths are. */
+const limits = { messageId: 255, from: 64, to: 64, text: 2000, carrier: 64 } as const;
+
+/** What google.protobuf.Timestamp can hold: the years 1 to 9999. */
+const earliestSeconds = -62_135_596_800;
+const latestSeconds = 253_402_300_799;
+
+/** The message with its numbers and carrier normalised, or the id to answer `INVALID` to. */
+export function validateInboundMessage(fields: InboundMessageFields): InboundMessageValidation {
+  const messageId = isPresent(fields.messageId, limits.messageId) ? fields.messageId : null;
+  const from = isPresent(fields.from, limits.from) ? normaliseMobile(fields.from) : null;
+  const to = isPresent(fields.to, limits.to) ? normaliseDestination(fields.to) : null;
+  const { receivedAt } = fields;
+  const valid =
+    messageId !== null &&
+    from !== null &&
+    to !== null &&
+    isPresent(fields.text, limits.text) &&
+    isStorable(fields.carrier, limits.carrier) &&
+    (receivedAt === undefined || isTimestamp(receivedAt));
+  if (!valid) return { ok: false, messageId };
+  const carrier = normaliseCarrier(fields.carrier);
+  const receivedAtMs =
+    receivedAt === undefined ? null : receivedAt.seconds * 1000 + Math.floor(receivedAt.nanos / 1_000_000);
+  return { ok: true, message: { messageId, from, to, text: fields.text, carrier, receivedAtMs } };
+}
+
+function isPresent(text: string, limit: number): boolean {
+  return text !== "" && isStorable(text, limit);
+}
+
+/** PostgreSQL's text holds no NUL, and UTF-8 no lone surrogate. */
+function isStorable(text: string, limit: number): boolean {
+  return isWithin(text, limit) && !text.includes("\0") && text.isWellFormed();
+}
+
+/** Counts code points only where the number of UTF-16 units leaves it open. */
+function isWithin(text: string, limit: number): boolean {
+  if (text.length <= limit) return true;
+  if (text.length > 2 * limit) return false;
+  let count = 0;
+  for (const _ of text) count++;
+  return count <= limit;
+}
+
+function isTimestamp({ seconds, nanos }: { readonly seconds: number; readonly nanos: number }): boolean {
+  return seconds >= earliestSeconds && seconds <= latestSeconds && nanos >= 0 && nanos <= 999_999_999;
+}

@@ -1,0 +1,105 @@
+import { Failure, type FieldViolation } from "../failures.ts";
+import { boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
+import type { Call } from "./call.ts";
+import { decodeId, encodeId } from "./ids.ts";
+import { normaliseMobile } from "./phone.ts";
+import { checkText } from "./text-field.ts";
+import type { UsageCount } from "./usage.ts";
+import type { Verification, VerificationFilter, VerificationStatus, Verifications } from "./verification.ts";
+
+export interface ListRequest extends NamedScope {
+  /** 1 to 1000; 0: 100. */
+  readonly pageSize: number;
+  /** Empty: the first page. */
+  readonly pageToken: string;
+  readonly statuses: readonly VerificationStatus[];
+  /** Empty: any. */
+  readonly clientReference: string;
+  /** Empty: any. */
+  readonly phone: string;
+  /** Milliseconds since the epoch; null: unbounded. */
+  readonly createdFrom: number | null;
+  readonly createdBefore: number | null;
+}
+
+export interface VerificationPage {
+  readonly verifications: readonly Verification[];
+  /** Empty on the last page. */
+  readonly nextPageToken: string;
+}
+
+export type ListVerifications = (request: ListRequest, call: Call) => Promise<VerificationPage>;
+
+const defaultPageSize = 100;
+const maxPageSize = 1000;
+/** What google.protobuf.Timestamp can hold. */
+const earliestMs = -62_135_596_800_000;
+const latestMs = 253_402_300_799_999;
+
+/** Lists a project's verifications, newest first. The page token is the last id of the page before. */
+export function listVerifications(parts: {
+  readonly verifications: Verifications;
+  readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
+}): ListVerifications {
+  return async (request, call) => {
+    requireScope(call.caller, "read");
+    const filter = filterOf(request, call);
+    const chargeTo = chargedProject(call.caller);
+    if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
+    const found = await parts.verifications.list({ ...filter, limit: filter.limit + 1 });
+    const page = found.slice(0, filter.limit);
+    const last = page.at(-1);
+    const more = found.length > page.length && last !== undefined;
+    return { verifications: page, nextPageToken: more ? pageToken(last.id) : "" };
+  };
+}
+
+function filterOf(request: ListRequest, call: Call): VerificationFilter {
+  const { projectId, environment } = boundsOf(call.caller, request);
+  const violations: FieldViolation[] = [...call.violations];
+  if (projectId === null)
+    violations.push({ field: "project_id", message: "is required from a service token" });
+  if (request.pageSize < 0 || request.pageSize > maxPageSize) {
+    violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
+  }
+  const before = request.pageToken === "" ? null : idOf(request.pageToken);
+  if (before === undefined) {
+    violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
+  }
+  const reference = checkText("client_reference", request.clientReference, { max: 160 });
+  if (reference) violations.push(reference);
+  const phone = request.phone === "" ? null : normaliseMobile(request.phone);
+  if (request.phone !== "" && phone === null) {
+    violations.push({ field: "phone", message: "must be a 010 mobile number, such as 010-1234-5678" });
+  }
+  for (const [field, instant] of [
+    ["created_from", request.createdFrom],
+    ["created_before", request.createdBefore],
+  ] as const) {
+    if (instant !== null && !(instant >= earliestMs && instant <= latestMs)) {
+      violations.push({ field, message: "must be an instant of the years 1 to 9999" });
+    }
+  }
+  if (violations.length > 0 || projectId === null || before === undefined) {
+    throw new Failure("validation_failed", { fields: violations });
+  }
+  return {
+    projectId,
+    environment,
+    statuses: request.statuses,
+    clientReference: request.clientReference === "" ? null : request.clientReference,
+    phone,
+    createdFrom: request.createdFrom,
+    createdBefore: request.createdBefore,
+    before,
+    limit: request.pageSize === 0 ? defaultPageSize : request.pageSize,
+  };
+}
+
+function pageToken(lastId: string): string {
+  return Buffer.from(encodeId("vrf_", lastId)).toString("base64url");
+}
+
+function idOf(token: string): string | undefined {
+  return decodeId("vrf_", Buffer.from(token, "base64url").toString("latin1")) ?? undefined;
+}

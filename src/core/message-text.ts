@@ -1,0 +1,171 @@
+import { codeAlphabets } from "./code.ts";
+
+/** What reading a message's text means: whether it was sent from the web, and which codes it may carry. */
+
+/** The code lengths that a live code may have, by format. */
+export interface CodeLengthsInUse {
+  readonly numeric: readonly number[];
+  readonly alphanumeric: readonly number[];
+}
+
+export interface CodeCandidates {
+  /** Distinct, in the order of the text, letters in upper case. */
+  readonly candidates: string[];
+  /** There were more than `candidateLimit`: the message is ambiguous, whatever the candidates are. */
+  readonly capped: boolean;
+}
+
+/** Bounds what one message can try. A 12-character code sent with a space after each character makes 28. */
+export const candidateLimit = 32;
+
+/** Printable ASCII and Hangul syllables with single spaces: normal already. */
+const plain = /^(?! )(?:[!-~\uAC00-\uD7A3]| (?! ))*$/;
+
+/** Default-ignorable, but shown and typed as blanks: removing them would glue two words together. */
+const hangulFillers = /[\u115F\u1160\u3164\uFFA0]/g;
+const invisible = /\p{Default_Ignorable_Code_Point}/gu;
+const whiteSpace = /[\s\p{Cc}]+/gu;
+
+/**
+ * NFKC without invisible characters, each run of white space and controls as one space, none at the
+ * ends. Invisible characters go first, since they would keep what stands around them from composing.
+ */
+export function normaliseText(text: string): string {
+  if (plain.test(text) && !text.endsWith(" ")) return text;
+  return text
+    .replace(hangulFillers, " ")
+    .replace(invisible, "")
+    .normalize("NFKC")
+    .replace(whiteSpace, " ")
+    .trim();
+}
+
+/**
+ * The mark that carriers put in front of what was not sent from a handset, in any bracket, spacing and
+ * case. Only signs may stand before it: a mark further on is the sender's own text, or a quotation.
+ */
+const webMark = /^[\p{P}\p{S}\p{C} ]*[\p{Ps}\p{Pi}<≪] ?(?:w ?e ?b|국 ?제|국 ?외) ?발 ?신 ?[\p{Pe}\p{Pf}>≫]/iu;
+
+export function isWebSent(text: string): boolean {
+  return webMark.test(normaliseText(text));
+}
+
+/** What a character, and so the group it belongs to, cannot be part of. */
+const notNumeric = 1;
+const notAlphanumeric = 2;
+/** Any other letter, digit or combining mark: part of its group, which therefore is no code. */
+const foreign = notNumeric | notAlphanumeric;
+
+/** What a character does instead of belonging to a group. */
+const endsGroup = -1;
+const endsRun = -2;
+
+const asciiClasses = new Int8Array(128).fill(endsRun);
+for (let character = 0; character < 128; character++) {
+  const text = String.fromCharCode(character);
+  if (!/[0-9A-Za-z]/.test(text)) continue;
+  const upperCase = text.toUpperCase();
+  asciiClasses[character] =
+    (codeAlphabets.numeric.includes(upperCase) ? 0 : notNumeric) |
+    (codeAlphabets.alphanumeric.includes(upperCase) ? 0 : notAlphanumeric);
+}
+asciiClasses[" ".charCodeAt(0)] = endsGroup;
+asciiClasses["-".charCodeAt(0)] = endsGroup;
+
+const letterDigitOrMark = /[\p{L}\p{N}\p{M}]/u;
+
+/**
+ * The texts within a message that may be a code: a group of letters and digits, or consecutive groups
+ * with nothing but spaces and hyphens between them, taken whole, whose length is one in use and whose
+ * characters are of that format's alphabet. Never a part of a group: 123456 is not in 12345678.
+ *
+ * Takes time in proportion to the text: no more groups are joined than the longest length has characters.
+ */
+export function codeCandidates(text: string, lengthsInUse: CodeLengthsInUse): CodeCandidates {
+  const longest = Math.max(0, ...lengthsInUse.numeric, ...lengthsInUse.alphanumeric);
+  const normal = normaliseText(text);
+  const candidates: string[] = [];
+  let run: Group[] = [];
+  let group: Group | null = null;
+
+  for (let index = 0; index < normal.length; index++) {
+    const character = normal.codePointAt(index) as number;
+    const characterClass = character < 128 ? (asciiClasses[character] as number) : classOf(character);
+    const width = character > 0xffff ? 2 : 1;
+    if (characterClass >= 0) {
+      if (group === null) {
+        group = { start: index, end: index, excluded: 0 };
+        run.push(group);
+      }
+      group.end = index + width;
+      group.excluded |= characterClass;
+    } else {
+      group = null;
+      if (characterClass === endsRun && run.length > 0) {
+        if (!collect(run)) return { candidates, capped: true };
+        run = [];
+      }
+    }
+    index += width - 1;
+  }
+  return { candidates, capped: !collect(run) };
+
+  /** False where there is one candidate too many. */
+  function collect(groups: readonly Group[]): boolean {
+    // The run without its separators, from which every candidate is a slice.
+    const starts: number[] = [];
+    let compact = "";
+    for (const { start, end } of groups) {
+      starts.push(compact.length);
+      compact += normal.slice(start, end);
+    }
+    for (let first = 0; first < groups.length; first++) {
+      const from = starts[first] as number;
+      let length = 0;
+      let excluded = 0;
+      for (let last = first; last < groups.length; last++) {
+        const { start, end, excluded: excludedHere } = groups[last] as Group;
+        length += end - start;
+        excluded |= excludedHere;
+        if (length > longest || excluded === foreign) break;
+        const isCandidate =
+          ((excluded & notNumeric) === 0 && lengthsInUse.numeric.includes(length)) ||
+          ((excluded & notAlphanumeric) === 0 && lengthsInUse.alphanumeric.includes(length));
+        if (!isCandidate) continue;
+        const candidate = compact.slice(from, from + length).toUpperCase();
+        if (candidates.includes(candidate)) continue;
+        if (candidates.length === candidateLimit) return false;
+        candidates.push(candidate);
+      }
+    }
+    return true;
+  }
+}
+
+interface Group {
+  start: number;
+  end: number;
+  excluded: number;
+}
+
+function classOf(character: number): number {
+  if (isHangul(character)) return endsRun;
+  if (isHyphen(character)) return endsGroup;
+  return letterDigitOrMark.test(String.fromCodePoint(character)) ? foreign : endsRun;
+}
+
+/** Syllables, and the jamo and tone marks that NFKC leaves alone. */
+function isHangul(character: number): boolean {
+  return (
+    (character >= 0xac00 && character <= 0xd7ff) ||
+    (character >= 0x1100 && character <= 0x11ff) ||
+    (character >= 0xa960 && character <= 0xa97f) ||
+    character === 0x302e ||
+    character === 0x302f
+  );
+}
+
+/** ‐ ‒ – — ― ⁃ and −: keyboards and "smart" punctuation put them for a hyphen. */
+function isHyphen(character: number): boolean {
+  return (character >= 0x2010 && character <= 0x2015) || character === 0x2043 || character === 0x2212;
+}

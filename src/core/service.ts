@@ -1,0 +1,31 @@
+import type {
+  CancelVerificationRequest,
+  CancelVerificationResponse,
+  CreateVerificationRequest,
+  CreateVerificationResponse,
+  GetVerificationRequest,
+  GetVerificationResponse,
+  ListVerificationsRequest,
+  ListVerificationsResponse,
+  WatchVerificationRequest,
+  WatchVerificationResponse,
+} from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import type { Call } from "./call.ts";
+
+/**
+ * phoneproof.v1.VerificationService as an object: what the gateway and the window call in process and
+ * Connect serves over the network. Refusals are thrown as `Failure`. Each method charges the call at
+ * most once and says so in `call.usage`.
+ */
+export interface VerificationService {
+  createVerification(request: CreateVerificationRequest, call: Call): Promise<CreateVerificationResponse>;
+  getVerification(request: GetVerificationRequest, call: Call): Promise<GetVerificationResponse>;
+  cancelVerification(request: CancelVerificationRequest, call: Call): Promise<CancelVerificationResponse>;
+  listVerifications(request: ListVerificationsRequest, call: Call): Promise<ListVerificationsResponse>;
+  /** Ends after a terminal status, or when `signal` aborts. */
+  watchVerification(
+    request: WatchVerificationRequest,
+    call: Call,
+    signal: AbortSignal,
+  ): AsyncIterable<WatchVerificationResponse>;
+}

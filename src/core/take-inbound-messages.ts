@@ -1,0 +1,88 @@
+import { hash } from "node:crypto";
+import { Failure } from "../failures.ts";
+import { requireScope } from "./access.ts";
+import type { CodeLengths, DestinationNumber, Directory } from "./directory.ts";
+import type { InboundMessage, JudgeInboundMessage, Judgement } from "./inbound-judgement.ts";
+import { type InboundMessageFields, validateInboundMessage } from "./inbound-message.ts";
+import { codeCandidates, isWebSent } from "./message-text.ts";
+import type { Caller, Environment, ServiceCaller } from "./project.ts";
+
+export interface InboundReceipt extends Judgement {
+  /** Of the message it answers, as sent. */
+  readonly messageId: string;
+}
+
+/**
+ * Takes messages in the order given. The answer comes once all of them are under way, with one promise a
+ * message that settles when its effect is durable: so a caller keeps the order of its messages by waiting
+ * for the answer, and its throughput by not waiting for the receipts.
+ */
+export type TakeInboundMessages = (
+  messages: readonly InboundMessageFields[],
+  caller: Caller,
+) => Promise<Promise<InboundReceipt>[]>;
+
+const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate: false };
+
+export function takeInboundMessages(parts: {
+  readonly directory: Directory;
+  readonly judgeMessage: JudgeInboundMessage;
+}): TakeInboundMessages {
+  const { directory, judgeMessage } = parts;
+
+  return async (messages, caller) => {
+    requireScope(caller, "ingest");
+    if (caller.kind !== "service" || caller.source === null) throw new Failure("insufficient_scope");
+    const { source } = caller;
+    const codeLengths = await directory.codeLengths();
+    const prepared: { readonly messageId: string; readonly message: InboundMessage | null }[] = [];
+    for (const fields of messages) {
+      const validation = validateInboundMessage(fields);
+      const { messageId } = fields;
+      if (validation.ok) {
+        const found = directory.number(validation.message.to);
+        const number = found instanceof Promise ? await found : found;
+        const environment = environmentOf(number, caller);
+        const read = readText(validation.message, environment, codeLengths);
+        const content = { ...validation.message, ...read, environment };
+        prepared.push({ messageId, message: { source, messageId, content } });
+      } else {
+        const kept = validation.messageId;
+        prepared.push({
+          messageId,
+          message: kept === null ? null : { source, messageId: kept, content: null },
+        });
+      }
+    }
+    return prepared.map(async ({ messageId, message }) => {
+      const judgement = message === null ? invalid : await judgeMessage(message);
+      return { messageId, ...judgement };
+    });
+  };
+}
+
+/**
+ * The fingerprint tells apart what was sent to a number and what was sent to the same digits where they were no
+ * number to the sender's token: else a token could keep others' messages from numbers it may not deliver to.
+ */
+function readText(
+  { from, to, text }: { readonly from: string; readonly to: string; readonly text: string },
+  environment: Environment | null,
+  codeLengths: CodeLengths,
+) {
+  const { candidates, capped } = codeCandidates(text, codeLengths);
+  return {
+    webSent: isWebSent(text),
+    candidates,
+    tooManyCandidates: capped,
+    fingerprint: hash("sha256", `${environment}\n${to}\n${from}\n${text}`, "buffer"),
+  };
+}
+
+/** A number outside what the token may deliver to is, to that token, no number. */
+function environmentOf(number: DestinationNumber | undefined, caller: ServiceCaller): Environment | null {
+  if (number === undefined) return null;
+  if (caller.environment !== null && caller.environment !== number.environment) return null;
+  if (caller.numbers.length > 0 && !caller.numbers.includes(number.number)) return null;
+  return number.environment;
+}

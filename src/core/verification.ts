@@ -1,0 +1,117 @@
+/** A verification, the ways it can change, and what the core needs of the storage that keeps it. */
+
+import type { Carrier } from "./carrier.ts";
+import type { CodeFormat, Environment } from "./project.ts";
+import type { UsageCount } from "./usage.ts";
+
+export type VerificationMode = "discover" | "match";
+
+export type VerificationStatus = "pending" | "verified" | "expired" | "cancelled";
+
+/** Times are milliseconds since the epoch by the database's clock. Ids are UUIDs. */
+export interface Verification {
+  readonly id: string;
+  readonly projectId: string;
+  readonly environment: Environment;
+  readonly mode: VerificationMode;
+  readonly status: VerificationStatus;
+  readonly phone: string | null;
+  readonly carrier: Carrier | null;
+  readonly clientReference: string;
+  readonly state: string;
+  readonly createdAt: number;
+  readonly expiresAt: number;
+  readonly verifiedAt: number | null;
+  /** When the database looked. */
+  readonly serverTime: number;
+}
+
+/** The first answer to a creation, the same at every replay. */
+export interface CreatedVerification {
+  readonly verification: Verification;
+  readonly verificationUrl: string;
+  readonly destination: string;
+  readonly smsText: string;
+}
+
+/** What a verification is to be, checked and complete. */
+export interface NewVerification {
+  readonly id: string;
+  readonly projectId: string;
+  readonly environment: Environment;
+  readonly idempotencyKey: string;
+  /** SHA-256 of the request as sent, defaults filled in. */
+  readonly requestDigest: Buffer;
+  readonly mode: VerificationMode;
+  readonly expectedPhone: string | null;
+  readonly clientReference: string;
+  readonly state: string;
+  readonly parentOrigin: string | null;
+  readonly returnUrl: string | null;
+  readonly validitySeconds: number;
+  readonly destination: string;
+  readonly code: string;
+  readonly codeFormat: CodeFormat;
+  readonly smsText: string;
+  readonly verificationUrl: string;
+  /** SHA-256 of the secret in the URL. */
+  readonly windowTokenDigest: Buffer;
+}
+
+/** The destination of a creation for which there is no number: it can only repeat an answer, never create. */
+export const nowhere = "";
+
+export type CreationOutcome =
+  | { readonly kind: "created" | "replayed"; readonly created: CreatedVerification }
+  | { readonly kind: "conflict" }
+  | { readonly kind: "code_taken" };
+
+/** What an operation found, and how the call was charged; `usage` is undefined where nothing was to be. */
+export interface Charged<T> {
+  readonly usage: UsageCount | undefined;
+  readonly value: T;
+}
+
+/** Which verification is meant, and within which bounds the caller may see it. Null: any. */
+export interface VerificationLookup {
+  readonly id: string;
+  readonly projectId: string | null;
+  readonly environment: Environment | null;
+}
+
+export interface VerificationFilter {
+  readonly projectId: string;
+  readonly environment: Environment | null;
+  readonly statuses: readonly VerificationStatus[];
+  readonly clientReference: string | null;
+  readonly phone: string | null;
+  /** Milliseconds since the epoch: at or after, before. */
+  readonly createdFrom: number | null;
+  readonly createdBefore: number | null;
+  /** Only those older than this id; null: from the newest. */
+  readonly before: string | null;
+  readonly limit: number;
+}
+
+/**
+ * The verifications as the database keeps them. `chargeTo` is the project whose usage counts the call, null
+ * for callers that are not counted; a call over the limit is refused with usage_limit_exceeded and has no
+ * effect. Every method answers by the database's clock, and no answer says pending past the expiry.
+ */
+export interface Verifications {
+  create(verification: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
+  /** Another try for a creation whose code was taken: charged already. */
+  recreate(verification: NewVerification): Promise<CreationOutcome>;
+  /** What an idempotency key has been answered, and whether the project still has calls left. Charges nothing. */
+  peekCreation(
+    request: Pick<NewVerification, "projectId" | "environment" | "idempotencyKey">,
+  ): Promise<{ readonly known: boolean; readonly exhausted: boolean }>;
+  find(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
+  /** Cancels it if it is pending; answers what it is now. */
+  cancel(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
+  list(filter: VerificationFilter): Promise<Verification[]>;
+}
+
+export function isTerminal(status: VerificationStatus): boolean {
+  return status !== "pending";
+}

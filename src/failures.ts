@@ -1,0 +1,204 @@
+/**
+ * Every way a call can fail, once: what it is called, how each face says it, and what it tells a person.
+ * Clients read the code; nobody branches on a message.
+ */
+
+/** HTTP status, gRPC code name as Connect spells it, message, and seconds after which a retry makes sense. */
+interface FailureKind {
+  readonly status: 400 | 401 | 403 | 404 | 409 | 422 | 429 | 503;
+  readonly grpc:
+    | "invalid_argument"
+    | "unauthenticated"
+    | "permission_denied"
+    | "not_found"
+    | "already_exists"
+    | "aborted"
+    | "failed_precondition"
+    | "resource_exhausted"
+    | "unavailable"
+    | "internal"
+    | "deadline_exceeded";
+  readonly message: string;
+  readonly retryAfterSeconds?: number;
+}
+
+const catalogue = {
+  malformed_request: {
+    status: 400,
+    grpc: "invalid_argument",
+    message: "The request could not be read as HTTP: check its request line, its headers and their size.",
+  },
+  invalid_json: {
+    status: 400,
+    grpc: "invalid_argument",
+    message: "The body is not JSON in UTF-8: send one JSON object.",
+  },
+  unsupported_content_type: {
+    status: 400,
+    grpc: "invalid_argument",
+    message: "The body must be sent with Content-Type: application/json.",
+  },
+  body_too_large: {
+    status: 400,
+    grpc: "invalid_argument",
+    message: "The body is larger than 64 KiB.",
+  },
+  idempotency_key_required: {
+    status: 400,
+    grpc: "invalid_argument",
+    message: "The Idempotency-Key is missing: send one of your own, new for each verification attempt.",
+  },
+  idempotency_key_invalid: {
+    status: 400,
+    grpc: "invalid_argument",
+    message: "The Idempotency-Key must be 8 to 128 characters of A-Z a-z 0-9 _ . : -",
+  },
+  missing_api_key: {
+    status: 401,
+    grpc: "unauthenticated",
+    message: "The API key is missing: send Authorization: Bearer <API_KEY>.",
+  },
+  invalid_api_key: {
+    status: 401,
+    grpc: "unauthenticated",
+    message: "The API key is not valid: it is unknown, mistyped, revoked or expired.",
+  },
+  project_suspended: {
+    status: 403,
+    grpc: "permission_denied",
+    message: "The project is suspended.",
+  },
+  insufficient_scope: {
+    status: 403,
+    grpc: "permission_denied",
+    message: "This key or token may not do that.",
+  },
+  verification_not_found: {
+    status: 404,
+    grpc: "not_found",
+    message: "There is no such verification in this project and environment.",
+  },
+  route_not_found: {
+    status: 404,
+    grpc: "not_found",
+    message: "There is no such route: check the method and the path.",
+  },
+  not_found: {
+    status: 404,
+    grpc: "not_found",
+    message: "There is no such thing.",
+  },
+  idempotency_conflict: {
+    status: 409,
+    grpc: "already_exists",
+    message: "This Idempotency-Key was used with a different body: repeat that body, or use a new key.",
+  },
+  verification_not_cancellable: {
+    status: 409,
+    grpc: "failed_precondition",
+    message: "Only a pending verification can be cancelled, and this one is verified or expired.",
+  },
+  number_exists: {
+    status: 409,
+    grpc: "already_exists",
+    message: "This number is in use already: remove it first.",
+  },
+  too_many_api_keys: {
+    status: 409,
+    grpc: "failed_precondition",
+    message: "A project has at most 5 active keys in an environment: revoke one first.",
+  },
+  webhook_disabled: {
+    status: 409,
+    grpc: "failed_precondition",
+    message: "The webhook is disabled: set it anew, then send the event again.",
+  },
+  validation_failed: {
+    status: 422,
+    grpc: "invalid_argument",
+    message: "The request has invalid fields: see fields.",
+  },
+  rate_limited: {
+    status: 429,
+    grpc: "resource_exhausted",
+    message: "Too many calls at once: wait for the seconds that Retry-After says.",
+  },
+  usage_limit_exceeded: {
+    status: 429,
+    grpc: "resource_exhausted",
+    message: "The project has used up its calls for this calendar month.",
+  },
+  no_receiving_number: {
+    status: 503,
+    grpc: "unavailable",
+    message: "No receiving number has room for another verification at the moment.",
+    retryAfterSeconds: 30,
+  },
+  service_unavailable: {
+    status: 503,
+    grpc: "unavailable",
+    message: "The service cannot answer at the moment: try again, with the same Idempotency-Key.",
+    retryAfterSeconds: 1,
+  },
+  internal_error: {
+    status: 503,
+    grpc: "internal",
+    message: "The service failed to handle this call: try again, with the same Idempotency-Key.",
+    retryAfterSeconds: 5,
+  },
+} as const satisfies Record<string, FailureKind>;
+
+export type FailureCode = keyof typeof catalogue;
+
+/** What is wrong with one field of a request, in the request's own field names. */
+export interface FieldViolation {
+  readonly field: string;
+  readonly message: string;
+}
+
+/** What the IETF RateLimit fields say: `"create";q=60;w=60` and `"create";r=12;t=30`. */
+export interface RateLimitState {
+  readonly policy: string;
+  readonly state: string;
+}
+
+interface FailureDetails {
+  readonly fields?: readonly FieldViolation[];
+  readonly retryAfterSeconds?: number | undefined;
+  readonly rateLimit?: RateLimitState;
+  readonly message?: string;
+  readonly cause?: unknown;
+}
+
+/** A refusal the caller is told about. Anything else that is thrown is a fault of ours. */
+export class Failure extends Error {
+  readonly code: FailureCode;
+  readonly fields: readonly FieldViolation[];
+  readonly retryAfterSeconds: number | undefined;
+
+  /** With rate_limited, the allowance that ran out. */
+  readonly rateLimit: RateLimitState | undefined;
+
+  constructor(code: FailureCode, details: FailureDetails = {}) {
+    const kind: FailureKind = catalogue[code];
+    super(details.message ?? kind.message, { cause: details.cause });
+    this.name = "Failure";
+    this.code = code;
+    this.fields = details.fields ?? [];
+    this.rateLimit = details.rateLimit;
+    this.retryAfterSeconds = details.retryAfterSeconds ?? kind.retryAfterSeconds;
+  }
+
+  get status(): FailureKind["status"] {
+    return catalogue[this.code].status;
+  }
+
+  get grpc(): FailureKind["grpc"] {
+    return catalogue[this.code].grpc;
+  }
+}
+
+/** The failure a caller is told for anything that was thrown. */
+export function asFailure(thrown: unknown): Failure {
+  return thrown instanceof Failure ? thrown : new Failure("internal_error", { cause: thrown });
+}

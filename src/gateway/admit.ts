@@ -1,0 +1,92 @@
+/** Admission at this face: who calls, whether the call may be made, and what is charged where it fails. */
+
+import type { FastifyReply, FastifyRequest, onRequestHookHandler } from "fastify";
+import type { Admission, RateLimitBucket } from "../admission/admission.ts";
+import type { Call } from "../core/call.ts";
+import type { Caller } from "../core/project.ts";
+import { asFailure, Failure, type FieldViolation } from "../failures.ts";
+import { refuse, setRateLimit } from "./refusal.ts";
+
+declare module "fastify" {
+  interface FastifyRequest {
+    /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
+    call: Call | undefined;
+    /** What it was refused with. */
+    failureCode: string | undefined;
+  }
+}
+
+const noViolations: readonly FieldViolation[] = [];
+
+/** A hook that lets merchants' calls through. */
+export function admitting(admission: Admission, bucket: RateLimitBucket): onRequestHookHandler {
+  return (request, reply, done) => {
+    const refused = (thrown: unknown) => done(asFailure(thrown));
+    identify(admission, request, refused, (caller) => {
+      if (caller.kind === "service") refused(new Failure("insufficient_scope"));
+      else takeAllowance(admission, bucket, caller, reply, refused, () => done());
+    });
+  };
+}
+
+/**
+ * Answers what no route is there for. That needs no key; a merchant's key that is presented makes it a call
+ * like any other, and a wrong one counts as a failed authentication.
+ */
+export function answerUnknownRoute(
+  admission: Admission,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  fail: (failure: Failure, request: FastifyRequest, reply: FastifyReply) => void,
+): void {
+  const unknown = () => fail(new Failure("route_not_found"), request, reply);
+  if (request.headers.authorization === undefined) {
+    unknown();
+    return;
+  }
+  const unidentified = (thrown: unknown) => {
+    const failure = asFailure(thrown);
+    if (failure.code === "project_suspended") refuse(reply, failure);
+    else unknown();
+  };
+  identify(admission, request, unidentified, (caller) => {
+    if (caller.kind === "service") unknown();
+    else {
+      const refused = (thrown: unknown) => fail(asFailure(thrown), request, reply);
+      takeAllowance(admission, "read", caller, reply, refused, unknown);
+    }
+  });
+}
+
+function identify(
+  admission: Admission,
+  request: FastifyRequest,
+  refused: (thrown: unknown) => void,
+  identified: (caller: Caller) => void,
+): void {
+  let caller: Caller | Promise<Caller>;
+  try {
+    caller = admission.authenticate(request.headers.authorization, request.ip ?? "");
+  } catch (thrown) {
+    refused(thrown);
+    return;
+  }
+  if (caller instanceof Promise) caller.then(identified, refused);
+  else identified(caller);
+}
+
+function takeAllowance(
+  admission: Admission,
+  bucket: RateLimitBucket,
+  caller: Caller,
+  reply: FastifyReply,
+  refused: (thrown: unknown) => void,
+  admitted: () => void,
+): void {
+  admission.takeAllowance(caller, bucket).then((rateLimit) => {
+    const { request } = reply;
+    if (rateLimit !== undefined) setRateLimit(reply, rateLimit);
+    request.call = { requestId: request.id, caller, usage: undefined, violations: noViolations };
+    admitted();
+  }, refused);
+}

@@ -1,0 +1,94 @@
+/** What a merchant sends to create a verification, read as the core's message. */
+
+import { create } from "@bufbuild/protobuf";
+import type { FastifyRequest } from "fastify";
+import type { FieldViolation } from "../failures.ts";
+import type { CreateVerificationRequest } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  CreateVerificationRequestSchema,
+  VerificationMode,
+} from "../gen/proto/phoneproof/v1/verification_pb.ts";
+
+/** A body that has passed `createVerificationBody`. */
+export interface CreateVerificationBody {
+  readonly mode?: "discover" | "match";
+  readonly expected_phone?: string | null;
+  readonly client_reference?: string;
+  readonly state?: string;
+  readonly parent_origin?: string | null;
+  readonly return_url?: string | null;
+}
+
+const none: readonly FieldViolation[] = [];
+
+type ValidationError = NonNullable<NonNullable<FastifyRequest["validationError"]>["validation"]>[number];
+
+/** `violations` names the fields whose values are not what the type says: they are left out. */
+export function toCreateVerificationRequest(
+  idempotencyKey: string,
+  body: CreateVerificationBody,
+  violations: readonly FieldViolation[],
+): CreateVerificationRequest {
+  const message = create(CreateVerificationRequestSchema);
+  message.idempotencyKey = idempotencyKey;
+  const sent = violations.length === 0 ? body : withoutViolations(body, violations);
+  if (sent.mode !== undefined) {
+    message.mode = sent.mode === "match" ? VerificationMode.MATCH : VerificationMode.DISCOVER;
+  }
+  if (sent.client_reference !== undefined) message.clientReference = sent.client_reference;
+  if (sent.state !== undefined) message.state = sent.state;
+  // An explicit null is the default, as absence is.
+  if (typeof sent.expected_phone === "string") message.expectedPhone = sent.expected_phone;
+  if (typeof sent.parent_origin === "string") message.parentOrigin = sent.parent_origin;
+  if (typeof sent.return_url === "string") message.returnUrl = sent.return_url;
+  return message;
+}
+
+/** What the schema found, in the body's own field names. */
+export function toViolations(errors: readonly ValidationError[] | undefined): readonly FieldViolation[] {
+  if (errors === undefined) return none;
+  return oneForEachField(errors.map((error) => ({ field: fieldOf(error), message: messageOf(error) })));
+}
+
+/** A field can break two rules at once; it is told about the first. */
+export function oneForEachField(violations: readonly FieldViolation[]): FieldViolation[] {
+  const first = new Map<string, FieldViolation>();
+  for (const violation of violations) {
+    if (!first.has(violation.field)) first.set(violation.field, violation);
+  }
+  return [...first.values()];
+}
+
+function withoutViolations(
+  body: CreateVerificationBody,
+  violations: readonly FieldViolation[],
+): CreateVerificationBody {
+  if (typeof body !== "object" || body === null || Array.isArray(body)) return {};
+  const broken = new Set(violations.map(({ field }) => field));
+  return Object.fromEntries(Object.entries(body).filter(([field]) => !broken.has(field)));
+}
+
+function fieldOf(error: ValidationError): string {
+  if (error.keyword === "additionalProperties") return String(error.params.additionalProperty);
+  // The schema is flat and its names need no JSON Pointer escapes.
+  return error.instancePath === "" ? "body" : error.instancePath.slice(1);
+}
+
+function messageOf(error: ValidationError): string {
+  switch (error.keyword) {
+    case "additionalProperties":
+      return "is not a field of this request";
+    case "enum":
+      return `must be one of ${[error.params.allowedValues].flat().join(", ")}`;
+    case "maxLength":
+      return `must be at most ${error.params.limit} characters`;
+    case "type":
+      return `must be ${[error.params.type].flat().map(withArticle).join(" or ")}`;
+    default:
+      return "is not valid";
+  }
+}
+
+function withArticle(type: unknown): string {
+  return type === "null" ? "null" : type === "object" ? "a JSON object" : `a ${type}`;
+}

@@ -1,0 +1,172 @@
+/**
+ * The merchants' face: the v1 contract over HTTP/1.1.
+ *
+ * Admission belongs to the contract's own scope and to what no route is there for; other routes registered
+ * on the same instance meet neither it nor any body parser.
+ */
+
+import Fastify, {
+  type FastifyError,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+} from "fastify";
+import type { Logger } from "pino";
+import type { Admission } from "../admission/admission.ts";
+import { newRequestId } from "../core/ids.ts";
+import type { VerificationService } from "../core/service.ts";
+import { asFailure, Failure, type FailureCode } from "../failures.ts";
+import { answerUnknownRoute } from "./admit.ts";
+import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
+import { refuse } from "./refusal.ts";
+import { logFault, logRequest } from "./request-log.ts";
+import { verificationRoutes } from "./verification-routes.ts";
+
+export interface GatewayParts {
+  readonly verifications: VerificationService;
+  readonly admission: Admission;
+  readonly log: Logger;
+  /** IP addresses and CIDR ranges whose X-Forwarded-For is believed. */
+  readonly trustedProxies: readonly string[];
+}
+
+/** Does not listen yet. */
+export function createGateway({
+  verifications,
+  admission,
+  log,
+  trustedProxies,
+}: GatewayParts): FastifyInstance {
+  let isClosing = false;
+
+  const begin = (request: FastifyRequest, reply: FastifyReply): void => {
+    reply.header("x-request-id", request.id);
+    trackNewest(reply);
+    const startedAt = performance.now();
+    reply.raw.on("close", () => {
+      untrack(reply);
+      logRequest(log, request, reply, startedAt);
+      // Node closes those that are idle when it is told to stop, not those that become so afterwards.
+      if (isClosing) gateway.server.closeIdleConnections();
+    });
+  };
+
+  const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply): void => {
+    const { call } = request;
+    if (failure.code === "internal_error") logFault(log, request, failure);
+    // A client that went away before its request was whole gets no answer, and is not charged for one.
+    if (call === undefined || isGone(request)) {
+      refuse(reply, failure);
+      return;
+    }
+    admission.settle(call, failure).then(
+      (settled) => refuse(reply, settled),
+      (thrown) => {
+        const unsettled = asFailure(thrown);
+        if (unsettled.code === "internal_error") logFault(log, request, unsettled);
+        refuse(reply, unsettled);
+      },
+    );
+  };
+
+  const gateway = Fastify({
+    serverFactory: (listener) => createHttpServer(log, listener),
+    // Fastify's own lines hold URLs; the gateway writes its own, one a request.
+    logger: false,
+    genReqId: newRequestId,
+    bodyLimit: bodyLimitBytes,
+    // Requests on connections that are still open when the service stops are answered as ever.
+    return503OnClosing: false,
+    clientErrorHandler: () => undefined,
+    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
+    exposeHeadRoutes: false,
+    onProtoPoisoning: "ignore",
+    onConstructorPoisoning: "ignore",
+    routerOptions: { maxParamLength: maxHeaderBytes },
+    ajv: {
+      customOptions: {
+        removeAdditional: false,
+        coerceTypes: false,
+        useDefaults: false,
+        allErrors: true,
+        allowUnionTypes: true,
+      },
+    },
+    frameworkErrors: (error, unrouted, unroutedReply) => {
+      const request = unrouted as FastifyRequest;
+      const reply = unroutedReply as FastifyReply;
+      begin(request, reply);
+      fail(toFailure(error, request), request, reply);
+    },
+  });
+
+  gateway.removeAllContentTypeParsers();
+  gateway.decorateRequest("call", undefined);
+  gateway.decorateRequest("failureCode", undefined);
+
+  gateway.addHook("preClose", (done) => {
+    isClosing = true;
+    done();
+  });
+
+  gateway.addHook("onRequest", (request, reply, done) => {
+    begin(request, reply);
+    if (isWellFormed(request)) done();
+    else done(new Failure("malformed_request"));
+  });
+
+  gateway.setErrorHandler<FastifyError>((error, request, reply) => {
+    keepConnection(request, reply);
+    // Fastify looks at content types before it comes to the not-found handler.
+    const isFastifys = error.code?.startsWith("FST_ERR") === true;
+    if (request.is404 && isFastifys) answerUnknownRoute(admission, request, reply, fail);
+    else fail(toFailure(error, request), request, reply);
+  });
+
+  gateway.setNotFoundHandler((request, reply) => {
+    answerUnknownRoute(admission, request, reply, fail);
+  });
+
+  gateway.register(verificationRoutes(verifications, admission));
+
+  return gateway;
+}
+
+/** Versions that Node's parser lets through besides, and a Host that RFC 9112 (3.2) demands. */
+function isWellFormed({ raw }: FastifyRequest): boolean {
+  if (raw.httpVersionMajor !== 1) return false;
+  return raw.httpVersionMinor === 0 || raw.headers.host !== undefined;
+}
+
+function isGone({ raw }: FastifyRequest): boolean {
+  return raw.destroyed && !raw.complete;
+}
+
+/**
+ * Fastify closes the connection wherever a body was refused. Here that has been read, or is read and dropped
+ * by Node (for no longer than a request may take), and a close amid it could reset the connection under the
+ * answer. Where the client waits to be asked for its body, it must be closed: the body may never come.
+ */
+function keepConnection(request: FastifyRequest, reply: FastifyReply): void {
+  const { raw } = reply;
+  if (reply.getHeader("connection") !== "close" || raw.hasHeader("connection")) return;
+  if (raw.shouldKeepAlive && request.headers.expect === undefined) reply.header("connection", "keep-alive");
+}
+
+/** What Fastify refuses by itself, in the catalogue's words. */
+const fastifyRefusals: ReadonlyMap<string, FailureCode> = new Map([
+  ["FST_ERR_CTP_BODY_TOO_LARGE", "body_too_large"],
+  ["FST_ERR_CTP_INVALID_MEDIA_TYPE", "unsupported_content_type"],
+  ["FST_ERR_CTP_INVALID_CONTENT_LENGTH", "malformed_request"],
+  ["FST_ERR_BAD_URL", "malformed_request"],
+]);
+
+function toFailure(error: FastifyError | Failure, request: FastifyRequest): Failure {
+  if (error instanceof Failure) return error;
+  const refusal = fastifyRefusals.get(error.code);
+  if (refusal !== undefined) return new Failure(refusal, { cause: error });
+  // The body's stream ended with the connection. The database's connections may be reset, too: that is a fault.
+  if (error.code === "ECONNRESET" && isGone(request))
+    return new Failure("malformed_request", { cause: error });
+  return asFailure(error);
+}

@@ -1,0 +1,183 @@
+/**
+ * The HTTP/1.1 server under Fastify. Whatever Node would answer by itself, with statuses and bodies the
+ * contract does not know (408, 413, 417, 431, empty 400s, a closed connection), is answered here instead.
+ */
+
+import type { IncomingMessage, RequestListener, Server } from "node:http";
+import { createServer, ServerResponse, STATUS_CODES } from "node:http";
+import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import type { FastifyReply } from "fastify";
+import type { Logger } from "pino";
+import { newRequestId } from "../core/ids.ts";
+import { Failure } from "../failures.ts";
+import { closeGently, lingerAtClose } from "./linger.ts";
+import { presentFailure } from "./refusal.ts";
+
+export const bodyLimitBytes = 64 * 1024;
+
+/** Node's default, said because the longest path parameter follows from it. */
+export const maxHeaderBytes = 16 * 1024;
+
+interface ClientError extends Error {
+  readonly code?: string;
+  readonly rawPacket?: Buffer;
+  readonly bytesParsed?: number;
+}
+
+/** The newest request of each connection, which is the one that what cannot be parsed belongs to or follows. */
+const newestReplies = new WeakMap<Duplex, FastifyReply>();
+
+/** Connections given up. Node reports every further piece of what it could not parse. */
+const abandoned = new WeakSet<Duplex>();
+
+export function trackNewest(reply: FastifyReply): void {
+  newestReplies.set(reply.request.raw.socket, reply);
+}
+
+/** To be called when the answer has left. One that left before its request was read to its end still owns what comes in. */
+export function untrack(reply: FastifyReply): void {
+  const { socket, complete } = reply.request.raw;
+  if (complete && newestReplies.get(socket) === reply) newestReplies.delete(socket);
+}
+
+export function createHttpServer(log: Logger, listener: RequestListener): Server {
+  const server = createServer(
+    {
+      maxHeaderSize: maxHeaderBytes,
+      headersTimeout: 10_000,
+      requestTimeout: 10_000,
+      // Longer than the minute after which load balancers drop idle connections: they must be first.
+      keepAliveTimeout: 75_000,
+      connectionsCheckingInterval: 1_000,
+      // Its absence is refused by the gateway, in the contract's shape.
+      requireHostHeader: false,
+    },
+    listener,
+  );
+  // A client may close its side once it has sent its request; Node would drop the answer.
+  Object.assign(server, { httpAllowHalfOpen: true });
+  server.on("connection", (socket) => socket.on("end", () => endStream(socket)));
+  server.on("clientError", (error: ClientError, socket) => endBroken(log, error, socket));
+  server.on("connect", (request, socket) => answerConnect(server, request, socket));
+  server.on("checkContinue", (request, response) => {
+    // A body that will be refused for its size is not asked for.
+    if (!(Number(request.headers["content-length"]) > bodyLimitBytes)) response.writeContinue();
+    server.emit("request", request, response);
+  });
+  // Other expectations than 100-continue may be ignored (RFC 9110, 10.1.1).
+  server.on("checkExpectation", (request, response) => server.emit("request", request, response));
+  return server;
+}
+
+/** A client that closes its side amid a stream without an end has left, though it could still be listening. */
+function endStream(socket: Socket): void {
+  const answer = newestReplies.get(socket)?.raw;
+  if (answer?.headersSent === true && !answer.writableEnded) socket.destroy();
+}
+
+/**
+ * Gives up a connection whose input cannot be read on.
+ *
+ * Invariant: answers leave in the order of their requests, one each. What breaks while a request's body is
+ * being read is answered as that request; what follows a whole request waits until that is answered.
+ */
+function endBroken(log: Logger, error: ClientError, socket: Duplex): void {
+  if (abandoned.has(socket)) return;
+  abandoned.add(socket);
+  if (!isUnreadableRequest(error, socket)) {
+    socket.destroy();
+    return;
+  }
+  const reply = newestReplies.get(socket);
+  if (reply === undefined) {
+    refuseUnread(log, error, socket);
+  } else if (reply.request.raw.complete) {
+    afterAnswer(reply.raw, () => refuseUnread(log, error, socket));
+  } else if (reply.raw.headersSent) {
+    afterAnswer(reply.raw, () => socket.destroy());
+  } else {
+    interrupt(reply);
+  }
+}
+
+/** A reset or a failed write is not a request, nor is a connection that was opened and never used. */
+function isUnreadableRequest(error: ClientError, socket: Duplex): boolean {
+  const code = error.code ?? "";
+  const unreadable = code.startsWith("HPE_") || code === "ERR_HTTP_REQUEST_TIMEOUT";
+  return unreadable && socket.writable && (socket as Socket).bytesRead > 0;
+}
+
+function afterAnswer(response: ServerResponse, then: () => void): void {
+  if (response.writableFinished || response.destroyed) then();
+  else response.once("close", then);
+}
+
+/** Answers past Fastify, which waits for the rest of a body that will never come. */
+function interrupt(reply: FastifyReply): void {
+  const failure = new Failure("malformed_request");
+  const { request, raw } = reply;
+  request.failureCode = failure.code;
+  const body = Buffer.from(JSON.stringify(presentFailure(failure, request.id)));
+  raw.shouldKeepAlive = false;
+  lingerAtClose(request.raw.socket);
+  raw.writeHead(failure.status, {
+    "content-type": "application/json; charset=utf-8",
+    "content-length": body.length,
+    "x-request-id": request.id,
+  });
+  raw.end(body);
+}
+
+function refuseUnread(log: Logger, error: ClientError, socket: Duplex): void {
+  if (!socket.writable) {
+    socket.destroy();
+    return;
+  }
+  const failure = new Failure(namesUnknownMethod(error) ? "route_not_found" : "malformed_request");
+  const requestId = newRequestId();
+  const body = JSON.stringify(presentFailure(failure, requestId));
+  closeGently(
+    socket,
+    [
+      `HTTP/1.1 ${failure.status} ${STATUS_CODES[failure.status]}`,
+      "content-type: application/json; charset=utf-8",
+      `content-length: ${Buffer.byteLength(body)}`,
+      `x-request-id: ${requestId}`,
+      `date: ${new Date().toUTCString()}`,
+      "connection: close",
+      "",
+      body,
+    ].join("\r\n"),
+  );
+  log.info({ requestId, status: failure.status, code: failure.code }, "request");
+}
+
+/** Node's parser knows a list of methods; one that is not on it is an unknown method, not a malformed request. */
+function namesUnknownMethod({ code, rawPacket, bytesParsed }: ClientError): boolean {
+  if (code !== "HPE_INVALID_METHOD" || rawPacket === undefined || bytesParsed === undefined) return false;
+  const lineStart = rawPacket.lastIndexOf("\n", bytesParsed) + 1;
+  const lineEnd = rawPacket.indexOf("\n", lineStart);
+  if (lineEnd === -1) return false;
+  const line = rawPacket.toString("latin1", lineStart, lineEnd);
+  return /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+ \S+ HTTP\/1\.[01]\r?$/.test(line);
+}
+
+/** CONNECT is a method like any other that has no route; Node would close the connection. */
+function answerConnect(server: Server, request: IncomingMessage, socket: Duplex): void {
+  socket.on("error", () => socket.destroy());
+  const previous = newestReplies.get(socket);
+  const answer = () => {
+    if (!socket.writable) {
+      socket.destroy();
+      return;
+    }
+    const response = new ServerResponse(request);
+    response.shouldKeepAlive = false;
+    response.assignSocket(socket as Socket);
+    response.once("finish", () => closeGently(socket));
+    server.emit("request", request, response);
+  };
+  if (previous === undefined) answer();
+  else afterAnswer(previous.raw, answer);
+}

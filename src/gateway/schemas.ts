@@ -1,0 +1,122 @@
+/**
+ * The v1 contract's bodies as JSON Schema: what requests are validated against, what answers are serialised
+ * by, and what documents are made from.
+ */
+
+/** Body of a creation. Lengths are code points, as the core counts them. */
+export const createVerificationBody = {
+  type: "object",
+  additionalProperties: false,
+  properties: {
+    mode: {
+      type: "string",
+      enum: ["discover", "match"],
+      default: "discover",
+      description: "discover: which phone the user holds. match: whether the user holds expected_phone.",
+    },
+    expected_phone: {
+      type: ["string", "null"],
+      maxLength: 32,
+      default: null,
+      description: "The 010 mobile number to compare with. Required in mode match, ignored in discover.",
+    },
+    client_reference: {
+      type: "string",
+      maxLength: 160,
+      default: "",
+      description: "Your identifier of this attempt; comes back as it was sent.",
+    },
+    state: {
+      type: "string",
+      maxLength: 256,
+      default: "",
+      description: "A random value that links the result to your session; comes back as it was sent.",
+    },
+    parent_origin: {
+      type: ["string", "null"],
+      maxLength: 2048,
+      default: null,
+      description: "The origin that the window notifies. Must equal the project's.",
+    },
+    return_url: {
+      type: ["string", "null"],
+      maxLength: 2048,
+      default: null,
+      description: "Where the window returns to. Must equal the project's.",
+    },
+  },
+} as const;
+
+const timestamp = {
+  type: "string",
+  description: "UTC with milliseconds, 2026-11-21T06:41:00.123Z",
+} as const;
+
+const verificationProperties = {
+  id: { type: "string", description: "Opaque; store it with your attempt." },
+  status: { type: "string", enum: ["pending", "verified", "expired", "cancelled"] },
+  environment: { type: "string", enum: ["test", "live"] },
+  mode: { type: "string", enum: ["discover", "match"] },
+  phone: { type: ["string", "null"], description: "The verified phone, 01012345678; null until verified." },
+  carrier: {
+    type: ["string", "null"],
+    enum: ["SKT", "KT", "LGU+", null],
+    description: "The network that reported the matching SMS; null where it is not known.",
+  },
+  client_reference: { type: "string" },
+  state: { type: "string" },
+  created_at: timestamp,
+  expires_at: timestamp,
+  verified_at: { ...timestamp, type: ["string", "null"] },
+  server_time: timestamp,
+} as const;
+
+const creationProperties = {
+  ...verificationProperties,
+  verification_url: { type: "string", description: "The verification window; it carries a secret." },
+  destination: { type: "string", description: "The number to send the SMS to." },
+  sms_text: { type: "string", description: "The whole text to send." },
+} as const;
+
+/** Answer to a creation. */
+export const createdVerification = {
+  type: "object",
+  required: Object.keys(creationProperties),
+  properties: creationProperties,
+};
+
+/**
+ * Answer to a read or a cancel. The contract leaves `carrier` out of what is required; it is always sent, and
+ * said to be, since the serialiser puts what is not required last.
+ */
+export const verificationResult = {
+  type: "object",
+  required: Object.keys(verificationProperties),
+  properties: verificationProperties,
+};
+
+/** Answer to whatever failed. */
+export const apiError = {
+  type: "object",
+  required: ["error"],
+  properties: {
+    error: {
+      type: "object",
+      required: ["code", "message"],
+      properties: {
+        code: { type: "string", description: "For programs." },
+        message: { type: "string", description: "For people; it may change." },
+        request_id: { type: "string", description: "As in the header X-Request-ID." },
+        fields: {
+          type: "array",
+          description: "With 422: every violation, one entry each.",
+          items: {
+            type: "object",
+            required: ["field", "message"],
+            properties: { field: { type: "string" }, message: { type: "string" } },
+          },
+        },
+      },
+    },
+  },
+} as const;

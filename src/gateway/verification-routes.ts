@@ -1,0 +1,132 @@
+/** The three endpoints of the contract. */
+
+import { isUtf8 } from "node:buffer";
+import { create } from "@bufbuild/protobuf";
+import type { FastifyInstance, FastifyRequest, onRequestHookHandler } from "fastify";
+import type { Admission } from "../admission/admission.ts";
+import type { Call } from "../core/call.ts";
+import { checkIdempotencyKey } from "../core/idempotency-key.ts";
+import type { VerificationService } from "../core/service.ts";
+import { Failure, type FieldViolation } from "../failures.ts";
+import {
+  CancelVerificationRequestSchema,
+  GetVerificationRequestSchema,
+} from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { admitting } from "./admit.ts";
+import type { CreateVerificationBody } from "./create-request.ts";
+import { toCreateVerificationRequest, toViolations } from "./create-request.ts";
+import { presentCreatedVerification, presentVerification } from "./presenter.ts";
+import { setUsage } from "./refusal.ts";
+import { apiError, createdVerification, createVerificationBody, verificationResult } from "./schemas.ts";
+
+interface VerificationRoute {
+  Params: { verification_id: string };
+}
+
+/** A plugin to be registered in a scope of its own: its hooks and parsers are for these routes only. */
+export function verificationRoutes(verifications: VerificationService, admission: Admission) {
+  return async (scope: FastifyInstance): Promise<void> => {
+    scope.addContentTypeParser("application/json", { parseAs: "buffer" }, (_request, body, done) => {
+      done(null, parseJson(body as Buffer));
+    });
+
+    scope.post<{ Body: CreateVerificationBody }>(
+      "/v1/verifications",
+      {
+        onRequest: [admitting(admission, "create"), requireCreationHeaders],
+        attachValidation: true,
+        schema: {
+          body: createVerificationBody,
+          response: { 201: createdVerification, 200: createdVerification, "4xx": apiError, "5xx": apiError },
+        },
+      },
+      async (request, reply) => {
+        const violations = toViolations(request.validationError?.validation);
+        const call = callOf(request, violations);
+        const message = toCreateVerificationRequest(idempotencyKeyOf(request), request.body, violations);
+        const created = await verifications.createVerification(message, call);
+        setUsage(reply);
+        reply.header("idempotent-replayed", created.idempotentReplayed ? "true" : "false");
+        reply.code(created.idempotentReplayed ? 200 : 201);
+        return presentCreatedVerification(created);
+      },
+    );
+
+    scope.get<VerificationRoute>(
+      "/v1/verifications/:verification_id",
+      {
+        onRequest: admitting(admission, "read"),
+        schema: { response: { 200: verificationResult, "4xx": apiError, "5xx": apiError } },
+      },
+      async (request, reply) => {
+        const message = create(GetVerificationRequestSchema);
+        message.verificationId = verificationId(request);
+        const { verification } = await verifications.getVerification(message, callOf(request));
+        setUsage(reply);
+        return presentVerification(verification);
+      },
+    );
+
+    scope.register(async (bodyless) => {
+      bodyless.removeAllContentTypeParsers();
+      // Read to its end so that the limit holds and the connection can go on; then forgotten.
+      bodyless.addContentTypeParser("*", { parseAs: "buffer" }, (_request, _body, done) => done(null));
+
+      bodyless.post<VerificationRoute>(
+        "/v1/verifications/:verification_id/cancel",
+        {
+          onRequest: [forgetContentType, admitting(admission, "cancel")],
+          schema: { response: { 200: verificationResult, "4xx": apiError, "5xx": apiError } },
+        },
+        async (request, reply) => {
+          const message = create(CancelVerificationRequestSchema);
+          message.verificationId = verificationId(request);
+          const { verification } = await verifications.cancelVerification(message, callOf(request));
+          setUsage(reply);
+          return presentVerification(verification);
+        },
+      );
+    });
+  };
+}
+
+function callOf(request: FastifyRequest, violations: readonly FieldViolation[] = []): Call {
+  if (request.call === undefined) throw new Error("a call reached its handler without admission");
+  if (violations.length > 0) request.call = { ...request.call, violations };
+  return request.call;
+}
+
+/** `/v1/verifications/` matches with an empty id, but is no route of the contract. */
+function verificationId(request: FastifyRequest<VerificationRoute>): string {
+  const id = request.params.verification_id;
+  if (id === "") throw new Failure("route_not_found");
+  return id;
+}
+
+/** Empty where there is none. Sent twice, it arrives joined by a comma, and is no key. */
+function idempotencyKeyOf(request: FastifyRequest): string {
+  return String(request.headers["idempotency-key"] ?? "");
+}
+
+/** Before the body is read. A media type other than JSON is Fastify's to refuse. */
+const requireCreationHeaders: onRequestHookHandler = (request, _reply, done) => {
+  checkIdempotencyKey(idempotencyKeyOf(request));
+  if (request.headers["content-type"] === undefined) throw new Failure("unsupported_content_type");
+  done();
+};
+
+/** Fastify would refuse what it cannot read as a media type before any parser is asked. */
+const forgetContentType: onRequestHookHandler = (request, _reply, done) => {
+  delete request.headers["content-type"];
+  done();
+};
+
+/** Of duplicate members the last counts, and `__proto__` is a member like any other. */
+function parseJson(body: Buffer): unknown {
+  if (!isUtf8(body)) throw new Failure("invalid_json");
+  try {
+    return JSON.parse(body.toString());
+  } catch {
+    throw new Failure("invalid_json");
+  }
+}

@@ -1,0 +1,378 @@
+/** The only wiring: configuration → database → core → servers → jobs → shutdown. */
+
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import closeWithGrace from "close-with-grace";
+import type pg from "pg";
+import type { Logger } from "pino";
+import { collectDefaultMetrics, Registry } from "prom-client";
+import { readOrMakeAdminToken } from "./admin-token.ts";
+import { createAdmission } from "./admission/admission.ts";
+import { createRateLimits } from "./admission/rate-limits.ts";
+import { type Config, parseConfig, SettingError } from "./config.ts";
+import { administerApiKeys } from "./core/administration/api-keys.ts";
+import { administerDestinationNumbers } from "./core/administration/destination-numbers.ts";
+import { administerProjects } from "./core/administration/projects.ts";
+import { administerServiceTokens } from "./core/administration/service-tokens.ts";
+import { administerWebhooks } from "./core/administration/webhooks.ts";
+import { cancelVerification } from "./core/cancel-verification.ts";
+import { createVerification } from "./core/create-verification.ts";
+import { makeDemoProject } from "./core/demo-project.ts";
+import { getVerification } from "./core/get-verification.ts";
+import { encodeId } from "./core/ids.ts";
+import { listVerifications } from "./core/list-verifications.ts";
+import { takeInboundMessages } from "./core/take-inbound-messages.ts";
+import { createTransitionHub } from "./core/transition-hub.ts";
+import { watchVerification } from "./core/watch-verification.ts";
+import { createGateway } from "./gateway/gateway.ts";
+import { type Deliveries, deliverInTime } from "./jobs/deliveries.ts";
+import { expireInTime } from "./jobs/expiry.ts";
+import { keepRetention } from "./jobs/retention.ts";
+import { createLog } from "./log.ts";
+import { createOpsServer } from "./ops/ops-server.ts";
+import { createRpcServer } from "./rpc/server.ts";
+import { createVerificationService } from "./rpc/verification-service.ts";
+import { createAdminister } from "./storage/administration/announcement.ts";
+import { createApiKeyStore } from "./storage/administration/api-keys.ts";
+import { createDestinationNumberStore } from "./storage/administration/destination-numbers.ts";
+import { createProjectStore } from "./storage/administration/projects.ts";
+import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
+import { createWebhookStore } from "./storage/administration/webhooks.ts";
+import { createCodeOccupancy } from "./storage/code-occupancy.ts";
+import { openDatabase } from "./storage/database.ts";
+import { createDirectory } from "./storage/directory.ts";
+import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
+import { createExpireDue } from "./storage/expiry.ts";
+import { createInboundMessages } from "./storage/inbound-messages.ts";
+import { applyMigrations } from "./storage/migrations.ts";
+import { createNotices } from "./storage/notices.ts";
+import { createRetentionTasks } from "./storage/retention.ts";
+import { createUsageLedger } from "./storage/usage.ts";
+import { createVerifications } from "./storage/verifications.ts";
+import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
+import { createMakeAttempt } from "./webhooks/attempt.ts";
+import { createEndpoints } from "./webhooks/delivery.ts";
+import { createSendSample } from "./webhooks/sample.ts";
+import { type Addresses, welcome } from "./welcome.ts";
+
+export interface RunningService {
+  readonly addresses: Addresses;
+  close(): Promise<void>;
+}
+
+/** A database that takes longer to say a word is not there for callers either. */
+const readinessPatienceMs = 2_000;
+
+const migrations = path.join(import.meta.dirname, "../prisma/migrations");
+
+/** Things to be ended, the latest first. */
+class Closers {
+  readonly #closers: (() => Promise<void>)[] = [];
+
+  add(close: () => Promise<void>): void {
+    this.#closers.push(close);
+  }
+
+  async close(log: Logger): Promise<void> {
+    for (const close of this.#closers.splice(0).reverse()) {
+      try {
+        await close();
+      } catch (error) {
+        log.error({ err: error }, "something did not end cleanly");
+      }
+    }
+  }
+}
+
+/** Starts everything this process is to do. What was begun is ended again where a later step fails. */
+export async function startService(config: Config, log: Logger): Promise<RunningService> {
+  const closers = new Closers();
+  try {
+    return await start(config, log, closers);
+  } catch (error) {
+    await closers.close(log);
+    throw error;
+  }
+}
+
+async function start(config: Config, log: Logger, closers: Closers): Promise<RunningService> {
+  const connection = await connectionOf(config, closers);
+  await reach(config, () => applyMigrations(connection, { folder: migrations }));
+
+  const database = openDatabase(connection, {
+    poolSize: config.databasePoolSize,
+    onError: (error) => log.warn({ err: error }, "an idle database connection was lost"),
+  });
+  closers.add(() => database.close());
+
+  const directory = createDirectory(database);
+  const transitions = createTransitionHub();
+  let deliveries: Deliveries | undefined;
+  const notices = createNotices(connection, {
+    onTransition: ({ verificationId }) => {
+      transitions.announce(verificationId);
+      deliveries?.wake();
+    },
+    onDirectoryChange: () => directory.forget(),
+    onGap: () => {
+      directory.forget();
+      transitions.announceGap();
+      deliveries?.wake();
+    },
+    onError: (error) => log.warn({ err: error }, "the connection for notices was lost"),
+  });
+  await notices.start();
+  closers.add(() => notices.stop());
+
+  const endpoints = createEndpoints({ allowPrivate: config.webhookAllowPrivate });
+  closers.add(() => endpoints.close());
+
+  const administer = createAdminister(database, directory);
+  const administration = {
+    projects: administerProjects({ projects: createProjectStore(database, administer) }),
+    apiKeys: administerApiKeys({ apiKeys: createApiKeyStore(database, administer) }),
+    destinationNumbers: administerDestinationNumbers({
+      destinationNumbers: createDestinationNumberStore(database, administer),
+    }),
+    serviceTokens: administerServiceTokens({ serviceTokens: createServiceTokenStore(database, administer) }),
+    webhooks: administerWebhooks({
+      webhooks: createWebhookStore(database, administer),
+      refusalOf: endpoints.refusalOf,
+      sendSample: createSendSample(endpoints),
+    }),
+  };
+
+  let serving = !config.roles.api;
+  const isReady = async () =>
+    serving &&
+    Promise.race([
+      database.pool.query("SELECT 1").then(
+        () => true,
+        () => false,
+      ),
+      delay(readinessPatienceMs, false, { ref: false }),
+    ]);
+  const metrics = new Registry();
+  collectDefaultMetrics({ register: metrics });
+  const ops = createOpsServer({ isReady, metrics });
+  closers.add(async () => ops.close());
+  await listening("OPS", config.opsHost, config.opsPort, () =>
+    ops.listen({ host: config.opsHost, port: config.opsPort }),
+  );
+  const addresses = { http: "", grpc: "", ops: addressOf(config.opsHost, ops.server.address()) };
+  if (config.roles.worker) {
+    const expiry = expireInTime({
+      expireDue: createExpireDue(database),
+      onError: (error) => log.warn({ err: error }, "what has expired could not be moved"),
+    });
+    expiry.start();
+    closers.add(() => expiry.stop());
+    const retention = keepRetention({
+      tasks: createRetentionTasks(database, config.retention),
+      onError: (error, task) => log.warn({ err: error, task }, "what has had its time could not be deleted"),
+    });
+    retention.start();
+    closers.add(() => retention.stop());
+    const { claim, record } = createWebhookDeliveries(database, {
+      onDisabled: (webhookId, reason) =>
+        log.warn({ webhookId: encodeId("whk_", webhookId), reason }, "a webhook was disabled"),
+    });
+    const delivering = deliverInTime({
+      claim,
+      attempt: createMakeAttempt(endpoints),
+      record,
+      onError: (error) => log.warn({ err: error }, "webhooks could not be claimed or their results recorded"),
+    });
+    deliveries = delivering;
+    delivering.start();
+    closers.add(() => delivering.stop());
+  }
+  if (!config.roles.api) return { addresses, close: () => closers.close(log) };
+
+  const usage = createUsageLedger(database);
+  const admission = createAdmission({
+    directory,
+    rateLimits: createRateLimits(),
+    chargeUsage: usage.charge,
+    adminTokens: await adminTokensOf(config, log),
+  });
+  const occupancy = createCodeOccupancy(database);
+  await occupancy.refresh();
+  occupancy.start((error) => log.warn({ err: error }, "the codes in use could not be counted"));
+  closers.add(async () => occupancy.stop());
+
+  const verifications = createVerifications(database);
+  const publicBase = { url: config.publicBaseUrl ?? `http://localhost:${config.httpPort}` };
+  const service = createVerificationService({
+    createVerification: createVerification({ verifications, directory, occupancy, publicBase }),
+    getVerification: getVerification({ verifications }),
+    cancelVerification: cancelVerification({ verifications }),
+    listVerifications: listVerifications({ verifications, chargeUsage: usage.charge }),
+    watchVerification: watchVerification({ verifications, transitions }),
+  });
+  const takeMessages = takeInboundMessages({
+    directory,
+    judgeMessage: createInboundMessages(database, {
+      onFault: (error) => log.error({ err: error }, "an inbound message could not be judged"),
+    }),
+  });
+
+  const rpc = createRpcServer({
+    verifications: service,
+    takeMessages,
+    administration,
+    admission,
+    readiness: { isReady },
+    log,
+    tls: config.grpcTls,
+  });
+  const gateway = createGateway({
+    verifications: service,
+    admission,
+    log,
+    trustedProxies: config.trustedProxies,
+  });
+  closers.add(async () => {
+    const cut = setTimeout(() => gateway.server.closeAllConnections(), closeGraceMs);
+    await Promise.all([gateway.close(), rpc.close()]);
+    clearTimeout(cut);
+  });
+  addresses.grpc = await listening("GRPC", config.grpcHost, config.grpcPort, () =>
+    rpc.listen(config.grpcHost, config.grpcPort),
+  );
+  await listening("", config.httpHost, config.httpPort, () =>
+    gateway.listen({ host: config.httpHost, port: config.httpPort }),
+  );
+  const httpAddress = gateway.server.address();
+  const httpPort = typeof httpAddress === "object" && httpAddress ? httpAddress.port : config.httpPort;
+  addresses.http = `http://localhost:${httpPort}`;
+  publicBase.url = config.publicBaseUrl ?? addresses.http;
+
+  const keys = config.databaseUrl === null ? await makeDemoProject(administration) : {};
+  serving = true;
+  if (config.databaseUrl === null) {
+    const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };
+    process.stdout.write(welcome(addresses, { testKey: keys.test, dataDir: config.dataDir, defaults }));
+  } else {
+    log.info(addresses, "phoneproof is running");
+  }
+  closers.add(async () => {
+    serving = false;
+  });
+  return { addresses, close: () => closers.close(log) };
+}
+
+async function connectionOf(config: Config, closers: Closers): Promise<pg.ClientConfig> {
+  if (config.databaseUrl !== null) return { connectionString: config.databaseUrl };
+  const postgres = await startEmbeddedPostgres({ dataDir: config.dataDir }).catch((error: Error) => {
+    throw new SettingError(oneLine(error.message));
+  });
+  closers.add(() => postgres.stop());
+  void postgres.exited.then(() => {
+    // Ends the process as any unexpected error does: cleanly, and not with 0.
+    setImmediate(() => {
+      throw new Error("the embedded Postgres has died and does not start again");
+    });
+  });
+  return postgres.connection;
+}
+
+/** A database that cannot be used is a wrong setting; its address is told, its password never. */
+async function reach<T>(config: Config, use: () => Promise<T>): Promise<T> {
+  try {
+    return await use();
+  } catch (error) {
+    if (config.databaseUrl === null) throw error;
+    const { hostname, port, pathname } = new URL(config.databaseUrl);
+    const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
+    const { message } = causeOf(error);
+    throw new SettingError(`DATABASE_URL: the database at ${at} cannot be used: ${oneLine(message)}`);
+  }
+}
+
+/** Node wraps what happened at each address of a name. */
+function causeOf(error: unknown): Error {
+  if (error instanceof AggregateError && error.errors[0] instanceof Error) return error.errors[0];
+  return error instanceof Error ? error : new Error(String(error));
+}
+
+const oneLine = (text: string) => text.replace(/\s+/g, " ").trim();
+
+async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
+  const tokens = config.adminToken === null ? [] : [config.adminToken];
+  if (config.databaseUrl !== null && config.adminToken === null) {
+    log.warn("PHONEPROOF_ADMIN_TOKEN is not set: only service tokens of scope admin can administer");
+  }
+  if (config.databaseUrl === null) tokens.push(await readOrMakeAdminToken(config.dataDir));
+  return tokens;
+}
+
+async function listening<T>(name: string, host: string, port: number, listen: () => Promise<T>): Promise<T> {
+  const setting = (kind: string) => (name === "" ? kind : `${name}_${kind}`);
+  try {
+    return await listen();
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EADDRINUSE") {
+      throw new SettingError(`${setting("PORT")}: port ${port} on ${host} is in use by another program`);
+    }
+    if (code === "EACCES") {
+      throw new SettingError(`${setting("PORT")}: this user may not listen on port ${port} of ${host}`);
+    }
+    if (code === "EADDRNOTAVAIL" || code === "ENOTFOUND" || code === "EAI_AGAIN" || code === "EINVAL") {
+      throw new SettingError(`${setting("HOST")}: ${host} is not an address of this machine`);
+    }
+    throw error;
+  }
+}
+
+function addressOf(host: string, address: ReturnType<import("node:net").Server["address"]>): string {
+  return typeof address === "object" && address ? `${host}:${address.port}` : host;
+}
+
+/** What is left of merchants' calls after this long is cut. */
+const closeGraceMs = 5_000;
+
+/** How long a clean end may take before it is forced: the outer surface promises 15 s. */
+const closeTimeoutMs = 14_000;
+
+const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+
+async function main(): Promise<void> {
+  let log: Logger;
+  let config: Config;
+  try {
+    config = parseConfig(process.env);
+    log = createLog(config.logLevel);
+  } catch (error) {
+    return fail(error);
+  }
+  let service: Promise<RunningService> | undefined;
+  const grace = closeWithGrace(
+    { delay: closeTimeoutMs, logger: false, skip: [...signals] },
+    async ({ err }) => {
+      if (err) log.fatal({ err }, "the process ends because of an unexpected error");
+      await (await service?.catch(() => undefined))?.close();
+    },
+  );
+  // A terminal's Ctrl-C reaches the process twice, once by way of npm, and an impatient person sends it again:
+  // the second must not end the process before its Postgres.
+  let closing = false;
+  for (const signal of signals) {
+    process.on(signal, () => {
+      if (!closing) void grace.close();
+      closing = true;
+    });
+  }
+  service = startService(config, log);
+  await service.catch(fail);
+}
+
+/** One line without a stack for what the person who started it can mend. */
+function fail(error: unknown): never {
+  const text = error instanceof SettingError ? error.message : oneLine(causeOf(error).message);
+  process.stderr.write(`phoneproof cannot start: ${text}\n`);
+  process.exit(1);
+}
+
+if (import.meta.main) await main();

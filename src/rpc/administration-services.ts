@@ -1,0 +1,234 @@
+import { create } from "@bufbuild/protobuf";
+import { type Duration, timestampFromDate } from "@bufbuild/protobuf/wkt";
+import type { ConnectRouter } from "@connectrpc/connect";
+import type { ApiKey, ApiKeys } from "../core/administration/api-keys.ts";
+import type { DestinationNumbers } from "../core/administration/destination-numbers.ts";
+import type { ProjectChanges, Projects } from "../core/administration/projects.ts";
+import type { ServiceToken, ServiceTokens } from "../core/administration/service-tokens.ts";
+import type { Webhooks } from "../core/administration/webhooks.ts";
+import type { DestinationNumber } from "../core/directory.ts";
+import { encodeId } from "../core/ids.ts";
+import type {
+  CodeFormat as CodeFormatName,
+  Project,
+  ServiceTokenScope as ScopeName,
+} from "../core/project.ts";
+import { defaultSmsTemplate } from "../core/sms-text.ts";
+import { ApiKeySchema, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
+import {
+  DestinationNumberSchema,
+  DestinationNumberService,
+} from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import {
+  CodeFormat,
+  type CreateProjectRequest,
+  ProjectSchema,
+  ProjectService,
+  type UpdateProjectRequest,
+} from "../gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  ServiceTokenSchema,
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../gen/proto/phoneproof/v1/service_token_pb.ts";
+import { asAdmin } from "./as-admin.ts";
+import { environmentMessage, environmentOf, known } from "./messages.ts";
+import { webhookRoutes } from "./webhook-service.ts";
+
+export interface Administration {
+  readonly projects: Projects;
+  readonly apiKeys: ApiKeys;
+  readonly destinationNumbers: DestinationNumbers;
+  readonly serviceTokens: ServiceTokens;
+  readonly webhooks: Webhooks;
+}
+
+const codeFormats: Record<CodeFormatName, CodeFormat> = {
+  numeric: CodeFormat.NUMERIC,
+  alphanumeric: CodeFormat.ALPHANUMERIC,
+};
+const scopes: Record<ScopeName, ServiceTokenScope> = {
+  read: ServiceTokenScope.READ,
+  write: ServiceTokenScope.WRITE,
+  ingest: ServiceTokenScope.INGEST,
+  admin: ServiceTokenScope.ADMIN,
+};
+
+/** Serves what an admin token may do. */
+export function administrationRoutes(router: ConnectRouter, administration: Administration): void {
+  const { projects, apiKeys, destinationNumbers, serviceTokens, webhooks } = administration;
+
+  router.service(ProjectService, {
+    createProject: asAdmin(async (request) => ({
+      project: projectMessage(await projects.create(createdSettings(request))),
+    })),
+    getProject: asAdmin(async ({ projectId }) => ({
+      project: projectMessage(await projects.get(projectId)),
+    })),
+    listProjects: asAdmin(async () => ({ projects: (await projects.list()).map(projectMessage) })),
+    updateProject: asAdmin(async (request) => ({
+      project: projectMessage(await projects.update(request.projectId, changedSettings(request))),
+    })),
+    suspendProject: asAdmin(async ({ projectId }) => ({
+      project: projectMessage(await projects.suspend(projectId)),
+    })),
+    resumeProject: asAdmin(async ({ projectId }) => ({
+      project: projectMessage(await projects.resume(projectId)),
+    })),
+  });
+
+  router.service(ApiKeyService, {
+    createApiKey: asAdmin(async ({ projectId, environment, name, expiresIn }) => {
+      const { apiKey, secret } = await apiKeys.create({
+        projectId,
+        environment: environmentOf(environment),
+        name,
+        expiresInSeconds: secondsOf(expiresIn),
+      });
+      return { apiKey: apiKeyMessage(apiKey), secret };
+    }),
+    listApiKeys: asAdmin(async ({ projectId }) => ({
+      apiKeys: (await apiKeys.list(projectId)).map(apiKeyMessage),
+    })),
+    rotateApiKey: asAdmin(async ({ apiKeyId, overlap }) => {
+      const { apiKey, secret, replaced } = await apiKeys.rotate(apiKeyId, secondsOf(overlap));
+      return { apiKey: apiKeyMessage(apiKey), secret, replaced: apiKeyMessage(replaced) };
+    }),
+    revokeApiKey: asAdmin(async ({ apiKeyId }) => ({
+      apiKey: apiKeyMessage(await apiKeys.revoke(apiKeyId)),
+    })),
+  });
+
+  router.service(DestinationNumberService, {
+    addDestinationNumber: asAdmin(async ({ number, environment, projectId }) => ({
+      destinationNumber: numberMessage(
+        await destinationNumbers.add(number, environmentOf(environment), projectId),
+      ),
+    })),
+    listDestinationNumbers: asAdmin(async ({ projectId, environment }) => ({
+      destinationNumbers: (await destinationNumbers.list(projectId, environmentOf(environment))).map(
+        numberMessage,
+      ),
+    })),
+    removeDestinationNumber: asAdmin(async ({ number }) => ({
+      destinationNumber: numberMessage(await destinationNumbers.remove(number)),
+    })),
+  });
+
+  router.service(ServiceTokenService, {
+    createServiceToken: asAdmin(async ({ scope, source, projectId, environment, numbers }) => {
+      const { serviceToken, secret } = await serviceTokens.create({
+        scope: scope === ServiceTokenScope.UNSPECIFIED ? null : known("scope", scopes, scope),
+        source,
+        projectId,
+        environment: environmentOf(environment),
+        numbers,
+      });
+      return { serviceToken: tokenMessage(serviceToken), secret };
+    }),
+    listServiceTokens: asAdmin(async () => ({
+      serviceTokens: (await serviceTokens.list()).map(tokenMessage),
+    })),
+    revokeServiceToken: asAdmin(async ({ serviceTokenId }) => ({
+      serviceToken: tokenMessage(await serviceTokens.revoke(serviceTokenId)),
+    })),
+  });
+
+  webhookRoutes(router, webhooks);
+}
+
+function createdSettings(request: CreateProjectRequest): ProjectChanges {
+  return {
+    ...settingsOf(request),
+    name: request.name,
+    smsTemplate: request.smsTemplate,
+    parentOrigin: request.parentOrigin,
+    returnUrl: request.returnUrl,
+    usageLimit: numberOf(request.usageLimit),
+  };
+}
+
+/** In an update the empty string and -1 say "none", since absence says "as it is". */
+function changedSettings(request: UpdateProjectRequest): ProjectChanges {
+  const usageLimit = numberOf(request.usageLimit);
+  return {
+    ...settingsOf(request),
+    name: request.name,
+    smsTemplate: emptyToNull(request.smsTemplate),
+    parentOrigin: emptyToNull(request.parentOrigin),
+    returnUrl: emptyToNull(request.returnUrl),
+    usageLimit: usageLimit === -1 ? null : usageLimit,
+  };
+}
+
+function settingsOf(request: CreateProjectRequest | UpdateProjectRequest): ProjectChanges {
+  const { codeFormat, codeLength, validitySeconds, rateLimitPerMinute } = request;
+  return {
+    codeFormat:
+      codeFormat === CodeFormat.UNSPECIFIED ? undefined : known("code_format", codeFormats, codeFormat),
+    codeLength,
+    validitySeconds,
+    rateLimitPerMinute,
+  };
+}
+
+const emptyToNull = (text: string | undefined) => (text === "" ? null : text);
+const numberOf = (whole: bigint | undefined) => (whole === undefined ? undefined : Number(whole));
+
+function secondsOf(duration: Duration | undefined): number | null {
+  return duration === undefined ? null : Number(duration.seconds) + duration.nanos / 1e9;
+}
+
+function projectMessage(project: Project) {
+  const { parentOrigin, returnUrl, usageLimit } = project;
+  return create(ProjectSchema, {
+    id: encodeId("prj_", project.id),
+    name: project.name,
+    codeFormat: codeFormats[project.codeFormat],
+    codeLength: project.codeLength,
+    validitySeconds: project.validitySeconds,
+    smsTemplate: project.smsTemplate ?? defaultSmsTemplate,
+    ...(parentOrigin === null ? {} : { parentOrigin }),
+    ...(returnUrl === null ? {} : { returnUrl }),
+    ...(usageLimit === null ? {} : { usageLimit: BigInt(usageLimit) }),
+    rateLimitPerMinute: project.rateLimitPerMinute,
+    suspended: project.suspended,
+    createdAt: timestampFromDate(project.createdAt),
+  });
+}
+
+function apiKeyMessage(key: ApiKey) {
+  return create(ApiKeySchema, {
+    id: encodeId("key_", key.id),
+    projectId: encodeId("prj_", key.projectId),
+    environment: environmentMessage(key.environment),
+    name: key.name,
+    ending: key.ending,
+    createdAt: timestampFromDate(key.createdAt),
+    ...(key.expiresAt && { expiresAt: timestampFromDate(key.expiresAt) }),
+    ...(key.revokedAt && { revokedAt: timestampFromDate(key.revokedAt) }),
+  });
+}
+
+function numberMessage(number: DestinationNumber) {
+  return create(DestinationNumberSchema, {
+    number: number.number,
+    environment: environmentMessage(number.environment),
+    projectId: number.projectId === null ? "" : encodeId("prj_", number.projectId),
+    createdAt: timestampFromDate(number.createdAt),
+  });
+}
+
+function tokenMessage(token: ServiceToken) {
+  return create(ServiceTokenSchema, {
+    id: encodeId("tok_", token.id),
+    scope: scopes[token.scope],
+    source: token.source ?? "",
+    projectId: token.projectId === null ? "" : encodeId("prj_", token.projectId),
+    environment: environmentMessage(token.environment),
+    numbers: [...token.numbers],
+    ending: token.ending,
+    createdAt: timestampFromDate(token.createdAt),
+    ...(token.revokedAt && { revokedAt: timestampFromDate(token.revokedAt) }),
+  });
+}

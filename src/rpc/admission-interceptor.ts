@@ -1,0 +1,193 @@
+import { create, type DescMethod } from "@bufbuild/protobuf";
+import {
+  Code,
+  ConnectError,
+  type Interceptor,
+  type StreamResponse,
+  type UnaryResponse,
+} from "@connectrpc/connect";
+import type { Logger } from "pino";
+import type { Admission, RateLimitBucket } from "../admission/admission.ts";
+import { requireScope } from "../core/access.ts";
+import type { Call } from "../core/call.ts";
+import { encodeId, newRequestId } from "../core/ids.ts";
+import type { Caller, ServiceTokenScope } from "../core/project.ts";
+import { asFailure, type Failure, type RateLimitState } from "../failures.ts";
+import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
+import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { addressKey, callKey } from "./call-context.ts";
+
+const buckets: Readonly<Record<string, RateLimitBucket>> = {
+  [VerificationService.method.createVerification.name]: "create",
+  [VerificationService.method.cancelVerification.name]: "cancel",
+};
+
+/** What a method asks of its caller; whatever is not named here is administration. */
+function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
+  if (parent.typeName === InboundMessageService.typeName) return "ingest";
+  if (parent.typeName !== VerificationService.typeName) return "admin";
+  const writes = buckets[name] === "create" || buckets[name] === "cancel";
+  return writes ? "write" : "read";
+}
+
+const codes: Record<Failure["grpc"], Code> = {
+  invalid_argument: Code.InvalidArgument,
+  unauthenticated: Code.Unauthenticated,
+  permission_denied: Code.PermissionDenied,
+  not_found: Code.NotFound,
+  already_exists: Code.AlreadyExists,
+  aborted: Code.Aborted,
+  failed_precondition: Code.FailedPrecondition,
+  resource_exhausted: Code.ResourceExhausted,
+  unavailable: Code.Unavailable,
+  internal: Code.Internal,
+  deadline_exceeded: Code.DeadlineExceeded,
+};
+
+/**
+ * Authentication, limits, usage, error translation and the request's log line, around every service of this
+ * package: the same admission, in the same order, as the gateway's.
+ */
+export function admissionInterceptor(parts: {
+  readonly admission: Admission;
+  readonly log: Logger;
+}): Interceptor {
+  const { admission, log } = parts;
+
+  return (next) => async (request) => {
+    const startedAt = performance.now();
+    const requestId = newRequestId();
+    const method = `${request.service.typeName}/${request.method.name}`;
+    let call: Call | undefined;
+    let rateLimit: RateLimitState | undefined;
+
+    let finished = false;
+    const finish = (code: string, fault?: unknown) => {
+      if (finished) return;
+      finished = true;
+      const line = {
+        requestId,
+        method,
+        code,
+        durationMs: Math.round((performance.now() - startedAt) * 10) / 10,
+        ...callerFields(call?.caller),
+      };
+      if (fault === undefined) log.info(line, "rpc");
+      else log.error({ ...line, err: fault }, "rpc failed");
+    };
+    const refuse = async (thrown: unknown): Promise<ConnectError> => {
+      // Connect's own refusals (a malformed message, a cancelled or late call) keep their code.
+      if (thrown instanceof ConnectError) {
+        finish(Code[thrown.code] ?? "unknown");
+        return thrown;
+      }
+      const failure = call ? await admission.settle(call, asFailure(thrown)) : asFailure(thrown);
+      finish(failure.code, failure.code === "internal_error" ? (failure.cause ?? failure) : undefined);
+      return connectError(failure, requestId, call, rateLimit);
+    };
+
+    const authenticate = () =>
+      admission.authenticate(
+        request.header.get("authorization") ?? undefined,
+        request.contextValues.get(addressKey),
+      );
+
+    try {
+      const caller = await authenticate();
+      call = { requestId, caller, usage: undefined, violations: [] };
+      request.contextValues.set(callKey, call);
+      requireScope(caller, neededScope(request.method));
+      rateLimit = await admission.takeAllowance(caller, buckets[request.method.name] ?? "read");
+      const admitted = request.stream
+        ? { ...request, message: authenticated(request.message, call) }
+        : request;
+      const response = await untilAborted(next(admitted), request.signal);
+      for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
+      if (response.stream) return { ...response, message: translated(response, call) };
+      finish("ok");
+      return response;
+    } catch (thrown) {
+      throw await refuse(thrown);
+    }
+
+    /** A stream may stay open for days: each of its messages is let through as a call of its own would be. */
+    async function* authenticated<Message>(messages: AsyncIterable<Message>, open: Call) {
+      for await (const message of messages) {
+        open.caller = await authenticate();
+        yield message;
+      }
+    }
+
+    async function* translated(response: StreamResponse, charged: Call) {
+      try {
+        yield* authenticated(response.message, charged);
+        for (const [name, value] of metadataOf(requestId, charged, undefined))
+          response.trailer.set(name, value);
+        finish("ok");
+      } catch (thrown) {
+        throw await refuse(thrown);
+      } finally {
+        // The client left before the end: nothing was thrown, the stream is simply not read any further.
+        finish("canceled");
+      }
+    }
+  };
+}
+
+/** Who called, for the log: a merchant's project, or which service token. */
+function callerFields(caller: Caller | undefined) {
+  if (caller === undefined) return {};
+  if (caller.kind === "merchant") return { projectId: encodeId("prj_", caller.project.id) };
+  const { tokenId, scope, source } = caller;
+  return { tokenId: tokenId === null ? "installation" : encodeId("tok_", tokenId), scope, source };
+}
+
+/** A unary call whose deadline passes, or whose client leaves, is answered at once. */
+function untilAborted(
+  answer: Promise<UnaryResponse | StreamResponse>,
+  signal: AbortSignal,
+): Promise<UnaryResponse | StreamResponse> {
+  return new Promise((resolve, reject) => {
+    const abort = () => reject(ConnectError.from(signal.reason, Code.Canceled));
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
+    answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}
+
+/** What the gateway says in headers, under the same names. */
+function* metadataOf(
+  requestId: string,
+  call: Call | undefined,
+  rateLimit: RateLimitState | undefined,
+): Iterable<[string, string]> {
+  yield ["x-request-id", requestId];
+  if (call?.usage) {
+    yield ["x-usage-calls", String(call.usage.calls)];
+    yield ["x-usage-limit", call.usage.limit === null ? "unlimited" : String(call.usage.limit)];
+  }
+  if (rateLimit) {
+    yield ["ratelimit-policy", rateLimit.policy];
+    yield ["ratelimit", rateLimit.state];
+  }
+}
+
+function connectError(
+  failure: Failure,
+  requestId: string,
+  call: Call | undefined,
+  rateLimit: RateLimitState | undefined,
+): ConnectError {
+  const metadata = new Headers([...metadataOf(requestId, call, failure.rateLimit ?? rateLimit)]);
+  if (failure.retryAfterSeconds !== undefined) metadata.set("retry-after", String(failure.retryAfterSeconds));
+  const detail = create(ErrorDetailSchema, {
+    code: failure.code,
+    requestId,
+    fields: failure.fields.map(({ field, message }) => ({ field, message })),
+    retryAfterSeconds: failure.retryAfterSeconds ?? 0,
+  });
+  return new ConnectError(failure.message, codes[failure.grpc], metadata, [
+    { desc: ErrorDetailSchema, value: detail },
+  ]);
+}

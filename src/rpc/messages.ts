@@ -1,0 +1,142 @@
+/** How the core's values are spelled in protobuf, both ways. */
+
+import { create } from "@bufbuild/protobuf";
+import { type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
+import type { Call } from "../core/call.ts";
+import type { Carrier as CarrierName } from "../core/carrier.ts";
+import { encodeId } from "../core/ids.ts";
+import type { InboundOutcome } from "../core/inbound-judgement.ts";
+import type { Environment as EnvironmentName } from "../core/project.ts";
+import type {
+  VerificationMode as VerificationModeName,
+  VerificationStatus as VerificationStatusName,
+  Verification as VerificationValue,
+} from "../core/verification.ts";
+import { Failure } from "../failures.ts";
+import { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import {
+  Carrier,
+  Environment,
+  type Verification,
+  VerificationMode,
+  VerificationSchema,
+  VerificationStatus,
+} from "../gen/proto/phoneproof/v1/verification_pb.ts";
+
+const environments: Record<EnvironmentName, Environment> = { live: Environment.LIVE, test: Environment.TEST };
+const modes: Record<VerificationModeName, VerificationMode> = {
+  discover: VerificationMode.DISCOVER,
+  match: VerificationMode.MATCH,
+};
+const statuses: Record<VerificationStatusName, VerificationStatus> = {
+  pending: VerificationStatus.PENDING,
+  verified: VerificationStatus.VERIFIED,
+  expired: VerificationStatus.EXPIRED,
+  cancelled: VerificationStatus.CANCELLED,
+};
+const carriers: Record<CarrierName, Carrier> = {
+  SKT: Carrier.SKT,
+  KT: Carrier.KT,
+  "LGU+": Carrier.LGU_PLUS,
+};
+const outcomes: Record<InboundOutcome, InboundMessageOutcome> = {
+  verified: InboundMessageOutcome.VERIFIED,
+  no_match: InboundMessageOutcome.NO_MATCH,
+  sender_mismatch: InboundMessageOutcome.SENDER_MISMATCH,
+  late: InboundMessageOutcome.LATE,
+  not_pending: InboundMessageOutcome.NOT_PENDING,
+  ambiguous: InboundMessageOutcome.AMBIGUOUS,
+  web_sent: InboundMessageOutcome.WEB_SENT,
+  muted: InboundMessageOutcome.MUTED,
+  invalid: InboundMessageOutcome.INVALID,
+};
+
+export const environmentMessage = (environment: EnvironmentName | null) =>
+  environment === null ? Environment.UNSPECIFIED : environments[environment];
+export const outcomeMessage = (outcome: InboundOutcome) => outcomes[outcome];
+
+/** Null for unspecified. Refuses a number that this version does not know. */
+export function environmentOf(environment: Environment): EnvironmentName | null {
+  if (environment === Environment.UNSPECIFIED) return null;
+  return known("environment", environments, environment);
+}
+
+/** Where a number is not known, the call is told so with whatever else is wrong with the request. */
+export function modeOf(mode: VerificationMode, call: Call): VerificationModeName {
+  if (mode === VerificationMode.UNSPECIFIED) return "discover";
+  return nameOf(modes, mode) ?? violated("mode", call, "discover");
+}
+
+export function statusesOf(numbers: readonly VerificationStatus[], call: Call): VerificationStatusName[] {
+  return numbers.map((status) => nameOf(statuses, status) ?? violated("statuses", call, "pending"));
+}
+
+function violated<Name>(field: string, call: Call, instead: Name): Name {
+  if (!call.violations.some((violation) => violation.field === field)) {
+    call.violations = [...call.violations, unknownValue(field)];
+  }
+  return instead;
+}
+
+const unknownValue = (field: string) => ({ field, message: "is not a value this service knows" });
+
+/** The name of an enumeration's number; protobuf passes numbers it does not know through. */
+function nameOf<Name extends string>(
+  numbers: Readonly<Record<Name, number>>,
+  number: number,
+): Name | undefined {
+  for (const name in numbers) if (numbers[name] === number) return name;
+  return undefined;
+}
+
+/** The same where there is nothing else that could be wrong. */
+export function known<Name extends string>(
+  field: string,
+  numbers: Readonly<Record<Name, number>>,
+  number: number,
+): Name {
+  const name = nameOf(numbers, number);
+  if (name === undefined) throw new Failure("validation_failed", { fields: [unknownValue(field)] });
+  return name;
+}
+
+const emptyToNull = (text: string) => (text === "" ? null : text);
+
+/** What a request names of project and environment. */
+export function namedScopeOf(request: { readonly projectId: string; readonly environment: Environment }) {
+  return { projectId: emptyToNull(request.projectId), environment: environmentOf(request.environment) };
+}
+
+/** From whole milliseconds since the epoch. */
+export function timestamp(milliseconds: number): Timestamp {
+  const seconds = Math.floor(milliseconds / 1000);
+  return create(TimestampSchema, {
+    seconds: BigInt(seconds),
+    nanos: (milliseconds - seconds * 1000) * 1_000_000,
+  });
+}
+
+/** Whole milliseconds since the epoch; null where absent. */
+export function millisecondsOf(timestamp: Timestamp | undefined): number | null {
+  return timestamp === undefined
+    ? null
+    : Number(timestamp.seconds) * 1000 + Math.floor(timestamp.nanos / 1_000_000);
+}
+
+export function verificationMessage(verification: VerificationValue): Verification {
+  const message = create(VerificationSchema);
+  message.id = encodeId("vrf_", verification.id);
+  message.projectId = encodeId("prj_", verification.projectId);
+  message.status = statuses[verification.status];
+  message.environment = environments[verification.environment];
+  message.mode = modes[verification.mode];
+  if (verification.phone !== null) message.phone = verification.phone;
+  if (verification.carrier !== null) message.carrier = carriers[verification.carrier];
+  message.clientReference = verification.clientReference;
+  message.state = verification.state;
+  message.createdAt = timestamp(verification.createdAt);
+  message.expiresAt = timestamp(verification.expiresAt);
+  if (verification.verifiedAt !== null) message.verifiedAt = timestamp(verification.verifiedAt);
+  message.serverTime = timestamp(verification.serverTime);
+  return message;
+}

@@ -1,0 +1,86 @@
+import { type DescFile, type DescService, toBinary } from "@bufbuild/protobuf";
+import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
+import { Code, type ConnectRouter } from "@connectrpc/connect";
+import { ServerReflection } from "../gen/proto/grpc/reflection/v1/reflection_pb.ts";
+
+/** grpc.reflection.v1: what `buf curl` and `grpcurl` ask to know the services without having their protos. */
+export function reflectionRoutes(
+  router: ConnectRouter,
+  services: readonly DescService[],
+  otherFiles: readonly DescFile[],
+): void {
+  const files = new Map<string, DescFile>();
+  const filesBySymbol = new Map<string, DescFile>();
+  const allServices = [...services, ServerReflection];
+  for (const { file } of allServices) index(file);
+  for (const file of otherFiles) index(file);
+
+  function index(file: DescFile): void {
+    const name = `${file.name}.proto`;
+    if (files.has(name)) return;
+    files.set(name, file);
+    for (const { typeName } of [...file.messages, ...file.enums, ...file.services]) {
+      filesBySymbol.set(typeName, file);
+    }
+    for (const dependency of file.dependencies) index(dependency);
+  }
+
+  /** A method or a nested type is found by what it is part of. */
+  function fileOf(symbol: string): DescFile | undefined {
+    for (let name = symbol; name !== ""; name = name.slice(0, Math.max(0, name.lastIndexOf(".")))) {
+      const file = filesBySymbol.get(name);
+      if (file) return file;
+    }
+    return undefined;
+  }
+
+  /** A file with all it imports, which spares the client a question for each. */
+  function descriptorsOf(file: DescFile): Uint8Array[] {
+    const found = new Set<DescFile>();
+    const collect = (next: DescFile) => {
+      if (found.has(next)) return;
+      found.add(next);
+      next.dependencies.forEach(collect);
+    };
+    collect(file);
+    return [...found].map(({ proto }) => toBinary(FileDescriptorProtoSchema, proto));
+  }
+
+  router.service(ServerReflection, {
+    async *serverReflectionInfo(requests) {
+      for await (const request of requests) {
+        const answer = (file: DescFile | undefined, what: string) =>
+          file === undefined
+            ? refused(Code.NotFound, `${what} is not known here`)
+            : ({
+                case: "fileDescriptorResponse",
+                value: { fileDescriptorProto: descriptorsOf(file) },
+              } as const);
+        const { messageRequest } = request;
+        const base = { validHost: request.host, originalRequest: request };
+        switch (messageRequest.case) {
+          case "listServices": {
+            const service = allServices.map(({ typeName }) => ({ name: typeName }));
+            yield { ...base, messageResponse: { case: "listServicesResponse", value: { service } } };
+            break;
+          }
+          case "fileByFilename":
+            yield { ...base, messageResponse: answer(files.get(messageRequest.value), messageRequest.value) };
+            break;
+          case "fileContainingSymbol":
+            yield { ...base, messageResponse: answer(fileOf(messageRequest.value), messageRequest.value) };
+            break;
+          default:
+            yield {
+              ...base,
+              messageResponse: refused(Code.Unimplemented, "no message here has extensions"),
+            };
+        }
+      }
+    },
+  });
+}
+
+function refused(errorCode: Code, errorMessage: string) {
+  return { case: "errorResponse", value: { errorCode, errorMessage } } as const;
+}

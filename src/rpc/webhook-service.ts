@@ -1,0 +1,135 @@
+import { create } from "@bufbuild/protobuf";
+import { DurationSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
+import type { ConnectRouter } from "@connectrpc/connect";
+import type { Webhooks } from "../core/administration/webhooks.ts";
+import { encodeId } from "../core/ids.ts";
+import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../core/webhook.ts";
+import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  WebhookAttemptSchema,
+  WebhookDeliverySchema,
+  WebhookDeliveryState,
+  WebhookEventType,
+  WebhookSchema,
+  WebhookService,
+} from "../gen/proto/phoneproof/v1/webhook_pb.ts";
+import { asAdmin } from "./as-admin.ts";
+import { environmentMessage, environmentOf, known } from "./messages.ts";
+
+const types: Record<EventType, WebhookEventType> = {
+  "verification.verified": WebhookEventType.VERIFICATION_VERIFIED,
+  "verification.expired": WebhookEventType.VERIFICATION_EXPIRED,
+  "verification.cancelled": WebhookEventType.VERIFICATION_CANCELLED,
+};
+const states: Record<DeliveryState, WebhookDeliveryState> = {
+  pending: WebhookDeliveryState.PENDING,
+  delivered: WebhookDeliveryState.DELIVERED,
+  failed: WebhookDeliveryState.FAILED,
+  disabled: WebhookDeliveryState.DISABLED,
+};
+
+/** Serves what an admin token may do with webhooks. */
+export function webhookRoutes(router: ConnectRouter, webhooks: Webhooks): void {
+  router.service(WebhookService, {
+    setWebhook: asAdmin(async (request) => {
+      const { webhook, secret } = await webhooks.set({
+        ...referenceOf(request),
+        url: request.url,
+        events: request.events.map((type) => known("events", types, type)),
+      });
+      return { webhook: webhookMessage(webhook), secret };
+    }),
+    getWebhook: asAdmin(async (request) => ({
+      webhook: webhookMessage(await webhooks.get({ ...referenceOf(request), webhookId: request.webhookId })),
+    })),
+    rotateWebhookSecret: asAdmin(async (request) => {
+      const { webhook, secret } = await webhooks.rotateSecret(referenceOf(request));
+      return { webhook: webhookMessage(webhook), secret };
+    }),
+    removeWebhook: asAdmin(async (request) => ({
+      webhook: webhookMessage(await webhooks.remove(referenceOf(request))),
+    })),
+    disableWebhook: asAdmin(async (request) => ({
+      webhook: webhookMessage(await webhooks.disable({ ...referenceOf(request), url: request.url })),
+    })),
+    listWebhookDeliveries: asAdmin(async (request) => {
+      const { verificationId, pageSize, pageToken } = request;
+      const page = await webhooks.deliveries({
+        ...referenceOf(request),
+        verificationId,
+        pageSize,
+        pageToken,
+      });
+      return { deliveries: page.deliveries.map(deliveryMessage), nextPageToken: page.nextPageToken };
+    }),
+    resendWebhookEvent: asAdmin(async ({ eventId }) => ({
+      delivery: deliveryMessage(await webhooks.resend(eventId)),
+    })),
+    sendTestWebhook: asAdmin(async (request) => {
+      const { webhook, eventId, type, attempt } = await webhooks.test({
+        ...referenceOf(request),
+        type: request.type === WebhookEventType.UNSPECIFIED ? null : known("type", types, request.type),
+      });
+      return {
+        webhook: webhookMessage(webhook),
+        eventId,
+        type: types[type],
+        attempt: attemptMessage(attempt),
+      };
+    }),
+  });
+}
+
+function referenceOf(request: { readonly projectId: string; readonly environment: Environment }) {
+  return { projectId: request.projectId, environment: environmentOf(request.environment) };
+}
+
+function webhookMessage(webhook: Webhook) {
+  const { replacedAt, disabledAt, failingSince } = webhook;
+  return create(WebhookSchema, {
+    id: encodeId("whk_", webhook.id),
+    projectId: encodeId("prj_", webhook.projectId),
+    environment: environmentMessage(webhook.environment),
+    url: webhook.url,
+    events: webhook.events.map((type) => types[type]),
+    createdAt: timestampFromDate(webhook.createdAt),
+    ...(replacedAt && { replacedAt: timestampFromDate(replacedAt) }),
+    ...(disabledAt && { disabledAt: timestampFromDate(disabledAt) }),
+    disabledReason: webhook.disabledReason ?? "",
+    ...(failingSince && { failingSince: timestampFromDate(failingSince) }),
+  });
+}
+
+function deliveryMessage(delivery: Delivery) {
+  const { nextAttemptAt } = delivery;
+  return create(WebhookDeliverySchema, {
+    eventId: encodeId("evt_", delivery.verificationId),
+    verificationId: encodeId("vrf_", delivery.verificationId),
+    webhookId: encodeId("whk_", delivery.webhookId),
+    type: types[delivery.type],
+    occurredAt: timestampFromDate(delivery.occurredAt),
+    url: delivery.url,
+    state: states[delivery.state],
+    ...(nextAttemptAt && { nextAttemptAt: timestampFromDate(nextAttemptAt) }),
+    attempts: delivery.attempts.map(attemptMessage),
+    resends: delivery.resends,
+  });
+}
+
+function attemptMessage({ number, startedAt, durationMs, status, error, answer }: Attempt) {
+  return create(WebhookAttemptSchema, {
+    number,
+    ...(startedAt && { startedAt: timestampFromDate(startedAt) }),
+    ...(durationMs === null
+      ? {}
+      : {
+          duration: create(DurationSchema, {
+            seconds: BigInt(Math.floor(durationMs / 1000)),
+            nanos: (durationMs % 1000) * 1_000_000,
+          }),
+        }),
+    status: status ?? 0,
+    error: error ?? "",
+    answer: answer ?? "",
+  });
+}

@@ -1,0 +1,40 @@
+import { Prisma } from "../../gen/prisma/client.ts";
+import type { Database } from "../database.ts";
+import { asStorageError } from "../database.ts";
+import type { CachedDirectory } from "../directory.ts";
+import { directoryChannel } from "../notices.ts";
+
+export type Transaction = Prisma.TransactionClient;
+
+/** Carries out administrative changes so that every process knows of them. */
+export type Administer = <T>(change: (transaction: Transaction) => Promise<T>) => Promise<T>;
+
+/**
+ * A change and its announcement commit together; this process forgets at once what it believed, so that
+ * whoever made the change sees it in the next call.
+ */
+export function createAdminister(database: Database, directory: CachedDirectory): Administer {
+  return async (change) => {
+    try {
+      return await database.prisma.$transaction(async (transaction) => {
+        const result = await change(transaction);
+        await transaction.$executeRaw`SELECT pg_notify(${directoryChannel}, '')`;
+        return result;
+      });
+    } catch (error) {
+      throw asStorageError(error);
+    } finally {
+      directory.forget();
+    }
+  };
+}
+
+/** Prisma's name for a unique index that refused a row. */
+export function isUniqueViolation(error: unknown): boolean {
+  return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2002";
+}
+
+/** Prisma's name for a foreign key that refused a row. */
+export function isForeignKeyViolation(error: unknown): boolean {
+  return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2003";
+}

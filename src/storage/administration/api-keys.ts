@@ -1,0 +1,98 @@
+import type { ApiKey, ApiKeyStore, NewApiKey } from "../../core/administration/api-keys.ts";
+import { newId } from "../../core/ids.ts";
+import type { Environment } from "../../core/project.ts";
+import type { ApiKey as ApiKeyRow } from "../../gen/prisma/client.ts";
+import type { Database } from "../database.ts";
+import type { Administer, Transaction } from "./announcement.ts";
+
+export function createApiKeyStore(database: Database, administer: Administer): ApiKeyStore {
+  return {
+    add: (key, maxActive) =>
+      administer(async (transaction) => {
+        if (!(await lockProject(transaction, key.projectId))) return "no_project";
+        if ((await countActive(transaction, key.projectId, key.environment)) >= maxActive) return "too_many";
+        return insert(transaction, key);
+      }),
+
+    async list(projectId) {
+      const project = await database.prisma.project.findUnique({
+        where: { id: projectId },
+        include: { apiKeys: { orderBy: { id: "asc" } } },
+      });
+      return project?.apiKeys.map(apiKeyOf) ?? null;
+    },
+
+    replace: (id, secret, overlapSeconds, maxActive) =>
+      administer(async (transaction) => {
+        const found = await transaction.apiKey.findUnique({ where: { id } });
+        if (!found) return "no_key";
+        await lockProject(transaction, found.projectId);
+        // Counted before the old one ends, and without it where it ends at once.
+        const others = await countActive(transaction, found.projectId, found.environment);
+        const changed = await transaction.$executeRaw`
+          UPDATE api_key
+          SET expires_at = least(expires_at, date_trunc('milliseconds', now()) + make_interval(secs => ${overlapSeconds}))
+          WHERE id = ${id}::uuid AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
+        if (changed === 0) return "no_key";
+        if (others - (overlapSeconds === 0 ? 1 : 0) >= maxActive) throw new TooManyActive();
+        const added = await insert(transaction, { ...found, ...secret, expiresInSeconds: null });
+        const replaced = await transaction.apiKey.findUniqueOrThrow({ where: { id } });
+        return { added, replaced: apiKeyOf(replaced) };
+      }).catch((error: unknown) => {
+        if (error instanceof TooManyActive) return "too_many" as const;
+        throw error;
+      }),
+
+    revoke: (id) =>
+      administer(async (transaction) => {
+        await transaction.$executeRaw`
+          UPDATE api_key SET revoked_at = coalesce(revoked_at, date_trunc('milliseconds', now())) WHERE id = ${id}::uuid`;
+        const row = await transaction.apiKey.findUnique({ where: { id } });
+        return row && apiKeyOf(row);
+      }),
+
+    async activeEnvironment(id) {
+      const rows = await database.prisma.$queryRaw<{ environment: Environment }[]>`
+        SELECT environment::text FROM api_key
+        WHERE id = ${id}::uuid AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
+      return rows[0]?.environment ?? null;
+    },
+  };
+}
+
+/** Rolls the transaction back: the old key must not be shortened where no new one is made. */
+class TooManyActive extends Error {}
+
+async function lockProject(transaction: Transaction, projectId: string): Promise<boolean> {
+  const rows = await transaction.$queryRaw<unknown[]>`
+    SELECT id FROM project WHERE id = ${projectId}::uuid FOR NO KEY UPDATE`;
+  return rows.length > 0;
+}
+
+async function countActive(
+  transaction: Transaction,
+  projectId: string,
+  environment: Environment,
+): Promise<number> {
+  const rows = await transaction.$queryRaw<{ active: number }[]>`
+    SELECT count(*)::int AS active FROM api_key
+    WHERE project_id = ${projectId}::uuid AND environment = ${environment}::environment
+      AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
+  return rows[0]?.active ?? 0;
+}
+
+async function insert(transaction: Transaction, key: NewApiKey): Promise<ApiKey> {
+  const id = newId();
+  await transaction.$executeRaw`
+    INSERT INTO api_key (id, project_id, environment, name, digest, ending, expires_at)
+    VALUES (
+      ${id}::uuid, ${key.projectId}::uuid, ${key.environment}::environment, ${key.name}, ${key.digest}, ${key.ending},
+      date_trunc('milliseconds', now()) + make_interval(secs => ${key.expiresInSeconds}::float8)
+    )`;
+  return apiKeyOf(await transaction.apiKey.findUniqueOrThrow({ where: { id } }));
+}
+
+function apiKeyOf(row: ApiKeyRow): ApiKey {
+  const { digest: _, ...key } = row;
+  return key;
+}

@@ -1,0 +1,56 @@
+import type { DestinationNumberStore } from "../../core/administration/destination-numbers.ts";
+import type { DestinationNumber } from "../../core/directory.ts";
+import { newId } from "../../core/ids.ts";
+import type { DestinationNumber as DestinationNumberRow } from "../../gen/prisma/client.ts";
+import type { Database } from "../database.ts";
+import { type Administer, isForeignKeyViolation, isUniqueViolation } from "./announcement.ts";
+
+export function createDestinationNumberStore(
+  database: Database,
+  administer: Administer,
+): DestinationNumberStore {
+  return {
+    async add(number, environment, projectId) {
+      try {
+        return await administer(async (transaction) =>
+          numberOf(
+            await transaction.destinationNumber.create({
+              data: { id: newId(), number, environment, projectId },
+            }),
+          ),
+        );
+      } catch (error) {
+        if (isUniqueViolation(error)) return "in_use";
+        if (isForeignKeyViolation(error)) return "no_project";
+        throw error;
+      }
+    },
+
+    async list(projectId, environment) {
+      const rows = await database.prisma.destinationNumber.findMany({
+        where: {
+          removedAt: null,
+          ...(projectId === null ? {} : { projectId }),
+          ...(environment === null ? {} : { environment }),
+        },
+        orderBy: { id: "asc" },
+      });
+      return rows.map(numberOf);
+    },
+
+    remove: (number) =>
+      administer(async (transaction) => {
+        const row = await transaction.destinationNumber.findFirst({ where: { number, removedAt: null } });
+        if (!row) return null;
+        const removed = await transaction.$executeRaw`
+          UPDATE destination_number SET removed_at = date_trunc('milliseconds', now())
+          WHERE id = ${row.id}::uuid AND removed_at IS NULL`;
+        return removed === 0 ? null : numberOf(row);
+      }),
+  };
+}
+
+function numberOf(row: DestinationNumberRow): DestinationNumber {
+  const { number, environment, projectId, createdAt, removedAt } = row;
+  return { number, environment, projectId, createdAt, removed: removedAt !== null };
+}

@@ -1,0 +1,72 @@
+import type { ProjectSettings, ProjectStore } from "../../core/administration/projects.ts";
+import { newId } from "../../core/ids.ts";
+import type { Project } from "../../core/project.ts";
+import type { Project as ProjectRow } from "../../gen/prisma/client.ts";
+import type { Database } from "../database.ts";
+import type { Administer } from "./announcement.ts";
+
+export function createProjectStore(database: Database, administer: Administer): ProjectStore {
+  return {
+    add: (settings) =>
+      administer(async ({ project }) =>
+        projectOf(await project.create({ data: { id: newId(), ...columnsOf(settings) } })),
+      ),
+
+    async find(id) {
+      const row = await database.prisma.project.findUnique({ where: { id } });
+      return row && projectOf(row);
+    },
+
+    async list() {
+      const rows = await database.prisma.project.findMany({ orderBy: { id: "asc" } });
+      return rows.map(projectOf);
+    },
+
+    change: (id, decide) =>
+      administer(async (transaction) => {
+        await transaction.$queryRaw`SELECT id FROM project WHERE id = ${id}::uuid FOR NO KEY UPDATE`;
+        const current = await transaction.project.findUnique({ where: { id } });
+        if (!current) return null;
+        const data = columnsOf(decide(projectOf(current)));
+        // What is pending keeps its code, so messages must still be searched for codes of that length.
+        await transaction.$executeRaw`
+          INSERT INTO used_code_length (code_format, code_length)
+          VALUES (${current.codeFormat}::code_format, ${current.codeLength})
+          ON CONFLICT DO NOTHING`;
+        return projectOf(await transaction.project.update({ where: { id }, data }));
+      }),
+
+    setSuspended: (id, suspended) =>
+      administer(async (transaction) => {
+        await transaction.$executeRaw`
+          UPDATE project
+          SET suspended_at = CASE WHEN ${suspended} THEN coalesce(suspended_at, date_trunc('milliseconds', now())) END
+          WHERE id = ${id}::uuid`;
+        const row = await transaction.project.findUnique({ where: { id } });
+        return row && projectOf(row);
+      }),
+  };
+}
+
+function columnsOf(settings: ProjectSettings) {
+  return {
+    name: settings.name,
+    codeFormat: settings.codeFormat,
+    codeLength: settings.codeLength,
+    validitySeconds: settings.validitySeconds,
+    smsTemplate: settings.smsTemplate,
+    parentOrigin: settings.parentOrigin,
+    returnUrl: settings.returnUrl,
+    usageLimit: settings.usageLimit === null ? null : BigInt(settings.usageLimit),
+    rateLimitPerMinute: settings.rateLimitPerMinute,
+  };
+}
+
+function projectOf(row: ProjectRow): Project {
+  const { suspendedAt, usageLimit, ...settings } = row;
+  return {
+    ...settings,
+    usageLimit: usageLimit === null ? null : Number(usageLimit),
+    suspended: suspendedAt !== null,
+  };
+}

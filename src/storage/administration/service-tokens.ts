@@ -1,0 +1,43 @@
+import type { ServiceToken, ServiceTokenStore } from "../../core/administration/service-tokens.ts";
+import { newId } from "../../core/ids.ts";
+import type { ServiceToken as ServiceTokenRow } from "../../gen/prisma/client.ts";
+import type { Database } from "../database.ts";
+import { type Administer, isForeignKeyViolation } from "./announcement.ts";
+
+export function createServiceTokenStore(database: Database, administer: Administer): ServiceTokenStore {
+  return {
+    async add({ digest, numbers, ...token }) {
+      try {
+        return await administer(async ({ serviceToken }) =>
+          tokenOf(
+            await serviceToken.create({
+              data: { id: newId(), ...token, digest: Uint8Array.from(digest), numbers: [...numbers] },
+            }),
+          ),
+        );
+      } catch (error) {
+        if (isForeignKeyViolation(error)) return "no_project";
+        throw error;
+      }
+    },
+
+    async list() {
+      const rows = await database.prisma.serviceToken.findMany({ orderBy: { id: "asc" } });
+      return rows.map(tokenOf);
+    },
+
+    revoke: (id) =>
+      administer(async (transaction) => {
+        await transaction.$executeRaw`
+          UPDATE service_token SET revoked_at = coalesce(revoked_at, date_trunc('milliseconds', now()))
+          WHERE id = ${id}::uuid`;
+        const row = await transaction.serviceToken.findUnique({ where: { id } });
+        return row && tokenOf(row);
+      }),
+  };
+}
+
+function tokenOf(row: ServiceTokenRow): ServiceToken {
+  const { digest: _, ...token } = row;
+  return token;
+}

@@ -1,0 +1,299 @@
+import type { DeliveryFilter, WebhookPlace, WebhookStore } from "../../core/administration/webhooks.ts";
+import { newId } from "../../core/ids.ts";
+import type { Environment } from "../../core/project.ts";
+import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../../core/webhook.ts";
+import { Prisma } from "../../gen/prisma/client.ts";
+import { asStorageError, type Database } from "../database.ts";
+import type { Administer, Transaction } from "./announcement.ts";
+
+export function createWebhookStore(database: Database, administer: Administer): WebhookStore {
+  const { prisma } = database;
+
+  return {
+    set: (place, { url, events, secret }) =>
+      administer(async (transaction) => {
+        if (!(await lockProject(transaction, place))) return "no_project";
+        const [known] = await versionsOf(transaction, place, url);
+        // Set anew, the URL works again in every version of it.
+        await transaction.$executeRaw`
+          UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
+          WHERE ${of(place)} AND url = ${url} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
+        const kept = known?.secret ?? secret;
+        await replaceInForce(transaction, place);
+        const id = await insert(transaction, place, { url, events, secret: kept });
+        return { webhook: await versionWith(transaction, id), secret: kept };
+      }),
+
+    async inForce(place) {
+      const [row] = await versions(prisma, Prisma.sql`${of(place)} AND replaced_at IS NULL`);
+      return row ? { webhook: webhookOf(row), secret: row.secret, now: row.now } : null;
+    },
+
+    async find(id) {
+      const [row] = await versions(prisma, Prisma.sql`id = ${id}::uuid`);
+      return row ? webhookOf(row) : null;
+    },
+
+    rotate: (place, secret) =>
+      administer(async (transaction) => {
+        await lockProject(transaction, place);
+        const replaced = await replaceInForce(transaction, place);
+        if (!replaced) return null;
+        const { url, events } = replaced;
+        const id = await insert(transaction, place, { url, events, secret });
+        // A new secret mends nothing: what is disabled or failing stays so.
+        await transaction.$executeRaw`
+          UPDATE webhook_configuration w
+          SET disabled_at = old.disabled_at, disabled_reason = old.disabled_reason, failing_since = old.failing_since
+          FROM webhook_configuration old WHERE w.id = ${id}::uuid AND old.id = ${replaced.id}::uuid`;
+        return versionWith(transaction, id);
+      }),
+
+    remove: (place) =>
+      administer(async (transaction) => {
+        await lockProject(transaction, place);
+        const replaced = await replaceInForce(transaction, place);
+        return replaced && versionWith(transaction, replaced.id);
+      }),
+
+    disable: (place, url, reason) =>
+      administer(async (transaction) => {
+        await lockProject(transaction, place);
+        const named =
+          url ?? (await versions(transaction, Prisma.sql`${of(place)} AND replaced_at IS NULL`))[0]?.url;
+        if (named === undefined) return null;
+        const [newest] = await versionsOf(transaction, place, named);
+        if (!newest) return null;
+        await transaction.$executeRaw`
+          UPDATE webhook_configuration
+          SET disabled_at = date_trunc('milliseconds', now()), disabled_reason = ${reason}
+          WHERE ${of(place)} AND url = ${named} AND disabled_at IS NULL`;
+        return versionWith(transaction, newest.id);
+      }),
+
+    async deliveries(filter) {
+      try {
+        return await listDeliveries(database, filter);
+      } catch (error) {
+        throw asStorageError(error);
+      }
+    },
+
+    async resend(verificationId) {
+      // No lease of an attempt under way is waited for: `resends` makes its result count no more.
+      const [row] = await prisma.$queryRaw<{ disabled: boolean }[]>`
+        WITH target AS MATERIALIZED (
+          SELECT d.verification_id, w.disabled_at IS NOT NULL AS disabled
+          FROM webhook_delivery d JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
+          WHERE d.verification_id = ${verificationId}::uuid
+          FOR NO KEY UPDATE OF d
+        ),
+        sent AS (
+          UPDATE webhook_delivery d
+          SET state = 'pending', failures = 0, resends = d.resends + 1,
+            next_attempt_at = date_trunc('milliseconds', now())
+          FROM target t WHERE d.verification_id = t.verification_id AND NOT t.disabled
+        )
+        SELECT disabled FROM target`;
+      if (!row) return "no_delivery";
+      if (row.disabled) return "disabled";
+      const where = Prisma.sql`d.verification_id = ${verificationId}::uuid`;
+      const [delivery] = await deliveriesWhere(database, where, 1);
+      return delivery ?? "no_delivery";
+    },
+  };
+}
+
+interface VersionRow {
+  readonly id: string;
+  readonly project_id: string;
+  readonly environment: Environment;
+  readonly url: string;
+  readonly events: EventType[];
+  readonly secret: Uint8Array<ArrayBuffer>;
+  readonly created_at: Date;
+  readonly replaced_at: Date | null;
+  readonly disabled_at: Date | null;
+  readonly disabled_reason: string | null;
+  readonly failing_since: Date | null;
+  readonly now: Date;
+}
+
+const of = ({ projectId, environment }: WebhookPlace) =>
+  Prisma.sql`project_id = ${projectId}::uuid AND environment = ${environment}::environment`;
+
+/** The versions that a condition names, the newest first. */
+function versions(connection: Pick<Transaction, "$queryRaw">, condition: Prisma.Sql): Promise<VersionRow[]> {
+  return connection.$queryRaw<VersionRow[]>`
+    SELECT id, project_id, environment::text, url, events::text[], secret, created_at, replaced_at, disabled_at,
+      disabled_reason, failing_since, now()
+    FROM webhook_configuration WHERE ${condition} ORDER BY version DESC`;
+}
+
+/** The versions with a URL, locked in the one order for locking versions: by id. The newest first. */
+async function versionsOf(transaction: Transaction, place: WebhookPlace, url: string): Promise<VersionRow[]> {
+  const condition = Prisma.sql`${of(place)} AND url = ${url}`;
+  await transaction.$queryRaw`
+    SELECT id FROM webhook_configuration WHERE ${condition} ORDER BY id FOR NO KEY UPDATE`;
+  return versions(transaction, condition);
+}
+
+async function versionWith(transaction: Transaction, id: string): Promise<Webhook> {
+  const [row] = await versions(transaction, Prisma.sql`id = ${id}::uuid`);
+  if (!row) throw new Error("a webhook is gone in the middle of its own change");
+  return webhookOf(row);
+}
+
+/** What serialises all changes to a project's webhooks. */
+async function lockProject(transaction: Transaction, { projectId }: WebhookPlace): Promise<boolean> {
+  const rows = await transaction.$queryRaw<unknown[]>`
+    SELECT id FROM project WHERE id = ${projectId}::uuid FOR NO KEY UPDATE`;
+  return rows.length > 0;
+}
+
+/** Takes the version in force out of force. Its clock is read under the project's lock, not at the transaction's start. */
+async function replaceInForce(transaction: Transaction, place: WebhookPlace): Promise<VersionRow | null> {
+  const [inForce] = await versions(transaction, Prisma.sql`${of(place)} AND replaced_at IS NULL`);
+  if (!inForce) return null;
+  await transaction.$executeRaw`
+    UPDATE webhook_configuration SET replaced_at = date_trunc('milliseconds', statement_timestamp())
+    WHERE id = ${inForce.id}::uuid`;
+  const [locked] = await versions(transaction, Prisma.sql`id = ${inForce.id}::uuid`);
+  return locked ?? null;
+}
+
+async function insert(
+  transaction: Transaction,
+  place: WebhookPlace,
+  webhook: { readonly url: string; readonly events: readonly EventType[]; readonly secret: Uint8Array },
+): Promise<string> {
+  const id = newId();
+  await transaction.$executeRaw`
+    INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret, created_at)
+    VALUES (
+      ${id}::uuid, ${place.projectId}::uuid, ${place.environment}::environment,
+      (SELECT coalesce(max(version), 0) + 1 FROM webhook_configuration WHERE ${of(place)}),
+      ${webhook.url}, ${[...webhook.events]}::text[]::event_type[], ${Uint8Array.from(webhook.secret)},
+      date_trunc('milliseconds', statement_timestamp())
+    )`;
+  return id;
+}
+
+function webhookOf(row: VersionRow): Webhook {
+  return {
+    id: row.id,
+    projectId: row.project_id,
+    environment: row.environment,
+    url: row.url,
+    events: row.events,
+    createdAt: row.created_at,
+    replacedAt: row.replaced_at,
+    disabledAt: row.disabled_at,
+    disabledReason: row.disabled_reason,
+    failingSince: row.failing_since,
+  };
+}
+
+interface DeliveryRow {
+  readonly verification_id: string;
+  readonly webhook_configuration_id: string;
+  readonly type: EventType;
+  readonly occurred_at: Date;
+  readonly url: string;
+  readonly state: DeliveryState;
+  readonly resends: number;
+  readonly next_attempt_at: Date | null;
+}
+
+interface AttemptRow {
+  readonly verification_id: string;
+  readonly number: number;
+  readonly started_at: Date;
+  readonly duration_ms: number | null;
+  readonly status: number | null;
+  readonly error: string | null;
+  readonly answer: string | null;
+}
+
+async function listDeliveries(
+  database: Database,
+  filter: DeliveryFilter,
+): Promise<Delivery[] | "no_project" | "no_verification"> {
+  const { verificationId, projectId, environment, before, limit } = filter;
+  if (projectId !== null && !(await exists(database, Prisma.sql`project WHERE id = ${projectId}::uuid`))) {
+    return "no_project";
+  }
+  const older = before === null ? Prisma.sql`true` : Prisma.sql`d.verification_id < ${before}::uuid`;
+  if (verificationId !== null) {
+    const one = Prisma.sql`${older} AND d.verification_id = ${verificationId}::uuid`;
+    const within = projectId === null ? one : Prisma.sql`${one} AND w.project_id = ${projectId}::uuid`;
+    const found = await deliveriesWhere(database, within, limit);
+    if (found.length > 0) return found;
+    const known = await exists(database, Prisma.sql`verification WHERE id = ${verificationId}::uuid`);
+    return known ? [] : "no_verification";
+  }
+  if (projectId === null) return deliveriesWhere(database, older, limit);
+  // Each version's newest, by its index: a project's deliveries as a whole are in no index.
+  const environments: Environment[] = environment === null ? ["live", "test"] : [environment];
+  const newest = Prisma.sql`d.verification_id IN (
+    SELECT p.verification_id
+    FROM webhook_configuration w CROSS JOIN LATERAL (
+      SELECT d.verification_id FROM webhook_delivery d
+      WHERE d.webhook_configuration_id = w.id AND ${older}
+      ORDER BY d.verification_id DESC LIMIT ${limit}
+    ) p
+    WHERE w.project_id = ${projectId}::uuid AND w.environment = ANY (${environments}::text[]::environment[])
+    ORDER BY p.verification_id DESC LIMIT ${limit}
+  )`;
+  return deliveriesWhere(database, newest, limit);
+}
+
+async function exists(database: Database, row: Prisma.Sql): Promise<boolean> {
+  return (await database.prisma.$queryRaw<unknown[]>`SELECT FROM ${row}`).length > 0;
+}
+
+/** A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. */
+async function deliveriesWhere(
+  database: Database,
+  condition: Prisma.Sql,
+  limit: number,
+): Promise<Delivery[]> {
+  const rows = await database.prisma.$queryRaw<DeliveryRow[]>`
+    SELECT d.verification_id, d.webhook_configuration_id, e.type::text, e.occurred_at, w.url, d.resends::int,
+      CASE WHEN held.back THEN 'disabled' ELSE d.state::text END AS state,
+      CASE WHEN NOT held.back THEN d.next_attempt_at END AS next_attempt_at
+    FROM webhook_delivery d
+    JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
+    JOIN event e ON e.verification_id = d.verification_id
+    CROSS JOIN LATERAL (SELECT d.state = 'pending' AND w.disabled_at IS NOT NULL AS back) held
+    WHERE ${condition}
+    ORDER BY d.verification_id DESC LIMIT ${limit}`;
+  const attempts = await database.prisma.$queryRaw<AttemptRow[]>`
+    SELECT verification_id, number::int, started_at, duration_ms, status::int, error, answer
+    FROM webhook_attempt
+    WHERE verification_id = ANY (${rows.map((row) => row.verification_id)}::text[]::uuid[])
+    ORDER BY verification_id, number`;
+  const made = Map.groupBy(attempts, (attempt) => attempt.verification_id);
+  return rows.map((row) => ({
+    verificationId: row.verification_id,
+    webhookId: row.webhook_configuration_id,
+    type: row.type,
+    occurredAt: row.occurred_at,
+    url: row.url,
+    state: row.state,
+    resends: row.resends,
+    nextAttemptAt: row.next_attempt_at,
+    attempts: (made.get(row.verification_id) ?? []).map(attemptOf),
+  }));
+}
+
+function attemptOf(row: AttemptRow): Attempt {
+  return {
+    number: row.number,
+    startedAt: row.started_at,
+    durationMs: row.duration_ms,
+    status: row.status,
+    error: row.error,
+    answer: row.answer,
+  };
+}

@@ -1,0 +1,328 @@
+import { usageLimitExceeded } from "../core/usage.ts";
+import {
+  type Charged,
+  type CreatedVerification,
+  type CreationOutcome,
+  type NewVerification,
+  nowhere,
+} from "../core/verification.ts";
+import { plainArray, textArray } from "./array-literal.ts";
+import { createBatcher } from "./batcher.ts";
+import { type Database, runStatement } from "./database.ts";
+import { chargedCalls, demandOf, usageOf } from "./usage.ts";
+import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
+
+/** An idempotency key in its scope: equal ones name one creation. */
+const scopeOf = (request: NewVerification) =>
+  `${request.projectId}${request.environment}${request.idempotencyKey}`;
+
+/** The answer an idempotency record `i` and its verification `v` keep: the row as created, whatever it is now. */
+const firstAnswerColumns = `encode(i.request_digest, 'hex'), i.verification_url, v.destination, v.sms_text, ${verificationColumns}`;
+
+const liveRecord = "i.created_at > now() - interval '24 hours'";
+
+/**
+ * Charges and creates in one statement, so that neither happens without the other, in the one order of
+ * tables that every statement keeps: usage, codes, idempotency keys, verifications.
+ *
+ * `reserved` takes the codes: a code in use or in quarantine is skipped, one whose time is over is taken anew. `keyed` takes the keys: a record
+ * older than 24 hours is replaced, a live one stays and its request creates nothing. A request that lost
+ * a race for its key sees neither its own insert nor the winner's, and comes back with nothing: it is read
+ * again, by `firstAnswerStatement`. The code that such a loser reserved stays barred until it ages out, which
+ * costs nothing and saves a delete.
+ */
+const createStatement = {
+  name: "create",
+  text: `
+WITH ${chargedCalls},
+request AS MATERIALIZED (
+  SELECT r.*, ${nowMs} AS created_at,
+    ${nowMs} + make_interval(secs => r.validity_seconds) AS expires_at,
+    c.calls, c.granted, c.call_limit, r.rank = 0 OR r.rank <= c.granted AS admitted
+  FROM ROWS FROM (
+    generate_series(0, $3::int - 1), unnest(
+    $4::uuid[], $5::int[], $6::uuid[], $7::environment[], $8::text[], $9::text[], $10::uuid[],
+    $11::verification_mode[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
+    $17::text[], $18::text[], $19::code_format[], $20::text[], $21::text[], $22::text[], $23::int[], $24::bool[])
+  ) AS r (
+    position, charge_to, rank, project_id, environment, key, request_digest, verification_id,
+    mode, expected_phone, client_reference, state, parent_origin, return_url,
+    destination, code, code_format, sms_text, verification_url, window_token_digest, validity_seconds, leads
+  )
+  LEFT JOIN charged c ON c.project_id = r.charge_to
+),
+known AS MATERIALIZED (
+  SELECT r.position, i.request_digest, i.verification_url, i.verification_id
+  FROM request r
+  CROSS JOIN LATERAL (
+    SELECT * FROM idempotency_record i
+    WHERE r.admitted AND i.project_id = r.project_id AND i.environment = r.environment AND i.key = r.key
+      AND ${liveRecord}
+    OFFSET 0
+  ) i
+),
+reserved AS (
+  INSERT INTO live_code AS l (destination, code, code_format, verification_id, expires_at)
+  SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at
+  FROM request r
+  WHERE r.admitted AND r.leads AND r.destination <> '${nowhere}' AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
+  ORDER BY r.destination, r.code
+  ON CONFLICT (destination, code) DO UPDATE SET
+    code_format = excluded.code_format, verification_id = excluded.verification_id, expires_at = excluded.expires_at
+  WHERE l.expires_at <= now() - interval '24 hours'
+  RETURNING l.verification_id
+),
+keyed AS (
+  INSERT INTO idempotency_record AS i
+    (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
+  SELECT r.project_id, r.environment, r.key, decode(r.request_digest, 'hex'), r.verification_id,
+    r.verification_url, r.created_at
+  FROM request r JOIN reserved USING (verification_id)
+  ORDER BY r.project_id, r.environment, r.key
+  ON CONFLICT (project_id, environment, key) DO UPDATE SET
+    request_digest = excluded.request_digest, verification_id = excluded.verification_id,
+    verification_url = excluded.verification_url, created_at = excluded.created_at
+  WHERE i.created_at <= excluded.created_at - interval '24 hours'
+  RETURNING i.verification_id
+),
+created AS (
+  INSERT INTO verification (
+    id, project_id, environment, mode, status, expected_phone, client_reference, state, parent_origin, return_url,
+    destination, sms_text, created_at, expires_at, webhook_configuration_id
+  )
+  SELECT r.verification_id, r.project_id, r.environment, r.mode, 'pending', r.expected_phone, r.client_reference,
+    r.state, r.parent_origin, r.return_url, r.destination, r.sms_text, r.created_at, r.expires_at,
+    (
+      SELECT w.id FROM webhook_configuration w
+      WHERE w.project_id = r.project_id AND w.environment = r.environment AND w.replaced_at IS NULL
+    )
+  FROM request r JOIN keyed USING (verification_id)
+  RETURNING id
+),
+opened AS (
+  INSERT INTO window_token (digest, verification_id, delete_after)
+  SELECT decode(r.window_token_digest, 'hex'), c.id, r.expires_at + interval '24 hours' FROM request r JOIN created c ON c.id = r.verification_id
+)
+SELECT r.position, r.calls::float8, r.granted::float8, r.call_limit::float8,
+  c.id IS NOT NULL, s.verification_id IS NOT NULL, ${epochMs("r.created_at")}, ${epochMs("r.expires_at")},
+  ${firstAnswerColumns}
+FROM request r
+LEFT JOIN created c ON c.id = r.verification_id
+LEFT JOIN reserved s ON s.verification_id = r.verification_id
+LEFT JOIN known i ON i.position = r.position
+LEFT JOIN LATERAL (SELECT * FROM verification v WHERE v.id = i.verification_id OFFSET 0) v ON true`,
+};
+
+/** The recorded answers to keys that a race was lost for. */
+const firstAnswerStatement = {
+  name: "first_answer",
+  text: `
+SELECT r.position, ${firstAnswerColumns}
+FROM unnest($1::int[], $2::uuid[], $3::environment[], $4::text[]) AS r (position, project_id, environment, key)
+JOIN idempotency_record i ON i.project_id = r.project_id AND i.environment = r.environment AND i.key = r.key
+  AND ${liveRecord}
+JOIN verification v ON v.id = i.verification_id`,
+};
+
+interface ChargedCreation {
+  readonly request: NewVerification;
+  readonly chargeTo: string | null;
+}
+
+/** What the statement made of a request; null where the usage limit was reached before it. */
+type Outcome = Charged<CreationOutcome> | null;
+
+export interface Creations {
+  create(request: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
+  recreate(request: NewVerification): Promise<CreationOutcome>;
+}
+
+export function createCreations(database: Database): Creations {
+  const enqueue = createBatcher<ChargedCreation, Outcome>({
+    maxSize: 256,
+    maxWaiting: 10_000,
+    run: (items) => createBatch(database, items),
+  });
+
+  async function create(
+    request: NewVerification,
+    chargeTo: string | null,
+  ): Promise<Charged<CreationOutcome>> {
+    const outcome = await enqueue({ request, chargeTo });
+    if (outcome === null) throw usageLimitExceeded();
+    return outcome;
+  }
+
+  return {
+    create,
+    async recreate(request) {
+      return (await create(request, null)).value;
+    },
+  };
+}
+
+/**
+ * Of equal keys, and of equal codes, in one batch only the first leads: it alone may create. The others are charged beside it and
+ * answered with what it made, since a statement cannot see its own inserts.
+ */
+async function createBatch(database: Database, items: readonly ChargedCreation[]): Promise<Outcome[]> {
+  const leaders = new Map<string, number>();
+  const leaderOf = items.map(({ request }, position) => {
+    const scope = scopeOf(request);
+    const leader = leaders.get(scope) ?? position;
+    leaders.set(scope, leader);
+    return leader;
+  });
+  const codes = new Set<string>();
+  const leads = items.map(({ request: { destination, code } }, position) => {
+    if (leaderOf[position] !== position || codes.has(`${destination} ${code}`)) return "f";
+    codes.add(`${destination} ${code}`);
+    return "t";
+  });
+  const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
+  const rows = await runStatement(database, createStatement, parametersOf(items, leads, demand));
+
+  const outcomes: Outcome[] = new Array(items.length).fill(null);
+  const created = new Map<number, CreatedVerification>();
+  const undecided: { position: number; reserved: boolean }[] = [];
+  for (const row of rows) {
+    const position = row[0] as number;
+    const { request } = items[position] as ChargedCreation;
+    const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3]);
+    if (usage === null) continue;
+    let value: CreationOutcome = { kind: "code_taken" };
+    if (row[4] === true) {
+      const answer = answerOf(request, row[6] as number, row[7] as number);
+      created.set(position, answer);
+      value = { kind: "created", created: answer };
+    } else if (row[8] !== null) {
+      value = repeated(request, row, 8);
+    } else {
+      undecided.push({ position, reserved: row[5] === true });
+    }
+    outcomes[position] = { usage, value };
+  }
+
+  const lost: number[] = [];
+  for (const { position, reserved } of undecided) {
+    const outcome = outcomes[position];
+    const leader = leaderOf[position] as number;
+    const answer = created.get(leader);
+    if (reserved) lost.push(position);
+    else if (answer !== undefined && outcome) {
+      const { request } = items[position] as ChargedCreation;
+      const same = request.requestDigest.equals((items[leader] as ChargedCreation).request.requestDigest);
+      const value: CreationOutcome = same ? { kind: "replayed", created: answer } : { kind: "conflict" };
+      outcomes[position] = { usage: outcome.usage, value };
+    }
+  }
+  if (lost.length > 0) await answerLost(database, items, lost, outcomes);
+  return outcomes;
+}
+
+/** The keys of these requests were taken by another process while the statement ran. */
+async function answerLost(
+  database: Database,
+  items: readonly ChargedCreation[],
+  lost: readonly number[],
+  outcomes: Outcome[],
+): Promise<void> {
+  const requests = lost.map((position) => (items[position] as ChargedCreation).request);
+  const rows = await runStatement(database, firstAnswerStatement, [
+    plainArray(lost),
+    plainArray(requests.map(({ projectId }) => projectId)),
+    plainArray(requests.map(({ environment }) => environment)),
+    textArray(requests.map(({ idempotencyKey }) => idempotencyKey)),
+  ]);
+  for (const row of rows) {
+    const position = row[0] as number;
+    const outcome = outcomes[position];
+    if (outcome) {
+      outcomes[position] = {
+        usage: outcome.usage,
+        value: repeated((items[position] as ChargedCreation).request, row, 1),
+      };
+    }
+  }
+}
+
+function parametersOf(
+  items: readonly ChargedCreation[],
+  leads: readonly string[],
+  demand: ReturnType<typeof demandOf>,
+): unknown[] {
+  const requests = items.map(({ request }) => request);
+  return [
+    demand.projects,
+    demand.calls,
+    items.length,
+    plainArray(items.map(({ chargeTo }) => chargeTo)),
+    plainArray(demand.ranks),
+    plainArray(requests.map(({ projectId }) => projectId)),
+    plainArray(requests.map(({ environment }) => environment)),
+    textArray(requests.map(({ idempotencyKey }) => idempotencyKey)),
+    plainArray(requests.map(({ requestDigest }) => requestDigest.toString("hex"))),
+    plainArray(requests.map(({ id }) => id)),
+    plainArray(requests.map(({ mode }) => mode)),
+    textArray(requests.map(({ expectedPhone }) => expectedPhone)),
+    textArray(requests.map(({ clientReference }) => clientReference)),
+    textArray(requests.map(({ state }) => state)),
+    textArray(requests.map(({ parentOrigin }) => parentOrigin)),
+    textArray(requests.map(({ returnUrl }) => returnUrl)),
+    textArray(requests.map(({ destination }) => destination)),
+    textArray(requests.map(({ code }) => code)),
+    plainArray(requests.map(({ codeFormat }) => codeFormat)),
+    textArray(requests.map(({ smsText }) => smsText)),
+    textArray(requests.map(({ verificationUrl }) => verificationUrl)),
+    plainArray(requests.map(({ windowTokenDigest }) => windowTokenDigest.toString("hex"))),
+    plainArray(requests.map(({ validitySeconds }) => validitySeconds)),
+    plainArray(leads),
+  ];
+}
+
+function answerOf(request: NewVerification, createdAt: number, expiresAt: number): CreatedVerification {
+  return {
+    verification: {
+      id: request.id,
+      projectId: request.projectId,
+      environment: request.environment,
+      mode: request.mode,
+      status: "pending",
+      phone: null,
+      carrier: null,
+      clientReference: request.clientReference,
+      state: request.state,
+      createdAt,
+      expiresAt,
+      verifiedAt: null,
+      serverTime: createdAt,
+    },
+    verificationUrl: request.verificationUrl,
+    destination: request.destination,
+    smsText: request.smsText,
+  };
+}
+
+/** The recorded answer in a row's `firstAnswerColumns` from `offset` on, as created: pending, at that instant. */
+function repeated(request: NewVerification, row: readonly unknown[], offset: number): CreationOutcome {
+  if (row[offset] !== request.requestDigest.toString("hex")) return { kind: "conflict" };
+  const verification = verificationOf(row, offset + 4);
+  if (verification === null)
+    throw new Error("an idempotency record names a verification that does not exist");
+  return {
+    kind: "replayed",
+    created: {
+      verification: {
+        ...verification,
+        status: "pending",
+        phone: null,
+        carrier: null,
+        verifiedAt: null,
+        serverTime: verification.createdAt,
+      },
+      verificationUrl: row[offset + 1] as string,
+      destination: row[offset + 2] as string,
+      smsText: row[offset + 3] as string,
+    },
+  };
+}

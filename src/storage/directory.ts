@@ -1,0 +1,205 @@
+import { LRUCache } from "lru-cache";
+import { digestCredential } from "../core/credential.ts";
+import type { CodeLengths, DestinationNumber, Directory } from "../core/directory.ts";
+import type { Caller, CodeFormat, Environment, Project } from "../core/project.ts";
+import { type Database, runStatement } from "./database.ts";
+import { directoryChannel } from "./notices.ts";
+import { projectColumns, projectOf } from "./project-row.ts";
+
+/** The bound on believing an answer, should the notice of a change be lost: counted from the look-up's start. */
+const believedMs = 1_000;
+const rememberedCredentials = 20_000;
+
+export interface CachedDirectory extends Directory {
+  /** Forgets everything, answers under way included. */
+  forget(): void;
+}
+
+const apiKeyStatement = {
+  name: "caller_api_key",
+  text: `
+SELECT k.id::text, k.environment::text, ${projectColumns}
+FROM api_key k JOIN project p ON p.id = k.project_id
+WHERE k.digest = decode($1, 'hex') AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())`,
+};
+
+const serviceTokenStatement = {
+  name: "caller_service_token",
+  text: `
+SELECT t.id::text, t.scope::text, t.source, t.project_id::text, t.environment::text, t.numbers
+FROM service_token t WHERE t.digest = decode($1, 'hex') AND t.revoked_at IS NULL`,
+};
+
+const projectStatement = {
+  name: "project",
+  text: `SELECT ${projectColumns} FROM project p WHERE p.id = $1::uuid`,
+};
+
+/** Of a number that was removed and added again only the latest life counts. */
+const numbersStatement = {
+  name: "numbers",
+  text: `
+SELECT DISTINCT ON (number) number, environment::text, project_id::text, created_at, removed_at IS NOT NULL
+FROM destination_number ORDER BY number, removed_at DESC NULLS FIRST`,
+};
+
+const codeLengthsStatement = {
+  name: "code_lengths",
+  text: `
+SELECT code_format::text, code_length::int FROM project GROUP BY 1, 2
+UNION
+SELECT code_format::text, code_length::int FROM used_code_length`,
+};
+
+interface Remembered<T> {
+  value: T | Promise<T>;
+  /** By performance.now(). */
+  readonly until: number;
+}
+
+interface Numbers {
+  readonly byNumber: ReadonlyMap<string, DestinationNumber>;
+  /** By `projectId + environment`; shared ones by the environment alone. */
+  readonly inUse: ReadonlyMap<string, readonly DestinationNumber[]>;
+}
+
+const noNumbers: readonly DestinationNumber[] = [];
+
+export function createDirectory(database: Database): CachedDirectory {
+  const callers = new LRUCache<string, Remembered<Caller | null>>({ max: rememberedCredentials });
+  const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
+  const lists = new Map<string, Remembered<unknown>>();
+
+  interface Memory<T> {
+    get(key: string): Remembered<T> | undefined;
+    set(key: string, remembered: Remembered<T>): unknown;
+    delete(key: string): unknown;
+  }
+
+  /** Equal questions asked at once share one look-up. A failed one is forgotten. */
+  function recall<T>(memory: Memory<T>, key: string, lookUp: () => Promise<T>): T | Promise<T> {
+    const known = memory.get(key);
+    const now = performance.now();
+    if (known && known.until > now) return known.value;
+    const answer = lookUp();
+    const remembered: Remembered<T> = { value: answer, until: now + believedMs };
+    memory.set(key, remembered);
+    answer.then(
+      (value) => {
+        remembered.value = value;
+      },
+      () => {
+        if (memory.get(key) === remembered) memory.delete(key);
+      },
+    );
+    return answer;
+  }
+
+  async function findCaller(credential: string): Promise<Caller | null> {
+    const digest = digestCredential(credential).toString("hex");
+    if (credential.startsWith("pp_svc_")) {
+      const [row] = await runStatement(database, serviceTokenStatement, [digest]);
+      return row ? serviceCallerOf(row) : null;
+    }
+    const [row] = await runStatement(database, apiKeyStatement, [digest]);
+    if (!row) return null;
+    return {
+      kind: "merchant",
+      apiKeyId: row[0] as string,
+      environment: row[1] as Environment,
+      project: projectOf(row, 2),
+    };
+  }
+
+  async function loadNumbers(): Promise<Numbers> {
+    const byNumber = new Map<string, DestinationNumber>();
+    const inUse = new Map<string, DestinationNumber[]>();
+    for (const row of await runStatement(database, numbersStatement, [])) {
+      const number: DestinationNumber = {
+        number: row[0] as string,
+        environment: row[1] as Environment,
+        projectId: row[2] as string | null,
+        createdAt: row[3] as Date,
+        removed: row[4] === true,
+      };
+      byNumber.set(number.number, number);
+      if (number.removed) continue;
+      const owner = `${number.projectId ?? ""}${number.environment}`;
+      const owned = inUse.get(owner);
+      if (owned) owned.push(number);
+      else inUse.set(owner, [number]);
+    }
+    return { byNumber, inUse };
+  }
+
+  async function loadCodeLengths(): Promise<CodeLengths> {
+    const lengths: Record<CodeFormat, number[]> = { numeric: [], alphanumeric: [] };
+    for (const row of await runStatement(database, codeLengthsStatement, [])) {
+      lengths[row[0] as CodeFormat].push(row[1] as number);
+    }
+    return lengths;
+  }
+
+  const numbers = () => recall(lists as Memory<Numbers>, "numbers", loadNumbers);
+
+  const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
+    known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
+
+  return {
+    caller: (credential) =>
+      recall(callers, digestCredential(credential).toString("latin1"), () => findCaller(credential)),
+
+    async project(id) {
+      return recall(projects, id, async () => {
+        const [row] = await runStatement(database, projectStatement, [id]);
+        return row ? projectOf(row, 0) : null;
+      });
+    },
+
+    numbersFor(projectId, environment) {
+      const known = numbers();
+      return known instanceof Promise
+        ? known.then((loaded) => inUseFor(loaded, projectId, environment))
+        : inUseFor(known, projectId, environment);
+    },
+
+    number(number) {
+      const known = numbers();
+      return known instanceof Promise
+        ? known.then((loaded) => loaded.byNumber.get(number))
+        : known.byNumber.get(number);
+    },
+
+    codeLengths: () => recall(lists as Memory<CodeLengths>, "codeLengths", loadCodeLengths),
+
+    async addCodeLength(format, length) {
+      await database.pool.query(
+        `WITH added AS (
+           INSERT INTO used_code_length (code_format, code_length) VALUES ($1::code_format, $2)
+           ON CONFLICT DO NOTHING RETURNING 1
+         )
+         SELECT pg_notify('${directoryChannel}', 'code length') FROM added`,
+        [format, length],
+      );
+      lists.delete("codeLengths");
+    },
+
+    forget() {
+      callers.clear();
+      projects.clear();
+      lists.clear();
+    },
+  };
+}
+
+function serviceCallerOf(row: readonly unknown[]): Caller {
+  return {
+    kind: "service",
+    tokenId: row[0] as string,
+    scope: row[1] as "read" | "write" | "ingest" | "admin",
+    source: row[1] === "admin" ? "cli" : (row[2] as string | null),
+    projectId: row[3] as string | null,
+    environment: row[4] as Environment | null,
+    numbers: row[5] as string[],
+  };
+}

@@ -1,0 +1,34 @@
+import { type Database, runStatement } from "./database.ts";
+import { noticeSent, transitionEffects } from "./transition.ts";
+import { nowMs } from "./verification-row.ts";
+
+/**
+ * Expires what is due, at most `limit`, skipping rows another node holds. Event and transition commit together.
+ * A row that is skipped is being verified, cancelled or expired by whoever holds it.
+ */
+const expireDueStatement = {
+  name: "expire_due",
+  text: `
+WITH due AS MATERIALIZED (
+  SELECT v.id FROM verification v
+  WHERE v.status = 'pending' AND v.expires_at <= ${nowMs}
+  ORDER BY v.expires_at LIMIT $1::int
+  FOR NO KEY UPDATE SKIP LOCKED
+),
+expired AS (
+  UPDATE verification v SET status = 'expired'
+  FROM due WHERE v.id = due.id AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  RETURNING v.id, v.webhook_configuration_id
+),${transitionEffects("expired")}
+SELECT (SELECT count(*) FROM expired)::float8, ${noticeSent("expired")}`,
+};
+
+/** Answers how many it expired: fewer than `limit` means that nothing more was due. */
+export type ExpireDue = (limit: number) => Promise<number>;
+
+export function createExpireDue(database: Database): ExpireDue {
+  return async (limit) => {
+    const [row] = await runStatement(database, expireDueStatement, [limit]);
+    return row?.[0] as number;
+  };
+}

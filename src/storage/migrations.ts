@@ -1,0 +1,244 @@
+/**
+ * Applies `prisma/migrations` at start, in Prisma's own terms: its folders, its table, its lock. So
+ * `prisma migrate` works on the same database, but its engine, which has to be downloaded, is not needed.
+ * Unlike `prisma migrate deploy`, a migration's statements and its record commit together: a process
+ * killed in the middle leaves nothing.
+ */
+import { createHash, randomUUID } from "node:crypto";
+import { readdir, readFile } from "node:fs/promises";
+import path from "node:path";
+import pg from "pg";
+
+/**
+ * The key of Prisma's advisory lock (prisma-engines, sql-schema-connector). Prisma holds it for its session
+ * and we for one transaction, which also works behind a transaction pooler; both exclude each other.
+ */
+const PRISMA_LOCK = 72_707_369;
+const CONNECT_TIMEOUT_MS = 10_000;
+const QUERY_TIMEOUT_MS = 10_000;
+const LOCK_TIMEOUT_MS = 30_000;
+
+/** As Prisma makes it. */
+const MIGRATIONS_TABLE = `
+  CREATE TABLE IF NOT EXISTS _prisma_migrations (
+    id                  VARCHAR(36) PRIMARY KEY NOT NULL,
+    checksum            VARCHAR(64) NOT NULL,
+    finished_at         TIMESTAMPTZ,
+    migration_name      VARCHAR(255) NOT NULL,
+    logs                TEXT,
+    rolled_back_at      TIMESTAMPTZ,
+    started_at          TIMESTAMPTZ NOT NULL DEFAULT now(),
+    applied_steps_count INTEGER NOT NULL DEFAULT 0
+  )`;
+
+interface Migration {
+  name: string;
+  sql: string;
+}
+
+interface MigrationRow {
+  name: string;
+  checksum: string;
+  finished: boolean;
+}
+
+/**
+ * Brings the database up to the migrations in `folder` and returns the names of those applied. Safe to run
+ * from several processes at once: one applies, the others wait. Migrations in the database that `folder` does
+ * not have are left alone, so that an older process can start beside a newer schema.
+ *
+ * Rejects, with the migration's name, when an applied file was edited, when one is recorded as
+ * failed, and when one fails now; and when the lock is not to be had within `lockTimeoutMs`.
+ */
+export async function applyMigrations(
+  connection: string | pg.ClientConfig,
+  options: { folder: string; lockTimeoutMs?: number },
+): Promise<{ applied: string[] }> {
+  const migrations = await readMigrations(options.folder);
+  const client = new pg.Client({
+    ...(typeof connection === "string" ? { connectionString: connection } : connection),
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    keepAlive: true,
+  });
+  // A connection that breaks fails the statement in flight as well; unheard, the event would end the process.
+  client.on("error", () => undefined);
+  await client.connect();
+  try {
+    if (await isUpToDate(client, migrations)) return { applied: [] };
+    const applied: string[] = [];
+    for (;;) {
+      const name = await applyNext(client, migrations, options.lockTimeoutMs ?? LOCK_TIMEOUT_MS);
+      if (name === undefined) return { applied };
+      applied.push(name);
+    }
+  } finally {
+    await client.end().catch(() => undefined);
+  }
+}
+
+/** The names in `folder` that this database lacks: none once the service may serve. */
+export async function pendingMigrations(pool: pg.Pool | pg.Client, folder: string): Promise<string[]> {
+  const migrations = await readMigrations(folder);
+  const finished = finishedNames(await readRows(pool));
+  return migrations.map(({ name }) => name).filter((name) => !finished.has(name));
+}
+
+async function readMigrations(folder: string): Promise<Migration[]> {
+  const entries = await readdir(folder, { withFileTypes: true });
+  // By code unit, as Prisma orders them; their names start with a timestamp.
+  const names = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
+  return Promise.all(
+    names.sort().map(async (name) => {
+      const sql = await readFile(path.join(folder, name, "migration.sql"), "utf8").catch((error: Error) => {
+        throw new Error(`migration ${name} cannot be read: ${error.message}`);
+      });
+      return { name, sql };
+    }),
+  );
+}
+
+/**
+ * Without the lock, so that a start with nothing to do neither waits nor writes. Only a plain yes counts: an
+ * unfinished row may be another process's work in progress, which the lock will tell.
+ */
+async function isUpToDate(client: pg.Client, migrations: Migration[]): Promise<boolean> {
+  const rows = await readRows(client);
+  if (rows.some(({ finished }) => !finished)) return false;
+  refuseEdited(rows, migrations);
+  const finished = finishedNames(rows);
+  return migrations.every(({ name }) => finished.has(name));
+}
+
+/** One transaction: lock, look, apply the first that is missing, record it. Undefined when none is. */
+async function applyNext(
+  client: pg.Client,
+  migrations: Migration[],
+  lockTimeoutMs: number,
+): Promise<string | undefined> {
+  try {
+    await run(
+      client,
+      // The check lets the server notice in the middle of a long statement that this process was killed; else the
+      // lock would stay with the dead until the statement ends.
+      `BEGIN;
+       SET LOCAL statement_timeout = 0;
+       SET LOCAL lock_timeout = ${lockTimeoutMs};
+       SET LOCAL client_connection_check_interval = '1s'`,
+    );
+    await lock(client, lockTimeoutMs);
+    await run(client, MIGRATIONS_TABLE);
+    const rows = await readRows(client);
+    const failed = rows.find(({ finished }) => !finished);
+    if (failed !== undefined) {
+      throw new Error(
+        `migration ${failed.name} is recorded as failed: repair the database and tell it so with "prisma migrate resolve"`,
+      );
+    }
+    refuseEdited(rows, migrations);
+    const finished = finishedNames(rows);
+    const next = migrations.find(({ name }) => !finished.has(name));
+    if (next !== undefined) await apply(client, next);
+    await run(client, "COMMIT");
+    return next?.name;
+  } catch (error) {
+    await run(client, "ROLLBACK").catch(() => undefined);
+    throw error;
+  }
+}
+
+async function lock(client: pg.Client, lockTimeoutMs: number): Promise<void> {
+  try {
+    await run(client, `SELECT pg_advisory_xact_lock(${PRISMA_LOCK})`, lockTimeoutMs + QUERY_TIMEOUT_MS);
+  } catch (error) {
+    if ((error as pg.DatabaseError).code !== "55P03") throw error;
+    throw new Error(
+      `the database is being migrated by another process, and was not done within ${lockTimeoutMs / 1000} s`,
+    );
+  }
+}
+
+async function apply(client: pg.Client, { name, sql }: Migration): Promise<void> {
+  const startedAt = new Date();
+  const transaction = "SELECT pg_current_xact_id()::text AS id";
+  const before = await run(client, transaction);
+  try {
+    // A simple query, which may hold many statements; however long they take.
+    await client.query(sql);
+  } catch (error) {
+    throw new Error(`migration ${name} failed and was rolled back: ${describe(error, sql)}`, {
+      cause: error,
+    });
+  }
+  const after = await run(client, transaction);
+  if (before.rows[0]?.id !== after.rows[0]?.id) {
+    throw new Error(
+      `migration ${name} ends the transaction it runs in: take BEGIN, COMMIT and ROLLBACK out of it`,
+    );
+  }
+  await client.query({
+    text: `
+      INSERT INTO _prisma_migrations (id, checksum, migration_name, started_at, finished_at, applied_steps_count)
+      VALUES ($1, $2, $3, $4, clock_timestamp(), 1)`,
+    values: [randomUUID(), checksum(sql), name, startedAt],
+    ...{ query_timeout: QUERY_TIMEOUT_MS },
+  });
+}
+
+/** Rolled back rows are history to Prisma: their migration counts as not applied. */
+async function readRows(client: pg.Client | pg.Pool): Promise<MigrationRow[]> {
+  try {
+    const { rows } = await run<MigrationRow>(
+      client,
+      `SELECT migration_name AS name, checksum, finished_at IS NOT NULL AS finished
+       FROM _prisma_migrations WHERE rolled_back_at IS NULL ORDER BY started_at`,
+    );
+    return rows;
+  } catch (error) {
+    const undefinedTable = "42P01";
+    if ((error as pg.DatabaseError).code === undefinedTable) return [];
+    throw error;
+  }
+}
+
+function finishedNames(rows: MigrationRow[]): Set<string> {
+  return new Set(rows.filter(({ finished }) => finished).map(({ name }) => name));
+}
+
+function refuseEdited(rows: MigrationRow[], migrations: Migration[]): void {
+  const files = new Map(migrations.map(({ name, sql }) => [name, sql]));
+  for (const row of rows) {
+    const sql = files.get(row.name);
+    if (sql === undefined || matches(sql, row.checksum)) continue;
+    throw new Error(
+      `migration ${row.name} was edited after it was applied to this database: put the file back, and make a new migration for the change`,
+    );
+  }
+}
+
+/** Like Prisma, whatever line ends the file was checked out with. */
+function matches(sql: string, expected: string): boolean {
+  const unix = sql.replaceAll("\r\n", "\n");
+  return [sql, unix, unix.replaceAll("\n", "\r\n")].some((text) => checksum(text) === expected);
+}
+
+function checksum(sql: string): string {
+  return createHash("sha256").update(sql).digest("hex");
+}
+
+/** The server's message and the line of the file it speaks of. */
+function describe(error: unknown, sql: string): string {
+  const { message, position } = error as pg.DatabaseError;
+  if (position === undefined) return message;
+  const line = sql.slice(0, Number(position)).split("\n").length;
+  return `${message} (line ${line})`;
+}
+
+/** A statement that is short by nature: on a frozen database it ends here rather than never. */
+function run<Row extends pg.QueryResultRow>(
+  client: pg.Client | pg.Pool,
+  text: string,
+  timeoutMs = QUERY_TIMEOUT_MS,
+): Promise<pg.QueryResult<Row>> {
+  const query: pg.QueryConfig & { query_timeout: number } = { text, query_timeout: timeoutMs };
+  return client.query<Row>(query);
+}

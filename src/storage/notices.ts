@@ -1,0 +1,102 @@
+import pg from "pg";
+import type { VerificationStatus } from "../core/verification.ts";
+import { transitionChannel } from "./transition.ts";
+
+/** Channel on which administration tells every process to look keys, projects and numbers up anew. */
+export const directoryChannel = "phoneproof_directory";
+
+export interface Transition {
+  readonly verificationId: string;
+  readonly status: VerificationStatus;
+}
+
+/**
+ * What this process hears from the database: one LISTEN connection, fanned out in memory. A notice may be
+ * lost with the connection; `onGap` says that this may have happened, and that listeners must look for
+ * themselves.
+ */
+export interface Notices {
+  start(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+export interface NoticeListeners {
+  readonly onTransition: (transition: Transition) => void;
+  readonly onDirectoryChange: () => void;
+  readonly onGap: () => void;
+  readonly onError: (error: unknown) => void;
+}
+
+const firstRetryMs = 100;
+const lastRetryMs = 2_000;
+
+export function createNotices(connection: pg.ClientConfig, listeners: NoticeListeners): Notices {
+  let client: pg.Client | undefined;
+  let retry: NodeJS.Timeout | undefined;
+  let stopped = false;
+
+  async function connect(): Promise<void> {
+    const next = new pg.Client({
+      ...connection,
+      application_name: "phoneproof-notices",
+      connectionTimeoutMillis: 5_000,
+      keepAlive: true,
+    });
+    next.on("notification", ({ channel, payload }) => {
+      if (channel === directoryChannel) listeners.onDirectoryChange();
+      else if (channel === transitionChannel) {
+        for (const transition of transitionsIn(payload ?? "")) listeners.onTransition(transition);
+      }
+    });
+    let lost = false;
+    const onLost = (error?: unknown) => {
+      if (lost || stopped) return;
+      lost = true;
+      if (error) listeners.onError(error);
+      client = undefined;
+      next.end().catch(() => {});
+      reconnect(firstRetryMs);
+    };
+    next.on("error", onLost);
+    next.on("end", () => onLost());
+    try {
+      await next.connect();
+      await next.query(`LISTEN ${transitionChannel}; LISTEN ${directoryChannel}`);
+    } catch (error) {
+      // The caller decides whether to try again; `onLost` must not as well.
+      lost = true;
+      next.end().catch(() => {});
+      throw error;
+    }
+    client = next;
+  }
+
+  function reconnect(delayMs: number): void {
+    retry = setTimeout(async () => {
+      try {
+        await connect();
+        if (stopped) await client?.end();
+        else listeners.onGap();
+      } catch (error) {
+        listeners.onError(error);
+        if (!stopped) reconnect(Math.min(delayMs * 2, lastRetryMs));
+      }
+    }, delayMs);
+  }
+
+  return {
+    start: connect,
+    async stop() {
+      stopped = true;
+      clearTimeout(retry);
+      await client?.end().catch(() => {});
+    },
+  };
+}
+
+function* transitionsIn(payload: string): Iterable<Transition> {
+  for (const notice of payload.split(",")) {
+    const [verificationId, status] = notice.split(":");
+    if (verificationId && status) yield { verificationId, status: status as VerificationStatus };
+  }
+}

@@ -1,0 +1,163 @@
+/**
+ * What a service that was killed left behind: its Postgres, still running, or the pid file of one that is
+ * not. A pid alone proves nothing, since the system hands it out again; nothing is signalled here that does
+ * not show itself as a Postgres of this very cluster.
+ */
+import { execFile } from "node:child_process";
+import { readdir, readFile, stat } from "node:fs/promises";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { promisify } from "node:util";
+
+const run = promisify(execFile);
+
+/** Fast shutdown; immediate shutdown, as a fast one was seen to hang during recovery; and the end. */
+const STOPPING = [
+  ["SIGINT", 5_000],
+  ["SIGQUIT", 3_000],
+  ["SIGKILL", 3_000],
+] as const;
+
+/** Signals ever harder until `gone` says so within the step's patience, in milliseconds. */
+export async function stopInSteps(
+  signal: (name: NodeJS.Signals) => void,
+  gone: (patienceMs: number) => Promise<boolean>,
+): Promise<boolean> {
+  for (const [name, patienceMs] of STOPPING) {
+    signal(name);
+    if (await gone(patienceMs)) return true;
+  }
+  return false;
+}
+
+export interface PidFile {
+  pid: number;
+  ready: boolean;
+  /** Which start it is from: a pid comes back soon, in a container at every start. */
+  startedAt: string;
+}
+
+/** Lines 1, 3, 7 and 8: the postmaster's pid, start, shared memory and state (PostgreSQL's pidfile.h). */
+export async function readPidFile(cluster: string): Promise<PidFile | undefined> {
+  const text = await readFile(path.join(cluster, "postmaster.pid"), "utf8").catch(() => "");
+  const lines = text.split("\n");
+  const pid = Number.parseInt(lines[0] ?? "", 10);
+  // 0 and negative numbers address process groups.
+  return pid > 0
+    ? { pid, ready: lines[7]?.trim() === "ready", startedAt: `${lines[2]}/${lines[6]}` }
+    : undefined;
+}
+
+/**
+ * Stops the Postgres that a killed service left on this cluster, and waits for its last backend.
+ *
+ * Returns the pid in a stale pid file that now belongs to another program, if so. Postgres would take that
+ * for a running server; deleting the file instead would switch off its second check (the shared memory
+ * segment named in it), which protects the data from a backend that outlived its postmaster.
+ */
+export async function stopOrphan(cluster: string, clusterName: string): Promise<number | undefined> {
+  const left = await readPidFile(cluster);
+  if (left === undefined) return undefined;
+  if (await isServerOf(left.pid, cluster)) {
+    let ours = true;
+    const stopped = await stopInSteps(
+      (name) => ours && send(left.pid, name),
+      (patienceMs) =>
+        until(patienceMs, async () => {
+          ours = await isServerOf(left.pid, cluster);
+          return !ours;
+        }),
+    );
+    if (!stopped)
+      throw new Error(`PostgreSQL left behind by an earlier start (process ${left.pid}) does not stop`);
+  }
+  await stopBackends(clusterName);
+  return isAlive(left.pid) ? left.pid : undefined;
+}
+
+/** Backends leave by themselves when their postmaster dies, unless they are stuck in a statement. */
+async function stopBackends(clusterName: string): Promise<void> {
+  const gone = (patienceMs: number) =>
+    until(patienceMs, async () => (await backendsOf(clusterName)).length === 0);
+  if (await gone(1_000)) return;
+  for (const name of ["SIGQUIT", "SIGKILL"] as const) {
+    for (const pid of await backendsOf(clusterName)) send(pid, name);
+    if (await gone(3_000)) return;
+  }
+}
+
+async function backendsOf(clusterName: string): Promise<number[]> {
+  const processes = await allProcesses();
+  return processes.filter(({ args }) => args.startsWith(`postgres: ${clusterName}: `)).map(({ pid }) => pid);
+}
+
+/** A zombie counts as gone: it has no command line any more. */
+async function isServerOf(pid: number, cluster: string): Promise<boolean> {
+  if (process.platform !== "linux") {
+    const args = (await ps("-o", "args=", "-p", String(pid))).trim();
+    const [program = ""] = args.split(" -D ", 1);
+    return path.basename(program) === "postgres" && `${args} `.startsWith(`${program} -D ${cluster} `);
+  }
+  const [program = "", flag, directory] = (await commandLine(pid)).split("\0");
+  if (path.basename(program) !== "postgres") return false;
+  return (flag === "-D" && directory === cluster) || (await isSameDirectory(`/proc/${pid}/cwd`, cluster));
+}
+
+/** Postgres works in its data directory: that finds it when the directory was moved under it. */
+async function isSameDirectory(a: string, b: string): Promise<boolean> {
+  try {
+    const [left, right] = await Promise.all([stat(a), stat(b)]);
+    return left.dev === right.dev && left.ino === right.ino;
+  } catch {
+    return false;
+  }
+}
+
+async function allProcesses(): Promise<{ pid: number; args: string }[]> {
+  if (process.platform === "linux") {
+    const pids = (await readdir("/proc")).filter((name) => /^\d+$/.test(name)).map(Number);
+    return Promise.all(pids.map(async (pid) => ({ pid, args: await commandLine(pid) })));
+  }
+  return (await ps("-A", "-o", "pid=,args=")).split("\n").map((line) => {
+    const [, pid, args] = /^\s*(\d+)\s+(.*)$/.exec(line) ?? [];
+    return { pid: Number(pid), args: args ?? "" };
+  });
+}
+
+/** /proc rather than `ps`, which slim container images lack. Readable for other users' processes as well. */
+async function commandLine(pid: number): Promise<string> {
+  return readFile(`/proc/${pid}/cmdline`, "utf8").catch(() => "");
+}
+
+async function ps(...args: string[]): Promise<string> {
+  return run("ps", args).then(
+    ({ stdout }) => stdout,
+    () => "",
+  );
+}
+
+function send(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It has gone by itself.
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function until(patienceMs: number, condition: () => Promise<boolean>): Promise<boolean> {
+  const deadline = performance.now() + patienceMs;
+  while (!(await condition())) {
+    if (performance.now() > deadline) return false;
+    await delay(10);
+  }
+  return true;
+}

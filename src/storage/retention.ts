@@ -1,0 +1,169 @@
+import { type Database, runStatement } from "./database.ts";
+
+/** How long things are kept, in days. */
+export interface RetentionSettings {
+  /** Texts and numbers of messages that matched nothing. */
+  readonly unmatchedDays: number;
+  /** Phones, texts and deliveries of finished verifications. */
+  readonly finishedDays: number;
+}
+
+/** One kind of thing that has an end. `work` handles a batch and answers whether more may be waiting. */
+export interface RetentionTask {
+  readonly name: string;
+  work(): Promise<boolean>;
+}
+
+/** Small enough that no lock is held for long, large enough to keep up with ten thousand a second. */
+const batchSize = 1_000;
+
+/** After its text is gone a message stays known as a duplicate for this long. */
+const knownDays = 30;
+
+/** Deletes what has ended, skipping what another process holds. Needs an index on what `ended` asks, or a small table. */
+function deletion(table: string, ended: string): string {
+  return `
+DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
+  SELECT ctid FROM ${table} WHERE ${ended} LIMIT ${batchSize} FOR UPDATE SKIP LOCKED
+)) RETURNING 1`;
+}
+
+/**
+ * A pass over a growing table, once over each row, in the order of a column: what stays behind is not looked at
+ * again. The bound takes rows with equal values together, since a pass remembers the value only. Whoever holds the
+ * row of the pass makes it; others find nothing to do.
+ */
+function pass(parts: {
+  readonly task: string;
+  readonly table: string;
+  readonly order: string;
+  readonly type: "timestamptz" | "uuid";
+  /** The last value whose row is old enough, with the days as $1. */
+  readonly cutOff: string;
+  /** CTEs that do the work, over rows with `order` > progress.since and <= bound.upto. */
+  readonly work: string;
+}): string {
+  const { task, table, order, type, cutOff, work } = parts;
+  return `
+WITH progress AS MATERIALIZED (
+  SELECT done_up_to::${type} AS since FROM retention_progress WHERE task = '${task}' FOR UPDATE SKIP LOCKED
+),
+bound AS MATERIALIZED (
+  SELECT (array_agg(value ORDER BY value DESC))[1] AS upto, count(*) AS found
+  FROM (
+    SELECT t.${order} AS value FROM ${table} t, progress
+    WHERE t.${order} > progress.since AND t.${order} <= ${cutOff}
+    ORDER BY t.${order} LIMIT ${batchSize}
+  ) batch
+),
+${work},
+moved AS (
+  UPDATE retention_progress r SET done_up_to = bound.upto::text
+  FROM bound, progress WHERE r.task = '${task}' AND bound.upto IS NOT NULL
+)
+SELECT found::float8 FROM bound`;
+}
+
+function messagePass(task: string, work: string): string {
+  return pass({
+    task,
+    table: "inbound_message",
+    order: "ingested_at",
+    type: "timestamptz",
+    cutOff: "now() - make_interval(days => $1::int)",
+    work: `worked AS (${work} AND m.ingested_at > progress.since AND m.ingested_at <= bound.upto)`,
+  });
+}
+
+const erasedMessages =
+  "UPDATE inbound_message m SET sender = NULL, destination = NULL, text = NULL FROM progress, bound";
+const deletedMessages = "DELETE FROM inbound_message m USING progress, bound";
+
+/**
+ * Verifications by their ids, which begin with the time they were made. None is valid for more than an hour, so one
+ * made an hour before the days is finished; one that is not yet moved to `expired` is so first, by its own job, within
+ * seconds of its expiry, and the days are counted in tens.
+ */
+const erasedVerifications = pass({
+  task: "erase_verifications",
+  table: "verification",
+  order: "id",
+  type: "uuid",
+  cutOff: `(
+    lpad(to_hex(floor(extract(epoch FROM now() - make_interval(days => $1::int, hours => 1)) * 1000)::bigint), 12, '0')
+    || '00000000000000000000'
+  )::uuid`,
+  work: `
+erased AS (
+  UPDATE verification v SET phone = NULL, expected_phone = NULL FROM progress, bound
+  WHERE v.id > progress.since AND v.id <= bound.upto AND v.status <> 'pending'
+    AND (v.phone IS NOT NULL OR v.expected_phone IS NOT NULL)
+),
+undelivered AS (
+  DELETE FROM webhook_delivery d USING progress, bound
+  WHERE d.verification_id > progress.since AND d.verification_id <= bound.upto
+)`,
+});
+
+/** Everything that is deleted or erased by the clock. */
+export function createRetentionTasks(database: Database, settings: RetentionSettings): RetentionTask[] {
+  const { unmatchedDays, finishedDays } = settings;
+
+  function deleting(name: string, text: string): RetentionTask {
+    return {
+      name,
+      async work() {
+        return (await runStatement(database, { name: `delete_${name}`, text }, [])).length === batchSize;
+      },
+    };
+  }
+
+  function passing(name: string, text: string, days: number): RetentionTask {
+    return {
+      name,
+      async work() {
+        const [row] = await runStatement(database, { name, text }, [days]);
+        return row?.[0] === batchSize;
+      },
+    };
+  }
+
+  return [
+    deleting(
+      "idempotency_records",
+      deletion("idempotency_record", "created_at <= now() - interval '24 hours'"),
+    ),
+    deleting("codes", deletion("live_code", "expires_at <= now() - interval '24 hours'")),
+    deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
+    deleting("fingerprints", deletion("message_fingerprint", "first_at <= now() - interval '1 minute'")),
+    deleting(
+      "senders",
+      deletion(
+        "inbound_sender",
+        `coalesce(muted_until <= now(), true)
+         AND coalesce(miss_times[cardinality(miss_times)] <= now() - interval '10 minutes', true)`,
+      ),
+    ),
+    passing(
+      "erase_unmatched_messages",
+      messagePass("erase_unmatched_messages", `${erasedMessages} WHERE m.verification_id IS NULL`),
+      unmatchedDays,
+    ),
+    passing(
+      "erase_matched_messages",
+      messagePass("erase_matched_messages", `${erasedMessages} WHERE m.verification_id IS NOT NULL`),
+      finishedDays,
+    ),
+    passing(
+      "delete_unmatched_messages",
+      messagePass("delete_unmatched_messages", `${deletedMessages} WHERE m.verification_id IS NULL`),
+      unmatchedDays + knownDays,
+    ),
+    passing(
+      "delete_matched_messages",
+      messagePass("delete_matched_messages", `${deletedMessages} WHERE m.verification_id IS NOT NULL`),
+      finishedDays + knownDays,
+    ),
+    passing("erase_verifications", erasedVerifications, finishedDays),
+  ];
+}

@@ -1,0 +1,44 @@
+/**
+ * What every transition does besides changing the verification, in the same statement: the event is
+ * written, its delivery is due, and the processes that wait for it are told.
+ */
+
+/** Channel of the notices `uuid:status`, joined by commas. Never a phone: notices are in the server's log. */
+export const transitionChannel = "phoneproof_transition";
+
+/** Notices in one payload: 100 × 47 bytes stay under the 8,000 a payload may have. */
+const noticesInPayload = 100;
+
+/**
+ * CTEs `<transition>_event`, `<transition>_delivery` and `<transition>_notice` over a CTE `<transition>` that returns
+ * the changed verifications' `id` and `webhook_configuration_id`. The notice runs only where the statement's
+ * own SELECT reads it: `noticeSent`.
+ *
+ * The delivery goes to the configuration the verification was created under, whatever is in force by now. Where that
+ * is disabled it is kept, undelivered, so that it can be seen and sent by hand.
+ */
+export function transitionEffects(transition: "verified" | "cancelled" | "expired"): string {
+  return `
+${transition}_event AS (
+  INSERT INTO event (verification_id, type, occurred_at)
+  SELECT id, 'verification.${transition}', date_trunc('milliseconds', statement_timestamp()) FROM ${transition}
+),
+${transition}_delivery AS (
+  INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+  SELECT t.id, w.id,
+    CASE WHEN w.disabled_at IS NULL THEN 'pending' ELSE 'disabled' END::webhook_delivery_state, 0,
+    CASE WHEN w.disabled_at IS NULL THEN date_trunc('milliseconds', statement_timestamp()) END
+  FROM ${transition} t JOIN webhook_configuration w ON w.id = t.webhook_configuration_id
+  WHERE 'verification.${transition}' = ANY (w.events)
+),
+${transition}_notice AS (
+  SELECT pg_notify('${transitionChannel}', string_agg(id || ':${transition}', ','))
+  FROM (SELECT id, (row_number() OVER () - 1) / ${noticesInPayload} AS payload FROM ${transition}) numbered
+  GROUP BY payload
+)`;
+}
+
+/** A scalar that makes the notices of `transitionEffects` happen. */
+export function noticeSent(transition: "verified" | "cancelled" | "expired"): string {
+  return `(SELECT count(*) FROM ${transition}_notice)::float8`;
+}

@@ -1,0 +1,219 @@
+import { usageLimitExceeded } from "../core/usage.ts";
+import type { Charged, Verification, VerificationLookup, Verifications } from "../core/verification.ts";
+import { plainArray } from "./array-literal.ts";
+import { createBatcher } from "./batcher.ts";
+import { createCreations } from "./creations.ts";
+import { type Database, runStatement } from "./database.ts";
+import { noticeSent, transitionEffects } from "./transition.ts";
+import { chargedCalls, demandOf, usageOf } from "./usage.ts";
+import { listStatement } from "./verification-list.ts";
+import { nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
+
+interface ChargedLookup {
+  readonly lookup: VerificationLookup;
+  readonly chargeTo: string | null;
+}
+
+/** The lookups of a batch as parameters $3 to $8, and the rows they become. */
+const lookups = `
+lookup AS MATERIALIZED (
+  SELECT l.position, l.id, l.project_id, l.environment, c.calls, c.granted, c.call_limit,
+    l.rank = 0 OR l.rank <= c.granted AS admitted
+  FROM unnest($3::int[], $4::uuid[], $5::uuid[], $6::environment[], $7::uuid[], $8::int[])
+    AS l (position, id, project_id, environment, charge_to, rank)
+  LEFT JOIN charged c ON c.project_id = l.charge_to
+)`;
+
+const withinBounds = `
+  v.id = l.id
+  AND (l.project_id IS NULL OR v.project_id = l.project_id)
+  AND (l.environment IS NULL OR v.environment = l.environment)`;
+
+const usageColumns = "l.calls::float8, l.granted::float8, l.call_limit::float8";
+
+/** Read and charge in one statement: a call is counted exactly when it is answered. */
+const findStatement = {
+  name: "find",
+  text: `
+WITH ${chargedCalls}, ${lookups}
+SELECT l.position, ${usageColumns}, ${verificationColumns}
+FROM lookup l LEFT JOIN verification v ON l.admitted AND ${withinBounds}`,
+};
+
+/**
+ * Rows are locked in order of their ids before any is changed: unordered batches deadlock. The guard is the
+ * UPDATE's own WHERE, which is evaluated again on the newest version of a row that changed meanwhile; so is
+ * what `locked` returns, and a cancel that lost learns what it lost to.
+ */
+const cancelStatement = {
+  name: "cancel",
+  text: `
+WITH ${chargedCalls}, ${lookups},
+target AS MATERIALIZED (
+  SELECT v.id FROM lookup l JOIN verification v ON l.admitted AND ${withinBounds}
+),
+locked AS MATERIALIZED (
+  SELECT v.* FROM verification v WHERE v.id IN (SELECT id FROM target) ORDER BY v.id FOR NO KEY UPDATE
+),
+cancelled AS (
+  UPDATE verification v SET status = 'cancelled'
+  FROM locked WHERE v.id = locked.id AND v.status = 'pending' AND v.expires_at > ${nowMs}
+  RETURNING v.id, v.webhook_configuration_id
+),${transitionEffects("cancelled")}
+SELECT l.position, ${usageColumns}, ${verificationColumns}, c.id IS NOT NULL, ${noticeSent("cancelled")}
+FROM lookup l
+LEFT JOIN locked v ON l.admitted AND ${withinBounds}
+LEFT JOIN cancelled c ON c.id = v.id`,
+};
+
+/** Expires those of the given verifications that are due. Event and transition commit together. */
+const expireStatement = {
+  name: "expire",
+  text: `
+WITH locked AS MATERIALIZED (
+  SELECT v.id FROM verification v
+  WHERE v.id = ANY ($1::uuid[]) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  ORDER BY v.id FOR NO KEY UPDATE
+),
+expired AS (
+  UPDATE verification v SET status = 'expired'
+  FROM locked WHERE v.id = locked.id AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  RETURNING v.id, v.webhook_configuration_id
+),${transitionEffects("expired")}
+SELECT ${noticeSent("expired")}`,
+};
+
+const readAgainStatement = {
+  name: "read_again",
+  text: `SELECT ${verificationColumns} FROM verification v WHERE v.id = ANY ($1::uuid[])`,
+};
+
+const peekStatement = {
+  name: "peek_creation",
+  text: `
+SELECT
+  EXISTS (
+    SELECT FROM idempotency_record i
+    WHERE i.project_id = $1 AND i.environment = $2::environment AND i.key = $3
+      AND i.created_at > now() - interval '24 hours'
+  ),
+  coalesce((
+    SELECT u.calls >= p.usage_limit FROM project p
+    LEFT JOIN usage u ON u.project_id = p.id AND u.month = date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date
+    WHERE p.id = $1
+  ), false)`,
+};
+
+const batchSize = 500;
+const maxWaiting = 10_000;
+
+export function createVerifications(database: Database): Verifications {
+  const creations = createCreations(database);
+
+  /** Runs a statement over a batch of lookups; `seen` reads what the statement says besides the verification. */
+  async function lookUp(
+    statement: { readonly name: string; readonly text: string },
+    items: readonly ChargedLookup[],
+    seen: (verification: Verification, row: readonly unknown[]) => Verification,
+  ): Promise<(Charged<Verification | null> | null)[]> {
+    const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
+    const rows = await runStatement(database, statement, [
+      demand.projects,
+      demand.calls,
+      plainArray(items.map((_, position) => position)),
+      plainArray(items.map(({ lookup }) => lookup.id)),
+      plainArray(items.map(({ lookup }) => lookup.projectId)),
+      plainArray(items.map(({ lookup }) => lookup.environment)),
+      plainArray(items.map(({ chargeTo }) => chargeTo)),
+      plainArray(demand.ranks),
+    ]);
+    const results: (Charged<Verification | null> | null)[] = new Array(items.length).fill(null);
+    for (const row of rows) {
+      const position = row[0] as number;
+      const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3]);
+      if (usage === null) continue;
+      const verification = verificationOf(row, 4);
+      results[position] = { usage, value: verification && seen(verification, row) };
+    }
+    return results;
+  }
+
+  const find = createBatcher<ChargedLookup, Charged<Verification | null> | null>({
+    maxSize: batchSize,
+    maxWaiting,
+    run: (items) => lookUp(findStatement, items, (verification) => verification),
+  });
+
+  const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | null>({
+    maxSize: batchSize,
+    maxWaiting,
+    run: (items) =>
+      lookUp(cancelStatement, items, (verification, row) =>
+        row[17] === true ? { ...verification, status: "cancelled" } : verification,
+      ),
+  });
+
+  const expire = createBatcher<string, undefined>({
+    maxSize: batchSize,
+    maxWaiting,
+    async run(ids) {
+      await runStatement(database, expireStatement, [plainArray(ids)]);
+      return ids.map(() => undefined);
+    },
+  });
+
+  const readAgain = createBatcher<string, Verification | undefined>({
+    maxSize: batchSize,
+    maxWaiting,
+    async run(ids) {
+      const rows = await runStatement(database, readAgainStatement, [plainArray(ids)]);
+      const verifications = new Map(rows.map((row) => [row[0], verificationOf(row, 0) ?? undefined]));
+      return ids.map((id) => verifications.get(id));
+    },
+  });
+
+  /**
+   * Before anything is answered `expired` the row is moved by the expiry's own compare-and-set; where that
+   * changes nothing, somebody else was first, and the answer is what they made of it. Otherwise an SMS that
+   * had waited for a lock since before the expiry could verify what a read has called expired.
+   */
+  async function settled(verification: Verification): Promise<Verification> {
+    if (verification.status !== "pending" || verification.serverTime < verification.expiresAt)
+      return verification;
+    await expire(verification.id);
+    return (await readAgain(verification.id)) ?? verification;
+  }
+
+  async function settledResult(
+    result: Charged<Verification | null> | null,
+  ): Promise<Charged<Verification | null>> {
+    if (result === null) throw usageLimitExceeded();
+    if (result.value === null) return result;
+    return { usage: result.usage, value: await settled(result.value) };
+  }
+
+  return {
+    create: creations.create,
+    recreate: creations.recreate,
+
+    async peekCreation({ projectId, environment, idempotencyKey }) {
+      const [row] = await runStatement(database, peekStatement, [projectId, environment, idempotencyKey]);
+      return { known: row?.[0] === true, exhausted: row?.[1] === true };
+    },
+
+    async find(lookup, chargeTo) {
+      return settledResult(await find({ lookup, chargeTo }));
+    },
+
+    async cancel(lookup, chargeTo) {
+      return settledResult(await cancel({ lookup, chargeTo }));
+    },
+
+    async list(filter) {
+      const statement = listStatement(filter);
+      const rows = await runStatement(database, statement, statement.values);
+      const page = rows.map((row) => verificationOf(row, 0)).filter((found) => found !== null);
+      return Promise.all(page.map(settled));
+    },
+  };
+}

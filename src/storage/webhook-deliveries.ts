@@ -1,0 +1,326 @@
+import type { AttemptResult, Claim, ClaimBounds, DueAttempt, EventType } from "../core/webhook.ts";
+import { plainArray, textArray } from "./array-literal.ts";
+import { createBatcher } from "./batcher.ts";
+import { type Database, runStatement } from "./database.ts";
+import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
+
+/**
+ * The outbox. Transitions fill it in their own statements; what is due is claimed here, on any number of processes at
+ * once, and the results are written back.
+ *
+ * Invariant: `next_attempt_at` is the lease of what is under way. A claim moves it past the longest exchange, so a
+ * delivery whose process died is due again by itself. A result counts only where no other attempt has begun
+ * since (`attempts`) and nobody has asked for the event to be sent again (`resends`): a process that comes back
+ * after its lease changes nothing that a newer attempt has decided.
+ */
+export interface WebhookDeliveries {
+  claim(bounds: ClaimBounds): Promise<Claim>;
+  record(result: AttemptResult): Promise<void>;
+}
+
+/** The longest exchange and as long again for writing its result. A crash delays what it cut off by no more than this. */
+const leaseSeconds = 30;
+
+/** Deliveries of disabled webhooks taken out of the queue by one claim. */
+const heldBackAtOnce = 500;
+
+/** What a version's endpoint is: versions of one URL share their fortune. URLs are long, so its digest stands for it. */
+const endpoint = `encode(sha256(convert_to(w.project_id || ' ' || w.environment || ' ' || w.url, 'UTF8')), 'hex')`;
+
+/**
+ * Claims what is due, fairly: the earliest first, but no more of an endpoint than there is room for, and no more of slow
+ * ones than their share, so that whoever hangs holds up only itself.
+ *
+ * `waiting` walks the index from version to version, one probe each, and never along the due rows of one: ten thousand
+ * of them cost no more than one. Rows that another process holds are skipped. A row that was claimed elsewhere
+ * between the look and the lock is no longer due, which locking it checks again.
+ *
+ * Rows are found by arrays and by LATERAL look-ups that OFFSET 0 keeps apart, which leaves the planner little to choose:
+ * its plan is made once, on tables that may be empty, and with joins it was one that walked them whole (nine seconds
+ * at ten thousand rows). A row that this statement has locked is found again by where it lies; where somebody else moved it
+ * just before, it is not found, and left to the next claim.
+ *
+ * The attempt's row is written with the claim and commits before anything is sent: what was sent is on record, whatever
+ * becomes of this process.
+ */
+const claimStatement = {
+  name: "claim_webhook_attempts",
+  text: `
+WITH RECURSIVE bound AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS b (endpoint, room, slow)
+),
+waiting (id, next_attempt_at) AS (
+  (
+    SELECT d.webhook_configuration_id, d.next_attempt_at FROM webhook_delivery d
+    WHERE d.state = 'pending' ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT 1
+  )
+  UNION ALL
+  SELECT n.id, n.next_attempt_at
+  FROM waiting CROSS JOIN LATERAL (
+    SELECT d.webhook_configuration_id AS id, d.next_attempt_at FROM webhook_delivery d
+    WHERE d.state = 'pending' AND d.webhook_configuration_id > waiting.id
+    ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT 1
+  ) n
+),
+version AS MATERIALIZED (
+  SELECT w.id, w.disabled_at IS NOT NULL AS disabled, ${endpoint} AS endpoint, waiting.next_attempt_at
+  FROM waiting CROSS JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = waiting.id OFFSET 0) w
+  WHERE waiting.next_attempt_at <= ${nowMs} OR w.disabled_at IS NOT NULL
+),
+open AS (
+  SELECT v.id, v.endpoint, coalesce(b.room, $4::int) AS room, lane.slow, lane.size,
+    row_number() OVER (PARTITION BY lane.slow ORDER BY v.next_attempt_at) AS turn,
+    count(*) OVER (PARTITION BY lane.slow) AS versions
+  FROM version v LEFT JOIN bound b ON b.endpoint = v.endpoint
+  CROSS JOIN LATERAL (
+    SELECT coalesce(b.slow, false) AS slow, CASE WHEN b.slow THEN least($6::int, $5::int) ELSE $5::int END AS size
+  ) lane
+  WHERE NOT v.disabled AND coalesce(b.room, $4::int) > 0
+),
+found AS MATERIALIZED (
+  SELECT due.row, due.next_attempt_at, o.room, o.slow, o.size,
+    row_number() OVER (PARTITION BY o.endpoint ORDER BY due.next_attempt_at) AS turn
+  FROM open o CROSS JOIN LATERAL (
+    SELECT d.ctid AS row, d.next_attempt_at FROM webhook_delivery d
+    WHERE d.state = 'pending' AND d.webhook_configuration_id = o.id AND d.next_attempt_at <= ${nowMs}
+    ORDER BY d.next_attempt_at LIMIT least(o.room, greatest(1, o.size / o.versions))
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) due
+  WHERE o.turn <= o.size
+),
+chosen AS MATERIALIZED (
+  SELECT f.row
+  FROM (
+    SELECT found.*, row_number() OVER (PARTITION BY slow ORDER BY turn, next_attempt_at) AS lane_turn
+    FROM found WHERE turn <= room
+  ) f
+  WHERE f.lane_turn <= f.size ORDER BY f.turn, f.next_attempt_at LIMIT $5::int
+),
+claimed AS (
+  UPDATE webhook_delivery d
+  SET attempts = d.attempts + 1, next_attempt_at = ${nowMs} + interval '${leaseSeconds} seconds'
+  WHERE d.ctid = ANY (ARRAY(SELECT row FROM chosen))
+  RETURNING d.verification_id, d.webhook_configuration_id, d.attempts, d.failures, d.resends
+),
+begun AS (
+  INSERT INTO webhook_attempt (verification_id, number, started_at)
+  SELECT verification_id, attempts, ${nowMs} FROM claimed
+),
+cut_off AS (
+  UPDATE webhook_attempt a SET error = 'cut off: what came of it is not known'
+  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM claimed))
+    AND a.duration_ms IS NULL AND a.error IS NULL
+),
+held_back AS (
+  UPDATE webhook_delivery d SET state = 'disabled', next_attempt_at = NULL
+  WHERE d.ctid = ANY (ARRAY(
+    SELECT held.row
+    FROM version v CROSS JOIN LATERAL (
+      SELECT d.ctid AS row FROM webhook_delivery d
+      WHERE d.state = 'pending' AND d.webhook_configuration_id = v.id
+      ORDER BY d.next_attempt_at LIMIT ${heldBackAtOnce}
+      FOR NO KEY UPDATE SKIP LOCKED
+    ) held
+    WHERE v.disabled LIMIT ${heldBackAtOnce}
+  ))
+  RETURNING d.verification_id
+)
+SELECT h.rows, c.verification_id::text, c.attempts::int, c.failures::int, c.resends::int, ${endpoint}, w.url,
+  (
+    SELECT string_agg(encode(o.secret, 'hex'), ',' ORDER BY o.version) FROM webhook_configuration o
+    WHERE o.project_id = w.project_id AND o.environment = w.environment AND o.version >= w.version AND o.url = w.url
+  ),
+  e.type::text, ${epochMs("e.occurred_at")}, ${epochMs("now()")}, ${verificationColumns}
+FROM (SELECT count(*)::float8 AS rows FROM held_back) h
+LEFT JOIN claimed c ON true
+LEFT JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = c.webhook_configuration_id OFFSET 0) w ON true
+LEFT JOIN LATERAL (SELECT * FROM event WHERE verification_id = c.verification_id OFFSET 0) e ON true
+LEFT JOIN LATERAL (
+  SELECT * FROM verification
+  WHERE project_id = w.project_id AND environment = w.environment AND id = c.verification_id OFFSET 0
+) v ON true`,
+};
+
+const goneReason = "the endpoint answered 410 Gone";
+const failingReason = "every attempt failed for five days";
+
+/**
+ * Writes results down, and what they say about their endpoints: a success ends a time of failures; 410, and five days of
+ * nothing but failures, disable every version of the URL. A 410 to a request that began before the URL was last set
+ * does not undo the setting.
+ *
+ * What is written down already counts no second time: who got no answer from the database may ask again.
+ *
+ * Locks deliveries by id, then versions by id, and versions only where they change, which is rare: results of one endpoint
+ * do not wait for each other.
+ */
+const recordStatement = {
+  name: "record_webhook_attempts",
+  text: `
+WITH result AS MATERIALIZED (
+  SELECT * FROM unnest(
+    $1::uuid[], $2::int[], $3::int[], $4::int[], $5::int[], $6::text[], $7::text[], $8::bool[], $9::float8[]
+  ) AS r (verification_id, number, resends, duration_ms, status, error, answer, gone, retry_in_seconds)
+),
+delivery AS MATERIALIZED (
+  SELECT d.verification_id, d.webhook_configuration_id FROM webhook_delivery d
+  WHERE d.verification_id = ANY ($1::uuid[])
+  ORDER BY d.verification_id FOR NO KEY UPDATE
+),
+ended AS MATERIALIZED (
+  SELECT r.*, d.webhook_configuration_id FROM result r JOIN delivery d ON d.verification_id = r.verification_id
+),
+told AS MATERIALIZED (
+  SELECT w.project_id, w.environment, w.url, bool_or(r.error IS NULL) AS succeeded,
+    min(a.started_at) FILTER (WHERE r.error IS NOT NULL) AS failed_at,
+    max(a.started_at) FILTER (WHERE r.gone) AS gone_at
+  FROM ended r
+  CROSS JOIN LATERAL (
+    SELECT started_at FROM webhook_attempt
+    WHERE verification_id = r.verification_id AND number = r.number OFFSET 0
+  ) a
+  CROSS JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = r.webhook_configuration_id OFFSET 0) w
+  GROUP BY w.project_id, w.environment, w.url
+),
+judged AS MATERIALIZED (
+  SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, since.failing,
+    CASE
+      WHEN t.gone_at >= max(w.created_at) OVER (PARTITION BY w.project_id, w.environment, w.url) THEN '${goneReason}'
+      WHEN since.failing <= ${nowMs} - interval '5 days' THEN '${failingReason}'
+    END AS reason
+  FROM told t
+  CROSS JOIN LATERAL (
+    SELECT * FROM webhook_configuration
+    WHERE project_id = t.project_id AND environment = t.environment AND url = t.url OFFSET 0
+  ) w
+  CROSS JOIN LATERAL (
+    SELECT CASE WHEN NOT t.succeeded THEN coalesce(w.failing_since, t.failed_at) END AS failing
+  ) since
+),
+changing AS MATERIALIZED (
+  SELECT w.id FROM webhook_configuration w
+  WHERE w.id = ANY (ARRAY(
+    SELECT j.id FROM judged j
+    WHERE j.failing IS DISTINCT FROM j.failing_before OR (j.reason IS NOT NULL AND j.disabled_before IS NULL)
+  ))
+  ORDER BY w.id FOR NO KEY UPDATE
+),
+changed AS (
+  UPDATE webhook_configuration w SET
+    failing_since = j.failing,
+    disabled_at = coalesce(w.disabled_at, CASE WHEN j.reason IS NOT NULL THEN ${nowMs} END),
+    disabled_reason = coalesce(w.disabled_reason, j.reason)
+  FROM judged j
+  WHERE w.id = j.id AND w.id = ANY (ARRAY(SELECT id FROM changing))
+    AND w.failing_since IS NOT DISTINCT FROM j.failing_before
+    AND w.disabled_at IS NOT DISTINCT FROM j.disabled_before
+  RETURNING w.id, w.disabled_at IS NOT NULL AS disabled, w.disabled_reason, j.disabled_before IS NULL AS worked_before
+),
+recorded AS (
+  UPDATE webhook_attempt a
+  SET duration_ms = r.duration_ms, status = r.status, error = r.error, answer = r.answer
+  FROM ended r
+  WHERE a.verification_id = ANY ($1::uuid[]) AND a.verification_id = r.verification_id AND a.number = r.number
+    AND a.duration_ms IS NULL
+  RETURNING a.verification_id, a.number
+),
+verdict AS MATERIALIZED (
+  SELECT r.verification_id, r.number, r.resends, r.error IS NOT NULL AS failed, r.retry_in_seconds,
+    CASE
+      WHEN r.error IS NULL THEN 'delivered'
+      WHEN r.retry_in_seconds IS NULL THEN 'failed'
+      WHEN coalesce(c.disabled, w.disabled_at IS NOT NULL) THEN 'disabled'
+      ELSE 'pending'
+    END::webhook_delivery_state AS state
+  FROM ended r
+  JOIN recorded a ON a.verification_id = r.verification_id AND a.number = r.number
+  CROSS JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = r.webhook_configuration_id OFFSET 0) w
+  LEFT JOIN changed c ON c.id = w.id
+),
+settled AS (
+  UPDATE webhook_delivery d SET
+    state = CASE WHEN d.state = 'disabled' AND v.state = 'pending' THEN 'disabled' ELSE v.state END,
+    failures = d.failures + v.failed::int,
+    next_attempt_at = CASE
+      WHEN d.state = 'pending' AND v.state = 'pending'
+      THEN ${nowMs} + date_trunc('milliseconds', make_interval(secs => v.retry_in_seconds))
+    END
+  FROM verdict v
+  WHERE d.verification_id = ANY ($1::uuid[]) AND d.verification_id = v.verification_id
+    AND d.attempts = v.number AND d.resends = v.resends AND d.state IN ('pending', 'disabled')
+)
+SELECT id::text, disabled_reason FROM changed WHERE disabled AND worked_before`,
+};
+
+export function createWebhookDeliveries(
+  database: Database,
+  options: {
+    /** A version works no longer; its id is a UUID. */
+    readonly onDisabled: (webhookId: string, reason: string) => void;
+  },
+): WebhookDeliveries {
+  const record = createBatcher<AttemptResult, undefined>({
+    maxSize: 256,
+    // As many as are under way at most.
+    maxWaiting: Number.POSITIVE_INFINITY,
+    async run(results) {
+      const rows = await runStatement(database, recordStatement, [
+        plainArray(results.map(({ verificationId }) => verificationId)),
+        plainArray(results.map(({ number }) => number)),
+        plainArray(results.map(({ resends }) => resends)),
+        plainArray(results.map(({ durationMs }) => durationMs)),
+        plainArray(results.map(({ status }) => status)),
+        textArray(results.map(({ error }) => error)),
+        textArray(results.map(({ answer }) => answer)),
+        plainArray(results.map(({ gone }) => (gone ? "t" : "f"))),
+        plainArray(results.map(({ retryInSeconds }) => retryInSeconds)),
+      ]);
+      for (const [id, reason] of rows) options.onDisabled(id as string, reason as string);
+      return results.map(() => undefined);
+    },
+  });
+
+  return {
+    async claim({ limit, slowLimit, perEndpoint, endpoints }) {
+      const rows = await runStatement(database, claimStatement, [
+        plainArray(endpoints.map(({ endpoint }) => endpoint)),
+        plainArray(endpoints.map(({ room }) => room)),
+        plainArray(endpoints.map(({ slow }) => (slow ? "t" : "f"))),
+        perEndpoint,
+        limit,
+        slowLimit,
+      ]);
+      return {
+        attempts: rows.map(dueAttemptOf).filter((due) => due !== null),
+        heldBack: (rows[0]?.[0] as number | undefined) ?? 0,
+      };
+    },
+
+    record,
+  };
+}
+
+function dueAttemptOf(row: readonly unknown[]): DueAttempt | null {
+  const verification = verificationOf(row, 11);
+  if (verification === null) return null;
+  return {
+    verificationId: row[1] as string,
+    number: row[2] as number,
+    failures: row[3] as number,
+    resends: row[4] as number,
+    endpoint: row[5] as string,
+    url: row[6] as string,
+    secrets: secretsOf(row[7] as string),
+    event: { type: row[8] as EventType, occurredAt: row[9] as number, verification },
+    startedAt: row[10] as number,
+  };
+}
+
+/** More signatures than this would make a header that servers refuse. */
+const maxSecrets = 10;
+
+/** The captured one, and the newest of those that came after it. Versions that only changed something else share one. */
+function secretsOf(joined: string): Buffer[] {
+  const [captured = "", ...newer] = new Set(joined.split(","));
+  return [captured, ...newer.slice(-(maxSecrets - 1))].map((secret) => Buffer.from(secret, "hex"));
+}

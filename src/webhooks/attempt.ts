@@ -1,0 +1,40 @@
+/** One attempt of a delivery, from what is due to what came of it. */
+
+import { encodeId } from "../core/ids.ts";
+import type { AttemptResult, DueAttempt } from "../core/webhook.ts";
+import type { Endpoints } from "./delivery.ts";
+import { payloadOf } from "./payload.ts";
+import { retryAfterSeconds, secondsUntilNext } from "./schedule.ts";
+
+/** Rejects only where `signal` aborts: then nothing is known of it, and its lease says when it is made again. */
+export type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
+
+export function createMakeAttempt(endpoints: Endpoints): MakeAttempt {
+  return async (due, signal) => {
+    const { verificationId, number, resends, startedAt } = due;
+    const exchange = await endpoints.send(
+      {
+        url: due.url,
+        id: encodeId("evt_", verificationId),
+        timestamp: Math.floor(startedAt / 1000),
+        body: payloadOf(due.event),
+        secrets: due.secrets,
+      },
+      signal,
+    );
+    const { durationMs, status, error, answer } = exchange;
+    // By the database's clock, as all times: when it began, and how long it took since.
+    const retryAfter = retryAfterSeconds(exchange.retryAfter, startedAt + durationMs);
+    return {
+      verificationId,
+      number,
+      resends,
+      durationMs,
+      status,
+      error,
+      answer,
+      gone: status === 410,
+      retryInSeconds: error === null ? null : secondsUntilNext(due.failures + 1, retryAfter),
+    };
+  };
+}

@@ -1,0 +1,50 @@
+/** When a delivery is tried again. */
+
+const minute = 60;
+const hour = 3_600;
+
+/** Seconds from each attempt's failure to the next attempt; the first is made at once, ten in all. */
+export const gapsSeconds: readonly number[] = [
+  5,
+  5 * minute,
+  30 * minute,
+  2 * hour,
+  5 * hour,
+  10 * hour,
+  14 * hour,
+  20 * hour,
+  24 * hour,
+];
+
+/** Jitter keeps deliveries that failed together from coming back together. */
+const jitter = 0.2;
+
+const maxRetryAfterSeconds = 24 * hour;
+
+/**
+ * Seconds until the attempt after the `failures`-th failure of the schedule, null after the last. What the endpoint asks
+ * for with Retry-After is the least it is given, up to 24 hours: earlier than the schedule nothing is sent.
+ * `random` is from 0 to 1.
+ */
+export function secondsUntilNext(
+  failures: number,
+  retryAfterSeconds: number | null,
+  random: number = Math.random(),
+): number | null {
+  const gap = gapsSeconds[failures - 1];
+  if (gap === undefined) return null;
+  const scheduled = gap * (1 - jitter + 2 * jitter * random);
+  return Math.max(scheduled, Math.min(retryAfterSeconds ?? 0, maxRetryAfterSeconds));
+}
+
+/** RFC 9110: delay in seconds, or an HTTP date. */
+const wholeSeconds = /^\d{1,10}$/;
+const httpDate = /^[A-Za-z]{3,9},? .* GMT$/;
+
+/** The seconds from `now` (milliseconds since the epoch) that a Retry-After asks for; null where it says nothing. */
+export function retryAfterSeconds(header: string | null, now: number): number | null {
+  const text = header?.trim() ?? "";
+  if (wholeSeconds.test(text)) return Number(text);
+  const at = httpDate.test(text) ? Date.parse(text) : Number.NaN;
+  return Number.isNaN(at) ? null : Math.max(0, (at - now) / 1000);
+}

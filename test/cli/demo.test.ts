@@ -1,0 +1,107 @@
+import { beforeAll, describe, expect, test } from "vitest";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { answerOf, run, startDemo, towards } from "./command.ts";
+
+let service: TestService;
+let environment: Record<string, string>;
+
+beforeAll(async () => {
+  service = await startTestService();
+  environment = { ...towards(service), PUBLIC_BASE_URL: service.httpUrl };
+});
+
+const activeKeys = async (projectId: string) => {
+  const { keys } = await answerOf(["key", "list", "--project", projectId], environment);
+  return keys.filter((key: { revoked_at: string | null }) => key.revoked_at === null);
+};
+
+const verified = async (projectId: string): Promise<number> =>
+  (await answerOf(["verification", "list", "--project", projectId, "--status", "verified"], environment))
+    .verifications.length;
+
+describe("without a project Demo", () => {
+  test("makes a project and a number, says so, and puts both away", async () => {
+    for (const round of [1, 2]) {
+      const { code, stdout, stderr } = await startDemo(environment).finished;
+      expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+      expect(stdout).toContain('There is no project "Demo" to use here');
+      const { projects } = await answerOf(["project", "list"], environment);
+      expect(projects).toHaveLength(1);
+      expect(projects[0]).toMatchObject({ name: "npm run demo", suspended: true });
+      expect(await activeKeys(projects[0].id)).toEqual([]);
+      expect((await answerOf(["number", "list"], environment)).numbers).toEqual([]);
+      expect(await verified(projects[0].id)).toBe(round);
+    }
+  });
+});
+
+describe("with a project Demo", () => {
+  let projectId: string;
+
+  beforeAll(async () => {
+    ({ projectId } = await service.createProject({ name: "Demo" }));
+  });
+
+  test("tells the whole story ten times in a row and leaves no key", async () => {
+    const before = await activeKeys(projectId);
+    for (let round = 1; round <= 10; round += 1) {
+      const { code, stdout, stderr } = await startDemo(environment).finished;
+      expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+      expect(stdout).toMatch(/POST \/v1\/verifications/);
+      expect(stdout).toMatch(/201 Created, Idempotent-Replayed: false/);
+      expect(stdout).toMatch(/outcome +VERIFIED/);
+      expect(stdout).toMatch(/status +verified\n.*phone +0100000\d{4}\n.*carrier +SKT/);
+      expect(stdout).toMatch(/200 OK, Idempotent-Replayed: true/);
+      expect(stdout.trimEnd().split("\n").at(-1)).toBe(
+        `Next: npx phoneproof verification list --project ${projectId}`,
+      );
+      expect(stdout).not.toMatch(/pp_(test|live|svc)_/);
+    }
+    expect(await verified(projectId)).toBe(10);
+    expect(await activeKeys(projectId)).toEqual(before);
+  });
+
+  test("makes room where killed demos have left keys behind, and touches no other", async () => {
+    const others = await activeKeys(projectId);
+    const keep = await answerOf(
+      ["key", "create", "--project", projectId, "--environment", "test"],
+      environment,
+    );
+    const left = ["key", "create", "--project", projectId, "--environment", "test", "--name", "npm run demo"];
+    for (let count = 0; count < 3; count += 1) await answerOf(left, environment);
+    expect((await run(left, environment)).stderr).toContain("too_many_api_keys");
+    expect(await startDemo(environment).finished).toMatchObject({ code: 0, stderr: "" });
+    const { key: _, ...kept } = keep;
+    expect(await activeKeys(projectId)).toEqual([...others, kept]);
+    await answerOf(["key", "revoke", keep.id], environment);
+  });
+
+  test("revokes its key when it is interrupted", async () => {
+    const before = await activeKeys(projectId);
+    const demo = startDemo(environment);
+    await demo.lines(2);
+    demo.child.kill("SIGINT");
+    expect((await demo.finished).code).toBe(130);
+    expect(await activeKeys(projectId)).toEqual(before);
+  });
+
+  test("revokes its key when it fails", async () => {
+    const before = await activeKeys(projectId);
+    const { code, stderr } = await startDemo({ ...environment, PUBLIC_BASE_URL: "http://127.0.0.1:1" })
+      .finished;
+    expect(code).toBe(3);
+    expect(stderr).toBe(
+      "phoneproof: no service answers at http://127.0.0.1:1, where PORT or PUBLIC_BASE_URL say it is: run npm start first\n",
+    );
+    expect(await activeKeys(projectId)).toEqual(before);
+  });
+});
+
+test.for([
+  ["no service", { PHONEPROOF_ADDRESS: "127.0.0.1:1", PHONEPROOF_TOKEN: "pp_svc_x" }],
+  ["no token", { DATA_DIR: "/nowhere", GRPC_PORT: "1" }],
+] as const)("%s is one line that says to start it", async ([, wrong]) => {
+  const { code, stdout, stderr } = await startDemo(wrong).finished;
+  expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
+  expect(stderr).toMatch(/^phoneproof: [^\n]*: run npm start first\n$/);
+});

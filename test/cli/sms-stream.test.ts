@@ -1,0 +1,345 @@
+import { once } from "node:events";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { ServiceClient } from "../../src/cli/client.ts";
+import { inboundLines } from "../../src/cli/inbound-lines.ts";
+import { streamInboundMessages } from "../../src/cli/inbound-stream.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { type Finished, run, startCommand, towards } from "./command.ts";
+import { type Cut, startCuttingProxy } from "./cutting-proxy.ts";
+
+interface Message {
+  message_id?: string;
+  from?: string;
+  to?: string;
+  text?: string;
+  carrier?: string;
+  received_at?: string;
+}
+
+interface Receipt {
+  message_id: string;
+  outcome: string;
+  verification_id: string | null;
+  duplicate: boolean;
+}
+
+let service: TestService;
+let environment: Record<string, string>;
+let shop: TestProject;
+let directory: string;
+
+beforeAll(async () => {
+  service = await startTestService();
+  environment = towards(service);
+  shop = await service.createProject({ rateLimitPerMinute: 1_000_000 });
+  directory = await mkdtemp(path.join(tmpdir(), "phoneproof-stream-"));
+});
+
+afterAll(() => rm(directory, { recursive: true, force: true }));
+
+const ndjson = (messages: readonly Message[]) =>
+  messages.map((message) => `${JSON.stringify(message)}\n`).join("");
+
+const receiptsOf = ({ stdout }: Pick<Finished, "stdout">): Receipt[] =>
+  stdout
+    .split("\n")
+    .slice(0, -1)
+    .map((line) => JSON.parse(line));
+
+const stream = (input: string, ...args: string[]) =>
+  run(["sms", "stream", "--json", ...args], environment, { input });
+
+/** Senders of an exchange that nobody has, one a message, so that none is muted. */
+const sender = (index: number) => `0100${String(index).padStart(7, "0")}`;
+
+let prefixes = 0;
+
+/** Messages of every kind that can be told apart at once, of twenty two with a live code, and their outcomes. */
+async function mixedMessages(count: number): Promise<{ messages: Message[]; expected: string[] }> {
+  const project = await service.createProject();
+  const client = service.client(VerificationService);
+  const prefix = `mix${++prefixes}`;
+  const texts = await Promise.all(
+    Array.from({ length: Math.ceil(count / 20) * 2 }, async (_, index) => {
+      const { smsText } = await client.createVerification({
+        projectId: project.projectId,
+        environment: Environment.TEST,
+        idempotencyKey: `${prefix}-${String(index).padStart(8, "0")}`,
+      });
+      return smsText;
+    }),
+  );
+  const messages: Message[] = [];
+  const expected: string[] = [];
+  const add = (outcome: string, message: Message) => {
+    const index = messages.length;
+    messages.push({
+      message_id: `${prefix}-${index}`,
+      from: sender(index),
+      to: project.testNumber,
+      ...message,
+    });
+    expected.push(outcome);
+  };
+  while (messages.length < count) {
+    const [first = "", second = ""] = texts.splice(0, 2);
+    const index = messages.length;
+    add("VERIFIED", { text: first, carrier: "SKT" });
+    add("NOT_PENDING", { text: `${first} again` });
+    add("INVALID", { text: `no sender ${index}`, from: "" });
+    add("WEB_SENT", { text: `[Web발신] ${index}` });
+    add("NO_MATCH", { text: `another's number ${index}`, to: "#0799" });
+    add("VERIFIED", { text: second, received_at: "2026-11-21T06:41:00+09:00" });
+    add("INVALID", { text: "x".repeat(2_001) });
+    while (messages.length % 20 !== 0) add("NO_MATCH", { text: `no code at all ${messages.length}` });
+  }
+  return { messages, expected };
+}
+
+function countByOutcome(receipts: readonly Receipt[]): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (const { outcome } of receipts) counts[outcome] = (counts[outcome] ?? 0) + 1;
+  return counts;
+}
+
+describe("receipts", () => {
+  test("come one a message, in order, from a file and from standard input alike", async () => {
+    const { messages, expected } = await mixedMessages(1_000);
+    const file = path.join(directory, "messages.ndjson");
+    await writeFile(file, ndjson(messages));
+    const fromFile = await run(["sms", "stream", file, "--json"], environment);
+    expect(fromFile).toMatchObject({ code: 1, stderr: "" });
+    const receipts = receiptsOf(fromFile);
+    expect(receipts.map(({ message_id }) => message_id)).toEqual(
+      messages.map(({ message_id }) => message_id),
+    );
+    expect(receipts.map(({ outcome }) => outcome)).toEqual(expected);
+    for (const { outcome, verification_id, duplicate } of receipts) {
+      expect(duplicate).toBe(false);
+      if (outcome === "VERIFIED" || outcome === "NOT_PENDING") expect(verification_id).toMatch(/^vrf_/);
+      else expect(verification_id).toBeNull();
+    }
+    const again = receiptsOf(await stream(ndjson(messages), "-"));
+    expect(again).toEqual(receipts.map((receipt) => ({ ...receipt, duplicate: true })));
+  });
+
+  test("are the same, one a message and in order, when the connection breaks ten times", async () => {
+    const count = 12_000;
+    const uncut = await mixedMessages(count);
+    const straight = await startCuttingProxy(service.grpcAddress);
+    const wanted = receiptsOf(await stream(ndjson(uncut.messages), "--address", straight.address));
+    await straight.close();
+
+    // At random, and so close that all ten come before as many bytes as it takes without any have passed.
+    const cuts = Array.from({ length: 10 }, (_, index): Cut => {
+      const from = index % 2 === 0 ? "client" : "server";
+      return { from, bytes: 1 + Math.floor((Math.random() * straight.passed[from]) / 16) };
+    });
+    const { messages, expected } = await mixedMessages(count);
+    const proxy = await startCuttingProxy(service.grpcAddress, cuts);
+    const cut = await stream(ndjson(messages), "--address", proxy.address);
+    await proxy.close();
+    expect(proxy.cuts()).toBe(10);
+
+    const receipts = receiptsOf(cut);
+    expect(receipts.map(({ message_id }) => message_id)).toEqual(
+      messages.map(({ message_id }) => message_id),
+    );
+    expect(receipts.map(({ outcome }) => outcome)).toEqual(expected);
+    expect(countByOutcome(receipts)).toEqual(countByOutcome(wanted));
+    expect(cut).toMatchObject({ code: 1, stderr: "" });
+  });
+
+  test("go on over a restart of the service", async () => {
+    const other = await service.startAnother();
+    const address = other.grpcAddress;
+    const streaming = startCommand(["sms", "stream", "--json", "--address", address], environment);
+    const messages = Array.from({ length: 20 }, (_, index) => ({
+      message_id: `restart-${index}`,
+      from: sender(index),
+      to: shop.testNumber,
+      text: `restart ${index}`,
+    }));
+    streaming.child.stdin?.write(ndjson(messages.slice(0, 10)));
+    await streaming.lines(10);
+    await other.close();
+    streaming.child.stdin?.end(ndjson(messages.slice(10)));
+    await service.startAnother({ GRPC_PORT: address.replace(/^.*:/, "") });
+    const finished = await streaming.finished;
+    expect(receiptsOf(finished).map(({ message_id }) => message_id)).toEqual(
+      messages.map(({ message_id }) => message_id),
+    );
+    expect(finished).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test("come while the input is still open", async () => {
+    const streaming = startCommand(["sms", "stream", "--json"], environment);
+    streaming.child.stdin?.write(
+      ndjson([{ message_id: "early", from: sender(1), to: shop.testNumber, text: "early" }]),
+    );
+    const [first = ""] = await streaming.lines(1);
+    expect(JSON.parse(first)).toMatchObject({ message_id: "early", outcome: "NO_MATCH" });
+    streaming.child.stdin?.end();
+    expect(await streaming.finished).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test("without --json are separated by tabs", async () => {
+    const input = ndjson([
+      { message_id: "a\tb\u001b[2J", from: sender(2), to: shop.testNumber, text: "tabs" },
+    ]);
+    const first = await run(["sms", "stream"], environment, { input });
+    expect(first).toEqual({ code: 0, stdout: "a\\tb\\x1b[2J\tNO_MATCH\t\t\n", stderr: "" });
+    const second = await run(["sms", "stream"], environment, { input });
+    expect(second.stdout).toBe("a\\tb\\x1b[2J\tNO_MATCH\t\tduplicate\n");
+  });
+});
+
+describe("lines", () => {
+  const good = { from: sender(3), to: "#0798", text: "good" };
+
+  test("that are no messages are told with their number and stop nothing", async () => {
+    const lines = [
+      JSON.stringify({ message_id: "l1", ...good }),
+      "not JSON",
+      "",
+      '["a list"]',
+      JSON.stringify({ message_id: "l5", ...good, text: 5 }),
+      JSON.stringify({ message_id: "l6", ...good, received_at: "yesterday" }),
+      "x".repeat(1_100_000),
+      "   ",
+      JSON.stringify({
+        message_id: "l9",
+        ...good,
+        text: "good too",
+        carrier: null,
+        note: "unknown fields do no harm",
+      }),
+    ];
+    const { code, stdout, stderr } = await run(["sms", "stream"], environment, { input: lines.join("\r\n") });
+    expect(code).toBe(1);
+    expect(stdout).toBe("l1\tNO_MATCH\t\t\nl9\tNO_MATCH\t\t\n");
+    expect(stderr.trimEnd().split("\n")).toEqual([
+      "phoneproof: line 2: not JSON",
+      "phoneproof: line 4: not a JSON object",
+      "phoneproof: line 5: text is not a string",
+      "phoneproof: line 6: received_at is not an RFC 3339 instant with its time zone",
+      "phoneproof: line 7: longer than 1 MiB",
+      "phoneproof: 5 lines could not be read",
+    ]);
+    const asJson = await run(["sms", "stream", "--json"], environment, { input: "{" });
+    expect(asJson).toMatchObject({ code: 1, stdout: "" });
+    expect(JSON.parse(asJson.stderr)).toEqual({
+      error: { code: "unparsable_line", message: "line 1: not JSON", request_id: null, fields: [], line: 1 },
+    });
+  });
+
+  test("that lack a field are sent, and INVALID", async () => {
+    const receipts = await stream(
+      ndjson([{}, { message_id: "only-an-id" }, { message_id: "no-text", from: sender(4), to: "#0798" }]),
+    );
+    expect(receipts.code).toBe(1);
+    expect(receiptsOf(receipts).map(({ outcome }) => outcome)).toEqual(["INVALID", "INVALID", "INVALID"]);
+  });
+
+  test("without an id get one that is the same at every run, and another for every line", async () => {
+    const input = ndjson([good, good, { ...good, text: "other" }]);
+    const [first, second] = [receiptsOf(await stream(input)), receiptsOf(await stream(input))];
+    expect(new Set(first.map(({ message_id }) => message_id)).size).toBe(3);
+    expect(second.map(({ message_id }) => message_id)).toEqual(first.map(({ message_id }) => message_id));
+    expect(second.every(({ duplicate }) => duplicate)).toBe(true);
+  });
+
+  test("may begin with a byte order mark and hold any Unicode", async () => {
+    const receipts = await stream(
+      `\ufeff${JSON.stringify({ message_id: "한글-\ud83d\udcf1", ...good, text: "안녕 👋" })}`,
+    );
+    expect(receiptsOf(receipts)).toMatchObject([{ message_id: "한글-\ud83d\udcf1", outcome: "NO_MATCH" }]);
+  });
+
+  test("that hold a lone surrogate are told, since no text on the wire could", async () => {
+    expect(await stream('{"message_id":"lone \\ud800","from":"","to":"","text":""}')).toMatchObject({
+      code: 1,
+      stdout: "",
+      stderr: expect.stringContaining("line 1: message_id holds a lone surrogate"),
+    });
+  });
+
+  test("that are not UTF-8 are told", async () => {
+    const streaming = startCommand(["sms", "stream"], environment);
+    streaming.child.stdin?.end(Buffer.from([0x7b, 0x22, 0xc7, 0xd1, 0xb1, 0xdb, 0x22, 0x7d, 0x0a]));
+    expect(await streaming.finished).toMatchObject({
+      code: 1,
+      stdout: "",
+      stderr: "phoneproof: line 1: not UTF-8\nphoneproof: 1 line could not be read\n",
+    });
+  });
+
+  test("none at all are no failure", async () => {
+    expect(await stream("")).toEqual({ code: 0, stdout: "", stderr: "" });
+  });
+});
+
+describe("ending early", () => {
+  const endless = () =>
+    ndjson(
+      Array.from({ length: 2_000 }, (_, index) => ({
+        from: sender(index),
+        to: "#0797",
+        text: `endless ${index}`,
+      })),
+    );
+
+  test("a reader that has enough ends it quietly", async () => {
+    const streaming = startCommand(["sms", "stream", "--json"], environment);
+    streaming.child.stdin?.on("error", () => {});
+    streaming.child.stdin?.write(endless());
+    await streaming.lines(1);
+    streaming.child.stdout?.destroy();
+    streaming.child.stdin?.write(endless());
+    expect(await streaming.finished).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test("an interrupt leaves whole lines", async () => {
+    const streaming = startCommand(["sms", "stream", "--json"], environment);
+    streaming.child.stdin?.on("error", () => {});
+    streaming.child.stdin?.write(endless());
+    await streaming.lines(1);
+    streaming.child.kill("SIGINT");
+    const finished = await streaming.finished;
+    expect(finished).toMatchObject({ code: 130, stderr: "" });
+    expect(finished.stdout).toMatch(/\n$/);
+    expect(receiptsOf(finished).length).toBeGreaterThan(0);
+  });
+
+  test("a service that never answers is given up", async () => {
+    const silent = createServer((socket) => socket.on("error", () => {}));
+    silent.listen(0, "127.0.0.1");
+    await once(silent, "listening");
+    const { port } = silent.address() as { port: number };
+    const client = new ServiceClient(
+      { shown: `127.0.0.1:${port}`, host: "127.0.0.1", port, tls: false },
+      service.adminToken,
+    );
+    const bytes = async function* () {
+      yield Buffer.from(ndjson([{ message_id: "unheard", from: sender(5), to: "#0797", text: "unheard" }]));
+    };
+    await expect(
+      streamInboundMessages({
+        client,
+        lines: inboundLines(bytes()),
+        onReceipts: async () => {},
+        onUnreadable: () => {},
+        onLost: () => {},
+        signal: new AbortController().signal,
+        patienceMs: 500,
+      }),
+    ).rejects.toMatchObject({ exitCode: 3, message: expect.stringContaining("no receipt from") });
+    client.close();
+    silent.close();
+  });
+});

@@ -1,0 +1,375 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { createServer, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { type Finished, run, startNode, towards } from "./command.ts";
+
+let service: TestService;
+let environment: Record<string, string>;
+let directory: string;
+
+// Takes as long as a deadline: everything else runs meanwhile.
+let unanswered: Promise<Finished>;
+const sockets: Socket[] = [];
+const silent = createServer((socket) => {
+  sockets.push(socket.on("error", () => {}));
+});
+
+beforeAll(async () => {
+  service = await startTestService();
+  environment = towards(service);
+  await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", resolve));
+  const { port } = silent.address() as { port: number };
+  unanswered = run(["project", "list", "--address", `127.0.0.1:${port}`], environment);
+  directory = await mkdtemp(path.join(tmpdir(), "phoneproof-usage-"));
+});
+
+afterAll(async () => {
+  for (const socket of sockets) socket.destroy();
+  silent.close();
+  await rm(directory, { recursive: true, force: true });
+});
+
+const commands = {
+  project: ["create", "list", "show", "update", "suspend", "resume"],
+  key: ["create", "list", "rotate", "revoke"],
+  number: ["add", "list", "remove"],
+  token: ["create", "list", "revoke"],
+  verification: ["create", "list", "show", "watch", "cancel"],
+  sms: ["send", "stream"],
+  webhook: ["set", "show", "rotate-secret", "remove", "disable", "deliveries", "resend", "test"],
+};
+
+/** Nothing listens here: the port was free a moment ago, and the system does not give it out again at once. */
+async function deadAddress(): Promise<string> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return `127.0.0.1:${port}`;
+}
+
+describe("help", () => {
+  test("the command's own names every group, the exit codes and the environment", async () => {
+    const { code, stdout, stderr } = await run(["--help"], {});
+    expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+    for (const group of Object.keys(commands)) expect(stdout).toMatch(new RegExp(`^  ${group} `, "m"));
+    for (const exitCode of [0, 1, 2, 3, 130]) expect(stdout).toMatch(new RegExp(`^  ${exitCode} `, "m"));
+    expect(stdout).toMatch(/PHONEPROOF_ADDRESS[\s\S]*PHONEPROOF_TOKEN[\s\S]*PHONEPROOF_TLS_CA/);
+  });
+
+  test.for(Object.entries(commands))("%s and each command below it have help with examples", async ([
+    group,
+    names,
+  ]) => {
+    const own = await run([group, "--help"], {});
+    expect({ code: own.code, stderr: own.stderr }).toEqual({ code: 0, stderr: "" });
+    for (const name of names) {
+      expect(own.stdout).toMatch(new RegExp(`^  ${name} `, "m"));
+      const { code, stdout, stderr } = await run([group, name, "--help"], {});
+      expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+      expect(stdout).toContain(`Usage: phoneproof ${group} ${name}`);
+      expect(stdout).toMatch(new RegExp(`Examples:\n  # .*\n  \\$ phoneproof ${group} ${name}\\b`));
+      expect(stdout).toContain("--json");
+    }
+  });
+
+  test("--version says the package's", async () => {
+    expect(await run(["--version"], {})).toEqual({
+      code: 0,
+      stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
+      stderr: "",
+    });
+  });
+});
+
+describe("wrong usage is exit 2, one line that says what and where, and no word on stdout", () => {
+  const project = "prj_01kaex4mpyf2xbtyt1s6vdr4e9";
+
+  test.for([
+    [["projct"], /unknown command 'projct' \(Did you mean project\?\); see phoneproof --help/],
+    [["project"], /project: missing command, one of create, list, .*; see phoneproof project --help/],
+    [["project", "shw", "x"], /project: unknown command 'shw' .*; see phoneproof project --help/],
+    [
+      ["project", "create"],
+      /project create: required option '--name <name>' .*; see phoneproof project create --help/,
+    ],
+    [["project", "show"], /project show: missing required argument 'id'/],
+    [["project", "show", "a", "b"], /project show: too many arguments/],
+    [["project", "list", "--colour"], /project list: unknown option '--colour'/],
+    [["project", "update", project], /project update: nothing to change/],
+    [
+      ["project", "create", "--name", "x", "--code-length", "8.5"],
+      /'--code-length <n>' argument '8.5' is invalid/,
+    ],
+    [
+      ["project", "create", "--name", "x", "--validity", "99999999999"],
+      /'--validity <seconds>'.* whole number/,
+    ],
+    [
+      ["project", "create", "--name", "x", "--usage-limit", "-1"],
+      /'--usage-limit <n>' argument '-1' is invalid/,
+    ],
+    [
+      ["project", "create", "--name", "x", "--code-format", "hex"],
+      /Allowed choices are numeric, alphanumeric/,
+    ],
+    [["key", "create", "--project", project], /required option '--environment <environment>'/],
+    [["key", "create", "--project", project, "--environment", "prod"], /Allowed choices are live, test/],
+    [["key", "create", "--project", project, "--environment", "live", "--expires-in", "30"], /30d/],
+    [
+      ["key", "rotate", "key_x", "--overlap", "three days"],
+      /'--overlap <duration>' argument 'three days' is invalid/,
+    ],
+    [["token", "create", "--scope", "root"], /Allowed choices are ingest, read, write, admin/],
+    [["verification", "list", "--project", project, "--status", "done"], /Allowed choices are pending/],
+    [["verification", "list", "--project", project, "--created-from", "yesterday"], /2026-11-21T06:41:00Z/],
+    [["verification", "list", "--project", project, "--limit", "0"], /'--limit <n>'/],
+    [["sms", "send", "--to", "1", "--from", "2"], /required option '--text <text>'/],
+    [["sms", "stream", "/nowhere/messages.ndjson"], /sms stream: cannot read '\/nowhere\/messages.ndjson'/],
+    [["sms", "stream", tmpdir()], /cannot read '.*': it is a directory/],
+    [["project", "list", "--address", "nowhere"], /--address: 'nowhere' is not an address/],
+    [["project", "list", "--address", "http://127.0.0.1:1/path"], /--address: .* is not an address/],
+    [["project", "list", "--address", "127.0.0.1:99999"], /--address: .* is not an address/],
+  ] as const)("%j", async ([args, line]) => {
+    const { code, stdout, stderr } = await run(args, environment);
+    expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
+    expect(stderr).toMatch(/^phoneproof: [^\n]+\n$/);
+    expect(stderr).toMatch(line);
+  });
+
+  test("the bare command shows the help, on stderr", async () => {
+    const { code, stdout, stderr } = await run([], environment);
+    expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
+    expect(stderr).toContain("Exit codes:");
+  });
+
+  test("with --json the line is an object", async () => {
+    const { code, stdout, stderr } = await run(["key", "list", "--json"], environment);
+    expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
+    expect(JSON.parse(stderr)).toEqual({
+      error: {
+        code: "wrong_usage",
+        message: "key list: required option '--project <id>' not specified; see phoneproof key list --help",
+        request_id: null,
+        fields: [],
+      },
+    });
+  });
+});
+
+describe("a refusal is exit 1, one line with the catalogue's code, and no word on stdout", () => {
+  test("with what is wrong with each field", async () => {
+    const { code, stdout, stderr } = await run(
+      ["project", "create", "--name", "", "--code-length", "5", "--validity", "1"],
+      environment,
+    );
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    expect(stderr).toMatch(
+      /^phoneproof: validation_failed: (?=.*name: )(?=.*code_length: )(?=.*validity_seconds: ).* \(req_\w+\)\n$/,
+    );
+  });
+
+  test("with --json the line is the contract's error object", async () => {
+    const { code, stdout, stderr } = await run(["project", "create", "--name", "", "--json"], environment);
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    expect(JSON.parse(stderr)).toEqual({
+      error: {
+        code: "validation_failed",
+        message: "The request has invalid fields: see fields.",
+        request_id: expect.stringMatching(/^req_/),
+        fields: [{ field: "name", message: expect.any(String) }],
+      },
+    });
+  });
+
+  test.for([
+    [["project", "show", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], "not_found"],
+    [["verification", "show", "nonsense"], "verification_not_found"],
+    [["verification", "watch", "nonsense"], "verification_not_found"],
+    [["key", "revoke", "key_01kaex4mpyf2xbtyt1s6vdr4e9"], "not_found"],
+    [["project", "list", "--token", "pp_svc_wrong"], "invalid_api_key"],
+    [
+      ["sms", "send", "--to", "1", "--from", "1", "--text", "1", "--token", "pp_svc_wrong"],
+      "invalid_api_key",
+    ],
+    [["sms", "stream", "--token", "pp_svc_wrong"], "invalid_api_key"],
+  ] as const)("%j is %s", async ([args, refusal]) => {
+    const { code, stdout, stderr } = await run(args, environment, { input: '{"message_id":"x"}\n' });
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    expect(stderr).toMatch(new RegExp(`^phoneproof: ${refusal}: [^\\n]+\\n$`));
+  });
+});
+
+describe("no service or no token is exit 3 and one line", () => {
+  const messages = '{"message_id":"x","from":"01000000001","to":"1","text":"1"}\n';
+
+  test.for([
+    ["project", "list"],
+    ["verification", "watch", "vrf_x"],
+    ["sms", "send", "--to", "1", "--from", "01000000001", "--text", "1"],
+    ["sms", "stream"],
+  ])("%s %s: nothing listens", async (args) => {
+    const address = await deadAddress();
+    const { code, stdout, stderr } = await run(
+      args,
+      { ...environment, PHONEPROOF_ADDRESS: address },
+      { input: messages },
+    );
+    expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
+    expect(stderr).toMatch(
+      /^phoneproof: no service answers at [\d.:]+ \(.*\); start it with npm start, or name it with --address or PHONEPROOF_ADDRESS\n$/,
+    );
+    expect(stderr).toContain(address);
+  });
+
+  test("something else listens", async () => {
+    const { code, stdout, stderr } = await run(
+      ["project", "list", "--address", service.httpUrl],
+      environment,
+    );
+    expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
+    expect(stderr).toMatch(/^phoneproof: [^\n]+\n$/);
+  });
+
+  test("no token on this machine names the file", async () => {
+    const { code, stderr } = await run(["project", "list"], {
+      PHONEPROOF_ADDRESS: service.grpcAddress,
+      DATA_DIR: directory,
+    });
+    expect(code).toBe(3);
+    expect(stderr).toMatch(/^phoneproof: no admin token for [^\n]*\/admin-token does not exist; [^\n]+\n$/);
+    expect(stderr).toContain(directory);
+  });
+
+  test("this machine's token is not for another machine", async () => {
+    await writeFile(path.join(directory, "admin-token"), `${service.adminToken}\n`);
+    const { code, stderr } = await run(["project", "list", "--address", "phoneproof.invalid:50051"], {
+      DATA_DIR: directory,
+      PHONEPROOF_ADMIN_TOKEN: service.adminToken,
+    });
+    expect(code).toBe(3);
+    expect(stderr).toBe(
+      "phoneproof: no token for phoneproof.invalid:50051; give one with --token or PHONEPROOF_TOKEN\n",
+    );
+  });
+
+  test("a token that no header carries is told before it is sent", async () => {
+    const { code, stderr } = await run(["project", "list", "--token", "two words"], environment);
+    expect(code).toBe(3);
+    expect(stderr).toBe(
+      "phoneproof: --token holds no token: it is empty or has characters that no token has; give one with --token or PHONEPROOF_TOKEN\n",
+    );
+  });
+
+  test("something listens and says nothing", async () => {
+    const { code, stderr } = await unanswered;
+    expect(code).toBe(3);
+    expect(stderr).toMatch(
+      /^phoneproof: the service at 127\.0\.0\.1:\d+ did not answer within 10 s; [^\n]+\n$/,
+    );
+  });
+});
+
+describe("address and token", () => {
+  const port = () => service.grpcAddress.replace(/^.*:/, "");
+  const list = ["project", "list", "--json"];
+
+  test("come from GRPC_PORT and DATA_DIR/admin-token on this machine", async () => {
+    const dataDirectory = await mkdtemp(path.join(directory, "data-"));
+    await writeFile(path.join(dataDirectory, "admin-token"), `${service.adminToken}\n`);
+    await chmod(path.join(dataDirectory, "admin-token"), 0o600);
+    const given = { GRPC_PORT: port(), DATA_DIR: dataDirectory };
+    expect(await run(list, given)).toMatchObject({ code: 0, stderr: "" });
+    const relative = { ...given, DATA_DIR: path.basename(dataDirectory) };
+    expect(await run(list, relative, { cwd: directory })).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test("come from the environment before that, and from the options before that", async () => {
+    const dead = await deadAddress();
+    expect(await run(list, { ...environment, GRPC_PORT: "1", DATA_DIR: "/nowhere" })).toMatchObject({
+      code: 0,
+    });
+    const options = ["--address", service.grpcAddress, "--token", service.adminToken];
+    const wrong = { PHONEPROOF_ADDRESS: dead, PHONEPROOF_TOKEN: "pp_svc_wrong" };
+    expect(await run([...list, ...options], wrong)).toMatchObject({ code: 0 });
+    expect(await run(list, { GRPC_PORT: port(), PHONEPROOF_ADMIN_TOKEN: service.adminToken })).toMatchObject({
+      code: 0,
+    });
+  });
+
+  test("the options stand anywhere, and the last level's counts", async () => {
+    const options = ["--address", service.grpcAddress, "--token", service.adminToken, "--json"];
+    expect(await run([...options, "project", "list"], {})).toMatchObject({ code: 0 });
+    expect(await run(["project", ...options, "list"], {})).toMatchObject({ code: 0 });
+    expect(await run(["--address", "127.0.0.1:1", "project", "list", ...options], {})).toMatchObject({
+      code: 0,
+    });
+  });
+
+  test.for([
+    "http://HOST",
+    "http://HOST/",
+    "HOST",
+    "localhost:PORT",
+  ])("an address may be written %s", async (form) => {
+    const address = form.replace("HOST", service.grpcAddress).replace("PORT", port());
+    expect(await run([...list, "--address", address], environment)).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test("a proxy of the environment is no way to this machine", async () => {
+    const proxy = `http://${await deadAddress()}`;
+    const proxied = { ...environment, http_proxy: proxy, https_proxy: proxy, grpc_proxy: proxy };
+    expect(await run(list, proxied)).toMatchObject({ code: 0, stderr: "" });
+  });
+});
+
+test("npx finds the command in the project's own directory, without the network", async () => {
+  const npx = spawn("npx", ["phoneproof", "--version"], {
+    cwd: path.resolve(import.meta.dirname, "../.."),
+    env: {
+      PATH: process.env.PATH,
+      HOME: process.env.HOME,
+      npm_config_cache: path.join(directory, "npm"),
+      npm_config_registry: "http://127.0.0.1:1",
+    },
+  });
+  let stdout = "";
+  npx.stdin.end();
+  npx.stdout.setEncoding("utf8").on("data", (text: string) => {
+    stdout += text;
+  });
+  const [code] = await once(npx, "close");
+  expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/) });
+});
+
+describe("an older Node", () => {
+  const launcher = path.resolve(import.meta.dirname, "../../bin/phoneproof.mjs");
+  /** What the launcher looks at, as an older Node has it. */
+  const pretend = `data:text/javascript,${encodeURIComponent(`
+    Object.defineProperty(process, "versions", { value: { ...process.versions, node: "20.1.0" } });
+    Object.defineProperty(process, "execPath", { value: "/usr/bin/node" });
+  `)}`;
+  const started = (args: string[]) => startNode(["--import", pretend, launcher, ...args], environment);
+
+  test("starts the pinned one and passes on arguments, output and exit code", async () => {
+    expect(await started(["project", "list", "--json"]).finished).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/^\{"projects":\[/),
+      stderr: "",
+    });
+    expect(await started(["project", "lst"]).finished).toMatchObject({ code: 2 });
+  });
+
+  test("passes on a signal, and ends as the command does", async () => {
+    const watching = started(["sms", "stream", "--json"]);
+    watching.child.stdin?.write('{"message_id":"old-node","from":"01000000001","to":"1","text":"1"}\n');
+    await watching.lines(1);
+    watching.child.kill("SIGINT");
+    expect(await watching.finished).toMatchObject({ code: 130, stderr: "" });
+  });
+});

@@ -1,0 +1,346 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import {
+  type CodeLengthsInUse,
+  codeCandidates,
+  isWebSent,
+  normaliseText,
+} from "../../src/core/message-text.ts";
+
+const everyLength: CodeLengthsInUse = { numeric: [6, 7, 8, 9, 10], alphanumeric: [6, 7, 8, 9, 10, 11, 12] };
+const eightDigits: CodeLengthsInUse = { numeric: [8], alphanumeric: [] };
+const eightCharacters: CodeLengthsInUse = { numeric: [], alphanumeric: [8] };
+
+describe("a normalised text", () => {
+  test.for([
+    ["1234", "1234"],
+    ["  12\t\r\n34 ", "12 34"],
+    ["１２３４ ＡＢ", "1234 AB"],
+    ["12\u200b34\ufeff", "1234"],
+    ["12\u00ad34", "1234"],
+    ["가\u200b나", "가나"],
+    ["한글".normalize("NFD"), "한글"],
+    [`${"하".normalize("NFD")}\u200b\u11ab`, "한"],
+    ["12\u316434", "12 34"],
+    ["12\u000b\u001f34", "12 34"],
+    ["①㎏", "1kg"],
+    [" ", ""],
+    ["", ""],
+  ] as const)("of %j is %j", ([text, normal]) => {
+    expect(normaliseText(text)).toBe(normal);
+  });
+
+  test("is in NFKC, with single spaces, and stays itself", () => {
+    const texts = fc.string({
+      unit: fc.oneof(
+        fc.constantFrom(...sharpEdges),
+        fc.string({ unit: "binary", minLength: 1, maxLength: 1 }),
+      ),
+      maxLength: 30,
+    });
+    fc.assert(
+      fc.property(texts, (text) => {
+        const normal = normaliseText(text);
+        expect(normal).toBe(normal.normalize("NFKC"));
+        expect(normal).not.toMatch(/\s\s|^\s|\s$|[^\P{Cc}]/u);
+        expect(normaliseText(normal)).toBe(normal);
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});
+
+describe("a message sent from the web", () => {
+  const brackets = [
+    "[]",
+    "()",
+    "{}",
+    "<>",
+    "［］",
+    "（）",
+    "＜＞",
+    "【】",
+    "〔〕",
+    "〖〗",
+    "〈〉",
+    "《》",
+    "「」",
+    "『』",
+    "«»",
+    "≪≫",
+    "“”",
+  ];
+  const spaces = fc.constantFrom("", "", " ", "\u00a0", "\u3000", "\u200b", "\ufeff", "\n", "\u3164");
+  const inFront = fc.constantFrom(
+    "",
+    " ",
+    "\n",
+    "\ufeff",
+    "\u200b",
+    "\u200e\u2060",
+    "\u00ad",
+    "\u0002",
+    "※ ",
+    "> ",
+    "[",
+  );
+
+  test("is known by its mark in any case, spacing, bracket, width and normal form", () => {
+    fc.assert(
+      fc.property(
+        fc.constantFrom("Web발신", "WEB발신", "web발신", "wEb발신", "국제발신", "국외발신", "Ｗｅｂ발신"),
+        fc.constantFrom(...brackets),
+        fc.array(spaces, { minLength: 8, maxLength: 8 }),
+        inFront,
+        fc.constantFrom("NFC", "NFD", "NFKC", "NFKD"),
+        fc.constantFrom("", "\n", " ", "본인확인 12345678"),
+        (word, [open = "", close = ""], gaps, front, form, rest) => {
+          const inner = [...word, close].map((character, index) => `${gaps[index]}${character}`).join("");
+          const text = (front + open + inner + rest).normalize(form);
+          expect(isWebSent(text), JSON.stringify(text)).toBe(true);
+        },
+      ),
+      { numRuns: 3000 },
+    );
+  });
+
+  test.for([
+    "",
+    "12345678",
+    "Web발신",
+    "Web발신 12345678",
+    "12345678 [Web발신]",
+    "본인확인 [Web발신] 12345678",
+    "가 [국제발신]",
+    "[Shop] 본인확인 12345678",
+    "[Shop] [Web발신] 12345678",
+    "[Web 발신 안내] 12345678",
+    "[발신] 12345678",
+    "[Website발신] 12345678",
+    "[국내발신] 12345678",
+    "[Web] 발신 12345678",
+    "[국제] 12345678",
+    "[Web발신",
+  ])("is not %j", (text) => {
+    expect(isWebSent(text)).toBe(false);
+  });
+});
+
+describe("the candidates", () => {
+  test.for([
+    ["the code alone", "12345678", ["12345678"]],
+    ["Hangul against it", "번호는12345678입니다", ["12345678"]],
+    ["punctuation against it", "(12345678).", ["12345678"]],
+    ["quotes around it", "“12345678”", ["12345678"]],
+    ["a space inside it", "1234 5678", ["12345678"]],
+    ["hyphens and spaces inside it", "12-34 - 56 78", ["12345678"]],
+    ["typographic hyphens inside it", "12‐34–56−78", ["12345678"]],
+    ["a line break inside it", "1234\r\n5678", ["12345678"]],
+    ["a space after every digit", "1 2 3 4 5 6 7 8", ["12345678"]],
+    ["zero-width characters inside it", "1234\u200b\u20605678", ["12345678"]],
+    ["full-width digits", "１２３４５６７８", ["12345678"]],
+    ["a sign with an emoji selector against it", "☎\ufe0f12345678", ["12345678"]],
+    ["an emoji against it", "😀12345678😀", ["12345678"]],
+    ["leading zeros", "00000000", ["00000000"]],
+    ["the same code twice", "12345678, 12345678", ["12345678"]],
+    ["two codes, in their order", "87654321, 12345678", ["87654321", "12345678"]],
+    ["two codes side by side", "87654321 12345678", ["87654321", "12345678"]],
+    ["a short group beside it", "24 12345678", ["12345678"]],
+    ["a code and a joined one that reaches into it", "1234 5678 9012", ["12345678", "56789012"]],
+    ["a word of another script beside it", "é 12345678", ["12345678"]],
+    ["a run between Hangul", "가1234 5678나", ["12345678"]],
+  ] as const)("with %s: %j", ([, text, candidates]) => {
+    expect(codeCandidates(text, eightDigits)).toEqual({ candidates, capped: false });
+  });
+
+  test.for([
+    ["no text", ""],
+    ["too few digits", "1234567"],
+    ["a part of a longer group", "123456789"],
+    ["a letter against it", "A12345678"],
+    ["a letter after it", "12345678k"],
+    ["a letter inside it", "1234a678"],
+    ["an accented letter against it", "é12345678"],
+    ["an accented letter in two characters against it", "e\u030112345678"],
+    ["a Han character against it", "字12345678"],
+    ["a digit of another script against it", "12345678\u0669"],
+    ["only digits of another script", "\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668"],
+    ["a combining mark inside it", "1234\u03365678"],
+    ["a zero-width character that hides a longer group", "123456789\u200b"],
+    ["a digit that a zero-width character seems to cut off", "9\u200b12345678"],
+    ["an enclosed digit against it", "①12345678"],
+    ["Hangul inside it", "1234가5678"],
+    ["a compatibility jamo inside it", "1234ㅋ5678"],
+    ["a full stop inside it", "1234.5678"],
+    ["an underscore inside it", "1234_5678"],
+    ["a long s, which is a letter", "ſ12345678"],
+    ["a sharp s, which is one letter and not two", "ß12345678"],
+  ] as const)("are none with %s: %j", ([, text]) => {
+    expect(codeCandidates(text, eightDigits)).toEqual({ candidates: [], capped: false });
+  });
+
+  test.for([
+    ["lower case", "kxp429qz", ["KXP429QZ"]],
+    ["mixed case and a hyphen", "KxP4-29qZ", ["KXP429QZ"]],
+    ["only digits of the alphabet", "23456789", ["23456789"]],
+    ["only letters", "kxpqrstv", ["KXPQRSTV"]],
+    ["full-width letters", "ＫＸＰ４２９ＱＺ", ["KXP429QZ"]],
+    ["a zero in it", "KXP4290Z", []],
+    ["an O in it", "KXP429OZ", []],
+    ["a u in it", "kxp429uz", []],
+    ["an I beside it", "I KXP429QZ", ["KXP429QZ"]],
+    ["an I against it", "IKXP429QZ", []],
+    ["digits with 0 and 1", "10345678", []],
+    ["a dotless i in it", "kxp429qı", []],
+    ["an accent in it", "kxp429qé", []],
+  ] as const)("of the alphanumeric format with %s: %j", ([, text, candidates]) => {
+    expect(codeCandidates(text, eightCharacters)).toEqual({ candidates, capped: false });
+  });
+
+  test("are of each format's own lengths", () => {
+    const lengths: CodeLengthsInUse = { numeric: [6], alphanumeric: [8] };
+    expect(codeCandidates("123456, 10345678, 23456789, ABCDEF, 222222", lengths).candidates).toEqual([
+      "123456",
+      "23456789",
+      "222222",
+    ]);
+    expect(codeCandidates("123456", { numeric: [], alphanumeric: [] })).toEqual({
+      candidates: [],
+      capped: false,
+    });
+  });
+
+  test("are exactly the whole groups and joined groups of a length in use: never a part of a group", () => {
+    const texts = fc.array(fc.oneof(fc.constantFrom(...sharpEdges), fc.constantFrom(..."123 -aB0o가")), {
+      maxLength: 24,
+    });
+    const lengthsInUse = fc.constantFrom<CodeLengthsInUse>(
+      everyLength,
+      eightDigits,
+      eightCharacters,
+      { numeric: [6, 10], alphanumeric: [7] },
+      // Shorter than any code is, so that the small texts above have more to find.
+      { numeric: [1, 2, 3, 4], alphanumeric: [2, 3] },
+    );
+    fc.assert(
+      fc.property(texts, lengthsInUse, (pieces, lengths) => {
+        const text = pieces.join("");
+        const expected = candidatesByDefinition(normaliseText(text), lengths);
+        const { candidates, capped } = codeCandidates(text, lengths);
+        expect(capped).toBe(expected.size > 32);
+        if (!capped) expect(new Set(candidates)).toEqual(expected);
+        expect(new Set(candidates).size).toBe(candidates.length);
+      }),
+      { numRuns: 5000 },
+    );
+  });
+
+  test("stop at 32 distinct ones, and say so at the 33rd", () => {
+    const codes = Array.from({ length: 33 }, (_, index) => String(12345600 + index));
+    const [last = ""] = codes.slice(-1);
+    const full = codes.slice(0, 32);
+    expect(codeCandidates(full.join(", "), eightDigits)).toEqual({ candidates: full, capped: false });
+    expect(codeCandidates([...full, ...full].join(" "), eightDigits)).toEqual({
+      candidates: full,
+      capped: false,
+    });
+    expect(codeCandidates([...full, last].join(", "), eightDigits)).toEqual({
+      candidates: full,
+      capped: true,
+    });
+    expect(codeCandidates([...full, last].join(" "), eightDigits)).toEqual({
+      candidates: full,
+      capped: true,
+    });
+  });
+
+  test("leave room for the longest code, sent with a space after every character", () => {
+    const { candidates, capped } = codeCandidates("본인확인 2 3 4 5 6 7 8 9 A B C D 보냅니다", everyLength);
+    expect(capped).toBe(false);
+    expect(candidates).toContain("23456789ABCD");
+  });
+
+  test.for([
+    ["single digits", "1 "],
+    ["single letters", "a-"],
+    ["groups of two", "23 23 "],
+    ["one group", "1"],
+    ["groups that are no code", "0 o "],
+    ["brackets", "[ "],
+    ["beginnings of a mark", "[web발 "],
+    ["accents", "e\u0301"],
+    ["Han characters", "字"],
+    ["zero-width characters", "\u200b"],
+    ["ligatures of eighteen characters", "\ufdfa"],
+    ["white space", " \n"],
+  ] as const)("and the web mark are looked for in linear time among nothing but %s", ([, piece]) => {
+    // A hundred times what a message may hold: milliseconds in linear time, minutes in quadratic.
+    const text = piece.repeat(200_000 / piece.length);
+    const start = performance.now();
+    codeCandidates(`${text}1`, everyLength);
+    isWebSent(text);
+    expect(performance.now() - start).toBeLessThan(2000);
+  });
+});
+
+/** Pieces at which groups and runs begin, end or spoil. */
+const sharpEdges = [
+  ..."012 -.가",
+  "24",
+  "ab",
+  "KXP4",
+  "123456",
+  "12345678",
+  "o",
+  "é",
+  "e\u0301",
+  "ß",
+  "字",
+  "ㅋ",
+  "\u1100",
+  "\u302e",
+  "\u0661",
+  "１",
+  "½",
+  "①",
+  "–",
+  "−",
+  "—",
+  "_",
+  ",",
+  "\n",
+  "\u00a0",
+  "\u200b",
+  "\ufeff",
+  "\ufe0f",
+  "\u0301",
+  "\u3164",
+  "\u0000",
+  "😀",
+  "𝟏",
+  "𐐀",
+];
+
+/**
+ * The definition, by trying every substring: code characters, with spaces and hyphens only between them,
+ * and no letter, digit or mark but Hangul on either side.
+ */
+function candidatesByDefinition(normal: string, lengths: CodeLengthsInUse): Set<string> {
+  const ofGroup = (character: string) =>
+    /[\p{L}\p{N}\p{M}]/u.test(character) &&
+    !/\p{Script=Hangul}/u.test(character) &&
+    !/[\u302e\u302f]/.test(character);
+  const characters = [...normal];
+  const found = new Set<string>();
+  for (let start = 0; start < characters.length; start++) {
+    for (let end = start + 1; end <= characters.length; end++) {
+      const text = characters.slice(start, end).join("");
+      if (!/^[0-9A-Za-z]+(?:[ \u2010-\u2015\u2043\u2212-]+[0-9A-Za-z]+)*$/.test(text)) continue;
+      if (ofGroup(characters[start - 1] ?? "") || ofGroup(characters[end] ?? "")) continue;
+      const code = text.replace(/[^0-9A-Za-z]/g, "").toUpperCase();
+      if (/^\d+$/.test(code) && lengths.numeric.includes(code.length)) found.add(code);
+      if (/^[2-9A-HJKMNP-TV-Z]+$/.test(code) && lengths.alphanumeric.includes(code.length)) found.add(code);
+    }
+  }
+  return found;
+}

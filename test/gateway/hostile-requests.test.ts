@@ -1,0 +1,377 @@
+import { describe, expect, test } from "vitest";
+import { startTestService } from "../harness/service.ts";
+import { type AnswerBody, merchant } from "./merchant.ts";
+import { exchange, type RawAnswer } from "./raw-http.ts";
+
+const contractStatuses = [200, 201, 400, 401, 403, 404, 409, 422, 429, 503];
+
+const service = await startTestService();
+const { testKey } = await service.createProject();
+const authorised = `Host: localhost\r\nAuthorization: Bearer ${testKey}\r\n`;
+
+function errorOf(answer: RawAnswer): AnswerBody["error"] {
+  return (JSON.parse(answer.body) as AnswerBody).error;
+}
+
+function expectApiError(answer: RawAnswer | undefined, status: number, code: string): void {
+  expect(answer).toMatchObject({ status });
+  if (answer === undefined) return;
+  expect(contractStatuses).toContain(answer.status);
+  const error = errorOf(answer);
+  expect(JSON.parse(answer.body)).toEqual({
+    error: { code, message: expect.any(String), request_id: expect.stringMatching(/^req_[0-9a-z]{26}$/) },
+  });
+  expect(answer.headers.get("x-request-id")).toBe(error.request_id);
+  expect(answer.headers.get("content-type")).toBe("application/json; charset=utf-8");
+}
+
+const last = "Connection: close\r\n";
+const json = "Content-Type: application/json\r\nIdempotency-Key: hostile-1\r\n";
+const get = "GET /v1/verifications/vrf_none HTTP/1.1\r\n";
+const create = "POST /v1/verifications HTTP/1.1\r\n";
+const cancel = "POST /v1/verifications/vrf_none/cancel HTTP/1.1\r\n";
+
+interface Row {
+  name: string;
+  request: string;
+  status: number;
+  code: string;
+}
+
+describe("what is not HTTP is answered 400 malformed_request", () => {
+  const rows: { name: string; request: string }[] = [
+    { name: "bytes of another protocol", request: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" },
+    { name: "a request line alone", request: "GET /\r\n\r\n" },
+    { name: "HTTP/2's preface", request: "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" },
+    { name: "version 2.0", request: `GET / HTTP/2.0\r\n${authorised}\r\n` },
+    { name: "version 0.9", request: `GET / HTTP/0.9\r\n${authorised}\r\n` },
+    { name: "version 1.2", request: `GET / HTTP/1.2\r\n${authorised}\r\n` },
+    { name: "no Host", request: `${get}${last}\r\n` },
+    { name: "lines that end in LF alone", request: "GET / HTTP/1.1\nHost: localhost\n\n" },
+    { name: "a space in a header's name", request: `${get}${authorised}Bad Name: 1\r\n\r\n` },
+    { name: "NUL in a header", request: `${get}${authorised}Name: a\0b\r\n\r\n` },
+    { name: "a folded header", request: `${get}${authorised}Name: a\r\n b\r\n\r\n` },
+    { name: "a path without a slash", request: `GET v1 HTTP/1.1\r\n${authorised}\r\n` },
+    { name: "NUL in the path", request: `GET /v1/\0 HTTP/1.1\r\n${authorised}\r\n` },
+    { name: "bytes over 127 in the path", request: `GET /v1/\xff\xfe HTTP/1.1\r\n${authorised}\r\n` },
+    { name: "percent without digits", request: `GET /v1/%ZZ HTTP/1.1\r\n${authorised}${last}\r\n` },
+    { name: "percent that is not UTF-8", request: `GET /v1/%FF HTTP/1.1\r\n${authorised}${last}\r\n` },
+    {
+      name: "a URL over the limit",
+      request: `GET /${"a".repeat(20_000)} HTTP/1.1\r\n${authorised}\r\n`,
+    },
+    {
+      name: "a header over the limit",
+      request: `${get}${authorised}Name: ${"a".repeat(20_000)}\r\n\r\n`,
+    },
+    {
+      name: "2,500 headers before the Host",
+      request: `${get}${"a:b\r\n".repeat(2500)}${authorised}${last}\r\n`,
+    },
+    {
+      name: "Content-Length beside Transfer-Encoding",
+      request: `${create}${authorised}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`,
+    },
+    {
+      name: "two Content-Lengths",
+      request: `${create}${authorised}Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd`,
+    },
+    { name: "a negative Content-Length", request: `${create}${authorised}Content-Length: -1\r\n\r\n` },
+    {
+      name: "a Content-Length beyond numbers",
+      request: `${create}${authorised}Content-Length: ${"9".repeat(30)}\r\n\r\n`,
+    },
+    {
+      name: "a Content-Length of letters",
+      request: `${create}${authorised}Content-Length: abc\r\n\r\n`,
+    },
+    {
+      name: "a Transfer-Encoding that is not chunked",
+      request: `${create}${authorised}Transfer-Encoding: gzip\r\n\r\n`,
+    },
+    {
+      name: "a Transfer-Encoding in disguise",
+      request: `${create}${authorised}Transfer-Encoding: xchunked\r\n\r\n`,
+    },
+    {
+      name: "a chunk without a length",
+      request: `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\nZZ\r\n`,
+    },
+    {
+      name: "a chunk longer than it says",
+      request: `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n`,
+    },
+    {
+      name: "a chunk's extension over the limit",
+      request: `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\n2;${"a".repeat(20_000)}\r\n{}\r\n0\r\n\r\n`,
+    },
+  ];
+  test.for(rows)("$name", async ({ request }) => {
+    const answers = await exchange(service.httpUrl, request);
+    expect(answers).toHaveLength(1);
+    expectApiError(answers[0], 400, "malformed_request");
+  });
+});
+
+describe("what is HTTP but not the contract is answered in the contract's words", () => {
+  const rows: Row[] = [
+    {
+      name: "a method nobody knows",
+      request: `BREW /v1/verifications HTTP/1.1\r\n${authorised}\r\n`,
+      status: 404,
+      code: "route_not_found",
+    },
+    {
+      name: "a method in lower case",
+      request: `get /v1/verifications HTTP/1.1\r\n${authorised}\r\n`,
+      status: 404,
+      code: "route_not_found",
+    },
+    {
+      name: "CONNECT",
+      request: `CONNECT localhost:443 HTTP/1.1\r\n${authorised}\r\n`,
+      status: 404,
+      code: "route_not_found",
+    },
+    {
+      name: "OPTIONS *",
+      request: `OPTIONS * HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "route_not_found",
+    },
+    {
+      name: "TRACE",
+      request: `TRACE /v1/verifications HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "route_not_found",
+    },
+    {
+      name: "QUERY",
+      request: `QUERY /v1/verifications HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "route_not_found",
+    },
+    {
+      name: "PUT with a body that no parser reads",
+      request: `PUT /v1/verifications HTTP/1.1\r\n${authorised}${last}Content-Type: ;;;\r\nContent-Length: 2\r\n\r\n{}`,
+      status: 404,
+      code: "route_not_found",
+    },
+    {
+      name: "an upgrade to WebSocket",
+      request: `${get}${authorised}Connection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "an upgrade to HTTP/2",
+      request: `${get}${authorised}Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "an expectation nobody knows",
+      request: `${get}${authorised}${last}Expect: a miracle\r\n\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "HTTP/1.0",
+      request: `GET /v1/verifications/vrf_none HTTP/1.0\r\n${authorised}\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "HTTP/1.0 without a Host",
+      request: "GET /v1/verifications/vrf_none HTTP/1.0\r\n\r\n",
+      status: 401,
+      code: "missing_api_key",
+    },
+    {
+      name: "an absolute URL",
+      request: `GET http://localhost/v1/verifications/vrf_none HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "a body where none belongs",
+      request: `${get}${authorised}${last}Content-Length: 3\r\n\r\nabc`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "NUL in an id",
+      request: `GET /v1/verifications/%00 HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "a slash in an id",
+      request: `GET /v1/verifications/a%2Fb HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "dots in an id",
+      request: `GET /v1/verifications/%2e%2e HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "an id of 15,000 characters",
+      request: `GET /v1/verifications/${"a".repeat(15_000)} HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "a creation without a body",
+      request: `${create}${authorised}${last}Idempotency-Key: hostile-1\r\n\r\n`,
+      status: 400,
+      code: "unsupported_content_type",
+    },
+    {
+      name: "a creation of no bytes",
+      request: `${create}${authorised}${last}${json}Content-Length: 0\r\n\r\n`,
+      status: 400,
+      code: "invalid_json",
+    },
+    {
+      name: "an Idempotency-Key sent twice",
+      request: `${create}${authorised}${last}${json}Idempotency-Key: hostile-1\r\nContent-Length: 2\r\n\r\n{}`,
+      status: 400,
+      code: "idempotency_key_invalid",
+    },
+    {
+      name: "a cancel with a content type that is none",
+      request: `${cancel}${authorised}${last}Content-Type: ;;;\r\nContent-Length: 3\r\n\r\n{"a`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "a cancel with an endless chunk",
+      request: `${cancel}${authorised}Transfer-Encoding: chunked\r\n\r\nfffffff\r\n${"a".repeat(70_000)}`,
+      status: 400,
+      code: "body_too_large",
+    },
+    {
+      name: "a body that will be too large",
+      request: `${create}${authorised}${json}Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n`,
+      status: 400,
+      code: "body_too_large",
+    },
+  ];
+  test.for(rows)("$name", async ({ request, status, code }) => {
+    const [answer, ...more] = await exchange(service.httpUrl, request, { answers: 1 });
+    expect(more).toEqual([]);
+    expectApiError(answer, status, code);
+  });
+
+  test("HEAD is answered 404 without a body", async () => {
+    const request = `HEAD /v1/verifications/vrf_none HTTP/1.1\r\n${authorised}${last}\r\n`;
+    const [answer] = await exchange(service.httpUrl, request, { bodyless: true });
+    expect(answer?.status).toBe(404);
+    expect(answer?.headers.get("x-request-id")).toMatch(/^req_/);
+  });
+});
+
+describe("answers keep the order of their requests", () => {
+  const whole = `${get}${authorised}\r\n`;
+
+  test("two requests in one piece get two answers", async () => {
+    const answers = await exchange(service.httpUrl, whole + whole, { answers: 2 });
+    expect(answers.map(({ status }) => status)).toEqual([404, 404]);
+    expect(new Set(answers.map((answer) => errorOf(answer).request_id)).size).toBe(2);
+  });
+
+  test("what cannot be read after a request waits for that request's answer", async () => {
+    const answers = await exchange(service.httpUrl, `${whole}\0\0\0`);
+    expectApiError(answers[0], 404, "verification_not_found");
+    expectApiError(answers[1], 400, "malformed_request");
+    expect(answers).toHaveLength(2);
+  });
+
+  test("an unknown method after a request waits for that request's answer", async () => {
+    const answers = await exchange(service.httpUrl, `${whole}BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n`);
+    expectApiError(answers[0], 404, "verification_not_found");
+    expectApiError(answers[1], 404, "route_not_found");
+    expect(answers).toHaveLength(2);
+  });
+
+  test("CONNECT after a request waits for that request's answer", async () => {
+    const answers = await exchange(
+      service.httpUrl,
+      `${whole}CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n`,
+    );
+    expectApiError(answers[0], 404, "verification_not_found");
+    expectApiError(answers[1], 404, "route_not_found");
+    expect(answers).toHaveLength(2);
+  });
+
+  test("a body that breaks is answered once, after the request before it", async () => {
+    const broken = `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nZZ\r\n`;
+    const answers = await exchange(service.httpUrl, [whole + broken, "more", "and more"]);
+    expectApiError(answers[0], 404, "verification_not_found");
+    expectApiError(answers[1], 400, "malformed_request");
+    expect(answers).toHaveLength(2);
+  });
+
+  test("a request refused before its body was read leaves the connection usable", async () => {
+    const refused = `${create}Host: localhost\r\nContent-Length: 70000\r\n\r\n${"a".repeat(70_000)}`;
+    const answers = await exchange(service.httpUrl, refused + whole, { answers: 2 });
+    expectApiError(answers[0], 401, "missing_api_key");
+    expectApiError(answers[1], 404, "verification_not_found");
+  });
+
+  test("a body over the limit leaves the connection usable", async () => {
+    const tooLarge = `${create}${authorised}${json}Content-Length: 1000000\r\n\r\n${"a".repeat(1_000_000)}`;
+    const answers = await exchange(service.httpUrl, tooLarge + whole, { answers: 2 });
+    expectApiError(answers[0], 400, "body_too_large");
+    expectApiError(answers[1], 404, "verification_not_found");
+  });
+
+  test("a body that breaks after its request was refused is not answered again", async () => {
+    const refused = `${create}Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n`;
+    const answers = await exchange(service.httpUrl, refused, { afterwards: "ZZ\r\n" });
+    expect(answers).toHaveLength(1);
+    expectApiError(answers[0], 401, "missing_api_key");
+  });
+
+  test("a body over the limit is answered although the connection ends with it", async () => {
+    const tooLarge = `${create}${authorised}${last}${json}Content-Length: 20000000\r\n\r\n`;
+    const answers = await exchange(service.httpUrl, [tooLarge, Buffer.alloc(20_000_000, "a")]);
+    expectApiError(answers[0], 400, "body_too_large");
+  });
+});
+
+describe("a client that stops sending", () => {
+  test("gets its answer when its request was whole", async () => {
+    const answers = await exchange(service.httpUrl, `${get}${authorised}\r\n`, { halfClose: true });
+    expectApiError(answers[0], 404, "verification_not_found");
+  });
+
+  test.for([
+    { name: "amid a header", request: "GET / HTT" },
+    { name: "amid a body", request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{` },
+  ])("$name gets 400", async ({ request }) => {
+    const answers = await exchange(service.httpUrl, request, { halfClose: true });
+    expect(answers).toHaveLength(1);
+    expectApiError(answers[0], 400, "malformed_request");
+  });
+
+  test.concurrent.for([
+    { name: "amid a header", request: "GET / HTTP/1.1\r\nHost: local" },
+    { name: "amid a body", request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{` },
+  ])("$name and waits gets 400", async ({ request }, { expect: expectHere }) => {
+    const answers = await exchange(service.httpUrl, request);
+    expectHere(answers).toHaveLength(1);
+    expectApiError(answers[0], 400, "malformed_request");
+  });
+
+  test.concurrent("before its first byte is told nothing", async ({ expect: expectHere }) => {
+    expectHere(await exchange(service.httpUrl, "")).toEqual([]);
+  });
+});
+
+test("after all of this the service answers as before", async () => {
+  expect((await merchant(service.httpUrl, testKey).create()).status).toBe(201);
+});

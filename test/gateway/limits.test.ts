@@ -1,0 +1,193 @@
+import { describe, expect, test } from "vitest";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { startTestService } from "../harness/service.ts";
+import { merchant, newIdempotencyKey, usageOf } from "./merchant.ts";
+
+const service = await startTestService({ TRUSTED_PROXIES: "127.0.0.1" });
+const json = { "content-type": "application/json" };
+
+describe("usage", () => {
+  test("counts every call that gets past the limits once, in both environments together", async () => {
+    const { testKey, liveKey } = await service.createProject({ usageLimit: 100n });
+    const shop = merchant(service.httpUrl, testKey);
+    const live = merchant(service.httpUrl, liveKey);
+    const key = newIdempotencyKey();
+    const { headers, ...created } = await shop.create({}, key);
+    const { id } = created.body;
+    expect(usageOf({ headers, ...created })).toBe("1/100");
+
+    const calls = [
+      { what: "a replay", call: () => shop.create({}, key), status: 200 },
+      { what: "a read", call: () => shop.read(id), status: 200 },
+      { what: "a creation in the other environment", call: () => live.create(), status: 201 },
+      { what: "a cancel", call: () => shop.cancel(id), status: 200 },
+      { what: "a cancel that changes nothing", call: () => shop.cancel(id), status: 200 },
+      { what: "an unknown id", call: () => shop.read("vrf_none"), status: 404 },
+      { what: "another environment's id", call: () => live.read(id), status: 404 },
+      { what: "another environment's id to cancel", call: () => live.cancel(id), status: 404 },
+      { what: "an unknown route", call: () => live.call("GET", "/nowhere"), status: 404 },
+      {
+        what: "a missing idempotency key",
+        call: () => shop.call("POST", "/v1/verifications", { body: "{}", headers: json }),
+        status: 400,
+      },
+      { what: "broken JSON", call: () => shop.create("{"), status: 400 },
+      { what: "a body too large", call: () => shop.create(" ".repeat(65_537)), status: 400 },
+      {
+        what: "a wrong content type",
+        call: () => shop.create({}, key, { "content-type": "text/plain" }),
+        status: 400,
+      },
+      { what: "wrong fields", call: () => shop.create({ state: 7 }), status: 422 },
+      { what: "a conflict", call: () => shop.create({ state: "other" }, key), status: 409 },
+    ];
+    let count = 1;
+    for (const { what, call, status } of calls) {
+      const answer = await call();
+      count += 1;
+      expect([what, answer.status, usageOf(answer)]).toEqual([what, status, `${count}/100`]);
+    }
+
+    const uncounted = [
+      { call: () => merchant(service.httpUrl, "wrong").read(id), status: 401 },
+      { call: () => merchant(service.httpUrl, "wrong").call("GET", "/nowhere"), status: 404 },
+    ];
+    for (const { call, status } of uncounted) {
+      const answer = await call();
+      expect([answer.status, usageOf(answer)]).toEqual([status, null]);
+    }
+    expect(usageOf(await shop.read(id))).toBe(`${count + 1}/100`);
+  });
+
+  test("with limit N the Nth call passes and shows N/N, and the next is 429 that is not counted", async () => {
+    const { projectId, testKey } = await service.createProject({ usageLimit: 3n });
+    const shop = merchant(service.httpUrl, testKey);
+    expect(usageOf(await shop.create())).toBe("1/3");
+    expect(usageOf(await shop.create("{"))).toBe("2/3");
+    const last = await shop.create({ client_reference: "the third" });
+    expect([last.status, usageOf(last)]).toEqual([201, "3/3"]);
+
+    const over = [
+      () => shop.create({ client_reference: "the fourth" }),
+      () => shop.read(last.body.id),
+      () => shop.cancel(last.body.id),
+      () => shop.read("vrf_none"),
+      () => shop.create("{"),
+      () => shop.create({ state: 7 }),
+      () => shop.call("GET", "/nowhere"),
+    ];
+    for (const call of over) {
+      const answer = await call();
+      expect([answer.status, answer.body.error.code, usageOf(answer)]).toEqual([
+        429,
+        "usage_limit_exceeded",
+        null,
+      ]);
+      expect(Number(answer.headers.get("retry-after"))).toBeGreaterThanOrEqual(1);
+      expect(answer.headers.has("ratelimit")).toBe(true);
+    }
+    const { rows } = await service.db.query(
+      "SELECT status FROM verification WHERE client_reference IN ('the third', 'the fourth')",
+    );
+    expect(rows).toEqual([{ status: "pending" }]);
+
+    await service.client(ProjectService).updateProject({ projectId, usageLimit: 4n });
+    await expect.poll(async () => usageOf(await shop.read(last.body.id)), { timeout: 1000 }).toBe("4/4");
+  });
+
+  test("numbers two hundred concurrent calls over two processes one by one, up to the limit", async () => {
+    const { testKey } = await service.createProject({ usageLimit: 150n });
+    const other = await service.startAnother();
+    const shops = [merchant(service.httpUrl, testKey), merchant(other.httpUrl, testKey)];
+    const answers = await Promise.all(
+      Array.from({ length: 200 }, (_, index) => {
+        const shop = shops[index % 2] ?? merchant(service.httpUrl, testKey);
+        return [() => shop.create(), () => shop.read("vrf_none"), () => shop.create("{")][index % 3]?.();
+      }),
+    );
+    const counts = answers.flatMap((answer) => answer?.headers.get("x-usage-calls") ?? []).map(Number);
+    expect(counts.sort((a, b) => a - b)).toEqual(Array.from({ length: 150 }, (_, index) => index + 1));
+    expect(answers.filter((answer) => answer?.body.error?.code === "usage_limit_exceeded")).toHaveLength(50);
+  });
+});
+
+describe("the rate limit", () => {
+  test("is told with every answer, for each bucket by itself", async () => {
+    const { testKey } = await service.createProject({ rateLimitPerMinute: 10 });
+    const shop = merchant(service.httpUrl, testKey);
+    const calls = [
+      { bucket: "create", call: () => shop.create(), left: 9 },
+      { bucket: "create", call: () => shop.create("{"), left: 8 },
+      { bucket: "read", call: () => shop.read("vrf_none"), left: 9 },
+      { bucket: "read", call: () => shop.call("GET", "/nowhere"), left: 8 },
+      { bucket: "cancel", call: () => shop.cancel("vrf_none"), left: 9 },
+      { bucket: "create", call: () => shop.create({ state: 7 }), left: 7 },
+    ];
+    for (const { bucket, call, left } of calls) {
+      const { headers } = await call();
+      expect(headers.get("ratelimit-policy")).toBe(`"${bucket}";q=10;w=60`);
+      expect(headers.get("ratelimit")).toMatch(new RegExp(`^"${bucket}";r=${left};t=([1-9]|[1-5]\\d|60)$`));
+    }
+  });
+
+  test("refuses what is beyond it with 429 that is not counted, in that bucket and environment only", async () => {
+    const { testKey, liveKey } = await service.createProject({ rateLimitPerMinute: 2 });
+    const shop = merchant(service.httpUrl, testKey);
+    const { id } = (await shop.create()).body;
+    await shop.create();
+    for (let time = 0; time < 3; time++) {
+      const answer = await shop.create();
+      expect([answer.status, answer.body.error.code, usageOf(answer)]).toEqual([429, "rate_limited", null]);
+      expect(answer.headers.get("ratelimit-policy")).toBe('"create";q=2;w=60');
+      expect(answer.headers.get("ratelimit")).toMatch(/^"create";r=0;t=\d+$/);
+      const seconds = Number(answer.headers.get("retry-after"));
+      expect(Number.isInteger(seconds) && seconds >= 1 && seconds <= 60).toBe(true);
+    }
+    expect(usageOf(await merchant(service.httpUrl, liveKey).create())).toBe("3/unlimited");
+    expect(usageOf(await shop.read(id))).toBe("4/unlimited");
+    expect(usageOf(await shop.cancel(id))).toBe("5/unlimited");
+    await shop.read(id);
+    const unknownRoute = await shop.call("GET", "/nowhere");
+    expect([unknownRoute.status, unknownRoute.body.error.code]).toEqual([429, "rate_limited"]);
+  });
+});
+
+describe("failed authentications", () => {
+  const from = (address: string, apiKey: string) => ({
+    "x-forwarded-for": address,
+    authorization: `Bearer ${apiKey}`,
+  });
+  const path = "/v1/verifications/vrf_none";
+
+  test("are limited to 600 a minute an address, on unknown routes too, and valid keys are left alone", async () => {
+    const { testKey } = await service.createProject();
+    const shop = merchant(service.httpUrl, testKey);
+    const attempts = await Promise.all(
+      Array.from({ length: 600 }, (_, index) =>
+        shop.call("GET", index % 2 === 0 ? path : "/nowhere", { headers: from("192.0.2.1", "wrong") }),
+      ),
+    );
+    expect(new Set(attempts.map(({ status }) => status))).toEqual(new Set([401, 404]));
+
+    const refused = await shop.call("GET", path, { headers: from("192.0.2.1", "wrong") });
+    expect([refused.status, refused.body.error.code]).toEqual([429, "rate_limited"]);
+    expect(Number(refused.headers.get("retry-after"))).toBeGreaterThanOrEqual(1);
+    expect((await shop.call("GET", "/nowhere", { headers: from("192.0.2.1", "wrong") })).status).toBe(404);
+
+    expect((await shop.call("GET", path, { headers: from("192.0.2.1", testKey) })).status).toBe(404);
+    expect((await shop.call("GET", path, { headers: from("192.0.2.2", "wrong") })).status).toBe(401);
+  });
+
+  test("of an address behind the proxy are not charged to what the client pretends to be", async () => {
+    const shop = merchant(service.httpUrl, "wrong");
+    await Promise.all(
+      Array.from({ length: 601 }, (_, index) =>
+        shop.call("GET", path, { headers: { "x-forwarded-for": `203.0.113.${index % 250}, 192.0.2.3` } }),
+      ),
+    );
+    const refused = await shop.call("GET", path, {
+      headers: { "x-forwarded-for": "198.51.100.1, 192.0.2.3" },
+    });
+    expect(refused.status).toBe(429);
+  });
+});

@@ -1,0 +1,177 @@
+import net from "node:net";
+import { pino } from "pino";
+import { afterAll, expect, test } from "vitest";
+import { parseConfig } from "../../src/config.ts";
+import { startService } from "../../src/main.ts";
+import { startTestService } from "../harness/service.ts";
+import { merchant } from "./merchant.ts";
+import { exchange } from "./raw-http.ts";
+
+type Line = Record<string, unknown>;
+
+const service = await startTestService();
+const { projectId, testKey } = await service.createProject();
+
+/** The same service once more, on the same database, with its log in hand. */
+const lines: string[] = [];
+const logging = await startService(
+  parseConfig({
+    PORT: "0",
+    GRPC_PORT: "0",
+    OPS_PORT: "0",
+    DATABASE_URL: service.databaseUrl,
+    PHONEPROOF_ADMIN_TOKEN: service.adminToken,
+  }),
+  pino({ level: "info", base: null, timestamp: false }, { write: (line) => lines.push(line) }),
+);
+afterAll(() => logging.close());
+const httpUrl = logging.addresses.http.replace("localhost", "127.0.0.1");
+const shop = merchant(httpUrl, testKey);
+
+/** The lines about a request, once the first is there: they are written when the answer has left. */
+async function linesOf(requestId: string | null): Promise<Line[]> {
+  const found = () =>
+    lines.filter((line) => line.includes(`"${requestId}"`)).map((line) => JSON.parse(line) as Line);
+  await expect.poll(() => found().some(({ msg }) => msg === "request")).toBe(true);
+  return found();
+}
+
+const route = "/v1/verifications/:verification_id";
+
+test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>([
+  {
+    name: "a creation",
+    call: () =>
+      shop.create({ mode: "match", expected_phone: "010-7777-8888", client_reference: "secret-reference" }),
+    line: { method: "POST", route: "/v1/verifications", status: 201, projectId },
+  },
+  {
+    name: "a creation with wrong fields",
+    call: () => shop.create({ mode: "match", expected_phone: "010-7777-888", "secret-field": 1 }),
+    line: { method: "POST", route: "/v1/verifications", status: 422, projectId, code: "validation_failed" },
+  },
+  {
+    name: "a read",
+    call: () => shop.read("secret-id?token=secret-query"),
+    line: { method: "GET", route, status: 404, projectId, code: "verification_not_found" },
+  },
+  {
+    name: "a cancel",
+    call: () => shop.cancel("secret-id", { body: "secret-body" }),
+    line: {
+      method: "POST",
+      route: `${route}/cancel`,
+      status: 404,
+      projectId,
+      code: "verification_not_found",
+    },
+  },
+  {
+    name: "a failed authentication",
+    call: () => shop.call("GET", "/v1/verifications/x", { headers: { authorization: "Bearer secret-key" } }),
+    line: { method: "GET", route, status: 401, code: "invalid_api_key" },
+  },
+  {
+    name: "an unknown route",
+    call: () => shop.call("DELETE", "/secret-path"),
+    line: { method: "DELETE", status: 404, projectId, code: "route_not_found" },
+  },
+  {
+    name: "an undecodable path",
+    call: () => shop.call("GET", "/secret-path/%ZZ"),
+    line: { method: "GET", status: 400, code: "malformed_request" },
+  },
+])("$name leaves one line, of chosen fields only", async ({ call, line }) => {
+  const { headers } = await call();
+  const requestId = headers.get("x-request-id");
+  const durationMs = expect.any(Number);
+  expect(await linesOf(requestId)).toEqual([{ level: 30, requestId, durationMs, msg: "request", ...line }]);
+  expect(lines.join("")).not.toMatch(/secret|7777|pp_test_|pp_live_/);
+});
+
+test("what is not HTTP leaves one line", async () => {
+  const [answer] = await exchange(httpUrl, "secret\r\n\r\n");
+  const requestId = answer?.headers.get("x-request-id") ?? null;
+  const line = { level: 30, requestId, status: 400, code: "malformed_request", msg: "request" };
+  expect(await linesOf(requestId)).toEqual([line]);
+});
+
+test("a body that breaks leaves one line", async () => {
+  const head = `POST /v1/verifications HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${testKey}\r\n`;
+  const body =
+    "Content-Type: application/json\r\nIdempotency-Key: request-log\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n";
+  const [answer] = await exchange(httpUrl, head + body);
+  const found = await linesOf(answer?.headers.get("x-request-id") ?? null);
+  expect(found).toHaveLength(1);
+  expect(found[0]).toMatchObject({ route: "/v1/verifications", status: 400, code: "malformed_request" });
+});
+
+test("a fault leaves its stack besides, for whoever runs the service", async () => {
+  await service.db.query("ALTER TABLE verification RENAME TO verification_elsewhere");
+  const { headers } = await shop.read("vrf_01m7yrddhzfyja3hhg9my162t1");
+  await service.db.query("ALTER TABLE verification_elsewhere RENAME TO verification");
+  const requestId = headers.get("x-request-id");
+  expect(await linesOf(requestId)).toEqual([
+    {
+      level: 50,
+      requestId,
+      err: expect.objectContaining({ stack: expect.stringContaining("\n    at ") }),
+      msg: "internal error",
+    },
+    expect.objectContaining({ level: 30, status: 503, code: "internal_error" }),
+  ]);
+});
+
+/** A request that waits for the database until it is let go. */
+async function heldRequest(send: () => void): Promise<{ letGo: () => Promise<void> }> {
+  const lock = await service.db.connect();
+  await lock.query("BEGIN; LOCK TABLE verification");
+  const { rows } = await lock.query("SELECT pg_backend_pid() AS pid");
+  const letGo = async () => {
+    await lock.query("ROLLBACK");
+    lock.release();
+  };
+  send();
+  // The service's own jobs may stand in the queue as well, but none of them reads by a list of identifiers.
+  const blocked = `SELECT FROM pg_stat_activity
+    WHERE $1 = ANY(pg_blocking_pids(pid)) AND query LIKE '%charged%'`;
+  try {
+    await expect.poll(async () => (await service.db.query(blocked, [rows[0].pid])).rowCount).toBe(1);
+  } catch (error) {
+    await letGo();
+    throw error;
+  }
+  return { letGo };
+}
+
+const someId = "vrf_01m7yrddhzfyja3hhg9my162t1";
+
+test("a client that goes away before its answer leaves a line without a status", async () => {
+  const { hostname, port } = new URL(httpUrl);
+  const before = lines.length;
+  const socket = net.connect(Number(port), hostname);
+  const { letGo } = await heldRequest(() => {
+    const head = `Host: x\r\nAuthorization: Bearer ${testKey}\r\n`;
+    socket.write(`GET /v1/verifications/${someId} HTTP/1.1\r\n${head}\r\n`);
+  });
+  try {
+    socket.resetAndDestroy();
+    await expect.poll(() => lines.length).toBe(before + 1);
+    expect(JSON.parse(lines[before] ?? "")).toMatchObject({ method: "GET", route, status: null });
+  } finally {
+    await letGo();
+  }
+});
+
+test("an answer under way is finished before the service ends, and its connection does not hold that up", async () => {
+  let underWay: ReturnType<typeof shop.read> | undefined;
+  const { letGo } = await heldRequest(() => {
+    underWay = shop.read(someId);
+  });
+  const startedAt = performance.now();
+  const closed = logging.close();
+  await letGo();
+  expect((await underWay)?.status).toBe(404);
+  await closed;
+  expect(performance.now() - startedAt).toBeLessThan(4000);
+});

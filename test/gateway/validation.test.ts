@@ -1,0 +1,311 @@
+import { describe, expect, test } from "vitest";
+import { startTestService } from "../harness/service.ts";
+import { type Answer, merchant } from "./merchant.ts";
+
+const service = await startTestService();
+const origin = "https://shop.example.com";
+const returnUrl = "https://shop.example.com/done?a=1";
+const project = await service.createProject({ parentOrigin: origin, returnUrl });
+const shop = merchant(service.httpUrl, project.testKey);
+const bareProject = await service.createProject();
+const bareShop = merchant(service.httpUrl, bareProject.testKey);
+
+/** The fields complained of, in no particular order; none where the creation was accepted. */
+function complaintsOf(answer: Answer): string[] {
+  if (answer.status === 201) return [];
+  expect(answer.status).toBe(422);
+  const { code, fields = [] } = answer.body.error;
+  expect(code).toBe("validation_failed");
+  for (const { message } of fields) expect(message).not.toBe("");
+  return fields.map(({ field }) => field).sort();
+}
+
+describe("a field that is", () => {
+  test.for<{ name: string; body: unknown; field: string }>([
+    { name: "unknown", body: { phone: "01012345678" }, field: "phone" },
+    { name: "in another case", body: { State: "s" }, field: "State" },
+    { name: "named without a name", body: { "": 1 }, field: "" },
+    { name: "named __proto__", body: '{"__proto__":{"mode":"match"}}', field: "__proto__" },
+    { name: "named constructor", body: { constructor: { prototype: {} } }, field: "constructor" },
+    { name: "named toString", body: { toString: null }, field: "toString" },
+    { name: "named body", body: { body: {} }, field: "body" },
+    { name: "a mode nobody knows", body: { mode: "guess" }, field: "mode" },
+    { name: "a mode in another case", body: { mode: "Discover" }, field: "mode" },
+    { name: "an empty mode", body: { mode: "" }, field: "mode" },
+    { name: "a mode of null", body: { mode: null }, field: "mode" },
+    { name: "a mode of a number", body: { mode: 1 }, field: "mode" },
+    { name: "a mode of one mode", body: { mode: ["match"] }, field: "mode" },
+    { name: "a phone of a number", body: { expected_phone: 1012345678 }, field: "expected_phone" },
+    { name: "a phone of false", body: { expected_phone: false }, field: "expected_phone" },
+    { name: "a reference of null", body: { client_reference: null }, field: "client_reference" },
+    { name: "a reference of a number", body: { client_reference: 0 }, field: "client_reference" },
+    { name: "a reference of an object", body: { client_reference: {} }, field: "client_reference" },
+    { name: "a state of null", body: { state: null }, field: "state" },
+    { name: "a state of true", body: { state: true }, field: "state" },
+    { name: "a state of a list", body: { state: [] }, field: "state" },
+    { name: "an origin of a list", body: { parent_origin: [origin] }, field: "parent_origin" },
+    { name: "a return URL of an object", body: { return_url: {} }, field: "return_url" },
+    { name: "a reference with NUL", body: { client_reference: "a\0b" }, field: "client_reference" },
+    { name: "a state with NUL", body: { state: "\0" }, field: "state" },
+    { name: "a phone with NUL", body: { expected_phone: "0101234\x005678" }, field: "expected_phone" },
+    { name: "an origin with NUL", body: { parent_origin: `${origin}\0` }, field: "parent_origin" },
+    { name: "a return URL with NUL", body: { return_url: `${returnUrl}\0` }, field: "return_url" },
+    { name: "a state with a lone surrogate", body: '{"state":"\\ud83d"}', field: "state" },
+    {
+      name: "a reference with surrogates swapped",
+      body: '{"client_reference":"\\ude00\\ud83d"}',
+      field: "client_reference",
+    },
+    {
+      name: "an ignored phone with a lone surrogate",
+      body: '{"expected_phone":"\\udc00"}',
+      field: "expected_phone",
+    },
+    {
+      name: "an ignored phone that is too long",
+      body: { expected_phone: "0".repeat(33) },
+      field: "expected_phone",
+    },
+    { name: "another origin", body: { parent_origin: "https://shop.example.org" }, field: "parent_origin" },
+    {
+      name: "an origin of another scheme",
+      body: { parent_origin: "http://shop.example.com" },
+      field: "parent_origin",
+    },
+    { name: "an origin of another port", body: { parent_origin: `${origin}:8443` }, field: "parent_origin" },
+    { name: "an origin with a path", body: { parent_origin: `${origin}/shop` }, field: "parent_origin" },
+    {
+      name: "an origin with a user",
+      body: { parent_origin: "https://a@shop.example.com" },
+      field: "parent_origin",
+    },
+    { name: "an empty origin", body: { parent_origin: "" }, field: "parent_origin" },
+    {
+      name: "a return URL that differs in its query",
+      body: { return_url: `${returnUrl}&b=2` },
+      field: "return_url",
+    },
+    {
+      name: "a return URL in another spelling",
+      body: { return_url: returnUrl.replace("shop.", "SHOP.") },
+      field: "return_url",
+    },
+    { name: "an empty return URL", body: { return_url: "" }, field: "return_url" },
+  ])("$name is refused by its name alone", async ({ body, field }) => {
+    expect(complaintsOf(await shop.create(body))).toEqual([field]);
+  });
+
+  test.for([
+    { name: "an origin", body: { parent_origin: origin }, field: "parent_origin" },
+    { name: "a return URL", body: { return_url: returnUrl }, field: "return_url" },
+  ])("$name where the project has none is refused", async ({ body, field }) => {
+    expect(complaintsOf(await bareShop.create(body))).toEqual([field]);
+  });
+});
+
+describe("lengths are code points:", () => {
+  test.for([
+    { field: "client_reference", limit: 160 },
+    { field: "state", limit: 256 },
+  ])("$field takes $limit and not one more", async ({ field, limit }) => {
+    for (const character of ["a", "한", "😀"]) {
+      expect(complaintsOf(await shop.create({ [field]: character.repeat(limit) }))).toEqual([]);
+      expect(complaintsOf(await shop.create({ [field]: character.repeat(limit + 1) }))).toEqual([field]);
+    }
+  });
+
+  test("an ignored expected_phone takes 32", async () => {
+    expect(complaintsOf(await shop.create({ expected_phone: "😀".repeat(32) }))).toEqual([]);
+  });
+
+  test.for(["parent_origin", "return_url"])("%s takes no more than 2048", async (field) => {
+    const answer = await shop.create({ [field]: "a".repeat(2049) });
+    expect(complaintsOf(answer)).toEqual([field]);
+    expect(answer.body.error.fields?.[0]?.message).toContain("2048");
+  });
+
+  test("a return URL of 2048 is taken where it is the project's", async () => {
+    const longest = `https://shop.example.com/${"a".repeat(2048 - 25)}`;
+    const { testKey } = await service.createProject({ returnUrl: longest });
+    expect(complaintsOf(await merchant(service.httpUrl, testKey).create({ return_url: longest }))).toEqual(
+      [],
+    );
+  });
+});
+
+describe("mode match", () => {
+  test.for([
+    "01012345678",
+    "010-1234-5678",
+    "010 1234 5678",
+    "+82 10-1234-5678",
+    "+821012345678",
+  ])("takes the 010 number %s", async (expected_phone) => {
+    expect(complaintsOf(await shop.create({ mode: "match", expected_phone }))).toEqual([]);
+  });
+
+  test.for([
+    { name: "absent", expected_phone: undefined },
+    { name: "null", expected_phone: null },
+    { name: "empty", expected_phone: "" },
+    { name: "a landline", expected_phone: "02-123-4567" },
+    { name: "an old mobile prefix", expected_phone: "011-123-4567" },
+    { name: "a digit short", expected_phone: "0101234567" },
+    { name: "a digit long", expected_phone: "010123456789" },
+    { name: "another country's", expected_phone: "+1 010 1234 5678" },
+    { name: "letters", expected_phone: "010-ABCD-5678" },
+    { name: "a number and more", expected_phone: "01012345678;ext=1" },
+    { name: "a number of type number", expected_phone: 1012345678 },
+    { name: "too long", expected_phone: `010${" ".repeat(30)}12345678` },
+  ])("refuses a phone that is $name, once", async ({ expected_phone }) => {
+    expect(complaintsOf(await shop.create({ mode: "match", expected_phone }))).toEqual(["expected_phone"]);
+  });
+});
+
+describe("mode discover", () => {
+  test.for(["", "not a phone", "011-123-4567"])("ignores the phone '%s'", async (expected_phone) => {
+    expect(complaintsOf(await shop.create({ expected_phone }))).toEqual([]);
+  });
+});
+
+test.for([
+  `${origin}/`,
+  "https://SHOP.example.com",
+  `${origin}:443`,
+])("the origin %s is the project's in another spelling", async (parent_origin) => {
+  expect(complaintsOf(await shop.create({ parent_origin }))).toEqual([]);
+});
+
+test("null is absence where the contract allows it", async () => {
+  const body = { expected_phone: null, parent_origin: null, return_url: null };
+  expect(complaintsOf(await bareShop.create(body))).toEqual([]);
+});
+
+test("every violation is told at once, one entry each, whoever finds it", async () => {
+  const answer = await shop.create({
+    mode: "match",
+    expected_phone: "02-123-4567",
+    client_reference: "a".repeat(161),
+    state: 7,
+    parent_origin: "https://elsewhere.example",
+    return_url: "\0",
+    extra: 1,
+    more: { a: 1 },
+  });
+  expect(complaintsOf(answer)).toEqual(
+    ["client_reference", "expected_phone", "extra", "more", "parent_origin", "return_url", "state"].sort(),
+  );
+  expect(Object.keys(answer.body.error)).toEqual(["code", "message", "request_id", "fields"]);
+});
+
+test("of two violations of one field the first is told: its type before what the mode asks of it", async () => {
+  const { body } = await shop.create({ mode: "match", expected_phone: 1012345678 });
+  expect(body.error.fields).toEqual([{ field: "expected_phone", message: "must be a string or null" }]);
+});
+
+test("two thousand unknown fields are told one by one", async () => {
+  const names = Array.from({ length: 2000 }, (_, index) => `field${index}`);
+  const answer = await shop.create(Object.fromEntries(names.map((name) => [name, 0])));
+  expect(complaintsOf(answer)).toEqual(names.sort());
+});
+
+describe("a body that is JSON but no object is refused as the field body:", () => {
+  test.for(["null", "[]", "[{}]", '"text"', "0", "true"])("%s", async (body) => {
+    expect(complaintsOf(await shop.create(body))).toEqual(["body"]);
+  });
+});
+
+describe("a body is", () => {
+  const invalid: { name: string; body: string | Uint8Array<ArrayBuffer> }[] = [
+    { name: "empty", body: "" },
+    { name: "cut off", body: '{"state":' },
+    { name: "two objects", body: "{}{}" },
+    { name: "with a comma too many", body: '{"state":"s",}' },
+    { name: "with single quotes", body: "{'state':'s'}" },
+    { name: "with a comment", body: "{/* */}" },
+    { name: "NaN", body: "NaN" },
+    { name: "after a byte order mark", body: "\ufeff{}" },
+    { name: "with a raw line break in a string", body: '{"state":"a\nb"}' },
+    { name: "60,000 brackets", body: "[".repeat(60_000) },
+    { name: "in Latin-1", body: Uint8Array.from(Buffer.from('{"state":"é"}', "latin1")) },
+    { name: "in UTF-16", body: Uint8Array.from(Buffer.from("{}", "utf16le")) },
+    {
+      name: "with overlong UTF-8",
+      body: Uint8Array.from([...Buffer.from('{"state":"'), 0xc0, 0x80, ...Buffer.from('"}')]),
+    },
+    {
+      name: "with a surrogate in UTF-8",
+      body: Uint8Array.from([...Buffer.from('{"state":"'), 0xed, 0xa0, 0x80, ...Buffer.from('"}')]),
+    },
+  ];
+  test.for(invalid)("$name: invalid_json", async ({ body }) => {
+    const answer = await shop.create(body);
+    expect(answer).toMatchObject({ status: 400, body: { error: { code: "invalid_json" } } });
+    expect(answer.body.error.fields).toBeUndefined();
+  });
+
+  test("nested 30,000 deep in a field: that field alone is refused", async () => {
+    const body = `{"state":${"[".repeat(30_000)}${"]".repeat(30_000)}}`;
+    expect(complaintsOf(await shop.create(body))).toEqual(["state"]);
+  });
+
+  test("of duplicate members the last one", async () => {
+    const answer = await shop.create('{"state":1,"state":"last"}');
+    expect(answer).toMatchObject({ status: 201, body: { state: "last" } });
+  });
+
+  test.for([
+    { size: 65_536, status: 201 },
+    { size: 65_537, status: 400 },
+    { size: 3_000_000, status: 400 },
+  ])("$size bytes: $status", async ({ size, status }) => {
+    const answer = await shop.create(`{}${" ".repeat(size - 2)}`);
+    expect(answer.status).toBe(status);
+    if (status === 400) expect(answer.body.error.code).toBe("body_too_large");
+    const cancelled = await shop.cancel("vrf_none", { body: "x".repeat(size) });
+    expect(cancelled.body.error.code).toBe(status === 400 ? "body_too_large" : "verification_not_found");
+  });
+});
+
+describe("the content type", () => {
+  test.for([
+    "application/json",
+    "Application/JSON",
+    "application/json;charset=utf-8",
+    "application/json; charset=latin1; a=b",
+  ])("%s is JSON", async (type) => {
+    expect((await shop.create({}, undefined, { "content-type": type })).status).toBe(201);
+  });
+
+  test.for([
+    "text/plain",
+    "application/jsonp",
+    "application/problem+json",
+    "application/json, text/html",
+    "text/json",
+    "json",
+    "*/*",
+  ])("%s is not", async (type) => {
+    const answer = await shop.create({}, undefined, { "content-type": type });
+    expect(answer).toMatchObject({ status: 400, body: { error: { code: "unsupported_content_type" } } });
+  });
+});
+
+describe("an Idempotency-Key", () => {
+  test.for(["a2345678", "A.b_C:d-", "0".repeat(128)])("%s is taken", async (key) => {
+    expect((await shop.create({}, key)).status).toBe(201);
+  });
+
+  test.for([
+    "a234567",
+    "0".repeat(129),
+    "with space",
+    "semi;colon",
+    "käse-brot",
+    "under/slash",
+    "comma,comma",
+  ])("%s is invalid", async (key) => {
+    const answer = await shop.create({}, key);
+    expect(answer).toMatchObject({ status: 400, body: { error: { code: "idempotency_key_invalid" } } });
+  });
+});

@@ -1,0 +1,50 @@
+/**
+ * Time that passes because a test says so. A service whose connections search the schema `clock` before
+ * pg_catalog asks it for the time, wherever its SQL writes `now()` and its like unqualified, prepared
+ * statements included. Defaults of columns keep the real time.
+ */
+import type pg from "pg";
+
+const clockSchema = `
+  CREATE SCHEMA clock;
+  CREATE TABLE clock.setting (ahead interval NOT NULL, stands_at timestamptz);
+  INSERT INTO clock.setting VALUES ('0', NULL);
+  ${["now", "transaction_timestamp", "statement_timestamp", "clock_timestamp"]
+    .map(
+      (name) => `
+        CREATE FUNCTION clock.${name}() RETURNS timestamptz LANGUAGE sql STABLE AS
+        'SELECT coalesce(stands_at, pg_catalog.${name}() + ahead) FROM clock.setting';`,
+    )
+    .join("")}`;
+
+/** Adds a clock to the suite's database, which shows the real time until it is moved. */
+export async function installClock(db: pg.Pool): Promise<void> {
+  await db.query(clockSchema);
+}
+
+/** The DATABASE_URL of a service that goes by that clock. */
+export function byTheClock(databaseUrl: string): string {
+  const url = new URL(databaseUrl);
+  url.searchParams.set("options", "-c search_path=clock,pg_catalog,public");
+  return url.href;
+}
+
+/** Moves the time of all services on the clock, at once; a standing clock stands elsewhere. */
+export async function moveClock(db: pg.Pool, milliseconds: number): Promise<void> {
+  await db.query(
+    `UPDATE clock.setting SET
+       ahead = ahead + make_interval(secs => $1::float8 / 1000),
+       stands_at = stands_at + make_interval(secs => $1::float8 / 1000)`,
+    [milliseconds],
+  );
+}
+
+/** Lets the clock stand at an instant. */
+export async function stopClock(db: pg.Pool, at: string | Date): Promise<void> {
+  await db.query("UPDATE clock.setting SET stands_at = $1", [at]);
+}
+
+/** Shows the real time again. */
+export async function resetClock(db: pg.Pool): Promise<void> {
+  await db.query("UPDATE clock.setting SET stands_at = NULL, ahead = '0'");
+}

@@ -1,0 +1,40 @@
+import { randomBytes } from "node:crypto";
+import pg from "pg";
+import { inject } from "vitest";
+
+export interface TestDatabase {
+  /** For DATABASE_URL of a service under test. */
+  url: string;
+  /** For `pg` in the test itself. */
+  connection: { host: string; port: number; user: string; password: string; database: string };
+  /** Removes it, whoever is still connected. */
+  drop(): Promise<void>;
+}
+
+/** A database of the suite's own: migrated unless `empty`, and otherwise without a row. */
+export async function createDatabase(options: { empty?: boolean } = {}): Promise<TestDatabase> {
+  const { template, ...server } = inject("postgres");
+  const name = `suite_${randomBytes(6).toString("hex")}`;
+  await administer(
+    `CREATE DATABASE ${name} TEMPLATE ${options.empty ? "template0" : template} STRATEGY FILE_COPY`,
+  );
+  const url = new URL(`postgres://${server.host}:${server.port}/${name}`);
+  url.username = server.user;
+  url.password = server.password;
+  return {
+    url: url.href,
+    connection: { ...server, database: name },
+    drop: () => administer(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`),
+  };
+}
+
+async function administer(statement: string): Promise<void> {
+  const { template: _, ...server } = inject("postgres");
+  const client = new pg.Client({ ...server, database: "postgres" });
+  await client.connect();
+  try {
+    await client.query(statement);
+  } finally {
+    await client.end();
+  }
+}

@@ -1,0 +1,199 @@
+import { type Client, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import pg from "pg";
+import { afterAll } from "vitest";
+import { parseConfig } from "../../src/config.ts";
+import { newCredential } from "../../src/core/credential.ts";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import {
+  InboundMessageOutcomeSchema,
+  type InboundMessageReceipt,
+  InboundMessageService,
+} from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { type CreateProjectRequest, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { createLog } from "../../src/log.ts";
+import { startService } from "../../src/main.ts";
+import { createDatabase, type TestDatabase } from "./database.ts";
+
+export interface TestProject {
+  readonly projectId: string;
+  readonly testKey: string;
+  readonly liveKey: string;
+  readonly testNumber: string;
+  readonly liveNumber: string;
+}
+
+export interface Sms {
+  readonly to: string;
+  readonly from?: string;
+  readonly text: string;
+  readonly carrier?: string;
+  readonly messageId?: string;
+}
+
+export interface TestService {
+  readonly httpUrl: string;
+  /** `host:port` */
+  readonly grpcAddress: string;
+  readonly opsUrl: string;
+  readonly adminToken: string;
+  readonly databaseUrl: string;
+  /** To look at the rows, and to move time in them. */
+  readonly db: pg.Pool;
+  /** A project with a number of its own and a key in each environment. */
+  createProject(settings?: Partial<Omit<CreateProjectRequest, "$typeName">>): Promise<TestProject>;
+  /** Makes a service token. */
+  createToken(
+    token: { scope: "read" | "write" | "ingest" | "admin" } & Partial<{
+      source: string;
+      projectId: string;
+      environment: Environment;
+      numbers: string[];
+    }>,
+  ): Promise<string>;
+  /** Streams messages in, as the source `cli`; the receipts come in their order. */
+  sms(...messages: Sms[]): Promise<Receipt[]>;
+  /** A Connect client over gRPC with this credential, by default the admin token. */
+  client<Service extends Parameters<typeof createClient>[0]>(
+    service: Service,
+    token?: string,
+  ): Client<Service>;
+  /** Another process-like service on the same database. */
+  startAnother(environment?: Record<string, string>): Promise<TestService>;
+  close(): Promise<void>;
+}
+
+export interface Receipt {
+  readonly messageId: string;
+  readonly outcome: string;
+  readonly verificationId: string;
+  readonly duplicate: boolean;
+}
+
+const scopes = { read: 1, write: 2, ingest: 3, admin: 4 } as const;
+
+let numbersMade = 0;
+let messagesMade = 0;
+
+/** The service itself, in this process, on ports of its own and a database of the suite's own. */
+export async function startTestService(environment: Record<string, string> = {}): Promise<TestService> {
+  const database = await createDatabase();
+  const service = await start(database, newCredential("svc"), environment);
+  const close = async () => {
+    await service.close();
+    await database.drop();
+  };
+  afterAll(close);
+  return { ...service, close };
+}
+
+async function start(
+  database: TestDatabase,
+  adminToken: string,
+  environment: Record<string, string>,
+): Promise<TestService> {
+  const config = parseConfig({
+    PORT: "0",
+    GRPC_PORT: "0",
+    OPS_PORT: "0",
+    DATABASE_URL: database.url,
+    PHONEPROOF_ADMIN_TOKEN: adminToken,
+    LOG_LEVEL: "silent",
+    ...environment,
+  });
+  const service = await startService(config, createLog(config.logLevel));
+  const { addresses } = service;
+  const db = new pg.Pool({ ...database.connection, max: 4 });
+  db.on("error", () => {});
+
+  const client: TestService["client"] = (definition, token = adminToken) =>
+    createClient(
+      definition,
+      createGrpcTransport({
+        // A worker has no gRPC port; its clients are never used.
+        baseUrl: `http://${addresses.grpc || "127.0.0.1:1"}`,
+        interceptors: [
+          (next) => (request) => {
+            request.header.set("authorization", `Bearer ${token}`);
+            return next(request);
+          },
+        ],
+      }),
+    );
+  const projects = client(ProjectService);
+  const keys = client(ApiKeyService);
+  const numbers = client(DestinationNumberService);
+  const tokens = client(ServiceTokenService);
+  const inbound = client(InboundMessageService);
+
+  const others: TestService[] = [];
+  let closed = false;
+  return {
+    httpUrl: addresses.http.replace("localhost", "127.0.0.1"),
+    grpcAddress: addresses.grpc,
+    opsUrl: `http://${addresses.ops}`,
+    adminToken,
+    databaseUrl: database.url,
+    db,
+    client,
+
+    async createProject(settings = {}) {
+      const { project } = await projects.createProject({ name: "Shop", ...settings });
+      const projectId = project?.id ?? "";
+      const made = { projectId, testKey: "", liveKey: "", testNumber: "", liveNumber: "" };
+      for (const environment of [Environment.LIVE, Environment.TEST]) {
+        const number = `0200${String(++numbersMade).padStart(6, "0")}`;
+        await numbers.addDestinationNumber({ number, environment, projectId });
+        const { secret } = await keys.createApiKey({ projectId, environment });
+        if (environment === Environment.LIVE) Object.assign(made, { liveKey: secret, liveNumber: number });
+        else Object.assign(made, { testKey: secret, testNumber: number });
+      }
+      return made;
+    },
+
+    async createToken({ scope, ...rest }) {
+      return (await tokens.createServiceToken({ scope: scopes[scope], ...rest })).secret;
+    },
+
+    async sms(...messages) {
+      const receipts: InboundMessageReceipt[] = [];
+      const request = {
+        messages: messages.map(({ messageId, from, carrier, ...message }) => ({
+          messageId: messageId ?? `sms-${++messagesMade}`,
+          from: from ?? "01012345678",
+          carrier: carrier ?? "SKT",
+          ...message,
+        })),
+      };
+      for await (const response of inbound.streamInboundMessages(once(request)))
+        receipts.push(...response.receipts);
+      return receipts.map(({ messageId, outcome, verificationId, duplicate }) => ({
+        messageId,
+        outcome: InboundMessageOutcomeSchema.value[outcome]?.localName ?? String(outcome),
+        verificationId,
+        duplicate,
+      }));
+    },
+
+    async startAnother(more = {}) {
+      const other = await start(database, adminToken, { ...environment, ...more });
+      others.push(other);
+      return other;
+    },
+
+    async close() {
+      if (closed) return;
+      closed = true;
+      await Promise.all(others.map((other) => other.close()));
+      await service.close();
+      await db.end();
+    },
+  };
+}
+
+async function* once<T>(value: T): AsyncIterable<T> {
+  yield value;
+}

@@ -1,0 +1,428 @@
+import { readdir } from "node:fs/promises";
+import path from "node:path";
+import type {
+  DescMethod,
+  DescMethodStreaming,
+  DescMethodUnary,
+  DescService,
+  UnknownEnum,
+} from "@bufbuild/protobuf";
+import { Code, type Transport } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { describe, expect, test } from "vitest";
+import { newCredential } from "../../src/core/credential.ts";
+import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import {
+  Environment,
+  VerificationService,
+  VerificationStatus,
+  type WatchVerificationResponse,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending } from "../service/pending.ts";
+import { answerOf, refusalOf } from "./grpc-answer.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+const neighbour = await service.createProject();
+
+type Need = "nothing" | "read" | "write" | "ingest" | "admin";
+
+/** What each RPC needs. One that is missing here, or here and nowhere else, fails a test. */
+const needs: Record<string, Need> = {
+  "grpc.health.v1.Health/Check": "nothing",
+  "grpc.health.v1.Health/List": "nothing",
+  "grpc.health.v1.Health/Watch": "nothing",
+  "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "nothing",
+  "phoneproof.v1.VerificationService/CreateVerification": "write",
+  "phoneproof.v1.VerificationService/GetVerification": "read",
+  "phoneproof.v1.VerificationService/CancelVerification": "write",
+  "phoneproof.v1.VerificationService/ListVerifications": "read",
+  "phoneproof.v1.VerificationService/WatchVerification": "read",
+  "phoneproof.v1.InboundMessageService/StreamInboundMessages": "ingest",
+  "phoneproof.v1.ProjectService/CreateProject": "admin",
+  "phoneproof.v1.ProjectService/GetProject": "admin",
+  "phoneproof.v1.ProjectService/ListProjects": "admin",
+  "phoneproof.v1.ProjectService/UpdateProject": "admin",
+  "phoneproof.v1.ProjectService/SuspendProject": "admin",
+  "phoneproof.v1.ProjectService/ResumeProject": "admin",
+  "phoneproof.v1.ApiKeyService/CreateApiKey": "admin",
+  "phoneproof.v1.ApiKeyService/ListApiKeys": "admin",
+  "phoneproof.v1.ApiKeyService/RotateApiKey": "admin",
+  "phoneproof.v1.ApiKeyService/RevokeApiKey": "admin",
+  "phoneproof.v1.DestinationNumberService/AddDestinationNumber": "admin",
+  "phoneproof.v1.DestinationNumberService/ListDestinationNumbers": "admin",
+  "phoneproof.v1.DestinationNumberService/RemoveDestinationNumber": "admin",
+  "phoneproof.v1.ServiceTokenService/CreateServiceToken": "admin",
+  "phoneproof.v1.ServiceTokenService/ListServiceTokens": "admin",
+  "phoneproof.v1.ServiceTokenService/RevokeServiceToken": "admin",
+  "phoneproof.v1.WebhookService/SetWebhook": "admin",
+  "phoneproof.v1.WebhookService/GetWebhook": "admin",
+  "phoneproof.v1.WebhookService/RotateWebhookSecret": "admin",
+  "phoneproof.v1.WebhookService/RemoveWebhook": "admin",
+  "phoneproof.v1.WebhookService/DisableWebhook": "admin",
+  "phoneproof.v1.WebhookService/ListWebhookDeliveries": "admin",
+  "phoneproof.v1.WebhookService/ResendWebhookEvent": "admin",
+  "phoneproof.v1.WebhookService/SendTestWebhook": "admin",
+};
+
+const { projectId } = project;
+const revoked = await service.createToken({ scope: "admin" });
+const { serviceTokens } = await service.client(ServiceTokenService).listServiceTokens({});
+const serviceTokenId = serviceTokens.find(({ ending }) => revoked.endsWith(ending))?.id ?? "";
+await service.client(ServiceTokenService).revokeServiceToken({ serviceTokenId });
+
+/** Every kind of credential, and what it is good for. Undefined: it is none. */
+const credentials: Record<string, { header: string; allows: readonly Need[] | "missing" | "invalid" }> = {
+  "the installation's admin token": bearer(service.adminToken, ["read", "write", "ingest", "admin"]),
+  "an admin token": bearer(await service.createToken({ scope: "admin" }), [
+    "read",
+    "write",
+    "ingest",
+    "admin",
+  ]),
+  "a read token": bearer(await service.createToken({ scope: "read" }), ["read"]),
+  "a read token of one project": bearer(await service.createToken({ scope: "read", projectId }), ["read"]),
+  "a write token": bearer(await service.createToken({ scope: "write" }), ["read", "write"]),
+  "a write token of one project": bearer(await service.createToken({ scope: "write", projectId }), [
+    "read",
+    "write",
+  ]),
+  "an ingest token": bearer(await service.createToken({ scope: "ingest", source: "gateway" }), ["ingest"]),
+  "a merchant's test key": bearer(project.testKey, ["read", "write"]),
+  "a merchant's live key": bearer(project.liveKey, ["read", "write"]),
+  "a revoked admin token": bearer(revoked, "invalid"),
+  "a token that was never made": bearer(newCredential("svc"), "invalid"),
+  "a key that was never made": bearer(newCredential("live"), "invalid"),
+  "a mistyped key": bearer(
+    `${project.liveKey.slice(0, -1)}${project.liveKey.endsWith("0") ? "1" : "0"}`,
+    "invalid",
+  ),
+  "an admin token with a word behind it": { header: `Bearer ${service.adminToken} x`, allows: "invalid" },
+  "another scheme": { header: `Basic ${service.adminToken}`, allows: "invalid" },
+  "no credential": { header: "", allows: "missing" },
+};
+
+function bearer(credential: string, allows: readonly Need[] | "invalid") {
+  return { header: `Bearer ${credential}`, allows };
+}
+
+/** The services of all protos there are. */
+async function generatedServices(): Promise<DescService[]> {
+  const folder = path.join(import.meta.dirname, "../../src/gen/proto");
+  const files = (await readdir(folder, { recursive: true })).filter((file) => file.endsWith("_pb.ts"));
+  const modules = await Promise.all(files.map((file) => import(path.join(folder, file))));
+  const exported: unknown[] = modules.flatMap((module) => Object.values(module));
+  return exported.filter(isService);
+}
+
+function isService(value: unknown): value is DescService {
+  return typeof value === "object" && value !== null && "kind" in value && value.kind === "service";
+}
+
+const services = await generatedServices();
+const methods = services.flatMap(({ typeName, methods }) =>
+  methods.map((method) => ({ name: `${typeName}/${method.name}`, method })),
+);
+
+test("every RPC there is has its line in the table, and no other", () => {
+  expect(methods.map(({ name }) => name).sort()).toEqual(Object.keys(needs).sort());
+});
+
+interface Refusal {
+  readonly code: string;
+  readonly status: Code | undefined;
+}
+
+/** Calls with an empty request, and answers the refusal where it is one for want of a credential or a scope. */
+async function refusalFor(transport: Transport, method: DescMethod): Promise<Refusal | undefined> {
+  try {
+    if (isUnary(method)) {
+      await transport.unary(method, undefined, undefined, undefined, {});
+    } else if (isStreaming(method)) {
+      const leave = new AbortController();
+      const { message } = await transport.stream(method, leave.signal, undefined, undefined, oneOf({}));
+      for await (const _ of message) break;
+      leave.abort();
+    }
+    return undefined;
+  } catch (error) {
+    const { code, status } = refusalOf(error);
+    const isOfAccess = status === Code.Unauthenticated || status === Code.PermissionDenied;
+    return isOfAccess ? { code, status } : undefined;
+  }
+}
+
+const isUnary = (method: DescMethod): method is DescMethodUnary => method.methodKind === "unary";
+const isStreaming = (method: DescMethod): method is DescMethodStreaming => method.methodKind !== "unary";
+
+async function* oneOf<T>(value: T): AsyncIterable<T> {
+  yield value;
+}
+
+function transportWith(authorization: string): Transport {
+  return createGrpcTransport({
+    baseUrl: `http://${service.grpcAddress}`,
+    interceptors: [
+      (next) => (request) => {
+        if (authorization !== "") request.header.set("authorization", authorization);
+        return next(request);
+      },
+    ],
+  });
+}
+
+const insufficientScope: Refusal = { code: "insufficient_scope", status: Code.PermissionDenied };
+const missingKey: Refusal = { code: "missing_api_key", status: Code.Unauthenticated };
+const invalidKey: Refusal = { code: "invalid_api_key", status: Code.Unauthenticated };
+
+function refusalDue(
+  need: Need | undefined,
+  allows: readonly Need[] | "missing" | "invalid",
+): Refusal | undefined {
+  if (need === "nothing") return undefined;
+  if (allows === "missing") return missingKey;
+  if (allows === "invalid") return invalidKey;
+  return need && allows.includes(need) ? undefined : insufficientScope;
+}
+
+test.for(Object.entries(credentials))("%s opens what it is for and nothing else", async ([
+  ,
+  { header, allows },
+]) => {
+  const transport = transportWith(header);
+  const refusals = await Promise.all(
+    methods.map(async ({ name, method }) => [name, await refusalFor(transport, method)] as const),
+  );
+  expect(Object.fromEntries(refusals)).toEqual(
+    Object.fromEntries(methods.map(({ name }) => [name, refusalDue(needs[name], allows)])),
+  );
+});
+
+test("an inbound stream is refused when it is opened, before a message is sent", async () => {
+  for (const credential of [project.liveKey, await service.createToken({ scope: "read" })]) {
+    const client = service.client(InboundMessageService, credential);
+    const receipts = client.streamInboundMessages((async function* () {})());
+    expect(await answerOf(async () => Array.fromAsync(receipts))).toMatchObject(insufficientScope);
+  }
+});
+
+test("what a key has no scope for costs nothing of its allowance, and is told before the allowance is", async () => {
+  const { liveKey } = await service.createProject({ rateLimitPerMinute: 1 });
+  const projects = service.client(ProjectService, liveKey);
+  for (let call = 0; call < 3; call++) {
+    expect(await answerOf((options) => projects.listProjects({}, options))).toMatchObject(insufficientScope);
+  }
+  const verifications = service.client(VerificationService, liveKey);
+  expect(await answerOf((options) => verifications.listVerifications({}, options))).toMatchObject({
+    code: "ok",
+  });
+});
+
+test("a scope that is missing is told before what is wrong with the request", async () => {
+  const client = service.client(VerificationService, await service.createToken({ scope: "read" }));
+  const unknown = 99 as UnknownEnum;
+  expect(await answerOf((options) => client.createVerification({ mode: unknown }, options))).toMatchObject(
+    insufficientScope,
+  );
+  expect(
+    await answerOf((options) => client.cancelVerification({ environment: unknown }, options)),
+  ).toMatchObject(insufficientScope);
+});
+
+test("with a suspended project's key every RPC of its own is refused, until it is resumed", async () => {
+  const { projectId, liveKey } = await service.createProject();
+  const projects = service.client(ProjectService);
+  const client = service.client(VerificationService, liveKey);
+  const list = () => answerOf((options) => client.listVerifications({}, options));
+  expect(await list()).toMatchObject({ code: "ok" });
+  await projects.suspendProject({ projectId });
+  const transport = transportWith(`Bearer ${liveKey}`);
+  for (const method of VerificationService.methods) {
+    expect(await refusalFor(transport, method)).toEqual({
+      code: "project_suspended",
+      status: Code.PermissionDenied,
+    });
+  }
+  await projects.resumeProject({ projectId });
+  expect(await list()).toMatchObject({ code: "ok" });
+});
+
+describe("a verification", async () => {
+  const shop = merchant(service.httpUrl, project.liveKey);
+  const { id: verificationId } = await createPending(shop);
+  const readToken = await service.createToken({ scope: "read" });
+  const own = { projectId, environment: Environment.LIVE };
+  const notFound = { code: "verification_not_found", status: Code.NotFound };
+  const ok = { code: "ok" };
+
+  test.for<[string, string, object, object]>([
+    ["its project's key", project.liveKey, {}, ok],
+    ["its project's key that names project and environment", project.liveKey, own, ok],
+    [
+      "its project's key that names another project",
+      project.liveKey,
+      { projectId: neighbour.projectId },
+      insufficientScope,
+    ],
+    [
+      "its project's key that names no project",
+      project.liveKey,
+      { projectId: "prj_none" },
+      insufficientScope,
+    ],
+    [
+      "its project's key that names the other environment",
+      project.liveKey,
+      { environment: Environment.TEST },
+      insufficientScope,
+    ],
+    ["its project's key in the other environment", project.testKey, {}, notFound],
+    ["another project's key", neighbour.liveKey, {}, notFound],
+    ["a token of its project", await service.createToken({ scope: "read", projectId }), {}, ok],
+    [
+      "a token of another project",
+      await service.createToken({ scope: "read", projectId: neighbour.projectId }),
+      {},
+      notFound,
+    ],
+    [
+      "a token of another project that names its project",
+      await service.createToken({ scope: "write", projectId: neighbour.projectId }),
+      { projectId },
+      insufficientScope,
+    ],
+    ["a token for every project", readToken, {}, ok],
+    ["a token for every project that names its project and environment", readToken, own, ok],
+    [
+      "a token for every project that names another project",
+      readToken,
+      { projectId: neighbour.projectId },
+      notFound,
+    ],
+    [
+      "a token for every project that names the other environment",
+      readToken,
+      { environment: Environment.TEST },
+      notFound,
+    ],
+    ["the admin token", service.adminToken, {}, ok],
+  ])("asked for with %s", async ([, credential, named, told]) => {
+    const client = service.client(VerificationService, credential);
+    const request = { verificationId, ...named };
+    const answers = [
+      await answerOf((options) => client.getVerification(request, options)),
+      await answerOf(async (options) => {
+        const left = new AbortController();
+        const seen = client.watchVerification(request, { ...options, signal: left.signal });
+        const first = await seen[Symbol.asyncIterator]().next();
+        left.abort();
+        return first.value as WatchVerificationResponse | undefined;
+      }),
+    ];
+    for (const answer of answers) {
+      expect(answer).toMatchObject(told);
+      if (answer.code === "ok") expect(answer.message?.verification?.id).toBe(verificationId);
+    }
+  });
+
+  test("cannot be cancelled from outside its bounds", async () => {
+    for (const [credential, told] of [
+      [project.testKey, notFound],
+      [neighbour.liveKey, notFound],
+      [await service.createToken({ scope: "write", projectId: neighbour.projectId }), notFound],
+      [readToken, insufficientScope],
+    ] as const) {
+      const client = service.client(VerificationService, credential);
+      expect(
+        await answerOf((options) => client.cancelVerification({ verificationId }, options)),
+      ).toMatchObject(told);
+    }
+    expect((await shop.read(verificationId)).body.status).toBe("pending");
+  });
+});
+
+describe("a token of one project", async () => {
+  const client = service.client(
+    VerificationService,
+    await service.createToken({ scope: "write", projectId }),
+  );
+
+  test("creates, lists and cancels in it, in the environment that it names", async () => {
+    const { message: created } = await answerOf((options) =>
+      client.createVerification({ environment: Environment.TEST, idempotencyKey: "token-create-1" }, options),
+    );
+    expect(created?.destination).toBe(project.testNumber);
+    const verificationId = created?.verification?.id ?? "";
+    expect((await merchant(service.httpUrl, project.testKey).read(verificationId)).status).toBe(200);
+    const { verifications } = await client.listVerifications({ environment: Environment.TEST });
+    expect(verifications.map(({ id }) => id)).toContain(verificationId);
+    const { verification } = await client.cancelVerification({ verificationId });
+    expect(verification?.status).toBe(VerificationStatus.CANCELLED);
+  });
+
+  test("does nothing in another", async () => {
+    const { projectId: elsewhere } = neighbour;
+    const environment = Environment.LIVE;
+    for (const answer of [
+      await answerOf((options) => client.listVerifications({ projectId: elsewhere }, options)),
+      await answerOf((options) =>
+        client.createVerification(
+          { projectId: elsewhere, environment, idempotencyKey: "token-create-2" },
+          options,
+        ),
+      ),
+    ]) {
+      expect(answer).toMatchObject(insufficientScope);
+    }
+  });
+
+  test("is not counted and has no allowance, and its calls say so by saying nothing", async () => {
+    const { metadata } = await answerOf((options) => client.listVerifications({}, options));
+    expect(metadata.get("x-request-id")).toMatch(/^req_/);
+    for (const name of ["x-usage-calls", "x-usage-limit", "ratelimit", "ratelimit-policy"]) {
+      expect(metadata.has(name)).toBe(false);
+    }
+  });
+});
+
+describe("a token for every project", async () => {
+  const client = service.client(VerificationService, await service.createToken({ scope: "write" }));
+
+  test("must say where it creates, and where it lists", async () => {
+    expect(
+      await answerOf((options) => client.createVerification({ idempotencyKey: "token-create-3" }, options)),
+    ).toMatchObject({
+      code: "validation_failed",
+      status: Code.InvalidArgument,
+      fields: ["environment", "project_id"],
+    });
+    expect(await answerOf((options) => client.listVerifications({}, options))).toMatchObject({
+      code: "validation_failed",
+      fields: ["project_id"],
+    });
+  });
+
+  test("cannot create in a project that does not exist, or is suspended", async () => {
+    const { projectId: suspended } = await service.createProject();
+    await service.client(ProjectService).suspendProject({ projectId: suspended });
+    const environment = Environment.LIVE;
+    for (const [where, code] of [
+      ["prj_00000000000000000000000000", "not_found"],
+      ["prj_none", "not_found"],
+      [suspended, "project_suspended"],
+    ] as const) {
+      expect(
+        await answerOf((options) =>
+          client.createVerification(
+            { projectId: where, environment, idempotencyKey: "token-create-4" },
+            options,
+          ),
+        ),
+      ).toMatchObject({ code });
+    }
+  });
+});

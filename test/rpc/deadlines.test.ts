@@ -1,0 +1,108 @@
+/** Deadlines as the server keeps them: the client here keeps none of its own. */
+import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
+import { afterAll, expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import {
+  CreateVerificationRequestSchema,
+  GetVerificationRequestSchema,
+  GetVerificationResponseSchema,
+  VerificationService,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { untilWaiting } from "../service/barrier.ts";
+import { createPending } from "../service/pending.ts";
+import { connectRaw, type RawCall } from "./raw-grpc.ts";
+
+const service = await startTestService({ ROLES: "api" });
+const project = await service.createProject();
+const shop = merchant(service.httpUrl, project.liveKey);
+const connection = connectRaw(service.grpcAddress);
+afterAll(() => connection.destroy());
+const { method } = VerificationService;
+
+function call(name: string, request: Uint8Array, timeout: string): RawCall {
+  const made = connection.call(`${VerificationService.typeName}/${name}`, {
+    authorization: `Bearer ${project.liveKey}`,
+    "grpc-timeout": timeout,
+  });
+  void made.send(request);
+  made.halfClose();
+  return made;
+}
+
+const get = (verificationId: string, timeout: string) =>
+  call(
+    method.getVerification.name,
+    toBinary(GetVerificationRequestSchema, create(GetVerificationRequestSchema, { verificationId })),
+    timeout,
+  );
+
+const creation = (request: MessageInitShape<typeof CreateVerificationRequestSchema>, timeout: string) =>
+  call(
+    method.createVerification.name,
+    toBinary(CreateVerificationRequestSchema, create(CreateVerificationRequestSchema, request)),
+    timeout,
+  );
+
+/** Holds what every counted call of the project needs, while `work` is done. */
+async function whileUsageIsHeld(work: () => Promise<void>): Promise<void> {
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    const { rowCount } = await holder.query("SELECT FROM usage WHERE project_id = $1 FOR UPDATE", [
+      decodeId("prj_", project.projectId),
+    ]);
+    expect(rowCount).toBe(1);
+    await work();
+  } finally {
+    await holder.query("COMMIT");
+    holder.release();
+  }
+}
+
+test("a call whose deadline passes is told so at once, and the service goes on", async () => {
+  const { id } = await createPending(shop);
+  await whileUsageIsHeld(async () => {
+    const late = get(id, "100m");
+    await untilWaiting(service.db, 1);
+    expect((await late.status).code).toBe(Code.DeadlineExceeded);
+    // What it waits for is held still: it was the deadline that ended it.
+    await untilWaiting(service.db, 1);
+  });
+  const inTime = get(id, "10S");
+  const message = await inTime.next();
+  expect((await inTime.status).code).toBe(0);
+  expect(fromBinary(GetVerificationResponseSchema, message ?? new Uint8Array()).verification?.id).toBe(id);
+});
+
+test("a creation whose deadline passed has happened once when it is tried again with its key", async () => {
+  await createPending(shop);
+  const idempotencyKey = newIdempotencyKey();
+  await whileUsageIsHeld(async () => {
+    const late = creation({ idempotencyKey, clientReference: "late" }, "100m");
+    await untilWaiting(service.db, 1);
+    expect((await late.status).code).toBe(Code.DeadlineExceeded);
+  });
+  const answers = [
+    await shop.create({ client_reference: "late" }, idempotencyKey),
+    await shop.create({ client_reference: "late" }, idempotencyKey),
+  ];
+  expect(answers[1]?.status).toBe(200);
+  expect(answers[1]?.text).toBe(answers[0]?.text);
+  const { rows } = await service.db.query("SELECT FROM verification WHERE client_reference = 'late'");
+  expect(rows).toHaveLength(1);
+});
+
+test("a client that leaves in the middle of a call troubles nobody", async () => {
+  const { id } = await createPending(shop);
+  await whileUsageIsHeld(async () => {
+    const left = get(id, "10S");
+    await untilWaiting(service.db, 1);
+    left.cut();
+    await left.status;
+  });
+  expect((await get(id, "10S").status).code).toBe(0);
+  expect((await shop.read(id)).status).toBe(200);
+});

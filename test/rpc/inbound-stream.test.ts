@@ -1,0 +1,290 @@
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
+import { afterAll, expect, test, vi } from "vitest";
+import {
+  InboundMessageService,
+  StreamInboundMessagesRequestSchema,
+  StreamInboundMessagesResponseSchema,
+} from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { type Receipt, startTestService, type TestService } from "../harness/service.ts";
+import { untilWaiting } from "../service/barrier.ts";
+import { createPending, eventsOf } from "../service/pending.ts";
+import { inboundMessage, newPhone, receiptOf, type SmsFields } from "../service/sms-source.ts";
+import { refusalOf } from "./grpc-answer.ts";
+import { connectRaw, type RawCall, type RawConnection } from "./raw-grpc.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+const shop = merchant(service.httpUrl, project.liveKey);
+const to = project.liveNumber;
+
+const times = <T>(count: number, make: (index: number) => T): T[] =>
+  Array.from({ length: count }, (_, index) => make(index));
+
+const bytesOf = (messages: readonly SmsFields[]): Uint8Array =>
+  toBinary(StreamInboundMessagesRequestSchema, {
+    $typeName: "phoneproof.v1.StreamInboundMessagesRequest",
+    messages: messages.map(inboundMessage),
+  });
+
+const connections = new Set<RawConnection>();
+// Before the service is closed, which waits for who does not leave.
+afterAll(() => connections.forEach((connection) => void connection.destroy()));
+
+/** A stream by hand. */
+function openStream(of: TestService = service, token = of.adminToken) {
+  const connection = connectRaw(of.grpcAddress);
+  connections.add(connection);
+  const { typeName, method } = InboundMessageService;
+  const call = connection.call(`${typeName}/${method.streamInboundMessages.name}`, {
+    authorization: `Bearer ${token}`,
+  });
+  return {
+    connection,
+    call,
+    send: (...messages: SmsFields[]) => call.send(bytesOf(messages)),
+    receipts: (count: number) => receiptsFrom(call, count),
+  };
+}
+
+/** At least so many receipts, or those that come until the end. */
+async function receiptsFrom(call: RawCall, count: number): Promise<Receipt[]> {
+  const receipts: Receipt[] = [];
+  while (receipts.length < count) {
+    const message = await call.next();
+    if (message === undefined) break;
+    receipts.push(...fromBinary(StreamInboundMessagesResponseSchema, message).receipts.map(receiptOf));
+  }
+  return receipts;
+}
+
+const hello = (messageId: string): SmsFields => ({ messageId, to, text: `hello, ${messageId}` });
+
+test("after the client's half-close every message still gets its receipt, and then the stream ends well", async () => {
+  const { call, send, receipts } = openStream();
+  const ids = times(3000, (index) => `drain-${index}`);
+  for (let from = 0; from < ids.length; from += 1000) void send(...ids.slice(from, from + 1000).map(hello));
+  call.halfClose();
+  expect((await receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId)).toEqual(ids);
+  expect(await call.status).toEqual({ code: 0, message: "" });
+});
+
+test("receipts come while the stream stays open, in the order of the messages over all requests", async () => {
+  const { send, receipts } = openStream();
+  for (let round = 0; round < 50; round++) {
+    const ids = times(round % 4, (index) => `open-${round}-${index}`);
+    await send(...ids.map(hello));
+    expect((await receipts(ids.length)).map(({ messageId }) => messageId)).toEqual(ids);
+  }
+});
+
+test("each of many streams gets the receipts of its own messages", async () => {
+  const ids = await Promise.all(
+    times(8, async (stream) => {
+      const { call, send, receipts } = openStream();
+      for (let request = 0; request < 20; request++) void send(hello(`own-${stream}-${request}`));
+      call.halfClose();
+      return (await receipts(20)).map(({ messageId }) => messageId);
+    }),
+  );
+  expect(ids).toEqual(times(8, (stream) => times(20, (request) => `own-${stream}-${request}`)));
+});
+
+test("what a client sends again after its connection was cut gets one receipt each, with the first outcome", async () => {
+  const pendings = await Promise.all(times(60, () => createPending(shop)));
+  const messages = pendings.map(
+    (pending, index): SmsFields => ({
+      messageId: `cut-${index}`,
+      to,
+      text: index % 3 === 0 ? "no code" : pending.text,
+      from: newPhone(),
+    }),
+  );
+  const first = openStream();
+  for (const message of messages) void first.send(message).catch(() => {});
+  const before = await first.receipts(10);
+  first.connection.destroy();
+
+  const again = openStream();
+  for (const message of messages) void again.send(message);
+  again.call.halfClose();
+  const receipts = await again.receipts(messages.length);
+  expect(
+    receipts.map(({ messageId, outcome, verificationId }) => [messageId, outcome, verificationId]),
+  ).toEqual(
+    messages.map(({ messageId }, index) =>
+      index % 3 === 0 ? [messageId, "NO_MATCH", ""] : [messageId, "VERIFIED", pendings[index]?.id],
+    ),
+  );
+  for (const [index, { duplicate: _, ...receipt }] of before.entries()) {
+    expect(receipts[index]).toEqual({ ...receipt, duplicate: true });
+  }
+  for (const [index, { id }] of pendings.entries()) {
+    expect(await eventsOf(service.db, id)).toEqual(index % 3 === 0 ? [] : ["verification.verified"]);
+  }
+});
+
+test("a request may hold 1000 messages; one of more ends the stream, after the receipts of those before", async () => {
+  const { call, send, receipts } = openStream();
+  await send(...times(1000, (index) => hello(`most-${index}`)));
+  void send(...times(1001, (index) => hello(`more-${index}`))).catch(() => {});
+  const ids = (await receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId);
+  expect(ids).toEqual(times(1000, (index) => `most-${index}`));
+  expect(await call.status).toEqual({
+    code: Code.InvalidArgument,
+    message: expect.any(String),
+  });
+
+  const client = service.client(InboundMessageService);
+  const requests = (async function* () {
+    yield { messages: times(1001, (index) => inboundMessage(hello(`more-${index}`))) };
+  })();
+  const refusal = await Array.fromAsync(client.streamInboundMessages(requests)).catch(refusalOf);
+  expect(refusal).toMatchObject({
+    code: "validation_failed",
+    fields: ["messages"],
+    status: Code.InvalidArgument,
+  });
+  const { rows } = await service.db.query("SELECT FROM inbound_message WHERE message_id LIKE 'more-%'");
+  expect(rows).toEqual([]);
+});
+
+test("a request that is cut short ends its own stream, after the receipts of those before", async () => {
+  const { call, send, receipts } = openStream();
+  const neighbour = openStream();
+  await send(hello("before-the-cut"));
+  await call.send(Buffer.from("0aff", "hex"));
+  const ids = (await receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId);
+  expect(ids).toEqual(["before-the-cut"]);
+  expect((await call.status).code).toBe(Code.Internal);
+  await neighbour.send(hello("beside-the-cut"));
+  expect(await neighbour.receipts(1)).toHaveLength(1);
+});
+
+test("a message whose text is not UTF-8 is INVALID, and those before and after it go on", async () => {
+  const { call, send, receipts } = openStream();
+  await send(hello("before-the-broken"));
+  await call.send(brokenText());
+  await send(hello("after-the-broken"));
+  expect(await receipts(3)).toMatchObject([
+    { messageId: "before-the-broken" },
+    { messageId: "broken", outcome: "INVALID" },
+    { messageId: "after-the-broken" },
+  ]);
+});
+
+function brokenText(): Uint8Array {
+  const bytes = Buffer.from(bytesOf([{ messageId: "broken", to, text: "Ä" }]));
+  bytes[bytes.indexOf("Ä")] = 0x84;
+  return bytes;
+}
+
+test("a client that reads no receipts is held back, and loses nothing when it reads them", async () => {
+  const { call, receipts } = openStream();
+  const from = newPhone();
+  const atMost = 100_000;
+  let [sent, enough] = [0, false];
+  const sending = (async () => {
+    while (sent < atMost && !enough) {
+      const messages = times(100, (index): SmsFields => {
+        const messageId = `held-${sent + index}`;
+        return { messageId, from, to, text: `${messageId} ${"hello ".repeat(80)}` };
+      });
+      await call.send(bytesOf(messages));
+      sent += messages.length;
+    }
+    call.halfClose();
+  })();
+
+  // Others go on meanwhile; when thirty of their messages have brought no more of this stream's, nothing will.
+  const other = openStream();
+  let [sentBefore, unchanged] = [0, 0];
+  for (let round = 0; unchanged < 30; round++) {
+    await other.send(hello(`beside-${round}`));
+    await other.receipts(1);
+    unchanged = sent === sentBefore ? unchanged + 1 : 0;
+    sentBefore = sent;
+  }
+  const { rows } = await service.db.query<{ taken: number }>(
+    "SELECT count(*)::int AS taken FROM inbound_message WHERE sender = $1",
+    [from],
+  );
+  expect(rows[0]?.taken).toBeLessThan(20_000);
+  expect(sent).toBeLessThan(25_000);
+
+  enough = true;
+  const ids = (await receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId);
+  await sending;
+  expect(ids).toEqual(times(sent, (index) => `held-${index}`));
+});
+
+test("when the service stops, what it has taken gets its receipts, and the client is told to come again", async () => {
+  const stopping = await startTestService();
+  const { liveNumber } = await stopping.createProject();
+  const { connection, call, send, receipts } = openStream(stopping);
+  const from = newPhone();
+  const message = (index: number): SmsFields => ({
+    messageId: `stop-${index}`,
+    from,
+    to: liveNumber,
+    text: `hello ${index}`,
+  });
+  await send(message(0));
+  await receipts(1);
+
+  // A message is under way while the service is told to stop: its sender's row is held.
+  const holder = await stopping.db.connect();
+  await holder.query("BEGIN");
+  await holder.query("SELECT FROM inbound_sender FOR UPDATE");
+  await send(...times(10, (index) => message(index + 1)));
+  await untilWaiting(stopping.db, 1);
+  const closing = stopping.close();
+  await vi.waitUntil(() => isRefused(stopping.httpUrl), { interval: 5 });
+  await holder.query("COMMIT");
+  holder.release();
+
+  const told = await receipts(Number.POSITIVE_INFINITY);
+  expect(told.map(({ messageId }) => messageId)).toEqual(times(10, (index) => `stop-${index + 1}`));
+  expect((await call.status).code).toBe(Code.Unavailable);
+  connection.destroy();
+  await closing;
+});
+
+/** Whether nobody listens there any more. */
+const isRefused = (url: string) =>
+  fetch(url).then(
+    () => false,
+    () => true,
+  );
+
+test("an idle stream is told to come again, too, when the service stops", async () => {
+  const stopping = await startTestService();
+  const { connection, send, receipts, call } = openStream(stopping);
+  await send({ to: "0200999995", text: "hello" });
+  expect(await receipts(1)).toHaveLength(1);
+  const closing = stopping.close();
+  expect(await receipts(1)).toEqual([]);
+  expect((await call.status).code).toBe(Code.Unavailable);
+  connection.destroy();
+  await closing;
+});
+
+test("a token that is revoked ends its streams with the next message, which has no effect", async () => {
+  const secret = await service.createToken({ scope: "ingest", source: "gateway" });
+  const { call, send, receipts } = openStream(service, secret);
+  await send(hello("before-revocation"));
+  expect(await receipts(1)).toHaveLength(1);
+  const tokens = service.client(ServiceTokenService);
+  const { serviceTokens } = await tokens.listServiceTokens({});
+  const serviceTokenId = serviceTokens.find(({ ending }) => secret.endsWith(ending))?.id ?? "";
+  await tokens.revokeServiceToken({ serviceTokenId });
+
+  const { id, text } = await createPending(shop);
+  await send({ to, text }).catch(() => {});
+  call.halfClose();
+  expect(await receipts(1)).toEqual([]);
+  expect((await call.status).code).toBe(Code.Unauthenticated);
+  expect((await shop.read(id)).body.status).toBe("pending");
+});

@@ -1,0 +1,258 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { timestampFromDate, timestampMs } from "@bufbuild/protobuf/wkt";
+import { type Client, Code } from "@connectrpc/connect";
+import { describe, expect, test } from "vitest";
+import {
+  Environment,
+  type ListVerificationsRequestSchema,
+  type Verification,
+  VerificationService,
+  VerificationStatus,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending, eventsOf, letExpire, type Pending } from "../service/pending.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
+import { answerOf } from "./grpc-answer.ts";
+
+// No sweep: what is expired is found so by whoever looks.
+const service = await startTestService({ ROLES: "api" });
+const { send } = smsSource(service);
+
+type Filter = MessageInitShape<typeof ListVerificationsRequestSchema>;
+const { PENDING, VERIFIED, EXPIRED, CANCELLED } = VerificationStatus;
+
+async function newShop() {
+  const project = await service.createProject();
+  const shop = merchant(service.httpUrl, project.liveKey);
+  const testShop = merchant(service.httpUrl, project.testKey);
+  return { ...project, shop, testShop, rpc: service.client(VerificationService, project.liveKey) };
+}
+
+async function inOrder(count: number, make: (index: number) => Promise<Pending>): Promise<string[]> {
+  const ids: string[] = [];
+  for (let index = 0; index < count; index++) ids.push((await make(index)).id);
+  return ids;
+}
+
+const idsOf = (verifications: readonly Verification[]) => verifications.map(({ id }) => id);
+
+/** Follows the tokens to the end. */
+async function pagesOf(rpc: Client<typeof VerificationService>, filter: Filter): Promise<string[][]> {
+  const pages: string[][] = [];
+  let pageToken = "";
+  do {
+    const page = await rpc.listVerifications({ ...filter, pageToken });
+    pages.push(idsOf(page.verifications));
+    pageToken = page.nextPageToken;
+  } while (pageToken !== "");
+  return pages;
+}
+
+describe("pages", () => {
+  test("hold every verification once, newest first", async () => {
+    const { shop, rpc } = await newShop();
+    const newestFirst = (await inOrder(7, () => createPending(shop))).reverse();
+    expect(await pagesOf(rpc, {})).toEqual([newestFirst]);
+    expect(await pagesOf(rpc, { pageSize: 3 })).toEqual([
+      newestFirst.slice(0, 3),
+      newestFirst.slice(3, 6),
+      newestFirst.slice(6),
+    ]);
+    expect(await pagesOf(rpc, { pageSize: 1 })).toEqual(newestFirst.map((id) => [id]));
+  });
+
+  test("end without an empty one where the last is full", async () => {
+    const { shop, rpc } = await newShop();
+    const newestFirst = (await inOrder(4, () => createPending(shop))).reverse();
+    expect(await pagesOf(rpc, { pageSize: 2 })).toEqual([newestFirst.slice(0, 2), newestFirst.slice(2)]);
+    expect(await pagesOf(rpc, { pageSize: 4 })).toEqual([newestFirst]);
+  });
+
+  test("are one that is empty where there is nothing", async () => {
+    const { rpc } = await newShop();
+    expect(await pagesOf(rpc, {})).toEqual([[]]);
+  });
+
+  test("do not shift when verifications are created in between", async () => {
+    const { shop, rpc } = await newShop();
+    const newestFirst = (await inOrder(4, () => createPending(shop))).reverse();
+    const first = await rpc.listVerifications({ pageSize: 2 });
+    await inOrder(3, () => createPending(shop));
+    const second = await rpc.listVerifications({ pageSize: 2, pageToken: first.nextPageToken });
+    expect([...idsOf(first.verifications), ...idsOf(second.verifications)]).toEqual(newestFirst);
+    expect(second.nextPageToken).toBe("");
+  });
+
+  test("hold 100 where nothing is said, and at most 1000", async () => {
+    const { shop, rpc } = await newShop();
+    await Promise.all(Array.from({ length: 101 }, () => createPending(shop)));
+    expect((await pagesOf(rpc, {})).map(({ length }) => length)).toEqual([100, 1]);
+    expect((await pagesOf(rpc, { pageSize: 1000 })).map(({ length }) => length)).toEqual([101]);
+  });
+
+  test("go on under the same filter", async () => {
+    const { shop, rpc } = await newShop();
+    const ids = await inOrder(6, (index) =>
+      createPending(shop, { client_reference: index % 2 === 0 ? "even" : "odd" }),
+    );
+    const even = ids.filter((_, index) => index % 2 === 0).reverse();
+    expect(await pagesOf(rpc, { pageSize: 2, clientReference: "even" })).toEqual([
+      even.slice(0, 2),
+      even.slice(2),
+    ]);
+  });
+});
+
+describe("filters", async () => {
+  const { shop, testShop, projectId, testKey, rpc } = await newShop();
+  const phone = newPhone();
+  const ids: Record<string, string> = {};
+  const remember = async (name: string, made: Promise<Pending>) => {
+    const pending = await made;
+    ids[name] = pending.id;
+    return pending;
+  };
+
+  await remember("pending", createPending(shop, { client_reference: "order-1" }));
+  const verified = await remember("verified", createPending(shop, { client_reference: "order-1" }));
+  await send({ ...verified, from: phone });
+  const cancelled = await remember("cancelled", createPending(shop, { client_reference: "order-2" }));
+  await shop.cancel(cancelled.id);
+  const expired = await remember("expired", createPending(shop, { client_reference: "Order-1" }));
+  await remember("of test", createPending(testShop, { client_reference: "order-1" }));
+  await letExpire(service.db, expired.id);
+  const firstCreated = new Date((await shop.read(ids.pending ?? "")).body.created_at);
+  const namesOf = (verifications: readonly Verification[]) =>
+    verifications.map(({ id }) => Object.entries(ids).find(([, known]) => known === id)?.[0]).sort();
+
+  test.for<[string, Filter, string[]]>([
+    ["none", {}, ["cancelled", "expired", "pending", "verified"]],
+    ["pending", { statuses: [PENDING] }, ["pending"]],
+    ["verified", { statuses: [VERIFIED] }, ["verified"]],
+    ["expired", { statuses: [EXPIRED] }, ["expired"]],
+    ["cancelled", { statuses: [CANCELLED] }, ["cancelled"]],
+    ["two statuses", { statuses: [CANCELLED, EXPIRED] }, ["cancelled", "expired"]],
+    ["a client reference, exactly", { clientReference: "order-1" }, ["pending", "verified"]],
+    ["a client reference that nobody has", { clientReference: "order-" }, []],
+    ["a phone", { phone }, ["verified"]],
+    [
+      "a phone with the country code",
+      { phone: `+82 10-${phone.slice(3, 7)}-${phone.slice(7)}` },
+      ["verified"],
+    ],
+    ["a phone that verified nothing", { phone: "01012349999" }, []],
+    ["a client reference and a status", { clientReference: "order-1", statuses: [VERIFIED] }, ["verified"]],
+    [
+      "its own environment",
+      { environment: Environment.LIVE },
+      ["cancelled", "expired", "pending", "verified"],
+    ],
+    [
+      "from an instant on",
+      { createdFrom: timestampFromDate(firstCreated) },
+      ["cancelled", "pending", "verified"],
+    ],
+    [
+      "from the millisecond after it",
+      { createdFrom: timestampFromDate(new Date(firstCreated.getTime() + 1)) },
+      ["cancelled", "verified"],
+    ],
+    ["before an instant", { createdBefore: timestampFromDate(firstCreated) }, ["expired"]],
+    [
+      "before the millisecond after it",
+      { createdBefore: timestampFromDate(new Date(firstCreated.getTime() + 1)) },
+      ["expired", "pending"],
+    ],
+  ])("by %s", async ([, filter, names]) => {
+    const { verifications } = await rpc.listVerifications(filter);
+    expect(namesOf(verifications)).toEqual(names);
+  });
+
+  test("a merchant's key sees its environment alone, a service token both or the one that it names", async () => {
+    const testRpc = service.client(VerificationService, testKey);
+    expect(namesOf((await testRpc.listVerifications({})).verifications)).toEqual(["of test"]);
+    const token = await service.createToken({ scope: "read", projectId });
+    const reader = service.client(VerificationService, token);
+    const everything = ["cancelled", "expired", "of test", "pending", "verified"];
+    expect(namesOf((await reader.listVerifications({})).verifications)).toEqual(everything);
+    const ofTest = await reader.listVerifications({ environment: Environment.TEST });
+    expect(namesOf(ofTest.verifications)).toEqual(["of test"]);
+    const forAll = service.client(VerificationService, await service.createToken({ scope: "read" }));
+    expect(namesOf((await forAll.listVerifications({ projectId })).verifications)).toEqual(everything);
+  });
+});
+
+test("what is expired is listed as expired before anything has swept it, and stays so", async () => {
+  const { shop, rpc } = await newShop();
+  const { id, to, text } = await createPending(shop);
+  await letExpire(service.db, id);
+  expect((await rpc.listVerifications({ statuses: [PENDING] })).verifications).toEqual([]);
+  expect(await eventsOf(service.db, id)).toEqual([]);
+  const { verifications } = await rpc.listVerifications({});
+  expect(verifications.map(({ status }) => status)).toEqual([EXPIRED]);
+  expect(await eventsOf(service.db, id)).toEqual(["verification.expired"]);
+  expect(await send({ to, text })).toMatchObject({ outcome: "LATE", verificationId: id });
+});
+
+describe("a list that cannot be made", async () => {
+  const { shop, rpc, liveKey } = await newShop();
+  await createPending(shop);
+  const otherShop = await newShop();
+  await createPending(otherShop.shop);
+  const unknown = 99 as VerificationStatus;
+
+  test.for<[string, Filter, string[]]>([
+    ["a page of less than none", { pageSize: -1 }, ["page_size"]],
+    ["a page of 1001", { pageSize: 1001 }, ["page_size"]],
+    ["a token that is none", { pageToken: "next" }, ["page_token"]],
+    ["an unknown status", { statuses: [unknown] }, ["statuses"]],
+    ["no status", { statuses: [VerificationStatus.UNSPECIFIED] }, ["statuses"]],
+    ["a client reference of 161 characters", { clientReference: "가".repeat(161) }, ["client_reference"]],
+    ["a client reference that holds NUL", { clientReference: "\0" }, ["client_reference"]],
+    ["a phone that is none", { phone: "0212345678" }, ["phone"]],
+    [
+      "an instant long after the year 9999",
+      { createdFrom: { seconds: 2n ** 62n, nanos: 0 } },
+      ["created_from"],
+    ],
+    [
+      "an instant long before the year 1",
+      { createdBefore: { seconds: -(2n ** 62n), nanos: 0 } },
+      ["created_before"],
+    ],
+    [
+      "everything wrong at once",
+      { pageSize: -1, pageToken: "next", clientReference: "\0", phone: "x", statuses: [unknown] },
+      ["client_reference", "page_size", "page_token", "phone", "statuses"],
+    ],
+  ])("is refused: %s", async ([, filter, fields]) => {
+    expect(await answerOf((options) => rpc.listVerifications(filter, options))).toMatchObject({
+      code: "validation_failed",
+      status: Code.InvalidArgument,
+      fields,
+    });
+  });
+
+  test("ends with nothing of another project's, whatever token is given", async () => {
+    const { nextPageToken } = await otherShop.rpc.listVerifications({ pageSize: 1 });
+    expect(nextPageToken).toBe("");
+    await createPending(otherShop.shop);
+    const page = await otherShop.rpc.listVerifications({ pageSize: 1 });
+    const own = service.client(VerificationService, liveKey);
+    const { verifications } = await own.listVerifications({ pageToken: page.nextPageToken });
+    expect(verifications.every(({ projectId }) => projectId !== otherShop.projectId)).toBe(true);
+  });
+});
+
+test("every listed verification says all that reading it says", async () => {
+  const { shop, rpc } = await newShop();
+  const { id, to, text } = await createPending(shop, { client_reference: "r", state: "s" });
+  await send({ to, text, carrier: "KT" });
+  const { verification } = await rpc.getVerification({ verificationId: id });
+  const [listed] = (await rpc.listVerifications({})).verifications;
+  if (listed?.serverTime === undefined || verification?.serverTime === undefined)
+    throw new Error("no server_time");
+  expect(timestampMs(listed.serverTime)).toBeGreaterThanOrEqual(timestampMs(verification.serverTime));
+  expect({ ...listed, serverTime: undefined }).toEqual({ ...verification, serverTime: undefined });
+});

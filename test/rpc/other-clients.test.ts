@@ -1,0 +1,129 @@
+/** Clients that share no code with the service. */
+import { execFile } from "node:child_process";
+import path from "node:path";
+import { promisify } from "node:util";
+import grpc from "@grpc/grpc-js";
+import { describe, expect, test } from "vitest";
+import { startTestService } from "../harness/service.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+
+describe("buf curl, which knows nothing but what reflection tells it", () => {
+  const buf = path.join(import.meta.dirname, "../../node_modules/.bin/buf");
+
+  async function curl(method: string, request: object): Promise<Record<string, unknown>> {
+    const { stdout } = await promisify(execFile)(buf, [
+      "curl",
+      "--protocol=grpc",
+      "--http2-prior-knowledge",
+      `--header=authorization: Bearer ${project.liveKey}`,
+      `--data=${JSON.stringify(request)}`,
+      `http://${service.grpcAddress}/phoneproof.v1.VerificationService/${method}`,
+    ]);
+    return JSON.parse(stdout) as Record<string, unknown>;
+  }
+
+  test("creates a verification and reads it", async () => {
+    const created = await curl("CreateVerification", {
+      idempotencyKey: "buf-curl-1",
+      clientReference: "주문 1",
+    });
+    expect(created).toMatchObject({
+      destination: project.liveNumber,
+      smsText: expect.stringMatching(/\d{8}/),
+      verification: { status: "VERIFICATION_STATUS_PENDING", clientReference: "주문 1" },
+    });
+    const { id } = created.verification as { id: string };
+    expect(await curl("GetVerification", { verificationId: id })).toMatchObject({ verification: { id } });
+  });
+
+  test("is told what is wrong, with the catalogue's code", async () => {
+    const refused = await curl("GetVerification", { verificationId: "vrf_none" }).catch((error) => error);
+    expect(refused.stderr).toContain("not_found");
+    expect(refused.stderr).toContain("phoneproof.v1.ErrorDetail");
+  });
+});
+
+describe("@grpc/grpc-js with messages made by hand", () => {
+  const client = new grpc.Client(service.grpcAddress, grpc.credentials.createInsecure());
+  const metadata = new grpc.Metadata();
+  metadata.set("authorization", `Bearer ${project.liveKey}`);
+
+  /** Protobuf's wire format, as far as strings go. */
+  const text = (field: number, value: string): Buffer => {
+    const bytes = Buffer.from(value);
+    expect(bytes.length).toBeLessThan(128);
+    return Buffer.concat([Buffer.of((field << 3) | 2, bytes.length), bytes]);
+  };
+  /** The length-delimited fields of a message that has short ones only; numbers are passed over. */
+  function fieldsOf(message: Buffer): Map<number, Buffer> {
+    const fields = new Map<number, Buffer>();
+    const varint = (at: number): [number, number] => {
+      let [value, shift, end] = [0, 0, at];
+      for (;;) {
+        const byte = message[end++] ?? 0;
+        value |= (byte & 127) << shift;
+        shift += 7;
+        if (byte < 128) return [value, end];
+      }
+    };
+    for (let at = 0; at < message.length; ) {
+      const [tag, afterTag] = varint(at);
+      const [length, start] = varint(afterTag);
+      const isNumber = (tag & 7) === 0;
+      if (!isNumber) fields.set(tag >> 3, message.subarray(start, start + length));
+      at = isNumber ? start : start + length;
+    }
+    return fields;
+  }
+
+  const call = (method: string, request: Buffer) =>
+    new Promise<{ fields: Map<number, Buffer>; headers: grpc.Metadata }>((resolve, reject) => {
+      let headers = new grpc.Metadata();
+      const made = client.makeUnaryRequest(
+        `/phoneproof.v1.VerificationService/${method}`,
+        (bytes: Buffer) => bytes,
+        (bytes: Buffer) => bytes,
+        request,
+        metadata,
+        { deadline: Date.now() + 10_000 },
+        (error, answer) =>
+          error ? reject(error) : resolve({ fields: fieldsOf(answer ?? Buffer.of()), headers }),
+      );
+      made.on("metadata", (received) => {
+        headers = received;
+      });
+    });
+
+  test("creates a verification, reads it, cancels it, and is told what it has used", async () => {
+    const { fields, headers } = await call("CreateVerification", text(3, "grpc-js-1"));
+    expect(fields.get(3)?.toString()).toBe(project.liveNumber);
+    expect(Number(headers.get("x-usage-calls")[0])).toBeGreaterThan(0);
+    expect(headers.get("x-usage-limit")).toEqual(["unlimited"]);
+    const id =
+      fieldsOf(fields.get(1) ?? Buffer.of())
+        .get(1)
+        ?.toString() ?? "";
+    expect(id).toMatch(/^vrf_[0-9a-z]{26}$/);
+    const read = await call("GetVerification", text(1, id));
+    expect(
+      fieldsOf(read.fields.get(1) ?? Buffer.of())
+        .get(1)
+        ?.toString(),
+    ).toBe(id);
+    await call("CancelVerification", text(1, id));
+    const again = await call("CancelVerification", text(1, id));
+    expect(again.fields.has(1)).toBe(true);
+  });
+
+  test("is refused with gRPC's status and the catalogue's code in its details", async () => {
+    const refused: grpc.ServiceError = await call("GetVerification", text(1, "vrf_none")).catch(
+      (error) => error,
+    );
+    expect(refused.code).toBe(grpc.status.NOT_FOUND);
+    const [details] = refused.metadata.get("grpc-status-details-bin");
+    expect(details?.toString()).toContain("verification_not_found");
+    expect(refused.metadata.get("x-request-id")[0]).toMatch(/^req_/);
+  });
+});

@@ -1,0 +1,87 @@
+/**
+ * gRPC by hand over HTTP/2: for what no library sends or holds back, and for what a library would do on the
+ * client's side before the server has a chance.
+ */
+import http2 from "node:http2";
+
+export interface RawCall {
+  /** Sends a message; resolves when HTTP/2 has taken it off this side's hands. */
+  send(message: Uint8Array): Promise<void>;
+  /** Ends this side. */
+  halfClose(): void;
+  /** Cuts the call, as a client does that goes away. */
+  cut(): void;
+  /** The next message; undefined after the last. Until it is asked for, nothing is read. */
+  next(): Promise<Uint8Array | undefined>;
+  /** What the server ended with: the gRPC status as a number, and its message. */
+  readonly status: Promise<{ readonly code: number; readonly message: string }>;
+}
+
+export interface RawConnection {
+  call(path: string, headers?: Record<string, string>): RawCall;
+  /** As if the cable were cut. */
+  destroy(): void;
+}
+
+const prefixBytes = 5;
+
+/** To `host:port`. */
+export function connectRaw(address: string): RawConnection {
+  const session = http2.connect(`http://${address}`);
+  session.on("error", () => {});
+
+  return {
+    call(path, headers = {}) {
+      const stream = session.request({
+        ":method": "POST",
+        ":path": `/${path}`,
+        "content-type": "application/grpc",
+        te: "trailers",
+        ...headers,
+      });
+      stream.on("error", () => {});
+      const chunks = messagesOf(stream);
+      const status = new Promise<{ code: number; message: string }>((resolve) => {
+        const seen = (fields: http2.IncomingHttpHeaders) => {
+          const code = fields["grpc-status"];
+          if (code !== undefined)
+            resolve({ code: Number(code), message: String(fields["grpc-message"] ?? "") });
+        };
+        stream.on("response", seen);
+        stream.on("trailers", seen);
+        stream.on("close", () => resolve({ code: -1, message: "the stream ended without a status" }));
+      });
+      return {
+        send: (message) =>
+          new Promise((resolve, reject) => {
+            const frame = Buffer.alloc(prefixBytes + message.length);
+            frame.writeUInt32BE(message.length, 1);
+            frame.set(message, prefixBytes);
+            stream.write(frame, (error) => (error ? reject(error) : resolve()));
+          }),
+        halfClose: () => stream.end(),
+        cut: () => stream.close(http2.constants.NGHTTP2_CANCEL),
+        next: async () => (await chunks.next()).value,
+        status,
+      };
+    },
+    destroy: () => session.destroy(),
+  };
+}
+
+async function* messagesOf(stream: http2.ClientHttp2Stream): AsyncGenerator<Uint8Array, undefined> {
+  let rest = Buffer.alloc(0);
+  try {
+    for await (const chunk of stream) {
+      rest = Buffer.concat([rest, chunk]);
+      while (rest.length >= prefixBytes && rest.length >= prefixBytes + rest.readUInt32BE(1)) {
+        const end = prefixBytes + rest.readUInt32BE(1);
+        yield rest.subarray(prefixBytes, end);
+        rest = rest.subarray(end);
+      }
+    }
+  } catch {
+    // A call that was cut has no more messages.
+  }
+  return undefined;
+}

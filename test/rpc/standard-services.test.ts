@@ -1,0 +1,180 @@
+import { once } from "node:events";
+import net from "node:net";
+import { create, createFileRegistry, fromBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import {
+  type FileDescriptorProto,
+  FileDescriptorProtoSchema,
+  FileDescriptorSetSchema,
+} from "@bufbuild/protobuf/wkt";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { afterAll, describe, expect, test } from "vitest";
+import {
+  ServerReflection,
+  type ServerReflectionRequestSchema,
+  type ServerReflectionResponse,
+} from "../../src/gen/proto/grpc/reflection/v1/reflection_pb.ts";
+import {
+  Health,
+  HealthCheckResponse_ServingStatus as Status,
+} from "../../src/gen/proto/health/v1/health_pb.ts";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { startTestService } from "../harness/service.ts";
+import { answerOf } from "./grpc-answer.ts";
+
+const service = await startTestService();
+/** Without any credential. */
+const transport = createGrpcTransport({ baseUrl: `http://${service.grpcAddress}` });
+const health = createClient(Health, transport);
+const reflection = createClient(ServerReflection, transport);
+
+type Question = NonNullable<MessageInitShape<typeof ServerReflectionRequestSchema>["messageRequest"]>;
+
+async function ask(...questions: Question[]): Promise<ServerReflectionResponse["messageResponse"][]> {
+  const requests = (async function* () {
+    for (const messageRequest of questions) yield { messageRequest };
+  })();
+  const answers = await Array.fromAsync(reflection.serverReflectionInfo(requests));
+  return answers.map(({ messageResponse }) => messageResponse);
+}
+
+async function servicesListed(): Promise<string[]> {
+  const [answer] = await ask({ case: "listServices", value: "" });
+  if (answer?.case !== "listServicesResponse") throw new Error("services were not listed");
+  return answer.value.service.map(({ name }) => name);
+}
+
+describe("health", () => {
+  test("is told of the server and of each of its services to anybody", async () => {
+    expect(await health.check({})).toMatchObject({ status: Status.SERVING });
+    for (const name of await servicesListed()) {
+      if (name === ServerReflection.typeName) continue;
+      expect(await health.check({ service: name })).toMatchObject({ status: Status.SERVING });
+    }
+  });
+
+  test("of a service that is not here is not found, and unknown to who watches", async () => {
+    const answer = await answerOf(() => health.check({ service: "phoneproof.v1.NoService" }));
+    expect(answer.status).toBe(Code.NotFound);
+    const left = new AbortController();
+    const watched = health.watch({ service: "phoneproof.v1.NoService" }, { signal: left.signal });
+    const watching = watched[Symbol.asyncIterator]();
+    expect((await watching.next()).value?.status).toBe(Status.SERVICE_UNKNOWN);
+    left.abort();
+  });
+
+  test("is lost while the database cannot be reached, and comes back by itself", async () => {
+    const cable = await layCable(service.databaseUrl);
+    const { databaseUrl } = cable;
+    const distant = await service.startAnother({ DATABASE_URL: databaseUrl });
+    const client = createClient(Health, createGrpcTransport({ baseUrl: `http://${distant.grpcAddress}` }));
+    const verifications = distant.client(VerificationService);
+    const get = () => answerOf((options) => verifications.getVerification({}, options));
+    const left = new AbortController();
+    const watching = client.watch({}, { signal: left.signal })[Symbol.asyncIterator]();
+    const next = async () => (await watching.next()).value?.status;
+    expect(await next()).toBe(Status.SERVING);
+
+    await cable.cut();
+    expect(await next()).toBe(Status.NOT_SERVING);
+    expect(await client.check({})).toMatchObject({ status: Status.NOT_SERVING });
+    expect(await get()).toMatchObject({ code: "service_unavailable", status: Code.Unavailable });
+    await cable.mend();
+    expect(await next()).toBe(Status.SERVING);
+    expect(await get()).toMatchObject({ code: "verification_not_found" });
+    left.abort();
+  });
+});
+
+/** How many files come before one, each counted as often as it is imported. */
+function importsWithin(files: readonly FileDescriptorProto[], { dependency }: FileDescriptorProto): number {
+  const imported = dependency.map((name) => files.find((file) => file.name === name));
+  return imported.reduce((count, file) => count + 1 + (file ? importsWithin(files, file) : 0), 0);
+}
+
+/** A way to the database that can be cut and mended. */
+async function layCable(databaseUrl: string) {
+  const url = new URL(databaseUrl);
+  const [host, port] = [url.hostname, Number(url.port)];
+  const ends = new Set<net.Socket>();
+  const server = net.createServer((near) => {
+    const far = net.connect(port, host);
+    for (const [end, other] of [[near, far] as const, [far, near] as const]) {
+      ends.add(end);
+      end.on("error", () => {});
+      end.on("close", () => {
+        ends.delete(end);
+        other.destroy();
+      });
+      end.pipe(other);
+    }
+  });
+  const listen = async (on: number) => {
+    server.listen(on, "127.0.0.1");
+    await once(server, "listening");
+  };
+  await listen(0);
+  const { port: near } = server.address() as net.AddressInfo;
+  url.host = `127.0.0.1:${near}`;
+  const cut = async () => {
+    server.close();
+    for (const end of ends) end.destroy();
+    await once(server, "close");
+  };
+  afterAll(() => (server.listening ? cut() : undefined));
+  return { databaseUrl: url.href, cut, mend: () => listen(near) };
+}
+
+describe("reflection", () => {
+  test("lists every service that is served", async () => {
+    const names = await servicesListed();
+    expect(names).toEqual(
+      expect.arrayContaining([
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "phoneproof.v1.ApiKeyService",
+        "phoneproof.v1.DestinationNumberService",
+        "phoneproof.v1.InboundMessageService",
+        "phoneproof.v1.ProjectService",
+        "phoneproof.v1.ServiceTokenService",
+        "phoneproof.v1.VerificationService",
+      ]),
+    );
+    expect(new Set(names).size).toBe(names.length);
+  });
+
+  test("gives of each service all the files that a client needs to call it", async () => {
+    for (const name of await servicesListed()) {
+      const [answer] = await ask({ case: "fileContainingSymbol", value: name });
+      if (answer?.case !== "fileDescriptorResponse") throw new Error(`${name} is not described`);
+      const files = answer.value.fileDescriptorProto.map((bytes) =>
+        fromBinary(FileDescriptorProtoSchema, bytes),
+      );
+      // A registry takes files after those that they import.
+      const file = files.toSorted((one, other) => importsWithin(files, one) - importsWithin(files, other));
+      const registry = createFileRegistry(create(FileDescriptorSetSchema, { file }));
+      expect(registry.getService(name)?.methods.length).toBeGreaterThan(0);
+    }
+  });
+
+  test.for<[string, Question, boolean]>([
+    [
+      "a method",
+      { case: "fileContainingSymbol", value: "phoneproof.v1.VerificationService.CreateVerification" },
+      true,
+    ],
+    ["a message", { case: "fileContainingSymbol", value: "phoneproof.v1.InboundMessageReceipt" }, true],
+    ["a field", { case: "fileContainingSymbol", value: "phoneproof.v1.Verification.client_reference" }, true],
+    ["an enumeration", { case: "fileContainingSymbol", value: "phoneproof.v1.Carrier" }, true],
+    ["the detail of errors", { case: "fileContainingSymbol", value: "phoneproof.v1.ErrorDetail" }, true],
+    ["a file", { case: "fileByFilename", value: "phoneproof/v1/verification.proto" }, true],
+    ["a file of Google's", { case: "fileByFilename", value: "google/protobuf/timestamp.proto" }, true],
+    ["a symbol that does not exist", { case: "fileContainingSymbol", value: "phoneproof.v1.Nothing" }, false],
+    ["a file that does not exist", { case: "fileByFilename", value: "nothing.proto" }, false],
+  ])("answers for %s, and goes on", async ([, question, known]) => {
+    const [answer, afterwards] = await ask(question, { case: "listServices", value: "" });
+    if (known) expect(answer?.case).toBe("fileDescriptorResponse");
+    else expect(answer).toMatchObject({ case: "errorResponse", value: { errorCode: Code.NotFound } });
+    expect(afterwards?.case).toBe("listServicesResponse");
+  });
+});

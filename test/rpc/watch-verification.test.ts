@@ -1,0 +1,171 @@
+import { Code } from "@connectrpc/connect";
+import { describe, expect, test } from "vitest";
+import {
+  VerificationService,
+  VerificationStatus,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "../service/pending.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
+import { answerOf, refusalOf } from "./grpc-answer.ts";
+
+// No sweep: an expiry is told because somebody watches.
+const here = await startTestService({ ROLES: "api" });
+const there = await here.startAnother();
+const project = await here.createProject();
+const shop = merchant(here.httpUrl, project.liveKey);
+const { send } = smsSource(here);
+const { PENDING, VERIFIED, CANCELLED, EXPIRED } = VerificationStatus;
+
+/** Follows a verification on one process. */
+function watch(verificationId: string, process = there) {
+  const left = new AbortController();
+  const rpc = process.client(VerificationService, project.liveKey);
+  const seen = rpc.watchVerification({ verificationId }, { signal: left.signal })[Symbol.asyncIterator]();
+  return {
+    /** The next status; undefined at the end. */
+    async next(): Promise<VerificationStatus | undefined> {
+      const { value, done } = await seen.next();
+      return done ? undefined : value.verification?.status;
+    },
+    leave: () => left.abort(),
+  };
+}
+
+/** Lets it expire so soon from now. */
+async function expireIn(milliseconds: number, { id }: Pending): Promise<void> {
+  await here.db.query(
+    "UPDATE verification SET expires_at = date_trunc('milliseconds', now()) + make_interval(secs => $2) WHERE id = $1",
+    [uuidOf(id), milliseconds / 1000],
+  );
+}
+
+describe("a watcher is told what is, then what it becomes, and that is the end", () => {
+  test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
+    ["verified by an SMS", VERIFIED, ({ to, text }) => send({ to, text })],
+    ["cancelled", CANCELLED, ({ id }) => shop.cancel(id)],
+    [
+      "found expired by a read",
+      EXPIRED,
+      async ({ id }) => {
+        await letExpire(here.db, id);
+        await shop.read(id);
+      },
+    ],
+  ])("when it is %s", async ([, status, change]) => {
+    for (const process of [here, there]) {
+      const pending = await createPending(shop);
+      const watching = watch(pending.id, process);
+      expect(await watching.next()).toBe(PENDING);
+      await change(pending);
+      expect(await watching.next()).toBe(status);
+      expect(await watching.next()).toBeUndefined();
+    }
+  });
+
+  test("when it expires, though nothing happens anywhere", async () => {
+    const pending = await createPending(shop);
+    await expireIn(250, pending);
+    const watching = watch(pending.id);
+    expect(await watching.next()).toBe(PENDING);
+    expect(await watching.next()).toBe(EXPIRED);
+    expect(await watching.next()).toBeUndefined();
+    expect(await eventsOf(here.db, pending.id)).toEqual(["verification.expired"]);
+  });
+
+  test("however many they are", async () => {
+    const pending = await createPending(shop);
+    const watching = Array.from({ length: 60 }, (_, index) =>
+      watch(pending.id, index % 2 === 0 ? here : there),
+    );
+    expect(new Set(await Promise.all(watching.map((watcher) => watcher.next())))).toEqual(new Set([PENDING]));
+    await send(pending);
+    expect(new Set(await Promise.all(watching.map((watcher) => watcher.next())))).toEqual(
+      new Set([VERIFIED]),
+    );
+    expect(new Set(await Promise.all(watching.map((watcher) => watcher.next())))).toEqual(
+      new Set([undefined]),
+    );
+  });
+
+  test("even if the word of it was lost with the connection that hears it", async () => {
+    const pending = await createPending(shop);
+    const watching = watch(pending.id);
+    expect(await watching.next()).toBe(PENDING);
+    const { rowCount } = await here.db.query(
+      `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+       WHERE datname = current_database() AND application_name = 'phoneproof-notices'`,
+    );
+    expect(rowCount).toBe(2);
+    await send(pending);
+    expect(await watching.next()).toBe(VERIFIED);
+    expect(await watching.next()).toBeUndefined();
+  });
+});
+
+test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
+  ["verified", VERIFIED, ({ to, text }) => send({ to, text, from: newPhone() })],
+  ["cancelled", CANCELLED, ({ id }) => shop.cancel(id)],
+  ["expired", EXPIRED, ({ id }) => letExpire(here.db, id)],
+])("one that is %s already is told once", async ([, status, end]) => {
+  const pending = await createPending(shop);
+  await end(pending);
+  const watching = watch(pending.id);
+  expect(await watching.next()).toBe(status);
+  expect(await watching.next()).toBeUndefined();
+});
+
+test("what it becomes is told whole", async () => {
+  const pending = await createPending(shop, { client_reference: "r" });
+  const rpc = there.client(VerificationService, project.liveKey);
+  const seen = rpc.watchVerification({ verificationId: pending.id })[Symbol.asyncIterator]();
+  await seen.next();
+  await send({ to: pending.to, text: pending.text, from: "01012349301", carrier: "KT" });
+  const { verification: told } = (await seen.next()).value ?? {};
+  const { verification: read } = await rpc.getVerification({ verificationId: pending.id });
+  expect({ ...told, serverTime: undefined }).toEqual({ ...read, serverTime: undefined });
+  expect(told?.phone).toBe("01012349301");
+  expect((await seen.next()).done).toBe(true);
+});
+
+test("a transition between the opening and the first look is not missed", async () => {
+  for (let round = 0; round < 20; round++) {
+    const pending = await createPending(shop);
+    const watching = watch(pending.id);
+    const [first] = await Promise.all([watching.next(), send(pending)]);
+    expect([PENDING, VERIFIED]).toContain(first);
+    expect(first === PENDING ? await watching.next() : first).toBe(VERIFIED);
+    expect(await watching.next()).toBeUndefined();
+  }
+});
+
+test("there is nothing to watch of what does not exist", async () => {
+  const rpc = there.client(VerificationService, project.liveKey);
+  for (const verificationId of ["vrf_00000000000000000000000000", "vrf_none", ""]) {
+    const answer = await answerOf(() => Array.fromAsync(rpc.watchVerification({ verificationId })));
+    expect(answer).toMatchObject({ code: "verification_not_found", status: Code.NotFound });
+  }
+});
+
+test("watchers who leave and verifications nobody watches trouble nobody", async () => {
+  const pending = await createPending(shop);
+  const [leaving, staying] = [watch(pending.id), watch(pending.id)];
+  expect([await leaving.next(), await staying.next()]).toEqual([PENDING, PENDING]);
+  leaving.leave();
+  await send(pending);
+  await send(await createPending(shop));
+  expect(await staying.next()).toBe(VERIFIED);
+  expect(await staying.next()).toBeUndefined();
+});
+
+test("when the service stops, a watcher is told to come again: nothing but a terminal state is an end", async () => {
+  const stopping = await startTestService();
+  const { liveKey } = await stopping.createProject();
+  const { id } = await createPending(merchant(stopping.httpUrl, liveKey));
+  const seen = stopping.client(VerificationService, liveKey).watchVerification({ verificationId: id });
+  const iterator = seen[Symbol.asyncIterator]();
+  expect((await iterator.next()).value?.verification?.status).toBe(PENDING);
+  const [end] = await Promise.all([iterator.next().catch(refusalOf), stopping.close()]);
+  expect(end).toMatchObject({ code: "service_unavailable", status: Code.Unavailable });
+});

@@ -1,0 +1,56 @@
+import type pg from "pg";
+import { vi } from "vitest";
+
+/** What the contenders were told, in their order. */
+type Told<Contenders extends readonly (() => Promise<unknown>)[]> = {
+  -readonly [Index in keyof Contenders]: Awaited<ReturnType<Contenders[Index]>>;
+};
+
+const barrier = 4711;
+
+/**
+ * Makes a race happen every time, in the order given: whoever is about to insert a row into the table stands
+ * still, with all locks it has taken by then, until each contender, started when those before it
+ * stood still, waits there too or for one of them. Then all go on at once.
+ */
+export async function raceTo<const Contenders extends readonly (() => Promise<unknown>)[]>(
+  db: pg.Pool,
+  table: string,
+  contenders: Contenders,
+): Promise<Told<Contenders>> {
+  await db.query(`
+    CREATE OR REPLACE FUNCTION stand_still() RETURNS trigger LANGUAGE plpgsql AS
+      'BEGIN PERFORM pg_advisory_xact_lock_shared(${barrier}); RETURN NEW; END';
+    CREATE TRIGGER stand_still BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION stand_still()`);
+  const holder = await db.connect();
+  const running: Promise<unknown>[] = [];
+  try {
+    await holder.query(`SELECT pg_advisory_lock(${barrier})`);
+    for (const contender of contenders) {
+      const started = contender();
+      // Heard even where the wait below fails.
+      started.catch(() => {});
+      running.push(started);
+      await untilWaiting(db, running.length);
+    }
+  } finally {
+    holder.release(true);
+    await Promise.allSettled(running);
+    await db.query(`DROP TRIGGER stand_still ON ${table}`);
+  }
+  return (await Promise.all(running)) as Told<Contenders>;
+}
+
+/** Until so many connections to this database wait for a lock. */
+export async function untilWaiting(db: pg.Pool, count: number): Promise<void> {
+  await vi.waitUntil(
+    async () => {
+      const { rows } = await db.query<{ waiting: number }>(
+        `SELECT count(*)::int AS waiting FROM pg_stat_activity
+         WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'`,
+      );
+      return (rows[0]?.waiting ?? 0) >= count;
+    },
+    { interval: 5, timeout: 10_000 },
+  );
+}

@@ -1,0 +1,256 @@
+import { describe, expect, test } from "vitest";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { type Merchant, merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { createPending } from "./pending.ts";
+import { smsSource } from "./sms-source.ts";
+
+const service = await startTestService({ ROLES: "api" });
+const numbers = service.client(DestinationNumberService);
+const { LIVE, TEST } = Environment;
+
+/** More than a thousandth of the codes of six digits. */
+const crowd = 1001;
+
+let added = 0;
+
+async function addNumber(projectId = "", environment: Environment = LIVE): Promise<string> {
+  added += 1;
+  const number = `0201${String(added).padStart(6, "0")}`;
+  await numbers.addDestinationNumber({ number, environment, projectId });
+  return number;
+}
+
+/** Makes so many codes of a length wait on a number. They begin with 9. */
+async function fill(number: string, count: number, length = 6): Promise<void> {
+  await service.db.query(
+    `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
+     SELECT $1, '9' || lpad(code::text, $3::int - 1, '0'), 'numeric', gen_random_uuid(), now() + interval '10 minutes'
+     FROM generate_series(1, $2::int) code`,
+    [number, count, length],
+  );
+}
+
+/** A process that has counted the codes as they are now. */
+const startedNow = (): Promise<TestService> => service.startAnother();
+
+const shopOf = (process: TestService, apiKey: string): Merchant => merchant(process.httpUrl, apiKey);
+
+async function placesOf(shop: Merchant, count: number): Promise<{ number: string; length: number }[]> {
+  const made = await Promise.all(Array.from({ length: count }, () => createPending(shop)));
+  return made.map(({ to, code }) => ({ number: to, length: code.length }));
+}
+
+describe("where more than a thousandth of a number's codes is pending", async () => {
+  const [lone, spread, twice, nearly, other] = await Promise.all(
+    Array.from({ length: 5 }, () => service.createProject({ codeLength: 6, rateLimitPerMinute: 1_000_000 })),
+  );
+  if (!(lone && spread && twice && nearly && other)) throw new Error("five projects were made");
+  const free = await addNumber(spread.projectId);
+  const second = await addNumber(twice.projectId);
+  for (const number of [lone.liveNumber, spread.liveNumber, twice.liveNumber, second])
+    await fill(number, crowd);
+  await fill(twice.liveNumber, 10 * crowd, 7);
+  await fill(nearly.liveNumber, crowd - 10);
+  const process = await startedNow();
+
+  test("another number of the project is taken, with the code's length as it is", async () => {
+    const places = await placesOf(shopOf(process, spread.liveKey), 20);
+    expect(places).toEqual(places.map(() => ({ number: free, length: 6 })));
+  });
+
+  test("and there is no other, the code is longer", async () => {
+    const places = await placesOf(shopOf(process, lone.liveKey), 20);
+    expect(places).toEqual(places.map(() => ({ number: lone.liveNumber, length: 7 })));
+  });
+
+  test("on every number, the code is as much longer as it must be somewhere", async () => {
+    const places = await placesOf(shopOf(process, twice.liveKey), 20);
+    expect(places).toEqual(places.map(() => ({ number: second, length: 7 })));
+  });
+
+  test("it is so from the very code on that makes it so", async () => {
+    const shop = shopOf(process, nearly.liveKey);
+    const lengths: number[] = [];
+    for (let made = 0; made < 20; made++) lengths.push((await createPending(shop)).code.length);
+    const short = lengths.indexOf(7);
+    expect(short).toBeGreaterThan(0);
+    expect(short).toBeLessThanOrEqual(11);
+    expect(lengths.slice(short)).toEqual(lengths.slice(short).map(() => 7));
+  });
+
+  test("nothing changes on the numbers of others", async () => {
+    const places = await placesOf(shopOf(process, other.liveKey), 10);
+    expect(places).toEqual(places.map(() => ({ number: other.liveNumber, length: 6 })));
+  });
+
+  test("a shared number is no way out for a project that has its own", async () => {
+    const shared = await addNumber();
+    const places = await placesOf(shopOf(process, lone.liveKey), 10);
+    expect(places).toEqual(places.map(() => ({ number: lone.liveNumber, length: 7 })));
+    await numbers.removeDestinationNumber({ number: shared });
+  });
+});
+
+test("a code that was made longer is matched at once by a process that knew only shorter ones", async () => {
+  const { liveKey, liveNumber } = await service.createProject({ codeLength: 6 });
+  await fill(liveNumber, crowd, 6);
+  await fill(liveNumber, 10 * crowd, 7);
+  await fill(liveNumber, 100 * crowd, 8);
+  const process = await startedNow();
+  // It has just looked up what lengths there are.
+  const { send } = smsSource(service);
+  expect((await send({ to: liveNumber, text: "hello" })).outcome).toBe("NO_MATCH");
+  const { id, to, text, code } = await createPending(shopOf(process, liveKey));
+  expect(code).toHaveLength(9);
+  // Word of it is on its way; without that, what was looked up would be believed for a second.
+  await expect
+    .poll(() => send({ to, text }), { interval: 10, timeout: 700 })
+    .toMatchObject({ outcome: "VERIFIED", verificationId: id });
+});
+
+describe("without a number", () => {
+  async function withoutNumber(settings: Parameters<typeof service.createProject>[0] = {}) {
+    const project = await service.createProject(settings);
+    const shop = shopOf(service, project.liveKey);
+    const known = newIdempotencyKey();
+    const first = await shop.create({ state: "s" }, known);
+    expect(first.status).toBe(201);
+    await numbers.removeDestinationNumber({ number: project.liveNumber });
+    return { ...project, shop, known, first };
+  }
+
+  test("a creation is refused with no_receiving_number, is not counted, and burns no key", async () => {
+    const { projectId, shop } = await withoutNumber();
+    const key = newIdempotencyKey();
+    const refused = await shop.create({ state: "a" }, key);
+    expect(refused.status).toBe(503);
+    expect(refused.body.error.code).toBe("no_receiving_number");
+    expect(Number(refused.headers.get("retry-after"))).toBeGreaterThan(0);
+    expect(usageOf(refused)).toBeNull();
+    expect(usageOf(await shop.read("vrf_none"))).toBe("2/unlimited");
+    const number = await addNumber(projectId);
+    const created = await shop.create({ state: "b" }, key);
+    expect([created.status, created.body.destination, usageOf(created)]).toEqual([
+      201,
+      number,
+      "3/unlimited",
+    ]);
+  });
+
+  test("it is refused on every process from then on", async () => {
+    const process = await startedNow();
+    const project = await service.createProject();
+    const shop = shopOf(process, project.liveKey);
+    await createPending(shop);
+    await numbers.removeDestinationNumber({ number: project.liveNumber });
+    await expect.poll(async () => (await shop.create()).status, { interval: 10, timeout: 5000 }).toBe(503);
+  });
+
+  test("a replay is answered as ever and counted, on both faces, and a conflict is one", async () => {
+    const { shop, known, first, liveKey } = await withoutNumber();
+    const replay = await shop.create({ state: "s" }, known);
+    expect([replay.status, replay.headers.get("idempotent-replayed")]).toEqual([200, "true"]);
+    expect(replay.text).toBe(first.text);
+    expect(usageOf(replay)).toBe("2/unlimited");
+    const overGrpc = await service
+      .client(VerificationService, liveKey)
+      .createVerification({ idempotencyKey: known, state: "s" });
+    expect([overGrpc.idempotentReplayed, overGrpc.verification?.id]).toEqual([true, first.body.id]);
+    const conflict = await shop.create({ state: "t" }, known);
+    expect([conflict.status, conflict.body.error.code]).toEqual([409, "idempotency_conflict"]);
+    expect(usageOf(conflict)).toBe("4/unlimited");
+  });
+
+  test("what else is wrong is told first", async () => {
+    const { projectId, shop } = await withoutNumber();
+    expect((await shop.create({ state: "\0" })).body.error.code).toBe("validation_failed");
+    expect((await shop.create({}, "short")).body.error.code).toBe("idempotency_key_invalid");
+    await service.client(ProjectService).updateProject({ projectId, usageLimit: 3n });
+    expect((await shop.create()).body.error.code).toBe("usage_limit_exceeded");
+  });
+
+  test("the project's other environment goes on", async () => {
+    const { testKey, testNumber } = await withoutNumber();
+    expect((await createPending(shopOf(service, testKey))).to).toBe(testNumber);
+  });
+});
+
+describe("a number that is removed", () => {
+  test("takes no new verification, while those pending on it go on working", async () => {
+    const project = await service.createProject();
+    const shop = shopOf(service, project.liveKey);
+    const pendings = await Promise.all(Array.from({ length: 3 }, () => createPending(shop)));
+    const successor = await addNumber(project.projectId);
+    await numbers.removeDestinationNumber({ number: project.liveNumber });
+    const places = await placesOf(shop, 10);
+    expect(places.map(({ number }) => number)).toEqual(places.map(() => successor));
+    const process = await startedNow();
+    const [one, other, third] = pendings;
+    if (!(one && other && third)) throw new Error("three verifications were made");
+    expect(await smsSource(service).send(one)).toMatchObject({ outcome: "VERIFIED", verificationId: one.id });
+    expect(await smsSource(process).send(other)).toMatchObject({
+      outcome: "VERIFIED",
+      verificationId: other.id,
+    });
+    expect((await shop.cancel(third.id)).body.status).toBe("cancelled");
+  });
+
+  test("and added again for another project still serves what is pending on it", async () => {
+    const [former, latter] = [await service.createProject(), await service.createProject()];
+    const pending = await createPending(shopOf(service, former.liveKey));
+    const number = former.liveNumber;
+    await numbers.removeDestinationNumber({ number });
+    await numbers.addDestinationNumber({ number, environment: LIVE, projectId: latter.projectId });
+    await numbers.removeDestinationNumber({ number: latter.liveNumber });
+    const { to } = await createPending(shopOf(service, latter.liveKey));
+    expect(to).toBe(number);
+    expect(await smsSource(service).send(pending)).toMatchObject({
+      outcome: "VERIFIED",
+      verificationId: pending.id,
+    });
+  });
+});
+
+describe("a project", () => {
+  test("with numbers of its own uses all of those and no other", async () => {
+    const [shared, project] = [await addNumber(), await service.createProject()];
+    const second = await addNumber(project.projectId);
+    const places = await placesOf(shopOf(service, project.liveKey), 60);
+    expect(new Set(places.map(({ number }) => number))).toEqual(new Set([project.liveNumber, second]));
+    await numbers.removeDestinationNumber({ number: shared });
+  });
+
+  test("without any uses the shared ones of its environment, and none of another project's", async () => {
+    const project = await service.createProject();
+    await service.createProject();
+    await numbers.removeDestinationNumber({ number: project.liveNumber });
+    await numbers.removeDestinationNumber({ number: project.testNumber });
+    const [live, trial] = [await addNumber("", LIVE), await addNumber("", TEST)];
+    expect(await placesOf(shopOf(service, project.liveKey), 5)).toEqual(
+      Array.from({ length: 5 }, () => ({ number: live, length: 8 })),
+    );
+    expect(await placesOf(shopOf(service, project.testKey), 5)).toEqual(
+      Array.from({ length: 5 }, () => ({ number: trial, length: 8 })),
+    );
+    await numbers.removeDestinationNumber({ number: live });
+    await numbers.removeDestinationNumber({ number: trial });
+  });
+
+  test("shares a number with others, and every code on it finds its own verification", async () => {
+    const shared = await addNumber();
+    const projects = await Promise.all(Array.from({ length: 3 }, () => service.createProject()));
+    for (const { liveNumber } of projects) await numbers.removeDestinationNumber({ number: liveNumber });
+    const pendings = await Promise.all(
+      projects.map(({ liveKey }) => createPending(shopOf(service, liveKey))),
+    );
+    expect(new Set(pendings.map(({ to }) => to))).toEqual(new Set([shared]));
+    const receipts = await smsSource(service).sendAll(pendings.toReversed());
+    expect(receipts.map(({ verificationId }) => verificationId)).toEqual(
+      pendings.toReversed().map(({ id }) => id),
+    );
+    await numbers.removeDestinationNumber({ number: shared });
+  });
+});

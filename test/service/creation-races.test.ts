@@ -1,0 +1,239 @@
+/** Creations, and what is counted of them, raced over both faces of several processes. */
+import { afterEach, describe, expect, test } from "vitest";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { type Answer, merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+import { raceTo } from "./barrier.ts";
+import { knownProject } from "./known-project.ts";
+import { codeIn } from "./pending.ts";
+
+const service = await startTestService({ ROLES: "api" });
+await installClock(service.db);
+const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
+const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const project = await here.createProject({ rateLimitPerMinute: 1_000_000 });
+const [shopHere, shopThere] = [
+  merchant(here.httpUrl, project.liveKey),
+  merchant(there.httpUrl, project.liveKey),
+];
+
+afterEach(() => resetClock(service.db));
+
+const start = new Date("2031-05-01T00:00:00.000Z");
+const dayMs = 86_400_000;
+
+const times = <T>(count: number, make: (index: number) => T): T[] =>
+  Array.from({ length: count }, (_, index) => make(index));
+
+describe("of creations with one idempotency key", () => {
+  test("at the same time, over both faces of both processes, exactly one creates", async () => {
+    const { liveKey } = await knownProject([here, there]);
+    for (let round = 0; round < 3; round++) {
+      const key = newIdempotencyKey();
+      const created = await Promise.all(times(50, (index) => createAnyhow(index, liveKey, key)));
+      expect(created.filter(({ replayed }) => !replayed)).toHaveLength(1);
+      const [{ replayed: _, ...first } = { replayed: false }] = created;
+      for (const { replayed: _, ...answer } of created) expect(answer).toEqual(first);
+    }
+    const { headers } = await merchant(there.httpUrl, liveKey).read("vrf_none");
+    expect(headers.get("x-usage-calls")).toBe("151");
+    const { rows } = await service.db.query(
+      "SELECT count(*)::int AS count FROM verification WHERE environment = 'live' AND project_id = (SELECT project_id FROM api_key WHERE ending = $1)",
+      [liveKey.slice(-4)],
+    );
+    expect(rows).toEqual([{ count: 3 }]);
+  });
+
+  test("the one that loses on another process gets the winner's answer, byte for byte", async () => {
+    const key = newIdempotencyKey();
+    const [first, second] = await raceTo(service.db, "verification", [
+      () => shopHere.create({ state: "s" }, key),
+      () => shopThere.create({ state: "s" }, key),
+    ]);
+    expect([first.status, second.status]).toEqual([201, 200]);
+    expect(second.headers.get("idempotent-replayed")).toBe("true");
+    expect(second.text).toBe(first.text);
+  });
+
+  test("the one that loses on another process is a conflict where its body differs", async () => {
+    const key = newIdempotencyKey();
+    const [first, second] = await raceTo(service.db, "verification", [
+      () => shopHere.create({ state: "s" }, key),
+      () => shopThere.create({ state: "t" }, key),
+    ]);
+    expect([first.status, second.status]).toEqual([201, 409]);
+    expect(second.body.error.code).toBe("idempotency_conflict");
+  });
+
+  test("24 hours later exactly one creates anew, and the others repeat that one", async () => {
+    await stopClock(service.db, start);
+    const key = newIdempotencyKey();
+    const old = await shopHere.create({}, key);
+    await moveClock(service.db, dayMs - 1);
+    const last = await shopThere.create({}, key);
+    expect([last.status, last.text]).toEqual([200, old.text]);
+    await moveClock(service.db, 1);
+    const [first, second] = await raceTo(service.db, "verification", [
+      () => shopHere.create({}, key),
+      () => shopThere.create({}, key),
+    ]);
+    expect([first.status, second.status]).toEqual([201, 200]);
+    expect(first.body.id).not.toBe(old.body.id);
+    expect(second.text).toBe(first.text);
+  });
+
+  test("24 hours later, twenty keys raced tenfold make twenty verifications", async () => {
+    await stopClock(service.db, start);
+    const keys = times(20, newIdempotencyKey);
+    const old = await Promise.all(keys.map((key) => shopHere.create({}, key)));
+    await moveClock(service.db, dayMs);
+    const answers = await Promise.all(
+      keys.map((key) =>
+        Promise.all(times(10, (index) => (index % 2 === 0 ? shopHere : shopThere).create({}, key))),
+      ),
+    );
+    for (const [index, ofOneKey] of answers.entries()) {
+      expect(ofOneKey.filter(({ status }) => status === 201)).toHaveLength(1);
+      expect(ofOneKey.filter(({ status }) => status === 200)).toHaveLength(9);
+      expect(new Set(ofOneKey.map(({ text }) => text)).size).toBe(1);
+      expect(ofOneKey[0]?.body.id).not.toBe(old[index]?.body.id);
+    }
+  });
+});
+
+interface Created {
+  readonly replayed: boolean;
+  readonly id: string;
+  readonly destination: string;
+  readonly smsText: string;
+  readonly url: string;
+}
+
+/** Over REST or gRPC, here or there, by turns. */
+async function createAnyhow(index: number, apiKey: string, idempotencyKey: string): Promise<Created> {
+  const process = index % 2 === 0 ? here : there;
+  if (index % 4 < 2) {
+    const { status, headers, body } = await merchant(process.httpUrl, apiKey).create({}, idempotencyKey);
+    const replayed = headers.get("idempotent-replayed") === "true";
+    expect(status).toBe(replayed ? 200 : 201);
+    const { id, destination, sms_text: smsText, verification_url: url } = body;
+    return { replayed, id, destination, smsText, url };
+  }
+  const { idempotentReplayed, verification, destination, smsText, verificationUrl } = await process
+    .client(VerificationService, apiKey)
+    .createVerification({ idempotencyKey });
+  return {
+    replayed: idempotentReplayed,
+    id: verification?.id ?? "",
+    destination,
+    smsText,
+    url: verificationUrl,
+  };
+}
+
+describe("the usage limit", () => {
+  test("lets exactly its number of calls pass on three processes, and no two see one number", async () => {
+    const limit = 200;
+    const third = await service.startAnother(clocked);
+    const { liveKey } = await knownProject([here, there, third], {
+      usageLimit: BigInt(limit),
+      rateLimitPerMinute: 1_000_000,
+    });
+    const processes = [here, there, third];
+    const calls = await Promise.all(
+      times(300, (index) => anyCall(processes[index % 3] ?? here, liveKey, Math.floor(index / 3))),
+    );
+    const passed = calls.filter(({ usage }) => usage !== null);
+    expect(passed.map(({ usage }) => usage).sort(byNumber)).toEqual(
+      times(limit, (index) => `${index + 1}/${limit}`),
+    );
+    expect(passed.map(({ code }) => code)).not.toContain("usage_limit_exceeded");
+    const refused = calls.filter(({ usage }) => usage === null);
+    expect(refused.map(({ code }) => code)).toEqual(times(100, () => "usage_limit_exceeded"));
+    for (const process of processes) {
+      expect(await anyCall(process, liveKey, 0)).toEqual({ code: "usage_limit_exceeded", usage: null });
+    }
+  });
+
+  test("is one of a calendar month in Seoul", async () => {
+    const { liveKey } = await here.createProject({ usageLimit: 2n });
+    const shop = merchant(there.httpUrl, liveKey);
+    const usage = async () => usageOf(await shop.read("vrf_none"));
+    await stopClock(service.db, new Date("2031-05-31T14:59:59.999Z"));
+    expect([await usage(), await usage(), await usage()]).toEqual(["1/2", "2/2", null]);
+    await moveClock(service.db, 1);
+    expect([await usage(), await usage(), await usage()]).toEqual(["1/2", "2/2", null]);
+  });
+
+  test.for([
+    1, 2, 3, 7, 20,
+  ])("of %d lets exactly that many of calls at once on one process pass", async (limit) => {
+    const { liveKey } = await here.createProject({ usageLimit: BigInt(limit) });
+    const shop = merchant(here.httpUrl, liveKey);
+    const answers = await Promise.all(times(40, () => shop.read("vrf_none")));
+    const passed = answers.map(usageOf).filter((usage) => usage !== null);
+    expect(passed.sort(byNumber)).toEqual(times(limit, (index) => `${index + 1}/${limit}`));
+    expect(answers.filter(({ status }) => status === 429)).toHaveLength(40 - limit);
+  });
+});
+
+interface CallTold {
+  readonly code: string;
+  /** `7/200`, or null where nothing was recorded. */
+  readonly usage: string | null;
+}
+
+/** One of the calls that count, those that fail included, over either face. */
+async function anyCall(process: TestService, apiKey: string, kind: number): Promise<CallTold> {
+  const shop = merchant(process.httpUrl, apiKey);
+  const rpc = process.client(VerificationService, apiKey);
+  const overRest = async (answer: Promise<Answer>): Promise<CallTold> => {
+    const told = await answer;
+    return { code: told.status < 300 ? "ok" : told.body.error.code, usage: usageOf(told) };
+  };
+  const overGrpc = async (call: Parameters<typeof answerOf>[0]): Promise<CallTold> => {
+    const { code, metadata } = await answerOf(call);
+    const count = metadata.get("x-usage-calls");
+    return { code, usage: count === null ? null : `${count}/${metadata.get("x-usage-limit")}` };
+  };
+  const create = () => overRest(shop.create());
+  const calls = [
+    create,
+    () => overGrpc((options) => rpc.createVerification({ idempotencyKey: newIdempotencyKey() }, options)),
+    () => overRest(shop.read("vrf_none")),
+    () => overGrpc((options) => rpc.getVerification({ verificationId: "vrf_none" }, options)),
+    () => overRest(shop.cancel("vrf_none")),
+    () => overGrpc((options) => rpc.listVerifications({}, options)),
+    () => overRest(shop.create({ mode: "match" })),
+    () => overGrpc((options) => rpc.createVerification({}, options)),
+  ];
+  return (calls[kind % calls.length] ?? create)();
+}
+
+const byNumber = (one: string | null, other: string | null) =>
+  Number.parseInt(one ?? "", 10) - Number.parseInt(other ?? "", 10);
+
+test("codes never collide, though a fifth of those on the number cannot be had", async () => {
+  const { liveKey, liveNumber } = await knownProject([here, there], {
+    codeLength: 6,
+    rateLimitPerMinute: 1_000_000,
+  });
+  // In quarantine: handed out an hour ago, and over.
+  await service.db.query(
+    `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
+     SELECT $1, lpad(code::text, 6, '0'), 'numeric', gen_random_uuid(), now() - interval '1 hour'
+     FROM generate_series(0, 199999) code`,
+    [liveNumber],
+  );
+  const shops = [here, there].map(({ httpUrl }) => merchant(httpUrl, liveKey));
+  const created = await Promise.all(times(300, (index) => shops[index % 2]?.create()));
+  expect(created.map((answer) => answer?.status)).toEqual(times(300, () => 201));
+  const codes = created.map((answer) => codeIn(answer?.body.sms_text ?? ""));
+  expect(new Set(codes).size).toBe(300);
+  for (const code of codes) expect(code).toMatch(/^[2-9]\d{5}$/);
+  // Another try for a code is no other call.
+  const { headers } = await merchant(there.httpUrl, liveKey).read("vrf_none");
+  expect(headers.get("x-usage-calls")).toBe("301");
+});

@@ -1,0 +1,278 @@
+import { afterEach, describe, expect, test } from "vitest";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { raceTo } from "./barrier.ts";
+import { createPending, eventsOf, letExpire } from "./pending.ts";
+import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
+
+const service = await startTestService({ ROLES: "api" });
+await installClock(service.db);
+const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
+const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const project = await here.createProject();
+const shop = merchant(here.httpUrl, project.liveKey);
+const sourceHere = smsSource(here);
+const sourceThere = smsSource(there);
+
+afterEach(() => resetClock(service.db));
+
+const start = new Date("2031-05-01T00:00:00.000Z");
+
+/** A message that verifies, with its sender fixed. */
+async function newMessage(): Promise<SmsFields & { readonly verificationId: string; readonly from: string }> {
+  const { id, to, text } = await createPending(shop);
+  return { to, text, from: newPhone(), verificationId: id };
+}
+
+describe("a message of an id that its source has sent before", () => {
+  test("gets the first receipt again, on any process, and has no effect", async () => {
+    const message = { ...(await newMessage()), messageId: "repeated-1" };
+    const first = await sourceHere.send(message);
+    expect(first).toEqual({
+      messageId: "repeated-1",
+      outcome: "VERIFIED",
+      verificationId: message.verificationId,
+      duplicate: false,
+    });
+    const before = (await shop.read(message.verificationId)).body;
+    for (const source of [sourceHere, sourceThere]) {
+      expect(await source.send(message)).toEqual({ ...first, duplicate: true });
+    }
+    expect((await shop.read(message.verificationId)).body).toEqual({
+      ...before,
+      server_time: expect.any(String),
+    });
+    expect(await eventsOf(service.db, message.verificationId)).toEqual(["verification.verified"]);
+  });
+
+  test("is a repeat whatever else it says now", async () => {
+    const message = { ...(await newMessage()), messageId: "repeated-2" };
+    const first = await sourceHere.send({ ...message, text: "hello" });
+    expect(first.outcome).toBe("NO_MATCH");
+    expect(await sourceThere.send(message)).toEqual({ ...first, duplicate: true });
+    expect((await shop.read(message.verificationId)).body.status).toBe("pending");
+  });
+
+  test("is a repeat for as long as its record is kept, though the verification has changed since", async () => {
+    await stopClock(service.db, start);
+    const { id, to, text } = await createPending(shop, { mode: "match", expected_phone: "01012348100" });
+    const message = { messageId: "repeated-3", to, text, from: newPhone() };
+    const first = await sourceHere.send(message);
+    expect(first.outcome).toBe("SENDER_MISMATCH");
+    await shop.cancel(id);
+    await moveClock(service.db, 20 * 86_400_000);
+    expect(await sourceThere.send(message)).toEqual({ ...first, duplicate: true });
+  });
+
+  test("is a repeat when it was INVALID, too", async () => {
+    const message = { messageId: "repeated-4", to: project.liveNumber, text: "", from: newPhone() };
+    const first = await sourceHere.send(message);
+    expect(first).toMatchObject({ outcome: "INVALID", duplicate: false });
+    expect(await sourceThere.send(message)).toEqual({ ...first, duplicate: true });
+  });
+
+  test("is a repeat within one request", async () => {
+    const message = { ...(await newMessage()), messageId: "repeated-5" };
+    const receipts = await sourceHere.sendAll([message, message]);
+    expect(receipts.map(({ outcome, duplicate }) => [outcome, duplicate])).toEqual([
+      ["VERIFIED", false],
+      ["VERIFIED", true],
+    ]);
+  });
+
+  test("is a repeat from another token of that source, and news from another source", async () => {
+    const [token, sameSource, otherSource] = await Promise.all([
+      here.createToken({ scope: "ingest", source: "gateway-a" }),
+      here.createToken({ scope: "ingest", source: "gateway-a" }),
+      here.createToken({ scope: "ingest", source: "gateway-b" }),
+    ]);
+    const [message, another] = [await newMessage(), await newMessage()];
+    const messageId = "shared-id";
+    const first = await smsSource(here, token).send({ ...message, messageId });
+    expect(first.outcome).toBe("VERIFIED");
+    expect(await smsSource(there, sameSource).send({ ...another, messageId })).toEqual({
+      ...first,
+      duplicate: true,
+    });
+    expect(await smsSource(there, otherSource).send({ ...another, messageId })).toEqual({
+      messageId,
+      outcome: "VERIFIED",
+      verificationId: another.verificationId,
+      duplicate: false,
+    });
+  });
+
+  test("is a repeat from another admin token: their source is cli, all the same", async () => {
+    const token = await here.createToken({ scope: "admin" });
+    const message = { ...(await newMessage()), messageId: "admins" };
+    const first = await sourceHere.send(message);
+    expect(await smsSource(there, token).send({ ...message, text: "hello" })).toEqual({
+      ...first,
+      duplicate: true,
+    });
+    const { rows } = await service.db.query("SELECT source FROM inbound_message WHERE message_id = 'admins'");
+    expect(rows).toEqual([{ source: "cli" }]);
+  });
+
+  test("is news from another source at the very same time, too", async () => {
+    const tokens = ["gateway-e", "gateway-f"].map((source) => here.createToken({ scope: "ingest", source }));
+    const sources = (await Promise.all(tokens)).map((token) => smsSource(here, token));
+    const messages = await Promise.all(Array.from({ length: 40 }, newMessage));
+    const receipts = await Promise.all(
+      messages.map((message, index) =>
+        sources[index % 2]?.send({ ...message, messageId: `same-${Math.floor(index / 2)}` }),
+      ),
+    );
+    expect(receipts.map((receipt) => [receipt?.verificationId, receipt?.duplicate])).toEqual(
+      messages.map(({ verificationId }) => [verificationId, false]),
+    );
+  });
+
+  test("is taken once when it reaches two processes at the same time", async () => {
+    const message = { ...(await newMessage()), messageId: "race-1" };
+    const receipts = await raceTo(service.db, "inbound_message", [
+      () => sourceHere.send(message),
+      () => sourceThere.send(message),
+    ]);
+    const { verificationId } = message;
+    for (const receipt of receipts) expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId });
+    expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
+  });
+
+  test("is taken once when it reaches two processes at the same time from different senders", async () => {
+    const [one, other] = [await newMessage(), await newMessage()];
+    const messageId = "race-2";
+    const receipts = await raceTo(service.db, "inbound_message", [
+      () => sourceHere.send({ ...one, messageId }),
+      () => sourceThere.send({ ...other, messageId }),
+    ]);
+    const first = receipts.find(({ duplicate }) => !duplicate);
+    expect(receipts).toContainEqual({ ...first, duplicate: true });
+    const statuses = await Promise.all(
+      [one, other].map(async ({ verificationId }) => (await shop.read(verificationId)).body.status),
+    );
+    expect(statuses.sort()).toEqual(["pending", "verified"]);
+  });
+});
+
+describe("a message with destination, sender and text of an earlier one", () => {
+  test("is a duplicate under any id, from any source, on any process, however its sender is spelled", async () => {
+    const message = await newMessage();
+    const { from, verificationId } = message;
+    const token = await here.createToken({ scope: "ingest", source: "gateway-c" });
+    const first = await sourceHere.send({ ...message, messageId: "content-1" });
+    expect(first).toMatchObject({ outcome: "VERIFIED", duplicate: false });
+    const again = { outcome: "VERIFIED", verificationId, duplicate: true };
+    const spelled = `+82 ${from.slice(1, 3)}-${from.slice(3, 7)}-${from.slice(7)}`;
+    expect(await sourceHere.send({ ...message, messageId: "content-2" })).toEqual({
+      messageId: "content-2",
+      ...again,
+    });
+    expect(await sourceThere.send({ ...message, messageId: "content-3", from: spelled })).toEqual({
+      messageId: "content-3",
+      ...again,
+    });
+    expect(await smsSource(there, token).send({ ...message, messageId: "content-4" })).toEqual({
+      messageId: "content-4",
+      ...again,
+    });
+    expect(await eventsOf(service.db, verificationId)).toEqual(["verification.verified"]);
+  });
+
+  test.for([
+    ["another sender", { from: "01012348101" }],
+    ["another text", { text: "안녕하세요" }],
+  ] as const)("is none with %s", async ([, change]) => {
+    const message = await newMessage();
+    await sourceHere.send(message);
+    expect(await sourceThere.send({ ...message, ...change })).toMatchObject({ duplicate: false });
+  });
+
+  test("is none on another destination", async () => {
+    const message = await newMessage();
+    await sourceHere.send(message);
+    const elsewhere = await sourceThere.send({ ...message, to: project.testNumber });
+    expect(elsewhere).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
+  });
+
+  test.for([
+    { name: "is one in the last millisecond of the minute", later: 59_999, duplicate: true },
+    { name: "is processed anew after the minute", later: 60_001, duplicate: false },
+  ])("$name", async ({ later, duplicate }) => {
+    await stopClock(service.db, start);
+    const { to, text } = await createPending(shop);
+    const from = newPhone();
+    expect((await sourceHere.send({ to, text, from })).outcome).toBe("VERIFIED");
+    await moveClock(service.db, later);
+    expect(await sourceThere.send({ to, text, from })).toMatchObject({
+      outcome: duplicate ? "VERIFIED" : "NOT_PENDING",
+      duplicate,
+    });
+  });
+
+  test("does not begin a minute of its own", async () => {
+    await stopClock(service.db, start);
+    const { to, text } = await createPending(shop);
+    const from = newPhone();
+    const receipts = [await sourceHere.send({ to, text, from })];
+    await moveClock(service.db, 50_000);
+    receipts.push(await sourceThere.send({ to, text, from }));
+    await moveClock(service.db, 20_000);
+    receipts.push(await sourceHere.send({ to, text, from }));
+    expect(receipts.map(({ outcome, duplicate }) => [outcome, duplicate])).toEqual([
+      ["VERIFIED", false],
+      ["VERIFIED", true],
+      ["NOT_PENDING", false],
+    ]);
+  });
+
+  test("tells what the first was told, though it would be told otherwise by now", async () => {
+    const { id, to, text } = await createPending(shop, { mode: "match", expected_phone: "01012348102" });
+    const from = newPhone();
+    expect((await sourceHere.send({ to, text, from })).outcome).toBe("SENDER_MISMATCH");
+    await letExpire(service.db, id);
+    expect(await sourceThere.send({ to, text, from })).toMatchObject({
+      outcome: "SENDER_MISMATCH",
+      verificationId: id,
+      duplicate: true,
+    });
+  });
+
+  test("is taken once when it reaches two processes at the same time under two ids", async () => {
+    const message = await newMessage();
+    const receipts = await raceTo(service.db, "inbound_message", [
+      () => sourceHere.send(message),
+      () => sourceThere.send(message),
+    ]);
+    const { verificationId } = message;
+    for (const receipt of receipts) expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId });
+    expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
+  });
+
+  test("is taken once when it reaches two processes at the same time, on a number that nobody has", async () => {
+    const message = { to: "0200999998", text: "hello", from: newPhone() };
+    const receipts = await raceTo(service.db, "inbound_message", [
+      () => sourceHere.send(message),
+      () => sourceThere.send(message),
+    ]);
+    expect(receipts.map(({ outcome }) => outcome)).toEqual(["NO_MATCH", "NO_MATCH"]);
+    expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
+  });
+
+  test("is none of what a token sent to a number that it may not deliver to", async () => {
+    const confined = await here.createToken({
+      scope: "ingest",
+      source: "gateway-d",
+      environment: Environment.TEST,
+    });
+    const message = await newMessage();
+    expect((await smsSource(here, confined).send(message)).outcome).toBe("NO_MATCH");
+    expect(await sourceHere.send(message)).toMatchObject({
+      outcome: "VERIFIED",
+      verificationId: message.verificationId,
+      duplicate: false,
+    });
+  });
+});

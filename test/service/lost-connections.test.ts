@@ -1,0 +1,70 @@
+import { expect, test, vi } from "vitest";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending } from "./pending.ts";
+
+const service = await startTestService();
+const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
+const shop = merchant(service.httpUrl, project.liveKey);
+
+/** Ends the service's connections to the database, whatever they are doing; not those of this test. */
+async function cutConnections(): Promise<number> {
+  const { rows } = await service.db.query<{ cut: number }>(
+    "SELECT count(pg_terminate_backend(pid))::int AS cut FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'phoneproof%'",
+  );
+  return rows[0]?.cut ?? 0;
+}
+
+test("connections that end while they are in use cost the calls on them a 503, and nothing else", async () => {
+  const pending = await createPending(shop);
+  let cut = 0;
+  let busy = true;
+  const statuses = new Set<number>();
+  const outcomes = new Set<string>();
+  const reading = Array.from({ length: 8 }, async () => {
+    while (busy) {
+      statuses.add((await shop.read(pending.id)).status);
+      statuses.add((await shop.create()).status);
+    }
+  });
+  const sending = Array.from({ length: 4 }, async (_, sender) => {
+    for (let n = 0; busy; n++) {
+      const message = {
+        to: pending.to,
+        from: `0108765${sender}${n % 1000}`.padEnd(11, "0"),
+        text: `hello ${n}`,
+      };
+      const receipts = await service
+        .sms(message)
+        .catch((error: { rawMessage: string; code: number }) => error.code);
+      outcomes.add(typeof receipts === "number" ? `code ${receipts}` : (receipts[0]?.outcome ?? ""));
+    }
+  });
+  while (cut < 60) cut += await cutConnections();
+  busy = false;
+  await Promise.all([...reading, ...sending]);
+  expect([...statuses].filter((status) => ![200, 201, 503].includes(status))).toEqual([]);
+  // UNAVAILABLE is 14: the source sends such a message again.
+  expect([...outcomes].filter((outcome) => !["NO_MATCH", "MUTED", "code 14"].includes(outcome))).toEqual([]);
+  await vi.waitUntil(async () => (await shop.read(pending.id)).status === 200, {
+    timeout: 5_000,
+    interval: 20,
+  });
+  await vi.waitUntil(
+    async () =>
+      (await service.sms({ to: pending.to, from: "01087659999", text: pending.text }).catch(() => []))[0]
+        ?.verificationId === pending.id,
+    { timeout: 5_000, interval: 20 },
+  );
+});
+
+test("a fault of the service's own is not the message's: it gets no receipt, and is verified when sent again", async () => {
+  const pending = await createPending(shop);
+  const message = { to: pending.to, from: "01087658888", text: pending.text, messageId: "fault-1" };
+  await service.db.query("ALTER TABLE message_fingerprint RENAME TO out_of_reach");
+  await expect(service.sms(message)).rejects.toMatchObject({ code: 14 });
+  await service.db.query("ALTER TABLE out_of_reach RENAME TO message_fingerprint");
+  expect(await service.sms(message)).toMatchObject([
+    { outcome: "VERIFIED", verificationId: pending.id, duplicate: false },
+  ]);
+});

@@ -1,0 +1,376 @@
+import { afterEach, describe, expect, test } from "vitest";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { CodeFormat } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending, eventsOf, letExpire, type Pending } from "./pending.ts";
+import { newPhone, smsSource } from "./sms-source.ts";
+
+const service = await startTestService({ ROLES: "api" });
+await installClock(service.db);
+const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
+const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const project = await here.createProject();
+const shop = merchant(here.httpUrl, project.liveKey);
+const shopThere = merchant(there.httpUrl, project.liveKey);
+
+afterEach(() => resetClock(service.db));
+
+const pending = (request: object = {}) => createPending(shop, request);
+
+const { send, sendAll } = smsSource(here);
+
+async function statusOf(id: string): Promise<string> {
+  return (await shop.read(id)).body.status;
+}
+
+async function verified(): Promise<Pending> {
+  const verification = await pending();
+  expect((await send(verification)).outcome).toBe("VERIFIED");
+  return verification;
+}
+
+async function cancelled(): Promise<Pending> {
+  const verification = await pending();
+  expect((await shop.cancel(verification.id)).status).toBe(200);
+  return verification;
+}
+
+async function expired(): Promise<Pending> {
+  const verification = await pending();
+  await letExpire(service.db, verification.id);
+  return verification;
+}
+
+describe("the sender's number", () => {
+  test.for([
+    ["national digits", "01012348001"],
+    ["hyphens", "010-1234-8002"],
+    ["spaces", "010 1234 8003"],
+    ["+82", "+82 10-1234-8004"],
+    ["82", "821012348005"],
+    ["0082", "0082-10-1234-8006"],
+  ] as const)("is understood with %s and read back as national digits", async ([, from]) => {
+    const { id, to, text } = await pending();
+    expect(await send({ to, text, from })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
+    expect((await shop.read(id)).body.phone).toBe(`0101234${from.slice(-4)}`);
+  });
+
+  test.for([
+    ["another mobile prefix", "01112345678"],
+    ["a landline", "0212345678"],
+    ["another country", "+811012345678"],
+    ["a digit too few", "0101234567"],
+    ["a digit too many", "010123456789"],
+    ["a name", "Kakao"],
+  ] as const)("makes a message INVALID where it is %s", async ([, from]) => {
+    const { id, to, text } = await pending();
+    expect(await send({ to, text, from })).toMatchObject({ outcome: "INVALID", verificationId: "" });
+    expect(await statusOf(id)).toBe("pending");
+  });
+});
+
+describe("the destination number", () => {
+  test.for([
+    ["hyphens", (number: string) => `${number.slice(0, 3)}-${number.slice(3, 6)}-${number.slice(6)}`],
+    ["spaces", (number: string) => `${number.slice(0, 3)} ${number.slice(3)}`],
+    ["+82", (number: string) => `+82 ${number.slice(1)}`],
+    ["82", (number: string) => `82${number.slice(1)}`],
+    ["0082", (number: string) => `0082-${number.slice(1)}`],
+  ] as const)("is understood with %s", async ([, spell]) => {
+    const { id, to, text } = await pending();
+    expect(await send({ to: spell(to), text })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
+  });
+
+  test("may be a short code with #", async () => {
+    const other = await here.createProject();
+    const numbers = here.client(DestinationNumberService);
+    await numbers.removeDestinationNumber({ number: other.liveNumber });
+    await numbers.addDestinationNumber({
+      number: "#4567",
+      environment: Environment.LIVE,
+      projectId: other.projectId,
+    });
+    const { to, text } = await createPending(merchant(here.httpUrl, other.liveKey));
+    expect(to).toBe("#4567");
+    expect((await send({ to: "# 4567", text })).outcome).toBe("VERIFIED");
+  });
+
+  test("is NO_MATCH where it is registered nowhere, whatever code the text holds", async () => {
+    const { id, text } = await pending();
+    expect(await send({ to: "0200999999", text })).toMatchObject({ outcome: "NO_MATCH", verificationId: "" });
+    expect(await statusOf(id)).toBe("pending");
+  });
+});
+
+describe("the two environments", () => {
+  test("have codes of their own: one on the other's number is NO_MATCH", async () => {
+    const { id, code } = await pending();
+    const receipt = await send({ to: project.testNumber, text: code });
+    expect(receipt).toMatchObject({ outcome: "NO_MATCH", verificationId: "" });
+    expect(await statusOf(id)).toBe("pending");
+  });
+
+  test("may have one code at once, and the number tells whose it is", async () => {
+    const testShop = merchant(here.httpUrl, project.testKey);
+    const [live, trial] = [await pending(), await createPending(testShop)];
+    await service.db.query("UPDATE live_code SET code = $1 WHERE destination = $2 AND code = $3", [
+      live.code,
+      trial.to,
+      trial.code,
+    ]);
+    const receipt = await send({ to: live.to, text: live.code });
+    expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId: live.id });
+    expect((await testShop.read(trial.id)).body.status).toBe("pending");
+    const second = await send({ to: trial.to, text: live.code });
+    expect(second).toMatchObject({ outcome: "VERIFIED", verificationId: trial.id });
+  });
+});
+
+describe("a numeric code is found", () => {
+  test.for([
+    ["alone", (code: string) => code],
+    ["with spaces inside", (code: string) => [...code].join(" ")],
+    ["with a hyphen inside", (code: string) => `${code.slice(0, 4)}-${code.slice(4)}`],
+    ["with an en dash inside", (code: string) => `${code.slice(0, 4)}–${code.slice(4)}`],
+    ["with spaces and hyphens mixed", (code: string) => `${code.slice(0, 3)} - ${code.slice(3)}`],
+    ["over two lines", (code: string) => `${code.slice(0, 4)}\n${code.slice(4)}`],
+    ["between Hangul without a space", (code: string) => `인증번호${code}입니다`],
+    ["in quotation marks", (code: string) => `“${code}”`],
+    ["in a quotation", (code: string) => `> ${code}\n보냈어요`],
+    ["before a signature", (code: string) => `${code}\n-- \n홍길동 드림. Sent from my phone 3`],
+    ["after a greeting", (code: string) => `안녕하세요, 저는 3층에 사는데요. ${code}`],
+    ["between punctuation", (code: string) => `(${code}).`],
+    [
+      "in full-width digits",
+      (code: string) => code.replace(/\d/g, (digit) => String.fromCharCode(digit.charCodeAt(0) + 0xfee0)),
+    ],
+    ["twice", (code: string) => `${code}, ${code}`],
+  ] as const)("%s", async ([, write]) => {
+    const { id, to, code } = await pending();
+    expect(await send({ to, text: write(code) })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
+  });
+});
+
+describe("a numeric code is not found", () => {
+  test.for([
+    ["with a digit behind it", (code: string) => `${code}0`],
+    ["with a digit before it", (code: string) => `0${code}`],
+    ["within a longer number", (code: string) => `12${code}34`],
+    ["with a letter at its end", (code: string) => `${code}a`],
+    ["with a letter inside", (code: string) => `${code.slice(0, 4)}x${code.slice(4)}`],
+    ["in part", (code: string) => code.slice(0, 7)],
+    ["with punctuation inside", (code: string) => `${code.slice(0, 4)}.${code.slice(4)}`],
+    ["with Hangul inside", (code: string) => `${code.slice(0, 4)}그리고${code.slice(4)}`],
+  ] as const)("%s", async ([, write]) => {
+    const { id, to, code } = await pending();
+    expect(await send({ to, text: write(code) })).toMatchObject({ outcome: "NO_MATCH", verificationId: "" });
+    expect(await statusOf(id)).toBe("pending");
+  });
+});
+
+describe("an alphanumeric code is found", async () => {
+  const { liveKey } = await here.createProject({ codeFormat: CodeFormat.ALPHANUMERIC, codeLength: 10 });
+  const alphanumeric = merchant(here.httpUrl, liveKey);
+
+  test.for([
+    ["as it was shown", (code: string) => code],
+    ["in lower case", (code: string) => code.toLowerCase()],
+    ["in lower case with hyphens", (code: string) => code.toLowerCase().replace(/^(.{5})/, "$1-")],
+    [
+      "in full-width letters",
+      (code: string) => code.replace(/\w/g, (letter) => String.fromCharCode(letter.charCodeAt(0) + 0xfee0)),
+    ],
+  ] as const)("%s", async ([, write]) => {
+    const { id, to, code } = await createPending(alphanumeric);
+    expect(await send({ to, text: write(code) })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
+  });
+
+  test("but not with a letter more", async () => {
+    const { id, to, code } = await createPending(alphanumeric);
+    expect((await send({ to, text: `${code}A` })).outcome).toBe("NO_MATCH");
+    expect((await alphanumeric.read(id)).body.status).toBe("pending");
+  });
+});
+
+describe("a message with several codes", () => {
+  test("is AMBIGUOUS where two are live, and both stay usable", async () => {
+    const [one, other] = [await pending(), await pending()];
+    const receipt = await send({ to: one.to, text: `${one.code} ${other.code}` });
+    expect(receipt).toMatchObject({ outcome: "AMBIGUOUS", verificationId: "" });
+    for (const verification of [one, other]) {
+      expect(await statusOf(verification.id)).toBe("pending");
+      expect((await send(verification)).outcome).toBe("VERIFIED");
+    }
+  });
+
+  test.for([
+    ["verified", verified],
+    ["cancelled", cancelled],
+    ["expired", expired],
+  ] as const)("verifies the live one beside one that is %s", async ([, dead]) => {
+    const [gone, live] = [await dead(), await pending()];
+    const receipt = await send({ to: live.to, text: `${gone.code} ${live.code}` });
+    expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId: live.id });
+  });
+
+  test("verifies the live one beside a number that is no code", async () => {
+    const { id, to, code } = await pending();
+    const text = `${code.slice(1)}0 ${code}`;
+    expect(await send({ to, text })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
+  });
+
+  test("is AMBIGUOUS where it holds too many that might be codes, the right one among them", async () => {
+    const { id, to, code } = await pending();
+    const guesses = Array.from({ length: 33 }, (_, guess) => String(10_000_000 + guess));
+    const text = [code, ...guesses].join(", ");
+    expect(await send({ to, text })).toMatchObject({ outcome: "AMBIGUOUS", verificationId: "" });
+    expect(await statusOf(id)).toBe("pending");
+  });
+});
+
+describe("a code whose verification is over", () => {
+  test.for([
+    ["verified", verified, "NOT_PENDING"],
+    ["cancelled", cancelled, "NOT_PENDING"],
+    ["expired", expired, "LATE"],
+  ] as const)("answers for one that is %s", async ([status, dead, outcome]) => {
+    const { id, to, text } = await dead();
+    expect(await send({ to, text })).toMatchObject({ outcome, verificationId: id });
+    expect(await statusOf(id)).toBe(status);
+    expect(await eventsOf(service.db, id)).toEqual([`verification.${status}`]);
+  });
+
+  test("answers LATE whatever time the source says it received the message", async () => {
+    const { id, to, text } = await expired();
+    const receivedAt = new Date(Date.now() - 4_000_000);
+    const receipt = await send({ to, text, receivedAt });
+    expect(receipt).toMatchObject({ outcome: "LATE", verificationId: id });
+  });
+});
+
+describe("the instant of expiry", () => {
+  test.for([
+    { name: "is preceded by a millisecond that verifies", late: -1, outcome: "VERIFIED", status: "verified" },
+    { name: "is too late", late: 0, outcome: "LATE", status: "expired" },
+    { name: "is followed by nothing but LATE", late: 1, outcome: "LATE", status: "expired" },
+  ])("$name", async ({ late, outcome, status }) => {
+    const { id, to, text, expiresAt } = await pending();
+    const arrival = new Date(expiresAt.getTime() + late);
+    await stopClock(service.db, arrival);
+    expect(await send({ to, text })).toMatchObject({ outcome, verificationId: id });
+    const { body } = await shopThere.read(id);
+    expect([body.status, body.server_time]).toEqual([status, arrival.toISOString()]);
+    expect(body.verified_at).toBe(status === "verified" ? arrival.toISOString() : null);
+    expect(await eventsOf(service.db, id)).toEqual([`verification.${status}`]);
+  });
+
+  test("is final once a read has told of it, even if the clock is set back", async () => {
+    const { id, to, text, expiresAt } = await pending();
+    await stopClock(service.db, expiresAt);
+    expect((await shopThere.read(id)).body.status).toBe("expired");
+    await moveClock(service.db, -60_000);
+    expect(await send({ to, text })).toMatchObject({ outcome: "LATE", verificationId: id });
+    expect(await statusOf(id)).toBe("expired");
+  });
+});
+
+describe("in match mode", () => {
+  const expectedPhone = "010-1234-9001";
+
+  test("the expected sender verifies", async () => {
+    const { id, to, text } = await pending({ mode: "match", expected_phone: expectedPhone });
+    const receipt = await send({ to, text, from: "+82 10 1234 9001" });
+    expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId: id });
+    expect((await shop.read(id)).body).toMatchObject({ status: "verified", phone: "01012349001" });
+  });
+
+  test("another sender is a SENDER_MISMATCH, after which the expected one still verifies", async () => {
+    const { id, to, text } = await pending({ mode: "match", expected_phone: expectedPhone });
+    for (let stranger = 0; stranger < 7; stranger++) {
+      expect(await send({ to, text })).toMatchObject({ outcome: "SENDER_MISMATCH", verificationId: id });
+    }
+    expect((await shop.read(id)).body).toMatchObject({ status: "pending", phone: null, carrier: null });
+    expect(await eventsOf(service.db, id)).toEqual([]);
+    expect((await send({ to, text, from: expectedPhone })).outcome).toBe("VERIFIED");
+  });
+
+  test("another sender right before the expected one, in one request, changes nothing", async () => {
+    const { id, to, text } = await pending({ mode: "match", expected_phone: expectedPhone });
+    // The first goes alone, since it finds nobody to be judged with.
+    const receipts = await sendAll([
+      { to, text: "hello" },
+      { to, text },
+      { to, text, from: expectedPhone },
+    ]);
+    expect(receipts.map(({ outcome, verificationId }) => [outcome, verificationId])).toEqual([
+      ["NO_MATCH", ""],
+      ["SENDER_MISMATCH", id],
+      ["VERIFIED", id],
+    ]);
+  });
+
+  test("an expected phone that was sent in discover mode is not compared", async () => {
+    const { id, to, text } = await pending({ mode: "discover", expected_phone: expectedPhone });
+    const from = newPhone();
+    expect((await send({ to, text, from })).outcome).toBe("VERIFIED");
+    expect((await shop.read(id)).body.phone).toBe(from);
+  });
+});
+
+describe("a web-sent message", () => {
+  test.for([
+    "[Web발신]",
+    "[WEB발신]",
+    "[web발신]",
+    "[ Web 발신 ]",
+    "[Web 발신]",
+    "(Web발신)",
+    "【Web발신】",
+    "<Web발신>",
+    "［Ｗｅｂ발신］",
+    "[국제발신]",
+    "[국제 발신]",
+    "[국외발신]",
+    "(국외발신)",
+  ])("marked %s is refused whatever it holds", async (mark) => {
+    const { id, to, text } = await pending();
+    const receipt = await send({ to, text: `${mark}\n${text}` });
+    expect(receipt).toMatchObject({ outcome: "WEB_SENT", verificationId: id });
+    expect(await statusOf(id)).toBe("pending");
+    expect((await send({ to, text })).outcome).toBe("VERIFIED");
+  });
+
+  test("is one that begins with the mark: a quotation further on is the sender's own text", async () => {
+    const { to, text } = await pending();
+    expect((await send({ to, text: `${text}\n[Web발신]` })).outcome).toBe("VERIFIED");
+  });
+});
+
+describe("the carrier", () => {
+  test.for([
+    ["SKT", "SKT"],
+    ["KT", "KT"],
+    ["KTF", "KT"],
+    ["LGU+", "LGU+"],
+    ["LGU", "LGU+"],
+    ["LGT", "LGU+"],
+    ["LG U+", "LGU+"],
+    ["SKT_MVNO", "SKT"],
+    ["KT_MVNO", "KT"],
+    ["LGU+_MVNO", "LGU+"],
+    ["450-05", "SKT"],
+    ["450-08", "KT"],
+    ["450-06", "LGU+"],
+    ["450-99", null],
+    ["310-260", null],
+    ["EXAMPLE MOBILE", null],
+    ["", null],
+  ] as const)("sent as %s is read back over REST as %s", async ([carrier, read]) => {
+    const { id, to, text } = await pending();
+    expect((await send({ to, text, carrier })).outcome).toBe("VERIFIED");
+    expect((await shop.read(id)).body.carrier).toBe(read);
+  });
+});

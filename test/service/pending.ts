@@ -1,0 +1,59 @@
+/** Verifications as a merchant has just created them, and what of them no answer shows. */
+import type pg from "pg";
+import { decodeId } from "../../src/core/ids.ts";
+import type { Merchant } from "../gateway/merchant.ts";
+
+export interface Pending {
+  readonly id: string;
+  /** The destination. */
+  readonly to: string;
+  /** The whole SMS text. */
+  readonly text: string;
+  readonly code: string;
+  readonly expiresAt: Date;
+}
+
+/** Creates a verification over REST. */
+export async function createPending(shop: Merchant, request: object = {}): Promise<Pending> {
+  const { status, text, body } = await shop.create(request);
+  if (status !== 201) throw new Error(`not created: ${status} ${text}`);
+  const { id, destination, sms_text, expires_at } = body;
+  return {
+    id,
+    to: destination,
+    text: sms_text,
+    code: codeIn(sms_text),
+    expiresAt: new Date(expires_at),
+  };
+}
+
+/** The code within a text of the default template. */
+export function codeIn(smsText: string): string {
+  const code = /\b[0-9A-Z]{6,12}\b/.exec(smsText)?.[0];
+  if (code === undefined) throw new Error(`no code in ${smsText}`);
+  return code;
+}
+
+/** The kinds of the events that a verification has had. */
+export async function eventsOf(db: pg.Pool, verificationId: string): Promise<string[]> {
+  const { rows } = await db.query<{ type: string }>("SELECT type FROM event WHERE verification_id = $1", [
+    uuidOf(verificationId),
+  ]);
+  return rows.map(({ type }) => type);
+}
+
+/** Puts a verification an hour into the past, with nobody having looked at it since. */
+export async function letExpire(db: pg.Pool, verificationId: string): Promise<void> {
+  const { rowCount } = await db.query(
+    `UPDATE verification SET created_at = created_at - interval '1 hour', expires_at = expires_at - interval '1 hour'
+     WHERE id = $1 AND status = 'pending'`,
+    [uuidOf(verificationId)],
+  );
+  if (rowCount !== 1) throw new Error("there is no such pending verification");
+}
+
+export function uuidOf(verificationId: string): string {
+  const uuid = decodeId("vrf_", verificationId);
+  if (uuid === null) throw new Error(`${verificationId} is no id of a verification`);
+  return uuid;
+}

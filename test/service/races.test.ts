@@ -1,0 +1,281 @@
+import { afterEach, describe, expect, test } from "vitest";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { raceTo, untilWaiting } from "./barrier.ts";
+import { createPending, eventsOf, type Pending, uuidOf } from "./pending.ts";
+import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
+
+const service = await startTestService({ ROLES: "api" });
+await installClock(service.db);
+const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
+const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const project = await here.createProject({ rateLimitPerMinute: 1_000_000 });
+const [shopHere, shopThere] = [
+  merchant(here.httpUrl, project.liveKey),
+  merchant(there.httpUrl, project.liveKey),
+];
+const [sourceHere, sourceThere] = [smsSource(here), smsSource(there)];
+
+afterEach(() => resetClock(service.db));
+
+const start = new Date("2031-05-01T00:00:00.000Z");
+const validityMs = 600_000;
+
+const times = <T>(count: number, make: (index: number) => T): T[] =>
+  Array.from({ length: count }, (_, index) => make(index));
+
+/** A cancel as the merchant sees it: the status it was told, or the refusal. */
+async function cancelOf({ id }: Pending, shop = shopHere): Promise<string> {
+  const { status, body } = await shop.cancel(id);
+  return status === 200 ? body.status : body.error.code;
+}
+
+async function statusOf({ id }: Pending, shop = shopThere): Promise<string> {
+  return (await shop.read(id)).body.status;
+}
+
+async function outcomeOf({ to, text }: Pending, source = sourceThere, from = newPhone()): Promise<string> {
+  return (await source.send({ to, text, from })).outcome;
+}
+
+describe("of two that want to end a verification at the same time", () => {
+  test("the SMS that is first verifies, and the cancel is told that it came too late", async () => {
+    const pending = await createPending(shopHere);
+    const told = await raceTo(service.db, "event", [() => outcomeOf(pending), () => cancelOf(pending)]);
+    expect(told).toEqual(["VERIFIED", "verification_not_cancellable"]);
+    expect(await statusOf(pending)).toBe("verified");
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
+  });
+
+  test("the cancel that is first cancels, and the SMS is told that nothing is pending", async () => {
+    const pending = await createPending(shopHere);
+    const told = await raceTo(service.db, "event", [() => cancelOf(pending), () => outcomeOf(pending)]);
+    expect(told).toEqual(["cancelled", "NOT_PENDING"]);
+    expect(await statusOf(pending)).toBe("cancelled");
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
+  });
+
+  test("the first cancel makes the event, and the second is told the same", async () => {
+    const pending = await createPending(shopHere);
+    const told = await raceTo(service.db, "event", [
+      () => cancelOf(pending, shopHere),
+      () => cancelOf(pending, shopThere),
+    ]);
+    expect(told).toEqual(["cancelled", "cancelled"]);
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
+  });
+
+  test("the read that has found it expired expires it, and the SMS is LATE", async () => {
+    const pending = await createPending(shopHere);
+    await stopClock(service.db, pending.expiresAt);
+    const told = await raceTo(service.db, "event", [() => statusOf(pending), () => outcomeOf(pending)]);
+    expect(told).toEqual(["expired", "LATE"]);
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
+  });
+
+  test("the SMS that was in time verifies, and a read after the expiry waits for it and tells so", async () => {
+    const pending = await createPending(shopHere);
+    await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
+    const told = await raceTo(service.db, "event", [
+      () => outcomeOf(pending),
+      async () => {
+        await moveClock(service.db, 1);
+        return statusOf(pending, shopHere);
+      },
+    ]);
+    expect(told).toEqual(["VERIFIED", "verified"]);
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
+  });
+
+  test("the cancel that was in time cancels, and a read after the expiry waits for it and tells so", async () => {
+    const pending = await createPending(shopHere);
+    await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
+    const told = await raceTo(service.db, "event", [
+      () => cancelOf(pending),
+      async () => {
+        await moveClock(service.db, 1);
+        return statusOf(pending, shopThere);
+      },
+    ]);
+    expect(told).toEqual(["cancelled", "cancelled"]);
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
+  });
+
+  test("an SMS that came in time but waited past the expiry is LATE once a read has told of that", async () => {
+    const pending = await createPending(shopHere);
+    const from = newPhone();
+    await sourceHere.send({ from, to: pending.to, text: "hello" });
+    await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
+    const holder = await service.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM inbound_sender WHERE phone = $1 FOR UPDATE", [from]);
+    const outcome = outcomeOf(pending, sourceHere, from);
+    await untilWaiting(service.db, 1);
+    await moveClock(service.db, 1);
+    const shown = await statusOf(pending);
+    await holder.query("COMMIT");
+    holder.release();
+    expect([shown, await outcome, await statusOf(pending)]).toEqual(["expired", "LATE", "expired"]);
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
+  });
+
+  test("a hundred times over, one has its way and the other is told the truth", async () => {
+    await stopClock(service.db, start);
+    const all = await Promise.all(
+      times(102, (index) => createPending(index % 2 === 0 ? shopHere : shopThere)),
+    );
+    const expiry = moveClockOnce(validityMs);
+    const endings = await Promise.all(
+      all.map(async (pending, index) => {
+        const [source, shop] = index % 2 === 0 ? [sourceHere, shopThere] : [sourceThere, shopHere];
+        const sms = () => outcomeOf(pending, source);
+        const cancel = () => cancelOf(pending, shop);
+        const read = async () => {
+          await expiry();
+          return statusOf(pending, shop);
+        };
+        const racers = { sms_cancel: [sms, cancel], sms_expiry: [sms, read], cancel_expiry: [cancel, read] };
+        const pairs = Object.values(racers);
+        const [one, other] = (index < 34 ? pairs[0] : index < 68 ? pairs[1] : pairs[2]) ?? [];
+        return Promise.all([one?.(), other?.()]);
+      }),
+    );
+    const truths: Record<string, readonly string[]> = {
+      verified: ["VERIFIED", "verification_not_cancellable", "verified"],
+      cancelled: ["NOT_PENDING", "cancelled"],
+      expired: ["LATE", "verification_not_cancellable", "expired"],
+    };
+    for (const [index, pending] of all.entries()) {
+      const final = await statusOf(pending);
+      expect(Object.keys(truths)).toContain(final);
+      for (const told of endings[index] ?? []) expect(truths[final]).toContain(told);
+      expect(await eventsOf(service.db, pending.id)).toEqual([`verification.${final}`]);
+    }
+  });
+});
+
+/** Time passes for everybody when the first of them asks for it. */
+function moveClockOnce(milliseconds: number): () => Promise<void> {
+  let moved: Promise<void> | undefined;
+  return () => (moved ??= moveClock(service.db, milliseconds));
+}
+
+describe("of two senders with one code", () => {
+  test("in one request the first verifies, the other is NOT_PENDING", async () => {
+    const pendings = await Promise.all(times(20, () => createPending(shopHere)));
+    const senders = pendings.map(() => [newPhone(), newPhone()] as const);
+    const receipts = await sourceHere.sendAll(
+      pendings.flatMap(({ to, text }, index) => (senders[index] ?? []).map((from) => ({ to, text, from }))),
+    );
+    expect(receipts.map(({ outcome, verificationId }) => [outcome, verificationId])).toEqual(
+      pendings.flatMap(({ id }) => [
+        ["VERIFIED", id],
+        ["NOT_PENDING", id],
+      ]),
+    );
+    const phones = await Promise.all(pendings.map(async ({ id }) => (await shopThere.read(id)).body.phone));
+    expect(phones).toEqual(senders.map(([first]) => first));
+  });
+
+  test("on two processes exactly one verifies, and its phone is the one that is read", async () => {
+    const pending = await createPending(shopHere);
+    const [first, second] = [newPhone(), newPhone()];
+    const told = await raceTo(service.db, "event", [
+      () => outcomeOf(pending, sourceHere, first),
+      () => outcomeOf(pending, sourceThere, second),
+    ]);
+    expect(told).toEqual(["VERIFIED", "NOT_PENDING"]);
+    expect((await shopThere.read(pending.id)).body.phone).toBe(first);
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
+  });
+
+  test("on two processes, all codes at once and in opposite orders, each code verifies exactly once", async () => {
+    const pendings = await Promise.all(times(100, () => createPending(shopHere)));
+    const [one, other] = await Promise.all([
+      sourceHere.sendAll(pendings.map(({ to, text }) => ({ to, text }))),
+      sourceThere.sendAll(pendings.toReversed().map(({ to, text }) => ({ to, text }))),
+    ]);
+    const outcomes = pendings.map((_, index) => [one[index]?.outcome, other.at(-1 - index)?.outcome].sort());
+    expect(outcomes).toEqual(pendings.map(() => ["NOT_PENDING", "VERIFIED"]));
+  });
+});
+
+describe("batches that need the same rows take them in one order, whatever theirs is:", () => {
+  /** Two processes take a pair of messages each, one pair in the other's opposite order, while a row is held. */
+  async function cross(
+    pair: readonly [SmsFields, SmsFields],
+    row: { from: string; where: string; value: string },
+  ) {
+    const [first, second] = pair;
+    // The first message of a request goes alone: it finds nobody to form a batch with.
+    const alone = () => ({ to: project.liveNumber, text: "hello" });
+    const holder = await service.db.connect();
+    await holder.query("BEGIN");
+    const { rowCount } = await holder.query(`SELECT FROM ${row.from} WHERE ${row.where} = $1 FOR UPDATE`, [
+      row.value,
+    ]);
+    expect(rowCount).toBe(1);
+    const one = sourceHere.sendAll([alone(), first, second]);
+    await untilWaiting(service.db, 1);
+    const other = sourceThere.sendAll([alone(), second, first]);
+    await untilWaiting(service.db, 2);
+    await holder.query("COMMIT");
+    holder.release();
+    return (await Promise.all([one, other])).map((receipts) =>
+      receipts.slice(1).map(({ outcome }) => outcome),
+    );
+  }
+
+  test("senders", async () => {
+    const [lower, higher] = [newPhone(), newPhone()];
+    const greet = (from: string): SmsFields => ({ from, to: project.liveNumber, text: `hello from ${from}` });
+    await sourceHere.sendAll([greet(lower), greet(higher)]);
+    const again = (from: string): SmsFields => ({ ...greet(from), text: `goodbye from ${from}` });
+    const outcomes = await cross([again(lower), again(higher)], {
+      from: "inbound_sender",
+      where: "phone",
+      value: lower,
+    });
+    expect(outcomes).toEqual(times(2, () => times(2, () => "NO_MATCH")));
+  });
+
+  test("verifications", async () => {
+    const pendings = [await createPending(shopHere), await createPending(shopHere)];
+    const [lower, higher] = pendings.toSorted((one, other) => (one.id < other.id ? -1 : 1));
+    if (!(lower && higher)) throw new Error("two verifications were made");
+    const outcomes = await cross([lower, higher], {
+      from: "verification",
+      where: "id",
+      value: uuidOf(lower.id),
+    });
+    expect(outcomes).toEqual([times(2, () => "VERIFIED"), times(2, () => "NOT_PENDING")]);
+  });
+});
+
+test("messages and cancels in whatever orders on two processes wait for one another, and none fails", async () => {
+  const pendings = await Promise.all(times(90, () => createPending(shopHere)));
+  const phones = times(30, newPhone);
+  const messages = pendings.map(({ to, text }, index) => ({
+    to,
+    text,
+    from: phones[(index * 7) % 30] ?? "",
+  }));
+  const repeats = messages.map((message, index) => ({ ...message, messageId: `crossing-${index}` }));
+  const [one, other, cancelsHere, cancelsThere] = await Promise.all([
+    sourceHere.sendAll(repeats),
+    sourceThere.sendAll(repeats.toReversed()),
+    Promise.all(pendings.map((pending) => cancelOf(pending, shopHere))),
+    Promise.all(pendings.toReversed().map((pending) => cancelOf(pending, shopThere))),
+  ]);
+  for (const [index, pending] of pendings.entries()) {
+    const receipts = [one[index], other.at(-1 - index)];
+    const cancels = [cancelsHere[index], cancelsThere.at(-1 - index)];
+    const isVerified = (await statusOf(pending)) === "verified";
+    expect(receipts.map((receipt) => receipt?.outcome)).toEqual(
+      times(2, () => (isVerified ? "VERIFIED" : "NOT_PENDING")),
+    );
+    expect(receipts.filter((receipt) => receipt?.duplicate)).toHaveLength(1);
+    expect(cancels).toEqual(times(2, () => (isVerified ? "verification_not_cancellable" : "cancelled")));
+  }
+});

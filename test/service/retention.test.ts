@@ -1,0 +1,100 @@
+import { expect, test, vi } from "vitest";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending, uuidOf } from "./pending.ts";
+
+const day = 86_400_000;
+const holder = "01087650001";
+const expected = "01087650002";
+const stranger = "01087650003";
+
+const plain = await startTestService({ ROLES: "api" });
+await installClock(plain.db);
+const service = await plain.startAnother({ ROLES: "api", DATABASE_URL: byTheClock(plain.databaseUrl) });
+const project = await service.createProject();
+const shop = merchant(service.httpUrl, project.liveKey);
+
+/** The tables in which a text stands anywhere. */
+async function tablesWith(text: string): Promise<string[]> {
+  const { rows } = await plain.db.query<{ name: string }>(
+    "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1",
+  );
+  const found: string[] = [];
+  for (const { name } of rows) {
+    const { rowCount } = await plain.db.query(`SELECT FROM "${name}" t WHERE t::text LIKE '%' || $1 || '%'`, [
+      text,
+    ]);
+    if ((rowCount ?? 0) > 0) found.push(name);
+  }
+  return found;
+}
+
+async function count(table: string): Promise<number> {
+  const { rows } = await plain.db.query(`SELECT count(*)::int AS count FROM ${table}`);
+  return rows[0].count;
+}
+
+/** A worker makes a round when it starts; the condition is what that round is to bring about. */
+async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
+  const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
+  await vi.waitUntil(condition, { timeout: 10_000, interval: 20 });
+  await worker.close();
+}
+
+test("what has had its time goes, what has not stays, and the contract still answers", async () => {
+  const verified = await createPending(shop);
+  await service.sms({ to: verified.to, from: holder, text: verified.text, messageId: "matched" });
+  const mismatched = await createPending(shop, { mode: "match", expected_phone: expected });
+  await service.sms({ to: mismatched.to, from: stranger, text: mismatched.text, messageId: "mismatched" });
+  await service.sms({ to: verified.to, from: stranger, text: "secret-text", messageId: "unmatched" });
+  await shop.cancel(mismatched.id);
+  expect(await tablesWith(holder)).toEqual(["inbound_message", "inbound_sender", "verification"]);
+
+  await moveClock(plain.db, 2 * day);
+  await roundUntil(async () => (await count("inbound_sender")) === 0);
+  expect(await count("idempotency_record")).toBe(0);
+  expect(await count("live_code")).toBe(0);
+  expect(await count("window_token")).toBe(0);
+  expect(await count("message_fingerprint")).toBe(0);
+  expect(await tablesWith("secret-text")).toEqual(["inbound_message"]);
+
+  await moveClock(plain.db, 6 * day);
+  await roundUntil(async () => (await tablesWith("secret-text")).length === 0);
+  expect(await tablesWith(holder)).toEqual(["inbound_message", "verification"]);
+  expect(
+    await service.sms({ to: verified.to, from: stranger, text: "new", messageId: "unmatched" }),
+  ).toMatchObject([{ outcome: "NO_MATCH", duplicate: true }]);
+
+  await moveClock(plain.db, 83 * day);
+  await roundUntil(async () => (await tablesWith(holder)).length === 0);
+  for (const phone of [holder, expected, stranger]) expect(await tablesWith(phone)).toEqual([]);
+  const { status, body } = await shop.read(verified.id);
+  expect(status).toBe(200);
+  expect(body).toMatchObject({ id: verified.id, status: "verified", phone: null, carrier: "SKT" });
+  expect(body.verified_at).not.toBeNull();
+  expect(
+    await service.sms({ to: verified.to, from: holder, text: "new", messageId: "matched" }),
+  ).toMatchObject([{ outcome: "VERIFIED", verificationId: verified.id, duplicate: true }]);
+
+  await moveClock(plain.db, 31 * day);
+  await roundUntil(async () => (await count("inbound_message")) === 0);
+  const { rows } = await plain.db.query("SELECT status FROM verification WHERE id = $1", [
+    uuidOf(mismatched.id),
+  ]);
+  expect(rows).toEqual([{ status: "cancelled" }]);
+});
+
+test("thousands of rows of one instant and of many go in one round, on two workers at once", async () => {
+  await plain.db.query(
+    `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
+     SELECT 'cli', 'bulk-' || n, '01087650009', '0200000000', 'bulk',
+       clock.now() - interval '20 days' + CASE WHEN n < 2500 THEN interval '0' ELSE make_interval(secs => n) END,
+       'no_match', false
+     FROM generate_series(1, 5000) n`,
+  );
+  const other = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
+  await roundUntil(async () => (await tablesWith("01087650009")).length === 0);
+  await other.close();
+  expect(await count("inbound_message")).toBe(5000);
+});

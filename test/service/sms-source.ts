@@ -1,0 +1,92 @@
+/** A gateway that hands SMS on to the service: whatever protobuf allows it to say. */
+import { create } from "@bufbuild/protobuf";
+import { TimestampSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
+import {
+  type InboundMessage,
+  InboundMessageOutcomeSchema,
+  type InboundMessageReceipt,
+  InboundMessageSchema,
+  InboundMessageService,
+} from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import type { Receipt, TestService } from "../harness/service.ts";
+
+/** What is left out is sound: an id and a sender of the message's own, no carrier. */
+export interface SmsFields {
+  readonly messageId?: string;
+  readonly from?: string;
+  readonly to: string;
+  readonly text: string;
+  readonly carrier?: string;
+  readonly receivedAt?: Date | { readonly seconds: bigint; readonly nanos: number };
+}
+
+export interface SmsSource {
+  /** Sends the messages in one request; the receipts come in their order. */
+  sendAll(messages: readonly SmsFields[]): Promise<Receipt[]>;
+  send(message: SmsFields): Promise<Receipt>;
+}
+
+let phonesMade = 0;
+let messagesMade = 0;
+
+/** A phone that no other test has, as national digits. */
+export function newPhone(): string {
+  phonesMade += 1;
+  return `0101234${String(phonesMade).padStart(4, "0")}`;
+}
+
+/** With the admin token, unless another is given, whose source is then named by it. */
+export function smsSource(service: TestService, token?: string): SmsSource {
+  const client = service.client(InboundMessageService, token);
+
+  async function sendAll(messages: readonly SmsFields[]): Promise<Receipt[]> {
+    const receipts: Receipt[] = [];
+    for await (const response of client.streamInboundMessages(
+      once({ messages: messages.map(inboundMessage) }),
+    )) {
+      receipts.push(...response.receipts.map(receiptOf));
+    }
+    return receipts;
+  }
+
+  return {
+    sendAll,
+    async send(message) {
+      const [receipt, ...more] = await sendAll([message]);
+      if (receipt === undefined || more.length > 0) throw new Error("one message has one receipt");
+      return receipt;
+    },
+  };
+}
+
+export function inboundMessage({
+  messageId,
+  from,
+  to,
+  text,
+  carrier,
+  receivedAt,
+}: SmsFields): InboundMessage {
+  messagesMade += 1;
+  const message = create(InboundMessageSchema, {
+    messageId: messageId ?? `message-${messagesMade}`,
+    from: from ?? newPhone(),
+    to,
+    text,
+    carrier: carrier ?? "",
+  });
+  if (receivedAt instanceof Date) message.receivedAt = timestampFromDate(receivedAt);
+  else if (receivedAt) message.receivedAt = create(TimestampSchema, receivedAt);
+  return message;
+}
+
+/** With the outcome's name as the commands print it. */
+export function receiptOf(receipt: InboundMessageReceipt): Receipt {
+  const { messageId, outcome, verificationId, duplicate } = receipt;
+  const name = InboundMessageOutcomeSchema.value[outcome]?.localName ?? String(outcome);
+  return { messageId, outcome: name, verificationId, duplicate };
+}
+
+async function* once<T>(value: T): AsyncIterable<T> {
+  yield value;
+}

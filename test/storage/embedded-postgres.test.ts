@@ -1,0 +1,367 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { createInterface } from "node:readline";
+import pg from "pg";
+import { afterEach, beforeEach, describe, expect, onTestFailed, test, vi } from "vitest";
+import {
+  type EmbeddedPostgres,
+  type EmbeddedPostgresOptions,
+  startEmbeddedPostgres,
+} from "../../src/storage/embedded-postgres.ts";
+
+/** For what other processes do; a condition that never comes fails the test. */
+const until = { timeout: 20_000, interval: 10 };
+const cleanUp: (() => unknown)[] = [];
+let dataDir: string;
+
+beforeEach(async () => {
+  dataDir = await temporaryDirectory();
+});
+
+afterEach(async () => {
+  for (const task of cleanUp.splice(0).reverse()) await task();
+});
+
+async function temporaryDirectory(): Promise<string> {
+  const directory = await realpath(await mkdtemp(path.join(os.tmpdir(), "phoneproof-embedded-")));
+  cleanUp.push(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+  return directory;
+}
+
+async function start(options: Partial<EmbeddedPostgresOptions> = {}): Promise<EmbeddedPostgres> {
+  const server = await startEmbeddedPostgres({ dataDir, ...options });
+  cleanUp.push(server.stop);
+  return server;
+}
+
+async function query(server: Pick<EmbeddedPostgres, "connection">, text: string): Promise<unknown[]> {
+  const client = new pg.Client(server.connection);
+  await client.connect();
+  try {
+    return (await client.query({ text, rowMode: "array" })).rows.flat();
+  } finally {
+    await client.end();
+  }
+}
+
+const pidFile = (directory = dataDir) => path.join(directory, "postgres", "postmaster.pid");
+
+async function serverPid(directory = dataDir): Promise<number> {
+  return Number.parseInt(await readFile(pidFile(directory), "utf8"), 10);
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * A service of its own process, that starts Postgres on `dataDir` and says so. On SIGINT it answers with a query's
+ * result and goes on.
+ */
+async function startService(): Promise<{ child: ChildProcess; lines: AsyncIterator<string> }> {
+  const require = (file: string) => JSON.stringify(path.join(import.meta.dirname, "../..", file));
+  const script = `
+    import pg from ${require("node_modules/pg/esm/index.mjs")};
+    import { startEmbeddedPostgres } from ${require("src/storage/embedded-postgres.ts")};
+    const server = await startEmbeddedPostgres({ dataDir: ${JSON.stringify(dataDir)} });
+    process.on("SIGINT", async () => {
+      const client = new pg.Client(server.connection);
+      await client.connect();
+      console.log((await client.query("SELECT 'still here' AS answer")).rows[0].answer);
+      await client.end();
+    });
+    console.log("ready");
+    setInterval(() => {}, 1000);`;
+  const child = spawn(process.execPath, ["--input-type=module", "-e", script], {
+    stdio: ["ignore", "pipe", "inherit"],
+    detached: true,
+  });
+  const gone = once(child, "exit");
+  cleanUp.push(async () => {
+    child.kill("SIGKILL");
+    await gone;
+    await (await startEmbeddedPostgres({ dataDir })).stop();
+  });
+  return { child, lines: createInterface({ input: child.stdout })[Symbol.asyncIterator]() };
+}
+
+describe("a first start", () => {
+  test("gives a durable PostgreSQL 18 with the service's database, in UTF-8 and UTC", async () => {
+    const server = await start();
+    expect(server.connection.database).toBe("phoneproof");
+    expect(
+      await query(
+        server,
+        `SELECT current_setting('server_version_num')::int / 10000, current_database(), current_setting('fsync'),
+                current_setting('synchronous_commit'), current_setting('TimeZone'), upper('ä')`,
+      ),
+    ).toEqual([18, "phoneproof", "on", "on", "UTC", "Ä"]);
+  });
+
+  test("is reached over a socket in a private directory only", async () => {
+    const server = await start();
+    expect((await stat(server.connection.host)).mode & 0o777).toBe(0o700);
+    expect(await query(server, "SELECT current_setting('listen_addresses')")).toEqual([""]);
+    expect((await stat(path.join(dataDir, "postgres"))).mode & 0o777).toBe(0o700);
+  });
+
+  test("asks for the password", async () => {
+    const { connection } = await start();
+    await expect(query({ connection: { ...connection, password: "wrong" } }, "SELECT 1")).rejects.toThrow(
+      "password authentication failed",
+    );
+  });
+
+  test("takes settings over its own", async () => {
+    const server = await start({ settings: { max_connections: "17", fsync: "off" } });
+    expect(
+      await query(server, "SELECT current_setting('max_connections'), current_setting('fsync')"),
+    ).toEqual(["17", "off"]);
+  });
+
+  test("uses 127.0.0.1 when told to", async () => {
+    const server = await start({ transport: "tcp" });
+    expect(server.connection.host).toBe("127.0.0.1");
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+  });
+
+  test("finds a shorter socket path when the data directory's is too long, and leaves nothing there", async () => {
+    const deep = path.join(dataDir, "d".repeat(100));
+    const server = await start({ dataDir: deep });
+    const { host } = server.connection;
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+    expect(Buffer.byteLength(host)).toBeLessThan(100);
+    await server.stop();
+    expect(existsSync(host)).toBe(false);
+  });
+});
+
+test("a restart keeps the data, and leaves no socket directory when it stops", async () => {
+  const before = await start();
+  await query(before, "CREATE TABLE kept AS SELECT 42 AS answer");
+  await before.stop();
+  expect((await readdir(dataDir)).sort()).toEqual(["postgres", "postgres.lock", "postgres.log"]);
+  const after = await start();
+  expect(await query(after, "SELECT answer FROM kept")).toEqual([42]);
+});
+
+test("stop ends the server and everything it started, also when called twice", async () => {
+  const server = await start();
+  const pid = await serverPid();
+  await Promise.all([server.stop(), server.stop()]);
+  expect(isAlive(pid)).toBe(false);
+  expect(existsSync(pidFile())).toBe(false);
+});
+
+test("a server that does not react any more is stopped all the same", async () => {
+  const server = await start();
+  const pid = await serverPid();
+  process.kill(pid, "SIGSTOP");
+  await server.stop();
+  expect(isAlive(pid)).toBe(false);
+});
+
+test("Ctrl-C in the service's terminal does not reach the server", async () => {
+  const { child, lines } = await startService();
+  expect(await lines.next()).toMatchObject({ value: "ready" });
+  process.kill(-(child.pid ?? Number.NaN), "SIGINT");
+  expect(await lines.next()).toMatchObject({ value: "still here" });
+});
+
+describe("after a kill -9", () => {
+  test("of the server, it comes back by itself, at the same address, with what was committed", async () => {
+    const server = await start();
+    await query(server, "CREATE TABLE kept AS SELECT 42 AS answer");
+    const killed = await serverPid();
+    process.kill(killed, "SIGKILL");
+    const answer = () => query(server, "SELECT answer FROM kept").catch(() => undefined);
+    await vi.waitUntil(
+      async () => (await serverPid().catch(() => killed)) !== killed && (await answer()),
+      until,
+    );
+    expect(await answer()).toEqual([42]);
+    const again = await serverPid();
+    await server.stop();
+    expect(isAlive(again)).toBe(false);
+  });
+
+  test("of the service, the next takes over from the server it left behind", async () => {
+    const { child, lines } = await startService();
+    expect(await lines.next()).toMatchObject({ value: "ready" });
+    const orphan = await serverPid();
+    child.kill("SIGKILL");
+    await once(child, "exit");
+    expect(isAlive(orphan)).toBe(true);
+    const server = await start();
+    await vi.waitUntil(() => !isAlive(orphan), until);
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+  });
+
+  test("of both, a backend in a long statement does not stand in the way", async () => {
+    const { child, lines } = await startService();
+    expect(await lines.next()).toMatchObject({ value: "ready" });
+    const password = await readFile(path.join(dataDir, "postgres", "phoneproof.password"), "utf8");
+    const client = new pg.Client({
+      ...{ host: path.join(dataDir, "postgres.run"), port: 5432 },
+      ...{ user: "phoneproof", password, database: "phoneproof" },
+    });
+    client.on("error", () => undefined);
+    await client.connect();
+    // Stopped, it cannot leave by itself when its postmaster dies.
+    const { rows } = await client.query("SELECT pg_backend_pid() AS pid");
+    onTestFailed(() => {
+      process.kill(rows[0].pid, "SIGKILL");
+    });
+    process.kill(rows[0].pid, "SIGSTOP");
+    process.kill(await serverPid(), "SIGKILL");
+    child.kill("SIGKILL");
+    await once(child, "exit");
+    const server = await start();
+    // Whoever inherited it takes a moment to collect it.
+    await vi.waitUntil(() => !isAlive(rows[0].pid), until);
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+  });
+
+  test("during initialisation, the next start makes a whole database", async () => {
+    const { child } = await startService();
+    await vi.waitUntil(
+      async () => (await readdir(dataDir)).some((name) => name.startsWith("postgres.new-")),
+      until,
+    );
+    child.kill("SIGKILL");
+    await once(child, "exit");
+    const server = await start();
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+  });
+});
+
+test("what initialisations cut short have left is removed", async () => {
+  const left = path.join(dataDir, "postgres.new-abc123", "cluster", "base");
+  await mkdir(left, { recursive: true });
+  await writeFile(path.join(left, "..", "PG_VERSION"), "18\n");
+  await start();
+  expect((await readdir(dataDir)).filter((name) => name.startsWith("postgres.new-"))).toEqual([]);
+});
+
+describe("a stale pid file", () => {
+  /** A cluster whose server was killed, so that its pid file is there, and names `pid`. */
+  async function killedServerNaming(pid: number): Promise<void> {
+    const { child, lines } = await startService();
+    expect(await lines.next()).toMatchObject({ value: "ready" });
+    const serversPid = await serverPid();
+    child.kill("SIGKILL");
+    await once(child, "exit");
+    process.kill(serversPid, "SIGKILL");
+    await vi.waitUntil(() => !isAlive(serversPid), until);
+    const text = await readFile(pidFile(), "utf8");
+    await writeFile(pidFile(), text.replace(/^\d+/, String(pid)));
+  }
+
+  test("whose pid is another program's by now neither stops the start nor harms the program", async () => {
+    const stranger = spawn("sleep", ["1000"], { stdio: "ignore" });
+    const ends = vi.fn();
+    stranger.on("exit", ends);
+    cleanUp.push(() => stranger.kill());
+    await killedServerNaming(stranger.pid ?? Number.NaN);
+    const server = await start();
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+    expect(ends).not.toHaveBeenCalled();
+  });
+
+  test("whose pid is by now the PostgreSQL of another data directory leaves that alone", async () => {
+    const otherDir = await temporaryDirectory();
+    const other = await start({ dataDir: otherDir });
+    const otherPid = await serverPid(otherDir);
+    await killedServerNaming(otherPid);
+    const server = await start();
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+    expect(await query(other, "SELECT 1")).toEqual([1]);
+    expect(await serverPid(otherDir)).toBe(otherPid);
+  });
+
+  test("that holds nonsense stops the start with a line that says so, and signals nobody", async () => {
+    await (await start()).stop();
+    await writeFile(pidFile(), "-1\n");
+    await expect(start()).rejects.toThrow(/^PostgreSQL does not start: .*postmaster\.pid/);
+  });
+});
+
+describe("a second service on one data directory", () => {
+  test("is refused at once in a line that names DATA_DIR, and does the first no harm", async () => {
+    const { child, lines } = await startService();
+    expect(await lines.next()).toMatchObject({ value: "ready" });
+    const pid = await serverPid();
+    await expect(start()).rejects.toThrow(`DATA_DIR ${dataDir} is in use by another running service`);
+    expect(await serverPid()).toBe(pid);
+    process.kill(child.pid ?? Number.NaN, "SIGINT");
+    expect(await lines.next()).toMatchObject({ value: "still here" });
+  });
+
+  test("is refused within one process, too", async () => {
+    const server = await start();
+    await expect(start()).rejects.toThrow("is in use by another running service");
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+  });
+});
+
+describe("a server that does not start", () => {
+  test("rejects with the reason in one line, and lets the next start try", async () => {
+    const failing = start({ settings: { max_connections: "many" } });
+    await expect(failing).rejects.toThrow(
+      /^PostgreSQL does not start: invalid value for parameter "max_connections": "many"$/,
+    );
+    const server = await start();
+    expect(await query(server, "SELECT 1")).toEqual([1]);
+  });
+
+  test("because its directory holds something else says that", async () => {
+    await mkdir(path.join(dataDir, "postgres"));
+    await writeFile(path.join(dataDir, "postgres", "notes.txt"), "mine");
+    await expect(start()).rejects.toThrow('holds a "postgres" that is no database cluster');
+    expect(await readFile(path.join(dataDir, "postgres", "notes.txt"), "utf8")).toBe("mine");
+  });
+
+  test("because DATA_DIR is a file says that", async () => {
+    const file = path.join(dataDir, "file");
+    await writeFile(file, "");
+    await expect(start({ dataDir: file })).rejects.toThrow(`DATA_DIR ${file} cannot be used`);
+  });
+});
+
+describe("the server's log", () => {
+  test("is told line by line, and kept in the data directory", async () => {
+    const lines: string[] = [];
+    const server = await start({ onLog: (line) => lines.push(line) });
+    await server.stop();
+    expect(lines).toContainEqual(expect.stringContaining("ready to accept connections"));
+    expect(lines.at(-1)).toContain("database system is shut down");
+    expect((await readFile(path.join(dataDir, "postgres.log"), "utf8")).trimEnd().split("\n")).toEqual(lines);
+  });
+
+  test("holds no values of rows", async () => {
+    const server = await start();
+    await query(server, "CREATE TABLE person (phone text PRIMARY KEY)");
+    const twice = "INSERT INTO person VALUES ('01012345678'), ('01012345678')";
+    await expect(query(server, twice)).rejects.toThrow("duplicate key");
+    const log = await readFile(path.join(dataDir, "postgres.log"), "utf8");
+    expect(log).toContain("duplicate key");
+    expect(log).not.toContain("01012345678");
+  });
+
+  test("starts anew when it has grown beyond 10 MB, keeping one old file", async () => {
+    const log = path.join(dataDir, "postgres.log");
+    await writeFile(log, "x".repeat(10 * 1024 * 1024 + 1));
+    await start();
+    expect((await stat(log)).size).toBeLessThan(10_000);
+    expect((await stat(`${log}.1`)).size).toBe(10 * 1024 * 1024 + 1);
+  });
+});

@@ -1,0 +1,232 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import pg from "pg";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { applyMigrations, pendingMigrations } from "../../src/storage/migrations.ts";
+import { createDatabase, type TestDatabase } from "../harness/database.ts";
+
+const first = "20260101000000_first";
+const second = "20260102000000_second";
+const prismaLock = 72707369;
+/** A migration that takes this lock waits for as long as the test holds it. */
+const gate = 4711;
+const throughGate = `SELECT pg_advisory_xact_lock(${gate});`;
+
+let database: TestDatabase;
+let folder: string;
+/** The test's own session: looks, and holds locks. */
+let client: pg.Client;
+
+beforeEach(async () => {
+  database = await createDatabase({ empty: true });
+  folder = await mkdtemp(path.join(os.tmpdir(), "phoneproof-migrations-"));
+  client = new pg.Client(database.connection);
+  await client.connect();
+});
+
+afterEach(async () => {
+  await client.end();
+  await database.drop();
+  await rm(folder, { recursive: true });
+});
+
+async function migration(name: string, sql: string): Promise<void> {
+  await mkdir(path.join(folder, name), { recursive: true });
+  await writeFile(path.join(folder, name, "migration.sql"), sql);
+}
+
+const apply = (options: { lockTimeoutMs?: number } = {}) =>
+  applyMigrations(database.connection, { folder, ...options });
+
+async function tables(): Promise<string[]> {
+  const { rows } = await client.query(
+    "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY 1",
+  );
+  return rows.map(({ relname }) => relname);
+}
+
+async function recorded(): Promise<string[]> {
+  const { rows } = await client.query("SELECT migration_name FROM _prisma_migrations ORDER BY started_at");
+  return rows.map(({ migration_name }) => migration_name);
+}
+
+async function waitingFor(key: number): Promise<number> {
+  const { rows } = await client.query(
+    `SELECT count(*)::int AS waiting FROM pg_locks
+     WHERE locktype = 'advisory' AND objid = $1 AND NOT granted
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
+    [key],
+  );
+  return rows[0].waiting;
+}
+
+const until = { timeout: 20_000, interval: 10 };
+
+test("migrations are applied in the order of their names, once, and recorded as Prisma does", async () => {
+  await migration(second, "ALTER TABLE fruit ADD name text;");
+  await migration(first, "CREATE TABLE fruit (id int); CREATE TABLE tree (id int);");
+  expect(await apply()).toEqual({ applied: [first, second] });
+  expect(await apply()).toEqual({ applied: [] });
+  expect(await tables()).toEqual(["_prisma_migrations", "fruit", "tree"]);
+  const { rows } = await client.query("SELECT * FROM _prisma_migrations ORDER BY migration_name");
+  expect(rows).toEqual([
+    {
+      id: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      migration_name: first,
+      // Of the file, by sha256sum.
+      checksum: "648a1eb5ef1d923d1a59285624af133607b40e27bf4f9539f4f0137664ba1601",
+      started_at: expect.any(Date),
+      finished_at: expect.any(Date),
+      rolled_back_at: null,
+      logs: null,
+      applied_steps_count: 1,
+    },
+    expect.objectContaining({ migration_name: second }),
+  ]);
+});
+
+test("of three concurrent starts one applies; the others wait and find it done", async () => {
+  await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
+  await client.query("SELECT pg_advisory_lock($1)", [gate]);
+  const starts = Promise.all([apply(), apply(), apply()]);
+  await vi.waitUntil(
+    async () => (await waitingFor(gate)) === 1 && (await waitingFor(prismaLock)) === 2,
+    until,
+  );
+  await client.query("SELECT pg_advisory_unlock($1)", [gate]);
+  const applied = (await starts).map((start) => start.applied);
+  expect(applied.toSorted((a, b) => b.length - a.length)).toEqual([[first], [], []]);
+  expect(await recorded()).toEqual([first]);
+});
+
+test("a start waits for a running `prisma migrate deploy`, but not without end", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  await client.query("SELECT pg_advisory_lock($1)", [prismaLock]);
+  await expect(apply({ lockTimeoutMs: 50 })).rejects.toThrow("being migrated by another process");
+  const start = apply();
+  await vi.waitUntil(async () => (await waitingFor(prismaLock)) === 1, until);
+  expect(await tables()).toEqual([]);
+  await client.query("SELECT pg_advisory_unlock($1)", [prismaLock]);
+  expect(await start).toEqual({ applied: [first] });
+});
+
+test("a database with nothing to apply needs no lock", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  await apply();
+  await client.query("SELECT pg_advisory_lock($1)", [prismaLock]);
+  expect(await apply({ lockTimeoutMs: 50 })).toEqual({ applied: [] });
+});
+
+test("a process killed in the middle of a migration leaves nothing, and the next start applies it", async () => {
+  await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
+  await client.query("SELECT pg_advisory_lock($1)", [gate]);
+  const module = path.join(import.meta.dirname, "../../src/storage/migrations.ts");
+  const script = `
+    import { applyMigrations } from ${JSON.stringify(module)};
+    await applyMigrations(${JSON.stringify(database.url)}, { folder: ${JSON.stringify(folder)} });`;
+  const child = spawn(process.execPath, ["--input-type=module", "-e", script], { stdio: "inherit" });
+  const exit = once(child, "exit");
+  await vi.waitUntil(async () => (await waitingFor(gate)) === 1, until);
+  child.kill("SIGKILL");
+  expect(await exit).toEqual([null, "SIGKILL"]);
+  // The gate stays shut: the server itself notices that its client is gone.
+  await vi.waitUntil(async () => (await waitingFor(gate)) === 0, until);
+  expect(await tables()).toEqual([]);
+  await client.query("SELECT pg_advisory_unlock($1)", [gate]);
+  expect(await apply()).toEqual({ applied: [first] });
+});
+
+describe("a migration that fails", () => {
+  test("is rolled back whole and named, with the line; those before it stay", async () => {
+    await migration(first, "CREATE TABLE fruit (id int);");
+    await migration(second, "CREATE TABLE tree (id int);\nALTER TABLE tree\n  ADD broken nosuchtype;\n");
+    await expect(apply()).rejects.toThrow(
+      `migration ${second} failed and was rolled back: type "nosuchtype" does not exist (line 3)`,
+    );
+    expect(await tables()).toEqual(["_prisma_migrations", "fruit"]);
+    expect(await recorded()).toEqual([first]);
+    await migration(second, "CREATE TABLE tree (id int);");
+    expect(await apply()).toEqual({ applied: [second] });
+  });
+
+  test("on an empty database leaves not even the table of migrations", async () => {
+    await migration(first, "CREATE TABLE fruit (id int); SELECT 1 / 0;");
+    await expect(apply()).rejects.toThrow("division by zero");
+    expect(await tables()).toEqual([]);
+  });
+});
+
+test("a migration that ends its transaction is refused by name", async () => {
+  await migration(first, "CREATE TABLE fruit (id int); COMMIT; BEGIN;");
+  await expect(apply()).rejects.toThrow(`migration ${first} ends the transaction`);
+  expect(await recorded().catch(() => [])).toEqual([]);
+});
+
+describe("an applied file", () => {
+  beforeEach(async () => {
+    await migration(first, "CREATE TABLE fruit (id int);\nCREATE TABLE tree (id int);\n");
+    await apply();
+  });
+
+  test("that was edited is refused by name, and nothing is applied", async () => {
+    await migration(first, "CREATE TABLE fruit (id bigint);\nCREATE TABLE tree (id int);\n");
+    await migration(second, "CREATE TABLE bush (id int);");
+    await expect(apply()).rejects.toThrow(`migration ${first} was edited after it was applied`);
+    expect(await tables()).not.toContain("bush");
+  });
+
+  test("that was edited is refused also when nothing is pending", async () => {
+    await migration(first, "CREATE TABLE fruit (id bigint);\n");
+    await expect(apply()).rejects.toThrow(`migration ${first} was edited after it was applied`);
+  });
+
+  test("may be checked out with other line ends", async () => {
+    await migration(first, "CREATE TABLE fruit (id int);\r\nCREATE TABLE tree (id int);\r\n");
+    expect(await apply()).toEqual({ applied: [] });
+  });
+});
+
+describe("rows of Prisma's", () => {
+  const insert = (name: string, finished: string, rolledBack: string) =>
+    client.query(
+      `INSERT INTO _prisma_migrations (id, checksum, migration_name, started_at, finished_at, rolled_back_at)
+       VALUES (gen_random_uuid()::text, 'x', $1, now(), ${finished}, ${rolledBack})`,
+      [name],
+    );
+
+  beforeEach(async () => {
+    await migration(first, "CREATE TABLE fruit (id int);");
+    await apply();
+    await migration(second, "CREATE TABLE tree (id int);");
+  });
+
+  test("a failed migration stops the start by name", async () => {
+    await insert(second, "NULL", "NULL");
+    await expect(apply()).rejects.toThrow(`migration ${second} is recorded as failed`);
+    expect(await tables()).not.toContain("tree");
+  });
+
+  test("a migration that was rolled back is applied again", async () => {
+    await insert(second, "NULL", "now()");
+    expect(await apply()).toEqual({ applied: [second] });
+  });
+
+  test("a migration of a newer version does not stop an older one", async () => {
+    await insert("29990101000000_newer", "now()", "NULL");
+    expect(await apply()).toEqual({ applied: [second] });
+    expect(await apply()).toEqual({ applied: [] });
+    expect(await pendingMigrations(client, folder)).toEqual([]);
+  });
+});
+
+test("pending is what the database lacks", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  expect(await pendingMigrations(client, folder)).toEqual([first]);
+  await apply();
+  expect(await pendingMigrations(client, folder)).toEqual([]);
+  await migration(second, "CREATE TABLE tree (id int);");
+  expect(await pendingMigrations(client, folder)).toEqual([second]);
+});

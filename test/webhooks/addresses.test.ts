@@ -1,0 +1,245 @@
+import { afterEach, beforeAll, describe, expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { createAddressPolicy, type ResolvedAddress } from "../../src/webhooks/address-policy.ts";
+import { createEndpoints } from "../../src/webhooks/delivery.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { startReceiver } from "./receiver.ts";
+import { attempted, deliveryWhen, openShop, type Shop } from "./shop.ts";
+
+/** Addresses that are not public, in every spelling a URL may have them. */
+const privateHosts = [
+  "127.0.0.1",
+  "127.1",
+  "127.0.0.1.",
+  "127.255.255.254",
+  "2130706433",
+  "017700000001",
+  "0x7f000001",
+  "0x7f.1",
+  "0177.0.0.1",
+  "0",
+  "0.0.0.0",
+  "１２７.０.０.１",
+  "127。0。0。1",
+  "%31%32%37.0.0.1",
+  "10.0.0.1",
+  "172.16.0.1",
+  "172.31.255.255",
+  "192.168.1.1",
+  "169.254.169.254",
+  "100.64.0.1",
+  "192.0.0.1",
+  "192.0.2.1",
+  "198.18.0.1",
+  "198.51.100.1",
+  "203.0.113.1",
+  "224.0.0.1",
+  "240.0.0.1",
+  "255.255.255.255",
+  "[::]",
+  "[::1]",
+  "[0:0:0:0:0:0:0:1]",
+  "[::127.0.0.1]",
+  "[::ffff:127.0.0.1]",
+  "[::ffff:7f00:1]",
+  "[0:0:0:0:0:ffff:10.0.0.1]",
+  "[::ffff:0:127.0.0.1]",
+  "[fe80::1]",
+  "[febf::1]",
+  "[fec0::1]",
+  "[fc00::1]",
+  "[fd00:ec2::254]",
+  "[ff02::1]",
+  "[100::1]",
+  "[2001:db8::1]",
+  "[3fff::1]",
+  "[2001::1]",
+  "[2002:7f00:1::]",
+  "[64:ff9b::7f00:1]",
+  "[64:ff9b:1::7f00:1]",
+  "[5f00::1]",
+  "[4000::1]",
+];
+
+const publicHosts = ["1.1.1.1", "8.8.8.8", "[2606:4700:4700::1111]", "[::ffff:8.8.8.8]", "shop.example"];
+
+describe("the policy", () => {
+  const policy = createAddressPolicy({ allowPrivate: false });
+  const lenient = createAddressPolicy({ allowPrivate: true });
+
+  test.for(privateHosts)("https://%s is refused", (host) => {
+    expect(policy.refusalOf(new URL(`https://${host}:8443/`))).toMatch(/not a public address/);
+    expect(lenient.refusalOf(new URL(`https://${host}:8443/`))).toBeNull();
+  });
+
+  test.for(publicHosts)("https://%s is not", (host) => {
+    expect(policy.refusalOf(new URL(`https://${host}/`))).toBeNull();
+  });
+
+  test("http and other schemes are refused, http in development allowed", () => {
+    expect(policy.refusalOf(new URL("http://shop.example/"))).toMatch(/https/);
+    expect(policy.refusalOf(new URL("ftp://shop.example/"))).toMatch(/https/);
+    expect(lenient.refusalOf(new URL("http://shop.example/"))).toBeNull();
+    expect(lenient.refusalOf(new URL("ftp://shop.example/"))).toMatch(/http/);
+  });
+});
+
+/** Asks a policy's look-up as `net.connect` does. */
+function lookUp(
+  resolve: () => ResolvedAddress[],
+  options: { all: boolean } = { all: true },
+): Promise<unknown> {
+  const { lookup } = createAddressPolicy({ allowPrivate: false, resolve: async () => resolve() });
+  return new Promise((accept, reject) => {
+    lookup("shop.example", options, (error, address) => (error ? reject(error) : accept(address)));
+  });
+}
+
+const cloud = { address: "8.8.8.8", family: 4 };
+const loopback = { address: "127.0.0.1", family: 4 };
+
+describe("names", () => {
+  test.for([
+    "127.0.0.1",
+    "10.1.2.3",
+    "169.254.169.254",
+    "::1",
+    "::ffff:192.168.0.1",
+    "fe80::1%eth0",
+    "2002:a00:1::",
+    "64:ff9b::a00:1",
+  ])("one that leads to %s is refused", async (address) => {
+    await expect(lookUp(() => [{ address, family: address.includes(":") ? 6 : 4 }])).rejects.toThrow(
+      `shop.example leads to ${address}, which is not a public address`,
+    );
+  });
+
+  test("one that leads to a public address as well as to a private one is refused", async () => {
+    await expect(lookUp(() => [cloud, loopback])).rejects.toThrow("leads to 127.0.0.1");
+    await expect(lookUp(() => [cloud, loopback], { all: false })).rejects.toThrow("leads to 127.0.0.1");
+  });
+
+  test("a public one is connected to as it was looked up", async () => {
+    expect(await lookUp(() => [cloud])).toEqual([cloud]);
+    expect(await lookUp(() => [cloud], { all: false })).toBe(cloud.address);
+  });
+
+  test("one that leads nowhere is an error", async () => {
+    await expect(lookUp(() => [])).rejects.toThrow("shop.example has no address");
+  });
+
+  test("one that changes between two connections is looked at again for each", async () => {
+    const answers = [[cloud], [loopback]];
+    const policy = createAddressPolicy({
+      allowPrivate: false,
+      resolve: async () => answers.shift() ?? [],
+    });
+    const ask = () =>
+      new Promise((accept, reject) => {
+        policy.lookup("rebind.example", { all: true }, (error, address) =>
+          error ? reject(error) : accept(address),
+        );
+      });
+    expect(await ask()).toEqual([cloud]);
+    await expect(ask()).rejects.toThrow("rebind.example leads to 127.0.0.1");
+  });
+
+  test("a connection goes to the address that was checked, whatever the name says a moment later", async () => {
+    const checked = await startReceiver();
+    const { port } = new URL(checked.url);
+    const answers = [loopback, { address: "127.0.0.2", family: 4 }];
+    let lookUps = 0;
+    const endpoints = createEndpoints({
+      allowPrivate: true,
+      resolve: async () => [answers[Math.min(lookUps++, 1)] ?? loopback],
+    });
+    const message = { id: "evt_1", timestamp: 1, body: "{}", secrets: [Buffer.alloc(32)] };
+    const exchange = await endpoints.send({ ...message, url: `http://rebind.example:${port}/` });
+    expect(exchange.status).toBe(204);
+    expect(lookUps).toBe(1);
+    expect(checked.received[0]?.headers.host).toBe(`rebind.example:${port}`);
+    await endpoints.close();
+  });
+
+  test("nothing is connected to before it is checked", async () => {
+    const receiver = await startReceiver();
+    const { port } = new URL(receiver.url);
+    const endpoints = createEndpoints({ allowPrivate: false, resolve: async () => [loopback] });
+    const exchange = await endpoints.send({
+      url: `https://shop.example:${port}/`,
+      id: "evt_1",
+      timestamp: 1,
+      body: "{}",
+      secrets: [Buffer.alloc(32)],
+    });
+    expect(exchange).toMatchObject({
+      status: null,
+      error: "refused: shop.example leads to 127.0.0.1, which is not a public address (loopback)",
+    });
+    await endpoints.close();
+  });
+});
+
+describe("a service that is not for development", () => {
+  let service: TestService;
+  let shop: Shop;
+
+  beforeAll(async () => {
+    service = await startTestService();
+    shop = await openShop(service);
+  });
+
+  afterEach(() => service.db.query("DELETE FROM webhook_delivery"));
+
+  const refusal = (url: string) =>
+    service
+      .client(WebhookService)
+      .setWebhook({ projectId: shop.projectId, environment: Environment.LIVE, url })
+      .then(
+        () => null,
+        (error: Error) => error.message,
+      );
+
+  test("setting a webhook refuses http, private addresses in any spelling, and what is no URL, at once", async () => {
+    for (const host of privateHosts) expect(await refusal(`https://${host}/hook`), host).not.toBeNull();
+    for (const url of [
+      "http://shop.example/hook",
+      "ftp://shop.example/",
+      "shop.example",
+      "",
+      "https://",
+      "https://user:secret@shop.example/",
+      "https://user@shop.example/",
+      " https://shop.example/",
+      "https://shop.example/\n",
+      "https:\\\\shop.example\\hook",
+      `https://shop.example/${"x".repeat(2028)}`,
+    ]) {
+      expect(await refusal(url), url).not.toBeNull();
+    }
+    for (const host of publicHosts) expect(await refusal(`https://${host}:1/hook`), host).toBeNull();
+    expect(await refusal(`https://shop.example/${"x".repeat(2027)}`)).toBeNull();
+    // Names are looked up when they are connected to.
+    expect(await refusal("https://localhost/")).toBeNull();
+    expect(await refusal("https://no-such-name.invalid/")).toBeNull();
+  });
+
+  test.for([
+    { url: "https://127.0.0.1:1/", error: /^refused: the URL must not lead to 127\.0\.0\.1/ },
+    { url: "https://[::ffff:10.0.0.1]/", error: /^refused: the URL must not lead to ::ffff:a00:1/ },
+    { url: "http://shop.example/", error: /^refused: the URL must be an https URL/ },
+    { url: "https://localhost:1/", error: /^refused: localhost leads to .*\(loopback\)/ },
+  ])("an attempt to reach $url is refused, and on record with the reason", async ({ url, error }) => {
+    const { id } = await shop.setWebhook("https://shop.example/hook");
+    // As if it had been set when that was allowed.
+    await service.db.query("UPDATE webhook_configuration SET url = $2 WHERE id = $1", [
+      decodeId("whk_", id),
+      url,
+    ]);
+    const { attempts } = await deliveryWhen(service, await shop.event(), attempted(1));
+    expect(attempts).toMatchObject([{ status: 0, answer: "" }]);
+    expect(attempts[0]?.error).toMatch(error);
+  });
+});

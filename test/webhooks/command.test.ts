@@ -1,0 +1,287 @@
+import { beforeAll, describe, expect, test } from "vitest";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { type WebhookEventType, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { answerOf, run, towards } from "../cli/command.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { answerWith, type Receiver, startReceiver, verified } from "./receiver.ts";
+import { attempted, delivered, deliveryWhen, openShop, type Shop } from "./shop.ts";
+
+let service: TestService;
+let environment: Record<string, string>;
+let shop: Shop;
+let receiver: Receiver;
+let place: string[];
+
+beforeAll(async () => {
+  service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+  environment = towards(service);
+  shop = await openShop(service);
+  receiver = await startReceiver(answerWith(200, {}, "thanks\nindeed"));
+  place = ["--project", shop.projectId, "--environment", "live"];
+});
+
+const instant = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
+const webhookId = /^whk_[0-7][0-9a-hjkmnp-tv-z]{25}$/;
+const secretShape = /^whsec_[A-Za-z0-9+/]{43}=$/;
+const everyKind = ["verification.verified", "verification.expired", "verification.cancelled"];
+
+const phoneproof = (...args: string[]) => answerOf(["webhook", ...args], environment);
+
+describe("the life of a webhook", () => {
+  let secret: string;
+  let id: string;
+
+  test("set answers its id and its secret", async () => {
+    const set = await phoneproof("set", ...place, "--url", receiver.url);
+    expect(set).toEqual({
+      id: expect.stringMatching(webhookId),
+      project_id: shop.projectId,
+      environment: "live",
+      url: receiver.url,
+      events: everyKind,
+      created_at: expect.stringMatching(instant),
+      replaced_at: null,
+      disabled_at: null,
+      disabled_reason: null,
+      failing_since: null,
+      secret: expect.stringMatching(secretShape),
+    });
+    ({ secret, id } = set);
+  });
+
+  test("set again with the same URL answers another id and the same secret", async () => {
+    const set = await phoneproof("set", ...place, "--url", receiver.url, "--events", everyKind.join(","));
+    expect(set.secret).toBe(secret);
+    expect(set.id).not.toBe(id);
+    ({ id } = set);
+  });
+
+  test("show shows it without the secret, by place and by id", async () => {
+    const shown = await phoneproof("show", ...place);
+    expect(shown).toMatchObject({ id, url: receiver.url, events: everyKind });
+    expect(shown).not.toHaveProperty("secret");
+    expect(await phoneproof("show", id)).toEqual(shown);
+    const { code, stdout } = await run(["webhook", "show", ...place], environment);
+    expect(code).toBe(0);
+    expect(stdout).toMatch(new RegExp(`^id +${id}$`, "m"));
+    expect(stdout).toMatch(/^state +in force$/m);
+  });
+
+  test("test sends a signed sample and shows what came back", async () => {
+    receiver.received.length = 0;
+    for (const type of ["verification.verified", ...everyKind]) {
+      const chosen = type === everyKind[0] ? [] : ["--event", type];
+      const sent = await phoneproof("test", ...place, ...chosen);
+      expect(sent).toEqual({
+        id,
+        event_id: expect.stringMatching(/^evt_/),
+        type,
+        url: receiver.url,
+        sent_at: expect.stringMatching(instant),
+        delivered: true,
+        duration_ms: expect.any(Number),
+        status: 200,
+        error: null,
+        answer: "thanks\nindeed",
+      });
+      const request = receiver.received.at(-1);
+      if (!request) throw new Error("the sample did not arrive");
+      const payload = verified(request, secret);
+      expect(request.headers["webhook-id"]).toBe(sent.event_id);
+      expect(payload).toMatchObject({
+        type,
+        timestamp: sent.sent_at,
+        data: {
+          id: expect.stringMatching(/^vrf_/),
+          status: type.slice("verification.".length),
+          environment: "live",
+          mode: "discover",
+          client_reference: "webhook-test",
+          server_time: sent.sent_at,
+        },
+      });
+    }
+  });
+
+  test("test ends with exit code 1 where the endpoint does not accept it, and changes nothing", async () => {
+    receiver.answer = answerWith(410);
+    const { code, stdout, stderr } = await run(["webhook", "test", ...place, "--json"], environment);
+    expect({ code, stderr }).toEqual({ code: 1, stderr: "" });
+    expect(JSON.parse(stdout)).toMatchObject({ delivered: false, status: 410, error: "answered 410" });
+    const person = await run(["webhook", "test", ...place], environment);
+    expect(person.code).toBe(1);
+    expect(person.stdout).toMatch(/^result +answered 410$/m);
+    expect((await phoneproof("show", ...place)).disabled_at).toBeNull();
+    receiver.answer = answerWith(200, {}, "thanks\nindeed");
+  });
+
+  test("deliveries shows every attempt, and resend sends again", async () => {
+    receiver.answer = answerWith(500, {}, "not today");
+    const verification = await shop.event();
+    await deliveryWhen(service, verification, attempted(1));
+    const { deliveries, next_page_token } = await phoneproof("deliveries", "--verification", verification);
+    expect(next_page_token).toBeNull();
+    const event = verification.replace("vrf_", "evt_");
+    const attempt = {
+      number: 1,
+      started_at: expect.stringMatching(instant),
+      duration_ms: expect.any(Number),
+      status: 500,
+      error: "answered 500",
+      answer: "not today",
+    };
+    expect(deliveries).toEqual([
+      {
+        event_id: event,
+        verification_id: verification,
+        webhook_id: id,
+        type: "verification.cancelled",
+        occurred_at: expect.stringMatching(instant),
+        url: receiver.url,
+        state: "pending",
+        next_attempt_at: expect.stringMatching(instant),
+        resends: 0,
+        attempts: [attempt],
+      },
+    ]);
+    receiver.answer = answerWith(200, {}, "thanks\nindeed");
+    expect(await phoneproof("resend", event)).toMatchObject({
+      event_id: event,
+      state: "pending",
+      resends: 1,
+    });
+    await deliveryWhen(service, verification, delivered);
+    const again = await phoneproof("deliveries", "--verification", verification);
+    expect(again.deliveries[0]).toMatchObject({
+      state: "delivered",
+      next_attempt_at: null,
+      attempts: [attempt, { number: 2, status: 200, error: null, answer: "thanks\nindeed" }],
+    });
+    const { stdout } = await run(["webhook", "deliveries", "--verification", verification], environment);
+    expect(stdout).toMatch(new RegExp(`^event +${event}$`, "m"));
+    expect(stdout).toMatch(/^TRY +STARTED +STATUS +TOOK +ERROR +ANSWER$/m);
+    expect(stdout).toMatch(/^1 .* 500 +\d+ ms +answered 500 +not today$/m);
+    expect(stdout).toMatch(/^2 .* 200 +\d+ ms +- +thanks\\nindeed$/m);
+  });
+
+  test("rotate-secret answers a new secret", async () => {
+    const rotated = await phoneproof("rotate-secret", ...place);
+    expect(rotated.secret).toMatch(secretShape);
+    expect(rotated.secret).not.toBe(secret);
+    expect(rotated.id).not.toBe(id);
+    expect((await phoneproof("show", id)).replaced_at).toMatch(instant);
+  });
+
+  test("disable says why, and set enables it again", async () => {
+    expect(await phoneproof("disable", ...place)).toMatchObject({
+      disabled_at: expect.stringMatching(instant),
+      disabled_reason: "disabled by hand",
+    });
+    const held = await shop.event();
+    const { deliveries } = await phoneproof("deliveries", "--verification", held);
+    expect(deliveries).toMatchObject([{ state: "disabled", attempts: [] }]);
+    const { code, stderr } = await run(["webhook", "resend", held.replace("vrf_", "evt_")], environment);
+    expect(code).toBe(1);
+    expect(stderr).toContain("webhook_disabled");
+    expect(await phoneproof("set", ...place, "--url", receiver.url)).toMatchObject({ disabled_at: null });
+  });
+
+  test("remove takes it out of force", async () => {
+    expect((await phoneproof("remove", ...place)).replaced_at).toMatch(instant);
+    const { code, stderr } = await run(["webhook", "show", ...place], environment);
+    expect(code).toBe(1);
+    expect(stderr).toContain("There is no webhook in this project and environment.");
+  });
+});
+
+test("a project's deliveries come in pages, the newest verification's first", async () => {
+  const [one, other] = [await openShop(service), await openShop(service)];
+  await one.setWebhook(receiver.url);
+  await other.setWebhook(receiver.url);
+  const ids: string[] = [];
+  for (let count = 0; count < 5; count += 1) ids.push(await one.event());
+  await one.rotateSecret();
+  for (let count = 0; count < 2; count += 1) ids.push(await one.event());
+  await other.event();
+  const newestFirst = ids.toSorted().reverse();
+  const project = ["deliveries", "--project", one.projectId];
+  const all = await phoneproof(...project);
+  const idsOf = (page: { deliveries: { verification_id: string }[] }) =>
+    page.deliveries.map((delivery) => delivery.verification_id);
+  expect(idsOf(all)).toEqual(newestFirst);
+  expect(all.next_page_token).toBeNull();
+  const first = await phoneproof(...project, "--limit", "3");
+  const second = await phoneproof(...project, "--limit", "3", "--page-token", first.next_page_token);
+  const third = await phoneproof(...project, "--limit", "3", "--page-token", second.next_page_token);
+  expect([first, second, third].map(idsOf)).toEqual([
+    newestFirst.slice(0, 3),
+    newestFirst.slice(3, 6),
+    newestFirst.slice(6),
+  ]);
+  expect(third.next_page_token).toBeNull();
+  expect(idsOf(await phoneproof(...project, "--environment", "test"))).toEqual([]);
+  // Without a filter: everybody's.
+  expect(idsOf(await phoneproof("deliveries", "--limit", "1"))).not.toContain(newestFirst[0]);
+});
+
+test.for([
+  {
+    name: "no such project",
+    args: ["deliveries", "--project", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
+    said: "not_found",
+  },
+  {
+    name: "no such verification",
+    args: ["deliveries", "--verification", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
+    said: "verification_not_found",
+  },
+  {
+    name: "no verification's id",
+    args: ["deliveries", "--verification", "x"],
+    said: "verification_not_found",
+  },
+  {
+    name: "a page token of its own making",
+    args: ["deliveries", "--page-token", "x"],
+    said: "validation_failed",
+  },
+  {
+    name: "an environment without a project",
+    args: ["deliveries", "--environment", "live"],
+    said: "validation_failed",
+  },
+  { name: "no such event", args: ["resend", "evt_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
+  { name: "no such webhook", args: ["show", "whk_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
+])("$name is refused", async ({ args, said }) => {
+  const { code, stderr } = await run(["webhook", ...args], environment);
+  expect(code).toBe(1);
+  expect(stderr).toContain(said);
+});
+
+test.for([
+  {
+    name: "an unknown kind",
+    args: ["set", "--url", "https://shop.example", "--events", "verification.paid"],
+  },
+  { name: "show of nothing", args: ["show"] },
+  { name: "resend of nothing", args: ["resend"] },
+])("$name is wrong usage", async ({ args }) => {
+  const set = args[0] === "set" ? place : [];
+  expect((await run(["webhook", ...args, ...set], environment)).code).toBe(2);
+});
+
+test("the service refuses what is not an admin's, unknown kinds and a missing environment", async () => {
+  const { projectId } = shop;
+  const request = { projectId, environment: Environment.LIVE, url: receiver.url };
+  for (const token of [await service.createToken({ scope: "read" }), shop.liveKey]) {
+    const client = service.client(WebhookService, token);
+    await expect(client.setWebhook(request)).rejects.toThrow("may not do that");
+    await expect(client.listWebhookDeliveries({})).rejects.toThrow("may not do that");
+  }
+  const client = service.client(WebhookService);
+  await expect(client.setWebhook({ ...request, events: [99 as WebhookEventType] })).rejects.toThrow(
+    "invalid",
+  );
+  await expect(client.setWebhook({ projectId, url: receiver.url })).rejects.toThrow("invalid");
+  await expect(client.setWebhook({ ...request, projectId: "prj_x" })).rejects.toThrow("no such project");
+});

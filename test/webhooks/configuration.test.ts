@@ -1,0 +1,421 @@
+import { beforeAll, describe, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  type Webhook,
+  WebhookDeliveryState,
+  WebhookEventType,
+  WebhookService,
+} from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import {
+  answerWith,
+  isVerifiedBy,
+  type Receiver,
+  startReceiver,
+  untilReceived,
+  verified,
+} from "./receiver.ts";
+import { attempted, delivered, deliveriesOf, deliveryWhen, makeDue, openShop, type Shop } from "./shop.ts";
+
+let service: TestService;
+
+beforeAll(async () => {
+  service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+});
+
+const environment = Environment.LIVE;
+const slowly = { timeout: 10_000, interval: 50 };
+const webhooks = () => service.client(WebhookService);
+
+async function inForce({ projectId }: Shop): Promise<Webhook> {
+  const { webhook } = await webhooks().getWebhook({ projectId, environment });
+  if (!webhook) throw new Error("unreachable");
+  return webhook;
+}
+
+const version = async (webhookId: string) => (await webhooks().getWebhook({ webhookId })).webhook;
+const resend = (id: string) => webhooks().resendWebhookEvent({ eventId: id.replace("vrf_", "evt_") });
+
+/** The only request, once it is there. */
+async function only(receiver: Receiver) {
+  const [request] = await untilReceived(receiver);
+  expect(receiver.received).toHaveLength(1);
+  if (!request) throw new Error("unreachable");
+  return request;
+}
+
+const signatures = (request: { headers: Record<string, unknown> }) =>
+  String(request.headers["webhook-signature"]).split(" ");
+
+describe("a verification reports to what was in force when it was created", () => {
+  test("changed since: to the old place, with the old secret", async () => {
+    const shop = await openShop(service);
+    const [before, after] = [await startReceiver(), await startReceiver()];
+    const old = await shop.setWebhook(before.url);
+    const early = await shop.create();
+    const current = await shop.setWebhook(after.url);
+    expect(current.secret).not.toBe(old.secret);
+    await shop.cancel(early.id);
+    const late = await shop.event();
+    const first = await only(before);
+    expect(first.headers["webhook-id"]).toBe(early.id.replace("vrf_", "evt_"));
+    verified(first, old.secret);
+    expect(signatures(first)).toHaveLength(1);
+    const second = await only(after);
+    expect(second.headers["webhook-id"]).toBe(late.replace("vrf_", "evt_"));
+    verified(second, current.secret);
+    expect(signatures(second)).toHaveLength(1);
+  });
+
+  test("removed since: it still reports; those created from then on do not", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const { id, secret } = await shop.setWebhook(receiver.url);
+    const early = await shop.create();
+    await shop.removeWebhook();
+    await expect(inForce(shop)).rejects.toThrow("no webhook");
+    expect((await version(id))?.replacedAt).toBeDefined();
+    const late = await shop.event();
+    await shop.cancel(early.id);
+    verified(await only(receiver), secret);
+    await deliveryWhen(service, early.id, delivered);
+    expect(await deliveriesOf(service, late)).toEqual([]);
+  });
+
+  test("set only after it was created: it reports nowhere", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const early = await shop.create();
+    await shop.setWebhook(receiver.url);
+    await shop.cancel(early.id);
+    await deliveryWhen(service, await shop.event(), delivered);
+    expect(await deliveriesOf(service, early.id)).toEqual([]);
+    expect(receiver.received).toHaveLength(1);
+  });
+
+  test("kinds changed since: by the old choice", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    await shop.setWebhook(receiver.url, [WebhookEventType.VERIFICATION_CANCELLED]);
+    const early = await shop.create();
+    await shop.setWebhook(receiver.url, [WebhookEventType.VERIFICATION_VERIFIED]);
+    await shop.cancel(early.id);
+    await deliveryWhen(service, early.id, delivered);
+    expect(await deliveriesOf(service, await shop.event())).toEqual([]);
+  });
+
+  test("the environments have webhooks of their own", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    await webhooks().setWebhook({
+      projectId: shop.projectId,
+      environment: Environment.TEST,
+      url: receiver.url,
+    });
+    expect(await deliveriesOf(service, await shop.event())).toEqual([]);
+  });
+});
+
+describe("secrets", () => {
+  test("while one is rotated, older verifications are signed with both, newer ones with the new one", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const { secret: first } = await shop.setWebhook(receiver.url);
+    const early = await shop.create();
+    const second = await shop.rotateSecret();
+    expect(second).toMatch(/^whsec_[A-Za-z0-9+/]{43}=$/);
+    expect(second).not.toBe(first);
+
+    await shop.cancel(early.id);
+    const both = await only(receiver);
+    verified(both, first);
+    expect(isVerifiedBy(both, second)).toBe(true);
+    expect(signatures(both)).toHaveLength(2);
+    // The captured one first.
+    const alone = (signature: string | undefined) => ({
+      ...both,
+      headers: { ...both.headers, "webhook-signature": signature },
+    });
+    expect(isVerifiedBy(alone(signatures(both)[0]), first)).toBe(true);
+    expect(isVerifiedBy(alone(signatures(both)[1]), second)).toBe(true);
+
+    receiver.received.length = 0;
+    await shop.event();
+    const late = await only(receiver);
+    verified(late, second);
+    expect(isVerifiedBy(late, first)).toBe(false);
+    expect(signatures(late)).toHaveLength(1);
+  });
+
+  test("each rotation adds a signature, up to ten: the captured one's and the newest", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const { secret } = await shop.setWebhook(receiver.url);
+    const early = await shop.create();
+    const rotated: string[] = [];
+    for (let count = 0; count < 12; count += 1) rotated.push(await shop.rotateSecret());
+    await shop.cancel(early.id);
+    const request = await only(receiver);
+    expect(signatures(request)).toHaveLength(10);
+    verified(request, secret);
+    expect(rotated.map((newer) => isVerifiedBy(request, newer))).toEqual([
+      ...new Array(3).fill(false),
+      ...new Array(9).fill(true),
+    ]);
+  });
+
+  test("the same URL keeps its secret, in whatever version, and is signed for once", async () => {
+    const shop = await openShop(service);
+    const [receiver, elsewhere] = [await startReceiver(), await startReceiver()];
+    const first = await shop.setWebhook(receiver.url);
+    const early = await shop.create();
+    await shop.setWebhook(elsewhere.url);
+    const again = await shop.setWebhook(receiver.url);
+    expect(again.secret).toBe(first.secret);
+    expect(again.id).not.toBe(first.id);
+    await shop.cancel(early.id);
+    expect(signatures(await only(receiver))).toHaveLength(1);
+  });
+
+  test("are the endpoint's own: another project, or another environment, has others", async () => {
+    const receiver = await startReceiver();
+    const [one, other] = [await openShop(service), await openShop(service)];
+    const live = await one.setWebhook(receiver.url);
+    const { secret: test } = await webhooks().setWebhook({
+      projectId: one.projectId,
+      environment: Environment.TEST,
+      url: receiver.url,
+    });
+    const another = await other.setWebhook(receiver.url);
+    expect(new Set([live.secret, test, another.secret]).size).toBe(3);
+    await one.event();
+    expect(signatures(await only(receiver))).toHaveLength(1);
+  });
+
+  test("are not shown by a read", async () => {
+    const shop = await openShop(service);
+    const { secret } = await shop.setWebhook("https://shop.example/hook");
+    const shown = JSON.stringify(await inForce(shop), (_key, value) =>
+      typeof value === "bigint" ? String(value) : value,
+    );
+    expect(shown).not.toContain(secret.slice("whsec_".length, 20));
+  });
+});
+
+test("of many changes at once, each is a version, and one is in force", async () => {
+  const shop = await openShop(service);
+  const urls = Array.from({ length: 8 }, (_, index) => `https://shop.example/${index}`);
+  const set = await Promise.all(urls.map((url) => shop.setWebhook(url)));
+  expect(new Set(set.map(({ id }) => id)).size).toBe(8);
+  const { rows } = await service.db.query(
+    "SELECT version, replaced_at IS NULL AS in_force FROM webhook_configuration WHERE project_id = $1 ORDER BY version",
+    [decodeId("prj_", shop.projectId)],
+  );
+  expect(rows.map(({ version: number }) => number)).toEqual([1, 2, 3, 4, 5, 6, 7, 8]);
+  expect(rows.filter(({ in_force }) => in_force)).toHaveLength(1);
+});
+
+describe("410 Gone", () => {
+  test("disables every version with that URL, with the reason; what is pending stops", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver(answerWith(503));
+    const { id: oldVersion } = await shop.setWebhook(receiver.url);
+    const waiting = await shop.event();
+    await deliveryWhen(service, waiting, attempted(1));
+    await shop.rotateSecret();
+    receiver.answer = answerWith(410);
+    const gone = await shop.event();
+    const refused = await deliveryWhen(service, gone, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    expect(refused.attempts).toMatchObject([{ status: 410, error: "answered 410" }]);
+
+    for (const webhook of [await inForce(shop), await version(oldVersion)]) {
+      expect(webhook?.disabledReason).toBe("the endpoint answered 410 Gone");
+      expect(webhook?.disabledAt).toBeDefined();
+    }
+    const held = await deliveryWhen(service, waiting, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    expect(held.nextAttemptAt).toBeUndefined();
+    // The queue is cleared of it.
+    await vi.waitUntil(async () => {
+      const { rows } = await service.db.query(
+        "SELECT state FROM webhook_delivery WHERE verification_id = $1",
+        [decodeId("vrf_", waiting)],
+      );
+      return rows[0].state === "disabled";
+    }, slowly);
+    // New events are kept, undelivered; none is sent again while it is disabled.
+    const [kept] = await deliveriesOf(service, await shop.event());
+    expect(kept).toMatchObject({ state: WebhookDeliveryState.DISABLED, attempts: [] });
+    await expect(resend(gone)).rejects.toThrow("disabled");
+    expect(receiver.received).toHaveLength(2);
+  });
+
+  test("set anew it works again, older verifications included; what was held back waits to be sent by hand", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver(answerWith(410));
+    await shop.setWebhook(receiver.url);
+    const early = await shop.create();
+    const gone = await shop.event();
+    await deliveryWhen(service, gone, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    receiver.answer = answerWith(204);
+    await shop.setWebhook(receiver.url);
+    expect((await inForce(shop)).disabledAt).toBeUndefined();
+    await deliveryWhen(service, await shop.event(), delivered);
+    await shop.cancel(early.id);
+    await deliveryWhen(service, early.id, delivered);
+    const [held] = await deliveriesOf(service, gone);
+    expect(held?.state).toBe(WebhookDeliveryState.DISABLED);
+    await resend(gone);
+    await deliveryWhen(service, gone, delivered);
+  });
+
+  test("to a request from before it was set anew does not undo the setting", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
+    await shop.setWebhook(receiver.url);
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    await shop.setWebhook(receiver.url);
+    answerFirst();
+    const { state } = await deliveryWhen(service, id, attempted(1));
+    expect(state).toBe(WebhookDeliveryState.PENDING);
+    expect((await inForce(shop)).disabledAt).toBeUndefined();
+  });
+
+  test("says nothing about another project's webhook at the same URL", async () => {
+    const receiver = await startReceiver(answerWith(410));
+    const [one, other] = [await openShop(service), await openShop(service)];
+    await one.setWebhook(receiver.url);
+    await other.setWebhook(receiver.url);
+    await deliveryWhen(service, await one.event(), ({ state }) => state === WebhookDeliveryState.DISABLED);
+    expect((await inForce(other)).disabledAt).toBeUndefined();
+  });
+
+  test("another URL works at once", async () => {
+    const shop = await openShop(service);
+    const [gone, receiver] = [await startReceiver(answerWith(410)), await startReceiver()];
+    await shop.setWebhook(gone.url);
+    await deliveryWhen(service, await shop.event(), ({ state }) => state === WebhookDeliveryState.DISABLED);
+    await shop.setWebhook(receiver.url);
+    await deliveryWhen(service, await shop.event(), delivered);
+  });
+});
+
+describe("five days of nothing but failures", () => {
+  async function failing(since: string) {
+    const shop = await openShop(service);
+    const receiver = await startReceiver(answerWith(503));
+    await shop.setWebhook(receiver.url);
+    const id = await shop.event();
+    await deliveryWhen(service, id, attempted(1));
+    const { rowCount } = await service.db.query(
+      "UPDATE webhook_configuration SET failing_since = failing_since - $2::interval WHERE project_id = $1 AND failing_since IS NOT NULL",
+      [decodeId("prj_", shop.projectId), since],
+    );
+    expect(rowCount).toBe(1);
+    return { shop, receiver, id };
+  }
+
+  test("disable, with the reason", async () => {
+    const { shop, id } = await failing("5 days");
+    await makeDue(service, id);
+    const { state } = await deliveryWhen(service, id, attempted(2));
+    expect(state).toBe(WebhookDeliveryState.DISABLED);
+    expect((await inForce(shop)).disabledReason).toBe("every attempt failed for five days");
+  });
+
+  test("are not yet over a minute before", async () => {
+    const { shop, id } = await failing("4 days 23 hours 59 minutes");
+    await makeDue(service, id);
+    const { state } = await deliveryWhen(service, id, attempted(2));
+    expect(state).toBe(WebhookDeliveryState.PENDING);
+    const webhook = await inForce(shop);
+    expect(webhook.disabledAt).toBeUndefined();
+    expect(webhook.failingSince).toBeDefined();
+  });
+
+  test("are ended by one success", async () => {
+    const { shop, receiver, id } = await failing("6 days");
+    receiver.answer = answerWith(204);
+    await makeDue(service, id);
+    await deliveryWhen(service, id, delivered);
+    expect((await inForce(shop)).failingSince).toBeUndefined();
+    receiver.answer = answerWith(503);
+    await deliveryWhen(service, await shop.event(), attempted(1));
+    expect((await inForce(shop)).disabledAt).toBeUndefined();
+  });
+});
+
+describe("disabling by hand", () => {
+  test("stops what is due at once, of every version with the URL, until it is set anew", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver(answerWith(503));
+    await shop.setWebhook(receiver.url);
+    const waiting = await shop.event();
+    await deliveryWhen(service, waiting, attempted(1));
+    await shop.rotateSecret();
+    const { webhook } = await webhooks().disableWebhook({ projectId: shop.projectId, environment });
+    expect(webhook).toMatchObject({ disabledReason: "disabled by hand", url: receiver.url });
+    const [held] = await deliveriesOf(service, waiting);
+    expect(held).toMatchObject({ state: WebhookDeliveryState.DISABLED });
+    expect(held?.nextAttemptAt).toBeUndefined();
+    const [kept] = await deliveriesOf(service, await shop.event());
+    expect(kept?.state).toBe(WebhookDeliveryState.DISABLED);
+    await vi.waitUntil(async () => {
+      const { rows } = await service.db.query(
+        "SELECT count(*)::int FROM webhook_delivery WHERE state = 'pending' AND verification_id = $1",
+        [decodeId("vrf_", waiting)],
+      );
+      return rows[0].count === 0;
+    }, slowly);
+    expect(receiver.received).toHaveLength(1);
+    receiver.answer = answerWith(204);
+    await shop.setWebhook(receiver.url);
+    await deliveryWhen(service, await shop.event(), delivered);
+  });
+
+  test("while a request is under way: its success counts, its failure is the last", async () => {
+    for (const [status, state] of [
+      [204, WebhookDeliveryState.DELIVERED],
+      [500, WebhookDeliveryState.DISABLED],
+    ] as const) {
+      const shop = await openShop(service);
+      const answer = Promise.withResolvers<() => void>();
+      const receiver = await startReceiver((response) =>
+        answer.resolve(() => response.writeHead(status).end()),
+      );
+      await shop.setWebhook(receiver.url);
+      const id = await shop.event();
+      const end = await answer.promise;
+      await webhooks().disableWebhook({ projectId: shop.projectId, environment });
+      end();
+      expect((await deliveryWhen(service, id, attempted(1))).state).toBe(state);
+    }
+  });
+
+  test("a former URL can be disabled as well, and only one that there is", async () => {
+    const shop = await openShop(service);
+    const [before, after] = [await startReceiver(), await startReceiver()];
+    const { id } = await shop.setWebhook(before.url);
+    const early = await shop.create();
+    await shop.setWebhook(after.url);
+    const disable = (url: string) =>
+      webhooks().disableWebhook({ projectId: shop.projectId, environment, url });
+    expect((await disable(before.url)).webhook?.id).toBe(id);
+    await shop.cancel(early.id);
+    await deliveryWhen(service, early.id, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    await deliveryWhen(service, await shop.event(), delivered);
+    await expect(disable("https://shop.example/never")).rejects.toThrow("no webhook");
+    expect(before.received).toEqual([]);
+  });
+
+  test("a rotated secret does not enable it again", async () => {
+    const shop = await openShop(service);
+    await shop.setWebhook("https://shop.example/hook");
+    await webhooks().disableWebhook({ projectId: shop.projectId, environment });
+    await shop.rotateSecret();
+    expect((await inForce(shop)).disabledReason).toBe("disabled by hand");
+  });
+});

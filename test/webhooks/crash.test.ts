@@ -1,0 +1,239 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import path from "node:path";
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { type Database, openDatabase } from "../../src/storage/database.ts";
+import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { hang, startReceiver, untilReceived } from "./receiver.ts";
+import { delivered, deliveriesOf, deliveryWhen, makeDue, openShop } from "./shop.ts";
+
+const program = path.join(import.meta.dirname, "../../src/main.ts");
+
+let service: TestService;
+const children: ChildProcess[] = [];
+
+/** Serves, and delivers nothing: workers are what is killed here. */
+beforeAll(async () => {
+  service = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
+});
+
+afterEach(async () => {
+  await Promise.all(children.splice(0).map(kill));
+});
+
+function startWorker(): ChildProcess {
+  const { PATH = "", HOME = "" } = process.env;
+  const child = spawn(process.execPath, [program], {
+    stdio: "ignore",
+    env: {
+      PATH,
+      HOME,
+      ROLES: "worker",
+      OPS_PORT: "0",
+      DATABASE_URL: service.databaseUrl,
+      WEBHOOK_ALLOW_PRIVATE: "true",
+      LOG_LEVEL: "silent",
+    },
+  });
+  children.push(child);
+  return child;
+}
+
+async function kill(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  child.kill("SIGKILL");
+  await once(child, "exit");
+}
+
+const eventOf = (verificationId: string) => verificationId.replace("vrf_", "evt_");
+
+async function leaseSeconds(verificationId: string): Promise<number> {
+  const { rows } = await service.db.query(
+    "SELECT extract(epoch FROM next_attempt_at - now())::float8 AS seconds FROM webhook_delivery WHERE verification_id = $1",
+    [decodeId("vrf_", verificationId)],
+  );
+  return rows[0].seconds;
+}
+
+test("a worker killed in the middle of an attempt: the next one makes it again within the lease, under the same webhook-id", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver(hang);
+  await shop.setWebhook(receiver.url);
+  const id = await shop.event();
+  const worker = startWorker();
+  await untilReceived(receiver);
+  await kill(worker);
+
+  const [cutOff] = await deliveriesOf(service, id);
+  expect(cutOff?.attempts).toMatchObject([{ number: 1, status: 0 }]);
+  expect(cutOff?.attempts[0]?.duration).toBeUndefined();
+  // Within 60 s of the next start, however soon that is, with a second for the look.
+  expect(await leaseSeconds(id)).toBeLessThan(59);
+
+  receiver.answer = (response) => response.writeHead(204).end();
+  const next = await service.startAnother({ ROLES: "worker" });
+  await makeDue(service, id);
+  const { attempts } = await deliveryWhen(service, id, delivered);
+  expect(attempts).toMatchObject([
+    { number: 1, status: 0, error: "cut off: what came of it is not known" },
+    { number: 2, status: 204 },
+  ]);
+  expect(receiver.received.map(({ headers }) => headers["webhook-id"])).toEqual([eventOf(id), eventOf(id)]);
+  await next.close();
+});
+
+test("workers killed again and again lose nothing, and number each attempt once", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url);
+  const ids = await Promise.all(Array.from({ length: 200 }, () => shop.event()));
+  for (const after of [1, 40, 90]) {
+    const worker = startWorker();
+    await untilReceived(receiver, after);
+    await kill(worker);
+  }
+  const last = await service.startAnother({ ROLES: "worker" });
+  // What was under way at a kill need not be waited for.
+  await service.db.query("UPDATE webhook_delivery SET next_attempt_at = now() WHERE state = 'pending'");
+  for (const id of ids) await deliveryWhen(service, id, delivered);
+  const sent = receiver.received.map(({ headers }) => String(headers["webhook-id"]));
+  expect([...new Set(sent)].sort()).toEqual(ids.map(eventOf).sort());
+  const { rows } = await service.db.query(
+    "SELECT count(*)::int AS attempts FROM webhook_attempt WHERE verification_id = ANY ($1)",
+    [ids.map((id) => decodeId("vrf_", id))],
+  );
+  // Each attempt is on record before it is sent: there may be more than were received, and never fewer.
+  expect(rows[0].attempts).toBeGreaterThanOrEqual(sent.length);
+  await last.close();
+});
+
+describe("a worker by hand", () => {
+  let database: Database;
+  let deliveries: WebhookDeliveries;
+
+  beforeAll(() => {
+    const connection = { connectionString: service.databaseUrl };
+    database = openDatabase(connection, { poolSize: 1, onError: () => {} });
+    deliveries = createWebhookDeliveries(database, { onDisabled: () => {} });
+  });
+
+  afterAll(() => database.close());
+
+  /** An event that is this worker's to send, and its result, whatever that is to be. */
+  async function underWay() {
+    const shop = await openShop(service);
+    await shop.setWebhook("http://127.0.0.1:1/hook");
+    const id = await shop.event();
+    const { attempts } = await deliveries.claim({
+      limit: 1_000,
+      slowLimit: 1_000,
+      perEndpoint: 1_000,
+      endpoints: [],
+    });
+    const due = attempts.find(({ verificationId }) => verificationId === decodeId("vrf_", id));
+    if (!due) throw new Error("it was not due");
+    const { verificationId, number, resends } = due;
+    return { id, result: { verificationId, number, resends, durationMs: 1, answer: "", gone: false } };
+  }
+
+  async function stored(verificationId: string) {
+    const { rows } = await service.db.query(
+      "SELECT state, attempts::int, failures::int, next_attempt_at <= now() AS due FROM webhook_delivery WHERE verification_id = $1",
+      [verificationId],
+    );
+    return rows[0];
+  }
+
+  test("who writes a result down twice, for want of an answer the first time, has it count once", async () => {
+    const { result } = await underWay();
+    const failed = { ...result, status: 500, error: "answered 500", retryInSeconds: 5 };
+    await Promise.all([deliveries.record(failed), deliveries.record(failed)]);
+    await deliveries.record(failed);
+    expect(await stored(result.verificationId)).toEqual({
+      state: "pending",
+      attempts: 1,
+      failures: 1,
+      due: false,
+    });
+  });
+
+  test.for([
+    { status: 204, error: null, retryInSeconds: null },
+    { status: 500, error: "answered 500", retryInSeconds: 5 },
+    { status: 500, error: "answered 500", retryInSeconds: null },
+  ])("a result of $status does not take back that the event is to be sent again", async (ending) => {
+    const { id, result } = await underWay();
+    await service.client(WebhookService).resendWebhookEvent({ eventId: eventOf(id) });
+    await deliveries.record({ ...result, ...ending });
+    expect(await stored(result.verificationId)).toEqual({
+      state: "pending",
+      attempts: 1,
+      failures: 0,
+      due: true,
+    });
+  });
+});
+
+test("what is due when its webhook is disabled is never sent", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url);
+  const ids = await Promise.all(Array.from({ length: 20 }, () => shop.event()));
+  await service
+    .client(WebhookService)
+    .disableWebhook({ projectId: shop.projectId, environment: Environment.LIVE });
+  const worker = await service.startAnother({ ROLES: "worker" });
+  await vi.waitUntil(
+    async () => {
+      const { rows } = await service.db.query(
+        "SELECT count(*)::int FROM webhook_delivery WHERE state = 'disabled' AND attempts = 0 AND verification_id = ANY ($1)",
+        [ids.map((id) => decodeId("vrf_", id))],
+      );
+      return rows[0].count === ids.length;
+    },
+    { timeout: 10_000, interval: 50 },
+  );
+  expect(receiver.received).toEqual([]);
+  await worker.close();
+});
+
+test("a clean stop waits for what is about to be answered, and writes it down", async () => {
+  const shop = await openShop(service);
+  const answer = Promise.withResolvers<() => void>();
+  const receiver = await startReceiver((response) => answer.resolve(() => response.writeHead(204).end()));
+  await shop.setWebhook(receiver.url);
+  const worker = await service.startAnother({ ROLES: "worker" });
+  const id = await shop.event();
+  const end = await answer.promise;
+  const closing = worker.close();
+  end();
+  await closing;
+  const [delivery] = await deliveriesOf(service, id);
+  expect(delivery && delivered(delivery)).toBe(true);
+});
+
+test("a clean stop leaves what hangs to its lease after a short grace", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver(hang);
+  await shop.setWebhook(receiver.url);
+  const worker = await service.startAnother({ ROLES: "worker" });
+  const id = await shop.event();
+  await untilReceived(receiver);
+  const startedAt = performance.now();
+  await worker.close();
+  expect(performance.now() - startedAt).toBeLessThan(5_000);
+  const [delivery] = await deliveriesOf(service, id);
+  expect(delivery?.attempts).toMatchObject([{ number: 1, status: 0, error: "" }]);
+  expect(delivery?.nextAttemptAt).toBeDefined();
+  expect(await leaseSeconds(id)).toBeLessThan(60);
+  // Nothing was learned of it, least of all that it failed.
+  const { rows } = await service.db.query(
+    "SELECT failures::int FROM webhook_delivery WHERE verification_id = $1",
+    [decodeId("vrf_", id)],
+  );
+  expect(rows).toEqual([{ failures: 0 }]);
+});

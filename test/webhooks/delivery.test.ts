@@ -1,0 +1,162 @@
+import { beforeAll, expect, test, vi } from "vitest";
+import { decodeId, encodeId } from "../../src/core/ids.ts";
+import { WebhookDeliveryState, WebhookEventType } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { answerWith, startReceiver, untilReceived, verified } from "./receiver.ts";
+import { delivered, deliveriesOf, deliveryWhen, openShop } from "./shop.ts";
+
+let service: TestService;
+
+beforeAll(async () => {
+  service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+});
+
+async function read(key: string, id: string) {
+  const response = await fetch(`${service.httpUrl}/v1/verifications/${id}`, {
+    headers: { authorization: `Bearer ${key}` },
+  });
+  return (await response.json()) as Record<string, unknown>;
+}
+
+test.for([
+  {
+    type: "verification.verified",
+    end: async (destination: string, smsText: string) => {
+      const [receipt] = await service.sms({ to: destination, text: smsText, from: "010-1234-5678" });
+      expect(receipt?.outcome).toBe("VERIFIED");
+    },
+  },
+  {
+    type: "verification.expired",
+    end: async (_destination: string, _smsText: string, id: string) => {
+      await service.db.query(
+        "UPDATE verification SET created_at = created_at - interval '1 hour', expires_at = now() WHERE id = $1",
+        [decodeId("vrf_", id)],
+      );
+    },
+  },
+  { type: "verification.cancelled", end: null },
+])("a $type is sent within a second, signed, as the verification reads", async ({ type, end }) => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  const { secret } = await shop.setWebhook(receiver.url);
+  const { id, destination, smsText } = await shop.create({
+    clientReference: "주문 42",
+    state: "wHk2Rr0cXq7mYt5v",
+  });
+  if (end === null) await shop.cancel(id);
+  else await end(destination, smsText, id);
+  const [request] = await untilReceived(receiver);
+  if (!request) throw new Error("unreachable");
+
+  expect(request.headers).toMatchObject({
+    "content-type": "application/json",
+    "user-agent": "phoneproof-webhooks",
+    "webhook-id": id.replace("vrf_", "evt_"),
+  });
+  const payload = verified(request, secret);
+  const { rows } = await service.db.query(
+    `SELECT e.occurred_at, extract(epoch FROM a.started_at - e.occurred_at)::float8 AS seconds
+     FROM event e JOIN webhook_attempt a ON a.verification_id = e.verification_id WHERE e.verification_id = $1`,
+    [decodeId("vrf_", id)],
+  );
+  expect(rows[0].seconds).toBeLessThan(1);
+  const occurredAt = rows[0].occurred_at.toISOString();
+  expect(Object.keys(payload)).toEqual(["type", "timestamp", "data"]);
+  expect(payload).toMatchObject({ type, timestamp: occurredAt });
+  const { server_time: _, ...now } = await read(shop.liveKey, id);
+  expect(payload.data).toEqual({ ...now, server_time: occurredAt });
+  expect(Object.keys(payload.data)).toEqual([...Object.keys(now), "server_time"]);
+  expect(payload.data.phone).toBe(type === "verification.verified" ? "01012345678" : null);
+
+  const delivery = await deliveryWhen(service, id, delivered);
+  expect(delivery).toMatchObject({
+    eventId: id.replace("vrf_", "evt_"),
+    verificationId: id,
+    url: receiver.url,
+    attempts: [{ number: 1, status: 204, error: "", answer: "" }],
+  });
+  expect(delivery.nextAttemptAt).toBeUndefined();
+  expect(receiver.received).toHaveLength(1);
+});
+
+test("only the kinds that were asked for are sent", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url, [WebhookEventType.VERIFICATION_VERIFIED]);
+  const unwanted = await shop.event();
+  const { id, destination, smsText } = await shop.create();
+  await service.sms({ to: destination, text: smsText });
+  await deliveryWhen(service, id, delivered);
+  expect(await deliveriesOf(service, unwanted)).toEqual([]);
+  expect(receiver.received).toHaveLength(1);
+});
+
+test("what is on record of an answer is its beginning, in text that can be stored", async () => {
+  const shop = await openShop(service);
+  const body = Buffer.concat([Buffer.from("ok\u0000 한글"), Buffer.from([0xff]), Buffer.alloc(3000, "가")]);
+  const receiver = await startReceiver((response) => response.writeHead(200).end(body));
+  await shop.setWebhook(receiver.url);
+  const [attempt] = (await deliveryWhen(service, await shop.event(), delivered)).attempts;
+  const answer = attempt?.answer ?? "";
+  expect(answer.startsWith("ok\ufffd 한글\ufffd가가")).toBe(true);
+  expect(answer).toMatch(/가$/);
+  expect(Buffer.byteLength(answer)).toBeGreaterThan(1000);
+  expect(Buffer.byteLength(answer)).toBeLessThan(1040);
+});
+
+test("an answer without an end is cut off after its first KiB, and counts", async () => {
+  const shop = await openShop(service);
+  const closed = Promise.withResolvers<void>();
+  const receiver = await startReceiver((response) => {
+    response.writeHead(200).write("x".repeat(2000));
+    response.on("close", closed.resolve);
+  });
+  await shop.setWebhook(receiver.url);
+  const { attempts } = await deliveryWhen(service, await shop.event(), delivered);
+  expect(attempts).toMatchObject([{ status: 200, answer: "x".repeat(1024) }]);
+  await closed.promise;
+});
+
+test("who has no webhook is sent nothing, and there is nothing to show", async () => {
+  const shop = await openShop(service);
+  expect(await deliveriesOf(service, await shop.event())).toEqual([]);
+});
+
+test("two workers and two services make each attempt once, however many there are", async () => {
+  const others = await Promise.all([
+    service.startAnother({ ROLES: "worker" }),
+    service.startAnother({ ROLES: "worker" }),
+  ]);
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url);
+  const ids = await Promise.all(Array.from({ length: 300 }, () => shop.event()));
+  await vi.waitUntil(
+    async () => {
+      const { rows } = await service.db.query(
+        "SELECT count(*)::int FROM webhook_delivery WHERE state = 'delivered' AND verification_id = ANY ($1)",
+        [ids.map((id) => decodeId("vrf_", id))],
+      );
+      return rows[0].count === ids.length;
+    },
+    { timeout: 20_000, interval: 50 },
+  );
+  const sent = receiver.received.map(({ headers }) => headers["webhook-id"]).sort();
+  expect(sent).toEqual(ids.map((id) => encodeId("evt_", decodeId("vrf_", id) ?? "")).sort());
+  await Promise.all(others.map((other) => other.close()));
+});
+
+test("a refused event stays pending, with its next attempt", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver(answerWith(500, {}, "not today"));
+  await shop.setWebhook(receiver.url);
+  const delivery = await deliveryWhen(service, await shop.event(), ({ attempts }) =>
+    Boolean(attempts[0]?.duration),
+  );
+  expect(delivery).toMatchObject({
+    state: WebhookDeliveryState.PENDING,
+    attempts: [{ number: 1, status: 500, error: "answered 500", answer: "not today" }],
+  });
+  expect(delivery.nextAttemptAt).toBeDefined();
+});

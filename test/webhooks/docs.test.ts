@@ -1,0 +1,114 @@
+/** docs/webhooks.md, tried: the receiver that people paste, and the payloads they build on. */
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import os from "node:os";
+import path from "node:path";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { startReceiver, untilReceived } from "./receiver.ts";
+import { delivered, deliveryWhen, openShop } from "./shop.ts";
+
+const page = path.join(import.meta.dirname, "../../docs/webhooks.md");
+
+let service: TestService;
+let directory: string;
+let text: string;
+
+beforeAll(async () => {
+  service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+  directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-docs-"));
+  text = await readFile(page, "utf8");
+});
+
+afterAll(() => rm(directory, { recursive: true }));
+
+function blocks(language: string): string[] {
+  return [...text.matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\`$`, "gm"))].map(
+    ([, code = ""]) => code,
+  );
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+test("the TypeScript receiver accepts what is sent, once, also while the secret is rotated, and nothing else", async () => {
+  const [code = ""] = blocks("ts");
+  const file = path.join(directory, "receiver.ts");
+  await writeFile(file, code);
+  const shop = await openShop(service);
+  const port = await freePort();
+  const url = `http://127.0.0.1:${port}/phoneproof`;
+  const { secret } = await shop.setWebhook(url);
+  const early = await shop.create();
+  const rotated = await shop.rotateSecret();
+  const { PATH = "" } = process.env;
+  const start = (secrets: string) => {
+    const receiver = spawn(process.execPath, [file], {
+      env: { PATH, PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secrets },
+      stdio: ["ignore", "pipe", "inherit"],
+    });
+    let said = "";
+    receiver.stdout.on("data", (chunk) => {
+      said += chunk;
+    });
+    const stop = async () => {
+      receiver.kill();
+      await once(receiver, "exit");
+    };
+    return { stop, lines: () => said.trim().split("\n") };
+  };
+  const answers = () =>
+    vi.waitUntil(
+      () =>
+        fetch(url, { method: "POST", body: "{}" }).then(
+          ({ status }) => status,
+          () => 0,
+        ),
+      {
+        timeout: 10_000,
+      },
+    );
+
+  const old = start(secret);
+  expect(await answers()).toBe(401);
+  await shop.cancel(early.id);
+  await deliveryWhen(service, early.id, delivered);
+  expect(old.lines()).toEqual([`verification.cancelled ${early.id} null`]);
+  await old.stop();
+
+  const both = start(`${secret} ${rotated}`);
+  await answers();
+  const late = await shop.event();
+  await deliveryWhen(service, late, delivered);
+  expect(both.lines()).toEqual([`verification.cancelled ${late} null`]);
+  await both.stop();
+});
+
+test("the payloads shown have the fields that are sent, in their order", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url);
+  await shop.event();
+  const [request] = await untilReceived(receiver);
+  const sent = JSON.parse(request?.body ?? "");
+  const shown = blocks("json").map((block) => JSON.parse(block));
+  expect(shown.map(({ type }) => type)).toEqual([
+    "verification.verified",
+    "verification.expired",
+    "verification.cancelled",
+  ]);
+  for (const example of shown) {
+    expect(Object.keys(example)).toEqual(Object.keys(sent));
+    expect(Object.keys(example.data)).toEqual(Object.keys(sent.data));
+    expect(example.data.status).toBe(example.type.slice("verification.".length));
+  }
+});

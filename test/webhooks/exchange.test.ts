@@ -1,0 +1,187 @@
+import { once } from "node:events";
+import { createServer, type Socket } from "node:net";
+import { afterAll, afterEach, describe, expect, test, vi } from "vitest";
+import { createEndpoints, type Endpoints } from "../../src/webhooks/delivery.ts";
+import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
+
+const open: Endpoints[] = [];
+
+afterEach(async () => {
+  for (const endpoints of open.splice(0)) await endpoints.close();
+});
+
+function endpointsOf(options: Partial<Parameters<typeof createEndpoints>[0]> = {}): Endpoints {
+  const endpoints = createEndpoints({ allowPrivate: true, ...options });
+  open.push(endpoints);
+  return endpoints;
+}
+
+const message = (url: string) => ({
+  url,
+  id: "evt_01kaex4mpyf2xbtyt1s6vdr4e9",
+  timestamp: 1_763_707_260,
+  body: "{}",
+  secrets: [Buffer.alloc(32, 1)],
+});
+
+/** Accepts connections and does with them what it is told. */
+async function startTcp(serve: (socket: Socket) => void): Promise<number> {
+  const sockets = new Set<Socket>();
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    socket.on("error", () => {}).on("close", () => sockets.delete(socket));
+    serve(socket);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  afterAll(async () => {
+    for (const socket of sockets) socket.destroy();
+    await new Promise((resolve) => server.close(resolve));
+  });
+  return (server.address() as { port: number }).port;
+}
+
+/** Sends a byte every few milliseconds, without end. */
+function drip(socket: NodeJS.WritableStream, text: (turn: number) => string): void {
+  let turn = 0;
+  const timer = setInterval(() => socket.write(text(turn++)), 5);
+  socket.on("close", () => clearInterval(timer));
+}
+
+describe("the whole exchange has 15 s", () => {
+  const timeoutMs = 150;
+
+  test.for([
+    {
+      name: "an endpoint that never answers",
+      start: async () => (await startReceiver(hang)).url,
+      status: null,
+    },
+    {
+      name: "a status line that never ends",
+      start: async () =>
+        `http://127.0.0.1:${await startTcp((socket) => drip(socket, (turn) => (turn === 0 ? "HTTP/1.1 200 " : "O")))}`,
+      status: null,
+    },
+    {
+      name: "headers that never end",
+      start: async () =>
+        `http://127.0.0.1:${await startTcp((socket) =>
+          drip(socket, (turn) => (turn === 0 ? "HTTP/1.1 200 OK\r\n" : `x-${turn}: 1\r\n`)),
+        )}`,
+      status: null,
+    },
+    {
+      name: "a body that drips",
+      start: async () => {
+        const receiver = await startReceiver((response) => {
+          response.writeHead(200);
+          drip(response, () => ".");
+        });
+        return receiver.url;
+      },
+      status: 200,
+    },
+    {
+      name: "a TLS handshake that is never answered",
+      start: async () => `https://127.0.0.1:${await startTcp(() => {})}`,
+      status: null,
+    },
+  ])("$name is cut", async ({ start, status }) => {
+    const exchange = await endpointsOf({ timeoutMs }).send(message(await start()));
+    expect(exchange).toMatchObject({ status, error: "took longer than 0.15 s" });
+    expect(exchange.durationMs).toBeGreaterThanOrEqual(timeoutMs - 5);
+    expect(exchange.durationMs).toBeLessThan(timeoutMs + 500);
+  });
+
+  test("by default", async () => {
+    const receiver = await startReceiver();
+    const timers = vi.spyOn(globalThis, "setTimeout");
+    await endpointsOf().send(message(receiver.url));
+    expect(timers).toHaveBeenCalledWith(expect.any(Function), 15_000);
+    timers.mockRestore();
+  });
+});
+
+test.for([
+  { status: 200, error: null },
+  { status: 204, error: null },
+  { status: 299, error: null },
+  { status: 301, error: "answered 301: redirects are not followed" },
+  { status: 302, error: "answered 302: redirects are not followed" },
+  { status: 307, error: "answered 307: redirects are not followed" },
+  { status: 308, error: "answered 308: redirects are not followed" },
+  { status: 304, error: "answered 304: redirects are not followed" },
+  { status: 400, error: "answered 400" },
+  { status: 410, error: "answered 410" },
+  { status: 429, error: "answered 429" },
+  { status: 500, error: "answered 500" },
+  { status: 503, error: "answered 503" },
+])("an answer of $status is told as $error", async ({ status, error }) => {
+  const elsewhere = await startReceiver();
+  const receiver = await startReceiver(answerWith(status, { location: elsewhere.url }));
+  expect(await endpointsOf().send(message(receiver.url))).toMatchObject({ status, error });
+  expect(elsewhere.received).toEqual([]);
+});
+
+test.for([
+  {
+    name: "an answer that is no HTTP",
+    serve: (socket: Socket) => socket.end("220 mail.example ESMTP\r\n"),
+    error: /Parse Error|HTTP/i,
+  },
+  {
+    name: "a connection that is closed without an answer",
+    serve: (socket: Socket) => socket.once("data", () => socket.end()),
+    error: /closed|UND_ERR_SOCKET/,
+  },
+  {
+    name: "a connection that is reset",
+    serve: (socket: Socket) => socket.once("data", () => socket.resetAndDestroy()),
+    error: /ECONNRESET/,
+  },
+  {
+    name: "headers of more than 16 KiB",
+    serve: (socket: Socket) => socket.end(`HTTP/1.1 200 OK\r\nx: ${"x".repeat(20_000)}\r\n\r\n`),
+    error: /headers/i,
+  },
+])("$name is a failure that says so", async ({ serve, error }) => {
+  const port = await startTcp(serve);
+  const exchange = await endpointsOf({ timeoutMs: 2_000 }).send(message(`http://127.0.0.1:${port}/`));
+  expect(exchange).toMatchObject({ status: null, answer: null });
+  expect(exchange.error).toMatch(error);
+});
+
+test("a port that nobody listens on is a failure that says so", async () => {
+  const receiver = await startReceiver();
+  await receiver.close();
+  const exchange = await endpointsOf().send(message(receiver.url));
+  expect(exchange.error).toMatch(/ECONNREFUSED/);
+});
+
+test("requests are plain HTTP/1.1 with what Standard Webhooks asks for", async () => {
+  const receiver = await startReceiver();
+  await endpointsOf().send(message(receiver.url));
+  const [request] = receiver.received;
+  expect(Object.keys(request?.headers ?? {}).sort()).toEqual([
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "user-agent",
+    "webhook-id",
+    "webhook-signature",
+    "webhook-timestamp",
+  ]);
+  expect(request?.headers["webhook-timestamp"]).toBe("1763707260");
+  expect(request?.headers["webhook-signature"]).toMatch(/^v1,[A-Za-z0-9+/]{43}=$/);
+});
+
+test("what is cut because the process ends rejects: nothing is known of it", async () => {
+  const receiver = await startReceiver(hang);
+  const end = new AbortController();
+  const sending = endpointsOf().send(message(receiver.url), end.signal);
+  await untilReceived(receiver);
+  end.abort();
+  await expect(sending).rejects.toThrow();
+});

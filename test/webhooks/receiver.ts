@@ -1,0 +1,100 @@
+/** A merchant's endpoint on this machine. */
+
+import { once } from "node:events";
+import { createServer, type IncomingHttpHeaders, type ServerResponse } from "node:http";
+import { Webhook } from "standardwebhooks";
+import { Webhook as SvixWebhook } from "svix";
+import { afterAll, expect, vi } from "vitest";
+
+export interface Received {
+  readonly path: string;
+  readonly headers: IncomingHttpHeaders;
+  readonly body: string;
+  /** `performance.now()` when its last byte had come. */
+  readonly at: number;
+}
+
+/** Answers a request; what does not end the response leaves it hanging. */
+export type Answer = (response: ServerResponse, request: Received) => void;
+
+export interface Receiver {
+  /** Without a path. */
+  readonly origin: string;
+  readonly url: string;
+  readonly received: Received[];
+  /** How to answer from now on. */
+  answer: Answer;
+  close(): Promise<void>;
+}
+
+export const answerWith =
+  (status: number, headers: Record<string, string> = {}, body = ""): Answer =>
+  (response) =>
+    response.writeHead(status, headers).end(body);
+
+export const hang: Answer = () => {};
+
+/** Answers 204 unless it is told otherwise. Closed at the end of the file. */
+export async function startReceiver(answer: Answer = answerWith(204)): Promise<Receiver> {
+  const server = createServer((request, response) => {
+    const chunks: Buffer[] = [];
+    request.on("data", (chunk: Buffer) => chunks.push(chunk));
+    request.on("end", () => {
+      const { url = "", headers } = request;
+      const body = Buffer.concat(chunks).toString("utf8");
+      const received = { path: url, headers, body, at: performance.now() };
+      receiver.received.push(received);
+      receiver.answer(response, received);
+    });
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as { port: number };
+  const origin = `http://127.0.0.1:${port}`;
+  const receiver: Receiver = {
+    origin,
+    url: `${origin}/hook`,
+    received: [],
+    answer,
+    async close() {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+  afterAll(() => receiver.close());
+  return receiver;
+}
+
+/** The first so many requests, once they are there. */
+export async function untilReceived(receiver: Receiver, count = 1): Promise<Received[]> {
+  await vi.waitUntil(() => receiver.received.length >= count, { timeout: 10_000, interval: 5 });
+  return receiver.received.slice(0, count);
+}
+
+export interface Payload {
+  readonly type: string;
+  readonly timestamp: string;
+  readonly data: Record<string, unknown>;
+}
+
+/** The event as two independent verifiers accept it, and only with this secret. */
+export function verified({ body, headers }: Received, secret: string): Payload {
+  const given = headers as Record<string, string>;
+  const another = `whsec_${Buffer.alloc(32, 7).toString("base64")}`;
+  for (const Verifier of [Webhook, SvixWebhook]) {
+    new Verifier(secret).verify(body, given);
+    expect(() => new Verifier(another).verify(body, given)).toThrow();
+    expect(() => new Verifier(secret).verify(`${body} `, given)).toThrow();
+  }
+  return JSON.parse(body);
+}
+
+/** Whether a verifier that knows only this secret accepts it. */
+export function isVerifiedBy({ body, headers }: Received, secret: string): boolean {
+  try {
+    new Webhook(secret).verify(body, headers as Record<string, string>);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,236 @@
+import { beforeAll, describe, expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { gapsSeconds } from "../../src/webhooks/schedule.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { answerWith, hang, type Receiver, startReceiver, untilReceived, verified } from "./receiver.ts";
+import {
+  attempted,
+  delivered,
+  deliveryWhen,
+  makeDue,
+  openShop,
+  type Shop,
+  secondsUntilNext,
+} from "./shop.ts";
+
+let service: TestService;
+
+beforeAll(async () => {
+  service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+});
+
+async function shopWithReceiver(): Promise<{ shop: Shop; receiver: Receiver; secret: string }> {
+  const shop = await openShop(service);
+  const receiver = await startReceiver(answerWith(503));
+  const { secret } = await shop.setWebhook(receiver.url);
+  return { shop, receiver, secret };
+}
+
+const ids = (receiver: Receiver) => receiver.received.map(({ headers }) => headers["webhook-id"]);
+const resend = (eventId: string) => service.client(WebhookService).resendWebhookEvent({ eventId });
+const eventOf = (verificationId: string) => verificationId.replace("vrf_", "evt_");
+
+test("ten attempts by the schedule, the same event each time, freshly signed; then it has failed", async () => {
+  const { shop, receiver, secret } = await shopWithReceiver();
+  const id = await shop.event();
+  for (const [index, gap] of gapsSeconds.entries()) {
+    const { state } = await deliveryWhen(service, id, attempted(index + 1));
+    expect(state).toBe(WebhookDeliveryState.PENDING);
+    const seconds = await secondsUntilNext(service, id);
+    expect(seconds).toBeGreaterThanOrEqual(gap * 0.8);
+    // The result takes a moment to be written down.
+    expect(seconds).toBeLessThanOrEqual(gap * 1.2 + 1);
+    await makeDue(service, id);
+  }
+  const failed = await deliveryWhen(service, id, ({ state }) => state === WebhookDeliveryState.FAILED);
+  expect(failed.nextAttemptAt).toBeUndefined();
+  expect(failed.attempts.map(({ number }) => number)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+  expect(ids(receiver)).toEqual(new Array(10).fill(eventOf(id)));
+  expect(new Set(receiver.received.map(({ body }) => body)).size).toBe(1);
+  for (const request of receiver.received) verified(request, secret);
+});
+
+test("each attempt has its own timestamp and signature", async () => {
+  const { shop, receiver, secret } = await shopWithReceiver();
+  const id = await shop.event();
+  await deliveryWhen(service, id, attempted(1));
+  // The first was long ago.
+  await service.db.query(
+    "UPDATE webhook_attempt SET started_at = started_at - interval '1 hour' WHERE verification_id = $1",
+    [decodeId("vrf_", id)],
+  );
+  await makeDue(service, id);
+  const { attempts } = await deliveryWhen(service, id, attempted(2));
+  const [, second] = receiver.received;
+  if (!second) throw new Error("unreachable");
+  verified(second, secret);
+  expect(Number(second.headers["webhook-timestamp"])).toBe(Number(attempts[1]?.startedAt?.seconds));
+});
+
+test("a success ends it", async () => {
+  const { shop, receiver } = await shopWithReceiver();
+  const id = await shop.event();
+  await deliveryWhen(service, id, attempted(1));
+  receiver.answer = answerWith(200);
+  await makeDue(service, id);
+  const { attempts } = await deliveryWhen(service, id, delivered);
+  expect(attempts.map(({ status }) => status)).toEqual([503, 200]);
+});
+
+describe("Retry-After", () => {
+  test.for([
+    { name: "in seconds", value: () => "600", seconds: 600 },
+    {
+      name: "as a date",
+      value: () => new Date(Date.now() + 600_000).toUTCString(),
+      seconds: 600,
+    },
+    { name: "of more than a day is a day", value: () => "999999", seconds: 86_400 },
+    { name: "of less than the schedule does not hurry it", value: () => "1", seconds: 4 },
+  ])("$name", async ({ value, seconds }) => {
+    const { shop, receiver } = await shopWithReceiver();
+    receiver.answer = (response) => response.writeHead(429, { "retry-after": value() }).end();
+    const id = await shop.event();
+    await deliveryWhen(service, id, attempted(1));
+    const waits = await secondsUntilNext(service, id);
+    expect(waits).toBeGreaterThanOrEqual(seconds - 2);
+    expect(waits).toBeLessThanOrEqual(seconds === 4 ? 7 : seconds + 2);
+  });
+});
+
+test("a redirect is a failure, and is not followed", async () => {
+  const { shop, receiver } = await shopWithReceiver();
+  const elsewhere = await startReceiver();
+  receiver.answer = answerWith(307, { location: elsewhere.url });
+  const { state, attempts } = await deliveryWhen(service, await shop.event(), attempted(1));
+  expect(state).toBe(WebhookDeliveryState.PENDING);
+  expect(attempts).toMatchObject([{ status: 307, error: "answered 307: redirects are not followed" }]);
+  expect(elsewhere.received).toEqual([]);
+});
+
+test("nobody at the address is a failure", async () => {
+  const { shop, receiver } = await shopWithReceiver();
+  await receiver.close();
+  const { attempts } = await deliveryWhen(service, await shop.event(), attempted(1));
+  expect(attempts[0]).toMatchObject({ status: 0, answer: "" });
+  expect(attempts[0]?.error).toMatch(/ECONNREFUSED/);
+});
+
+describe("sending again by hand", () => {
+  test("what was delivered goes out again at once, under the same webhook-id", async () => {
+    const { shop, receiver, secret } = await shopWithReceiver();
+    receiver.answer = answerWith(204);
+    const id = await shop.event();
+    await deliveryWhen(service, id, delivered);
+    const { delivery } = await resend(eventOf(id));
+    expect(delivery).toMatchObject({ state: WebhookDeliveryState.PENDING, resends: 1 });
+    const { attempts } = await deliveryWhen(
+      service,
+      id,
+      (sent) => delivered(sent) && sent.attempts.length === 2,
+    );
+    expect(attempts.map(({ number }) => number)).toEqual([1, 2]);
+    expect(ids(receiver)).toEqual([eventOf(id), eventOf(id)]);
+    expect(receiver.received[0]?.body).toBe(receiver.received[1]?.body);
+    for (const request of receiver.received) verified(request, secret);
+  });
+
+  test("what has failed begins the schedule anew", async () => {
+    const { shop } = await shopWithReceiver();
+    const id = await shop.event();
+    await deliveryWhen(service, id, attempted(1));
+    await service.db.query(
+      "UPDATE webhook_delivery SET state = 'failed', failures = 10, attempts = 10, next_attempt_at = NULL WHERE verification_id = $1",
+      [decodeId("vrf_", id)],
+    );
+    await resend(eventOf(id));
+    const { attempts, state } = await deliveryWhen(service, id, attempted(2));
+    expect(attempts.map(({ number }) => number)).toEqual([1, 11]);
+    expect(state).toBe(WebhookDeliveryState.PENDING);
+    expect(await secondsUntilNext(service, id)).toBeLessThan(7);
+  });
+
+  test("while an attempt is under way another is made, and the first one's result changes nothing any more", async () => {
+    const { shop, receiver } = await shopWithReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) => first.resolve(() => response.writeHead(500).end());
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    receiver.answer = answerWith(204);
+    await resend(eventOf(id));
+    await deliveryWhen(service, id, delivered);
+    answerFirst();
+    const { state, attempts } = await deliveryWhen(service, id, attempted(2));
+    expect(state).toBe(WebhookDeliveryState.DELIVERED);
+    expect(attempts.map(({ status }) => status)).toEqual([500, 204]);
+  });
+
+  test("an unknown event, and one that no webhook wanted, are not found", async () => {
+    const shop = await openShop(service);
+    const id = await shop.event();
+    for (const eventId of [eventOf(id), "evt_01kaex4mpyf2xbtyt1s6vdr4e9", id, "", "evt_\u0000"]) {
+      await expect(resend(eventId)).rejects.toThrow("no such event");
+    }
+  });
+});
+
+describe("an attempt whose lease runs out", () => {
+  test("is made again, and what comes of the first one late changes nothing any more", async () => {
+    const { shop, receiver } = await shopWithReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) => first.resolve(() => response.writeHead(500, {}).end("late"));
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    receiver.answer = answerWith(204);
+    await makeDue(service, id);
+    const cutOff = await deliveryWhen(service, id, delivered);
+    expect(cutOff.attempts).toMatchObject([
+      { number: 1, status: 0, error: "cut off: what came of it is not known" },
+      { number: 2, status: 204, error: "" },
+    ]);
+    answerFirst();
+    const { state, attempts } = await deliveryWhen(service, id, attempted(2));
+    expect(state).toBe(WebhookDeliveryState.DELIVERED);
+    expect(attempts).toMatchObject([
+      { number: 1, status: 500, error: "answered 500", answer: "late" },
+      { number: 2, status: 204 },
+    ]);
+    expect(ids(receiver)).toEqual([eventOf(id), eventOf(id)]);
+  });
+
+  test("has no say any more while the one made instead is under way", async () => {
+    const { shop, receiver } = await shopWithReceiver();
+    const answers: ((status: number) => void)[] = [];
+    receiver.answer = (response) => answers.push((status) => response.writeHead(status).end());
+    const id = await shop.event();
+    await untilReceived(receiver);
+    await makeDue(service, id);
+    await untilReceived(receiver, 2);
+    const [late, current] = answers;
+    late?.(500);
+    await deliveryWhen(service, id, ({ attempts }) => attempts[0]?.status === 500);
+    const { rows } = await service.db.query(
+      "SELECT failures::int, next_attempt_at > now() + interval '10 seconds' AS leased FROM webhook_delivery WHERE verification_id = $1",
+      [decodeId("vrf_", id)],
+    );
+    expect(rows).toEqual([{ failures: 0, leased: true }]);
+    current?.(204);
+    const { attempts } = await deliveryWhen(service, id, delivered);
+    expect(attempts.map(({ status }) => status)).toEqual([500, 204]);
+  });
+
+  test("does not use up a step of the schedule", async () => {
+    const { shop, receiver } = await shopWithReceiver();
+    receiver.answer = hang;
+    const id = await shop.event();
+    await untilReceived(receiver);
+    receiver.answer = answerWith(503);
+    await makeDue(service, id);
+    await deliveryWhen(service, id, ({ attempts }) => attempts[1]?.duration !== undefined);
+    const seconds = await secondsUntilNext(service, id);
+    expect(seconds).toBeGreaterThanOrEqual(4);
+    expect(seconds).toBeLessThanOrEqual(7);
+    await receiver.close();
+  });
+});

@@ -1,0 +1,61 @@
+import { describe, expect, test } from "vitest";
+import { retryAfterSeconds, secondsUntilNext } from "../../src/webhooks/schedule.ts";
+
+const minute = 60;
+const hour = 60 * minute;
+
+describe("after each failure", () => {
+  test.for([
+    { failures: 1, gap: 5 },
+    { failures: 2, gap: 5 * minute },
+    { failures: 3, gap: 30 * minute },
+    { failures: 4, gap: 2 * hour },
+    { failures: 5, gap: 5 * hour },
+    { failures: 6, gap: 10 * hour },
+    { failures: 7, gap: 14 * hour },
+    { failures: 8, gap: 20 * hour },
+    { failures: 9, gap: 24 * hour },
+  ])("$failures: $gap s, give or take a fifth", ({ failures, gap }) => {
+    expect(secondsUntilNext(failures, null, 0)).toBeCloseTo(gap * 0.8, 6);
+    expect(secondsUntilNext(failures, null, 0.5)).toBeCloseTo(gap, 6);
+    expect(secondsUntilNext(failures, null, 1)).toBeCloseTo(gap * 1.2, 6);
+    const drawn = Array.from({ length: 200 }, () => secondsUntilNext(failures, null) ?? 0);
+    expect(Math.min(...drawn)).toBeGreaterThanOrEqual(gap * 0.8);
+    expect(Math.max(...drawn)).toBeLessThanOrEqual(gap * 1.2);
+    // Jitter that is always the same would be none.
+    expect(new Set(drawn).size).toBeGreaterThan(100);
+  });
+
+  test("the tenth is the last, whatever Retry-After asks for", () => {
+    expect(secondsUntilNext(10, null)).toBeNull();
+    expect(secondsUntilNext(10, 60)).toBeNull();
+  });
+
+  test.for([
+    { name: "a longer one is waited for", failures: 1, retryAfter: 120, expected: 120 },
+    { name: "a shorter one does not hurry the schedule", failures: 2, retryAfter: 10, expected: 300 },
+    { name: "24 hours are honoured", failures: 1, retryAfter: 86_400, expected: 86_400 },
+    { name: "more is 24 hours", failures: 1, retryAfter: 86_401, expected: 86_400 },
+  ])("Retry-After: $name", ({ failures, retryAfter, expected }) => {
+    expect(secondsUntilNext(failures, retryAfter, 0.5)).toBeCloseTo(expected, 6);
+  });
+});
+
+const now = Date.parse("2026-11-21T06:41:00.000Z");
+
+test.for([
+  { header: "120", seconds: 120 },
+  { header: " 0 ", seconds: 0 },
+  { header: "Sat, 21 Nov 2026 06:42:30 GMT", seconds: 90 },
+  { header: "Saturday, 21-Nov-26 06:42:30 GMT", seconds: 90 },
+  { header: "Sat, 21 Nov 2026 06:40:00 GMT", seconds: 0 },
+  { header: "-5", seconds: null },
+  { header: "1.5", seconds: null },
+  { header: "soon", seconds: null },
+  { header: "2027", seconds: 2027 },
+  { header: "2027-01-01", seconds: null },
+  { header: "", seconds: null },
+  { header: null, seconds: null },
+])("Retry-After: $header asks for $seconds s", ({ header, seconds }) => {
+  expect(retryAfterSeconds(header, now)).toBe(seconds);
+});

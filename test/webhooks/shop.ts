@@ -1,0 +1,117 @@
+/** A merchant's project with verifications that come to an end when a test wants it. */
+
+import { expect, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  type WebhookDelivery,
+  WebhookDeliveryState,
+  type WebhookEventType,
+  WebhookService,
+} from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import type { TestService } from "../harness/service.ts";
+
+const environment = Environment.LIVE;
+
+export interface Shop {
+  readonly projectId: string;
+  readonly liveKey: string;
+  /** Sets the webhook of the live environment. */
+  setWebhook(url: string, events?: WebhookEventType[]): Promise<{ id: string; secret: string }>;
+  rotateSecret(): Promise<string>;
+  removeWebhook(): Promise<void>;
+  /** A pending verification. */
+  create(details?: {
+    clientReference?: string;
+    state?: string;
+  }): Promise<{ id: string; destination: string; smsText: string }>;
+  cancel(verificationId: string): Promise<void>;
+  /** A verification with an event: it is cancelled at once. */
+  event(): Promise<string>;
+}
+
+let keys = 0;
+
+export async function openShop(service: TestService): Promise<Shop> {
+  const { projectId, liveKey } = await service.createProject({ rateLimitPerMinute: 1_000_000 });
+  const webhooks = service.client(WebhookService);
+  const verifications = service.client(VerificationService);
+  const shop: Shop = {
+    projectId,
+    liveKey,
+    async setWebhook(url, events = []) {
+      const { webhook, secret } = await webhooks.setWebhook({ projectId, environment, url, events });
+      return { id: webhook?.id ?? "", secret };
+    },
+    rotateSecret: async () => (await webhooks.rotateWebhookSecret({ projectId, environment })).secret,
+    async removeWebhook() {
+      await webhooks.removeWebhook({ projectId, environment });
+    },
+    async create(details = {}) {
+      const created = await verifications.createVerification({
+        projectId,
+        environment,
+        idempotencyKey: `webhooks-${++keys}`,
+        ...details,
+      });
+      const { destination, smsText } = created;
+      return { id: created.verification?.id ?? "", destination, smsText };
+    },
+    async cancel(verificationId) {
+      await verifications.cancelVerification({ verificationId });
+    },
+    async event() {
+      const { id } = await shop.create();
+      await shop.cancel(id);
+      return id;
+    },
+  };
+  return shop;
+}
+
+export async function deliveriesOf(service: TestService, verificationId: string): Promise<WebhookDelivery[]> {
+  const { deliveries } = await service.client(WebhookService).listWebhookDeliveries({ verificationId });
+  return deliveries;
+}
+
+/** The delivery once it is as wanted. */
+export async function deliveryWhen(
+  service: TestService,
+  verificationId: string,
+  wanted: (delivery: WebhookDelivery) => boolean,
+  timeout = 10_000,
+): Promise<WebhookDelivery> {
+  return vi.waitUntil(
+    async () => {
+      const [delivery] = await deliveriesOf(service, verificationId);
+      return delivery && wanted(delivery) ? delivery : undefined;
+    },
+    { timeout, interval: 20 },
+  );
+}
+
+export const delivered = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.DELIVERED;
+
+/** So many attempts have been made and their results are known. */
+export const attempted = (count: number) => (delivery: WebhookDelivery) =>
+  delivery.attempts.length === count && delivery.attempts.every(({ duration }) => duration !== undefined);
+
+/** Makes what waits for its next attempt due now. */
+export async function makeDue(service: TestService, verificationId: string): Promise<void> {
+  const { rowCount } = await service.db.query(
+    "UPDATE webhook_delivery SET next_attempt_at = now() WHERE verification_id = $1 AND state = 'pending'",
+    [decodeId("vrf_", verificationId)],
+  );
+  expect(rowCount).toBe(1);
+}
+
+/** Seconds from the end of the last attempt until the next is due, by the database's own times. */
+export async function secondsUntilNext(service: TestService, verificationId: string): Promise<number> {
+  const { rows } = await service.db.query(
+    `SELECT extract(epoch FROM d.next_attempt_at - a.started_at - make_interval(secs => a.duration_ms / 1000.0))::float8 AS seconds
+     FROM webhook_delivery d JOIN webhook_attempt a ON a.verification_id = d.verification_id AND a.number = d.attempts
+     WHERE d.verification_id = $1`,
+    [decodeId("vrf_", verificationId)],
+  );
+  return rows[0]?.seconds;
+}
