@@ -24,7 +24,8 @@ export interface ArmFigures {
   readonly rounds: readonly Figures[];
 }
 
-const longestWarmUpMs = 3_000;
+/** It takes some ten thousand requests until what they run through has been compiled for speed. */
+const longestWarmUpMs = 6_000;
 /** Between rounds, for what the last one left to do. */
 const pauseMs = 200;
 
@@ -43,7 +44,7 @@ export async function measureInTurn(
   options: { readonly rounds: number; readonly seconds: number },
 ): Promise<ArmFigures[]> {
   const milliseconds = options.seconds * 1000;
-  for (const arm of arms) await measure(arm, Math.min(longestWarmUpMs, milliseconds * 1.5));
+  for (const arm of arms) await measure(arm, Math.min(longestWarmUpMs, milliseconds * 4));
   const made: Figures[][] = [];
   let undisturbed = 0;
   const atMost = Math.ceil(options.rounds * (1 + patience));

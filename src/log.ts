@@ -1,7 +1,7 @@
-import { type Logger, pino } from "pino";
+import { type DestinationStream, type Logger, pino } from "pino";
 
-/** Written out when this much has gathered, or when this time has passed: a line costs no system call of its own. */
-const gatheredBytes = 16_000;
+/** Written out when this many characters have gathered, or this time has passed. */
+const gatheredLength = 16_000;
 const gatheredMs = 100;
 
 /**
@@ -9,13 +9,36 @@ const gatheredMs = 100;
  * What has gathered is written out when the process ends, however it does short of being killed.
  */
 export function createLog(level: string): Logger {
-  const destination = pino.destination({
-    dest: 1,
-    sync: false,
-    minLength: gatheredBytes,
-    periodicFlush: gatheredMs,
-  });
-  return pino({ level, base: null, timestamp, serializers: { err: presentError } }, destination);
+  const output = pino.destination({ dest: 1, sync: false });
+  return pino({ level, base: null, timestamp, serializers: { err: presentError } }, gathered(output));
+}
+
+/**
+ * Lines go to the output by the hundred. It measures each text that it is given, which for single lines was a
+ * twelfth of the service's time for a read.
+ */
+function gathered(output: ReturnType<typeof pino.destination>): DestinationStream {
+  let lines = "";
+  let timer: NodeJS.Timeout | undefined;
+
+  const passOn = () => {
+    if (lines === "") return;
+    output.write(lines);
+    lines = "";
+  };
+
+  return {
+    write(line) {
+      if (timer === undefined) {
+        timer = setInterval(passOn, gatheredMs).unref();
+        // Before the output's own listeners, which write out what it has, and close it.
+        process.prependListener("beforeExit", passOn);
+        process.prependListener("exit", passOn);
+      }
+      lines += line;
+      if (lines.length >= gatheredLength) passOn();
+    },
+  };
 }
 
 let second = Number.NaN;

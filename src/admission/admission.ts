@@ -33,6 +33,8 @@ export interface Admission {
   settle(call: Call, failure: Failure): Promise<Failure>;
 }
 
+const digestOf = (credential: string) => Buffer.from(digestCredential(credential), "hex");
+
 /** The installation's own token, which no table holds. */
 const installationAdmin: ServiceCaller = {
   kind: "service",
@@ -52,10 +54,10 @@ export function createAdmission(parts: {
   readonly adminTokens: readonly string[];
 }): Admission {
   const { directory, rateLimits, chargeUsage } = parts;
-  const adminDigests = parts.adminTokens.map(digestCredential);
+  const adminDigests = parts.adminTokens.map(digestOf);
 
   function isInstallationAdmin(credential: string): boolean {
-    const digest = digestCredential(credential);
+    const digest = digestOf(credential);
     return adminDigests.some((known) => timingSafeEqual(known, digest));
   }
 

@@ -130,7 +130,7 @@ export function createVerification(parts: {
         codeFormat: project.codeFormat,
         smsText: renderSmsText(project.smsTemplate ?? defaultSmsTemplate, project.name, code),
         verificationUrl: `${parts.publicBase.url}/v/${token}`,
-        windowTokenDigest: hash("sha256", token, "buffer"),
+        windowTokenDigest: hash("sha256", token, "hex"),
       };
     }
   };
@@ -211,7 +211,7 @@ function sameOrigin(sent: string, registered: string | null): boolean {
 }
 
 /** Values count as sent; member order and explicit defaults do not, since this is made of the parsed request. */
-function digestOf(request: CreationRequest): Buffer {
+function digestOf(request: CreationRequest): string {
   return hash(
     "sha256",
     JSON.stringify([
@@ -222,7 +222,7 @@ function digestOf(request: CreationRequest): Buffer {
       request.parentOrigin,
       request.returnUrl,
     ]),
-    "buffer",
+    "hex",
   );
 }
 

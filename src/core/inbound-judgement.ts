@@ -43,7 +43,8 @@ export interface InboundContent extends NormalisedInboundMessage {
   /** There were too many of them. */
   readonly tooManyCandidates: boolean;
   /** Of destination, sender and text. */
-  readonly fingerprint: Buffer;
+  /** SHA-256 in hexadecimal. */
+  readonly fingerprint: string;
 }
 
 /** The verification a code stands for. Times are milliseconds by the database's clock. */
@@ -133,7 +134,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
 
   function judgeNew(content: InboundContent | null): { judgement: Judgement; firstOfContent: boolean } {
     if (content === null) return { judgement: answer("invalid"), firstOfContent: false };
-    const fingerprint = content.fingerprint.toString("hex");
+    const fingerprint = content.fingerprint;
     const same = state.fingerprints.get(fingerprint);
     if (same) return { judgement: { ...same, duplicate: true }, firstOfContent: false };
     const judgement = judgeContent(content);

@@ -75,7 +75,7 @@ function readText(
     webSent: isWebSent(text),
     candidates,
     tooManyCandidates: capped,
-    fingerprint: hash("sha256", `${environment}\n${to}\n${from}\n${text}`, "buffer"),
+    fingerprint: hash("sha256", `${environment}\n${to}\n${from}\n${text}`, "hex"),
   };
 }
 

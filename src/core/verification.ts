@@ -40,8 +40,8 @@ export interface NewVerification {
   readonly projectId: string;
   readonly environment: Environment;
   readonly idempotencyKey: string;
-  /** SHA-256 of the request as sent, defaults filled in. */
-  readonly requestDigest: Buffer;
+  /** SHA-256 of the request as sent, defaults filled in; hexadecimal. */
+  readonly requestDigest: string;
   readonly mode: VerificationMode;
   readonly expectedPhone: string | null;
   readonly clientReference: string;
@@ -54,8 +54,8 @@ export interface NewVerification {
   readonly codeFormat: CodeFormat;
   readonly smsText: string;
   readonly verificationUrl: string;
-  /** SHA-256 of the secret in the URL. */
-  readonly windowTokenDigest: Buffer;
+  /** SHA-256 of the secret in the URL; hexadecimal. */
+  readonly windowTokenDigest: string;
 }
 
 /** The destination of a creation for which there is no number: it can only repeat an answer, never create. */

@@ -81,8 +81,8 @@ LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS d (project_id, calls) ON true
 LEFT JOIN charged c ON c.project_id = d.project_id`,
 };
 
-/** Refusals of `createNewStatement`: unique_violation, division_by_zero, deadlock_detected. */
-const notAllNew = /^(23505|22012|40P01)$/;
+/** Refusals of `createNewStatement`: unique_violation, division_by_zero. */
+const notAllNew = /^(23505|22012)$/;
 
 /**
  * Charges and creates in one statement, so that neither happens without the other, in the one order of
@@ -305,7 +305,7 @@ function newParametersOf(items: readonly ChargedCreation[], demand: Demand): unk
     text(({ destination }) => destination),
     text(({ code }) => code),
     plain(({ codeFormat }) => codeFormat),
-    plain(({ requestDigest }) => requestDigest.toString("hex")),
+    plain(({ requestDigest }) => requestDigest),
     text(({ verificationUrl }) => verificationUrl),
     plain(({ mode }) => mode),
     text(({ expectedPhone }) => expectedPhone),
@@ -314,7 +314,7 @@ function newParametersOf(items: readonly ChargedCreation[], demand: Demand): unk
     text(({ parentOrigin }) => parentOrigin),
     text(({ returnUrl }) => returnUrl),
     text(({ smsText }) => smsText),
-    plain(({ windowTokenDigest }) => windowTokenDigest.toString("hex")),
+    plain(({ windowTokenDigest }) => windowTokenDigest),
   ];
 }
 
@@ -355,7 +355,7 @@ async function createBatch(
     if (reserved) lost.push(position);
     else if (answer !== undefined && outcome) {
       const { request } = items[position] as ChargedCreation;
-      const same = request.requestDigest.equals((items[leader] as ChargedCreation).request.requestDigest);
+      const same = request.requestDigest === (items[leader] as ChargedCreation).request.requestDigest;
       const value: CreationOutcome = same ? { kind: "replayed", created: answer } : { kind: "conflict" };
       outcomes[position] = { usage: outcome.usage, value };
     }
@@ -405,7 +405,7 @@ function parametersOf(
     plainArray(requests.map(({ projectId }) => projectId)),
     plainArray(requests.map(({ environment }) => environment)),
     textArray(requests.map(({ idempotencyKey }) => idempotencyKey)),
-    plainArray(requests.map(({ requestDigest }) => requestDigest.toString("hex"))),
+    plainArray(requests.map(({ requestDigest }) => requestDigest)),
     plainArray(requests.map(({ id }) => id)),
     plainArray(requests.map(({ mode }) => mode)),
     textArray(requests.map(({ expectedPhone }) => expectedPhone)),
@@ -418,7 +418,7 @@ function parametersOf(
     plainArray(requests.map(({ codeFormat }) => codeFormat)),
     textArray(requests.map(({ smsText }) => smsText)),
     textArray(requests.map(({ verificationUrl }) => verificationUrl)),
-    plainArray(requests.map(({ windowTokenDigest }) => windowTokenDigest.toString("hex"))),
+    plainArray(requests.map(({ windowTokenDigest }) => windowTokenDigest)),
     plainArray(requests.map(({ validitySeconds }) => validitySeconds)),
     plainArray(leads),
   ];
@@ -449,7 +449,7 @@ function answerOf(request: NewVerification, createdAt: number, expiresAt: number
 
 /** The recorded answer in a row's `firstAnswerColumns` from `offset` on, as created: pending, at that instant. */
 function repeated(request: NewVerification, row: readonly unknown[], offset: number): CreationOutcome {
-  if (row[offset] !== request.requestDigest.toString("hex")) return { kind: "conflict" };
+  if (row[offset] !== request.requestDigest) return { kind: "conflict" };
   const verification = verificationOf(row, offset + 4);
   if (verification === null)
     throw new Error("an idempotency record names a verification that does not exist");

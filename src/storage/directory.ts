@@ -96,7 +96,7 @@ export function createDirectory(database: Database): CachedDirectory {
   }
 
   async function findCaller(credential: string): Promise<Caller | null> {
-    const digest = digestCredential(credential).toString("hex");
+    const digest = digestCredential(credential);
     if (credential.startsWith("pp_svc_")) {
       const [row] = await runStatement(database, serviceTokenStatement, [digest]);
       return row ? serviceCallerOf(row) : null;
@@ -146,8 +146,7 @@ export function createDirectory(database: Database): CachedDirectory {
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
 
   return {
-    caller: (credential) =>
-      recall(callers, digestCredential(credential).toString("latin1"), () => findCaller(credential)),
+    caller: (credential) => recall(callers, digestCredential(credential), () => findCaller(credential)),
 
     async project(id) {
       return recall(projects, id, async () => {

@@ -1,4 +1,4 @@
-import type pg from "pg";
+import pg from "pg";
 import {
   type CodeHolder,
   codeKey,
@@ -23,23 +23,33 @@ import { noticeSent, transitionEffects } from "./transition.ts";
 import { epochMs } from "./verification-row.ts";
 
 /**
- * A batch is judged in one transaction of three steps: lock the senders, read what the messages may touch
- * and lock those verifications, write the judgements. Judging happens here and not in SQL, because a
- * message's fate hangs on those before it in the same batch (the fifth miss mutes the sixth message, the
- * first of two with one code verifies); a set-based statement cannot see that without giving up order.
+ * A batch is judged in two statements: one reads what the messages may touch, one stores the judgements. Judging
+ * happens here and not in SQL, because a message's fate hangs on those before it in the same batch (the fifth miss
+ * mutes the sixth message, the first of two with one code verifies); a set-based statement cannot see that without
+ * giving up order.
  *
- * What serialises processes: a sender's row, which every message of that sender locks first, and the
- * verification's. All locks are taken in one order: senders by key, verifications by id, messages by id.
+ * Nothing is locked in between. What was judged upon is checked by the statement that stores: verifications are still
+ * pending, senders' misses are as they were read, ids and contents are new. Otherwise it fails as a whole and the batch
+ * is judged again. So a batch has the effect it would have had at the moment of its read, all at once.
  */
 export function createInboundMessages(
   database: Database,
   parts: { readonly onFault: (error: unknown) => void },
 ): JudgeInboundMessage {
+  let cautiousBatches = 0;
+
   const enqueue = createBatcher<InboundMessage, Judgement>({
     maxSize: 500,
     // Streams bound what they have under way; refusing here would only make them send it again.
     maxWaiting: Number.POSITIVE_INFINITY,
-    run: (messages) => takeBatch(database, messages),
+    async run(messages) {
+      const cautious = cautiousBatches > 0;
+      cautiousBatches = Math.max(0, cautiousBatches - 1);
+      const first = await judgeBatch(database.pool, messages, { cautious });
+      if (first) return first;
+      cautiousBatches = batchesAfterConflict;
+      return judgeAgain(database, messages);
+    },
   });
   return async (message) => {
     try {
@@ -55,15 +65,24 @@ export function createInboundMessages(
   };
 }
 
-/** What another process stored between the look and the write makes the batch be judged again. */
-const maxTries = 5;
+/**
+ * Most messages are new, and it suffices that storing them says so. Where one was not, others probably follow, as when
+ * a source begins again where it left off: then ids and contents are looked up first.
+ */
+const batchesAfterConflict = 16;
 
-async function takeBatch(database: Database, messages: readonly InboundMessage[]): Promise<Judgement[]> {
-  for (let tries = 1; ; tries++) {
-    const judgements = await inTransaction(database, (client) => judgeBatch(client, messages));
-    if (judgements) return judgements.judged.map(({ judgement }) => judgement);
-    if (tries === maxTries) throw new Error("inbound messages kept being stored by somebody else");
+const maxTries = 20;
+
+/** One process at a time judges again, so that those who do cannot keep one another from it. */
+async function judgeAgain(database: Database, messages: readonly InboundMessage[]): Promise<Judgement[]> {
+  for (let tries = 1; tries <= maxTries; tries++) {
+    const judgements = await inTransaction(database, async (client) => {
+      await client.query("SELECT pg_advisory_xact_lock(hashtext('phoneproof inbound'))");
+      return judgeBatch(client, messages, { cautious: true });
+    });
+    if (judgements) return judgements;
   }
+  throw new Error("what inbound messages touch kept being changed by somebody else");
 }
 
 /** Commits if `work` answers something. A connection that failed in a transaction is not used again. */
@@ -86,91 +105,69 @@ async function inTransaction<T>(
   }
 }
 
+/** Null where something has changed between the read and the write: then nothing is stored. */
 async function judgeBatch(
-  client: pg.PoolClient,
+  client: Queryable,
   messages: readonly InboundMessage[],
-): Promise<Judgements | null> {
-  const senders = await lockSenders(client, messages);
-  const state: InboundState = { senders, ...(await readState(client, messages)) };
+  { cautious }: { readonly cautious: boolean },
+): Promise<Judgement[] | null> {
+  const state = await readState(client, messages, cautious);
+  const before = new Map([...state.senders].map(([key, sender]) => [key, { ...sender }]));
   const judgements = judge(messages, state);
-  return (await store(client, judgements, state)) ? judgements : null;
+  return (await store(client, judgements, state, before))
+    ? judgements.judged.map(({ judgement }) => judgement)
+    : null;
 }
-
-/** Makes and locks the row of every sender in the batch: what follows sees all that others did before. */
-const lockSendersText = `
-INSERT INTO inbound_sender AS s (environment, phone, miss_times)
-SELECT n.environment, n.phone, '{}'
-FROM unnest($1::environment[], $2::text[]) AS n (environment, phone)
-ORDER BY 1, 2
-ON CONFLICT (environment, phone) DO UPDATE SET miss_times = s.miss_times
-RETURNING s.environment::text, s.phone, s.miss_times, ${epochMs("s.muted_until")}`;
-
-async function lockSenders(
-  client: pg.PoolClient,
-  messages: readonly InboundMessage[],
-): Promise<Map<string, Sender>> {
-  const senders = new Map<string, Sender>();
-  const environments: Environment[] = [];
-  const phones: string[] = [];
-  for (const { content } of messages) {
-    if (!content?.environment) continue;
-    const key = senderKey(content.environment, content.from);
-    if (senders.has(key)) continue;
-    senders.set(key, { missTimes: [], mutedUntil: null });
-    environments.push(content.environment);
-    phones.push(content.from);
-  }
-  if (phones.length === 0) return senders;
-  const rows = await query(client, "lock_senders", lockSendersText, [
-    plainArray(environments),
-    plainArray(phones),
-  ]);
-  for (const [environment, phone, missTimes, mutedUntil] of rows) {
-    senders.set(senderKey(environment as Environment, phone as string), {
-      missTimes: (missTimes as Date[]).map((time) => time.getTime()),
-      mutedUntil: mutedUntil as number | null,
-    });
-  }
-  return senders;
-}
-
-/** What the ids and the contents have been answered. A fingerprint older than a minute answers nothing. */
-const answeredText = `
-SELECT 'message', m.source, m.message_id, m.outcome::text, m.verification_id::text, m.duplicate
-FROM unnest($1::text[], $2::text[]) AS k (source, message_id)
-JOIN inbound_message m ON m.source = k.source AND m.message_id = k.message_id
-UNION ALL
-SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.outcome::text, f.verification_id::text, false
-FROM unnest($3::text[]) AS k (digest)
-JOIN message_fingerprint f ON f.digest = decode(k.digest, 'hex')
-WHERE f.first_at > to_timestamp($4::float8 / 1000) - interval '1 minute'`;
 
 /**
- * The verifications that the candidates are codes of, locked. The clock is read by a statement of its own
- * start, not the transaction's: a verification created after BEGIN must not look younger than now.
+ * What the messages may touch: the verifications that candidates are codes of, the senders with misses, and the answers
+ * to known ids and contents. A fingerprint older than a minute answers nothing. The clock is read after the
+ * snapshot was taken: a verification that it shows must not look younger than now.
  */
-const codesText = `
-SELECT k.destination, k.code, v.id::text, v.status::text, v.mode::text, v.expected_phone, ${epochMs("v.expires_at")}
+const stateText = `
+SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
+  ${epochMs("clock_timestamp()")}, NULL::bool
+UNION ALL
+SELECT 'code', k.destination, k.code, v.id::text, v.status::text, v.mode::text, v.expected_phone, ${epochMs("v.expires_at")}, NULL
 FROM unnest($1::text[], $2::text[]) AS k (destination, code)
 JOIN live_code l ON l.destination = k.destination AND l.code = k.code
 JOIN verification v ON v.id = l.verification_id
-ORDER BY v.id
-FOR NO KEY UPDATE OF v`;
-
-const clockText = `SELECT ${epochMs("statement_timestamp()")}`;
+UNION ALL
+SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${epochMs("t")} FROM unnest(s.miss_times) AS t), ','),
+  NULL, NULL, NULL, ${epochMs("s.muted_until")}, NULL
+FROM unnest($3::environment[], $4::text[]) AS n (environment, phone)
+JOIN inbound_sender s ON s.environment = n.environment AND s.phone = n.phone
+UNION ALL
+SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL, NULL, NULL, m.duplicate
+FROM unnest($5::text[], $6::text[]) AS k (source, message_id)
+JOIN inbound_message m ON m.source = k.source AND m.message_id = k.message_id
+UNION ALL
+SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.verification_id::text, f.outcome::text, NULL, NULL, NULL, false
+FROM unnest($7::text[]) AS k (digest)
+JOIN message_fingerprint f ON f.digest = decode(k.digest, 'hex')
+WHERE f.first_at > clock_timestamp() - interval '1 minute'`;
 
 async function readState(
-  client: pg.PoolClient,
+  client: Queryable,
   messages: readonly InboundMessage[],
-): Promise<Omit<InboundState, "senders">> {
+  cautious: boolean,
+): Promise<InboundState> {
   const fingerprints: string[] = [];
   const destinations: string[] = [];
   const candidates: string[] = [];
+  const environments: Environment[] = [];
+  const phones: string[] = [];
   const asked = new Set<string>();
   for (const { content } of messages) {
     if (!content) continue;
-    fingerprints.push(content.fingerprint.toString("hex"));
+    fingerprints.push(content.fingerprint);
     if (content.environment === null) continue;
+    const sender = senderKey(content.environment, content.from);
+    if (!asked.has(sender)) {
+      asked.add(sender);
+      environments.push(content.environment);
+      phones.push(content.from);
+    }
     for (const candidate of content.candidates) {
       const key = codeKey(content.to, candidate);
       if (asked.has(key)) continue;
@@ -179,51 +176,65 @@ async function readState(
       candidates.push(candidate);
     }
   }
+  const rows = await query(client, "inbound_state", stateText, [
+    textArray(destinations),
+    plainArray(candidates),
+    plainArray(environments),
+    plainArray(phones),
+    cautious ? textArray(messages.map(({ source }) => source)) : nothing,
+    cautious ? textArray(messages.map(({ messageId }) => messageId)) : nothing,
+    cautious ? plainArray(fingerprints) : nothing,
+  ]);
+  let now = 0;
   const codes = new Map<string, CodeHolder>();
   const holders = new Map<string, CodeHolder>();
-  if (candidates.length > 0) {
-    const rows = await query(client, "inbound_codes", codesText, [
-      textArray(destinations),
-      plainArray(candidates),
-    ]);
-    for (const [destination, code, verificationId, status, mode, expectedPhone, expiresAt] of rows) {
-      const holder = holders.get(verificationId as string) ?? {
-        verificationId: verificationId as string,
-        status: status as VerificationStatus,
-        mode: mode as VerificationMode,
-        expectedPhone: expectedPhone as string | null,
-        expiresAt: expiresAt as number,
-      };
-      holders.set(holder.verificationId, holder);
-      codes.set(codeKey(destination as string, code as string), holder);
-    }
-  }
-  const [clock] = await query(client, "inbound_clock", clockText, []);
-  const now = clock?.[0] as number;
+  const senders = new Map<string, Sender>();
   const answered = new Map<string, Judgement>();
   const seen = new Map<string, Judgement>();
-  const answeredRows = await query(client, "inbound_answered", answeredText, [
-    textArray(messages.map(({ source }) => source)),
-    textArray(messages.map(({ messageId }) => messageId)),
-    plainArray(fingerprints),
-    now,
-  ]);
-  for (const [kind, first, second, outcome, verificationId, duplicate] of answeredRows) {
-    const judgement = {
-      outcome: outcome as InboundOutcome,
-      verificationId: verificationId as string | null,
+  for (const [kind, first, second, third, fourth, fifth, sixth, time, duplicate] of rows) {
+    const judgement = () => ({
+      outcome: fourth as InboundOutcome,
+      verificationId: third as string | null,
       duplicate: duplicate as boolean,
-    };
-    if (kind === "message") answered.set(messageKey(first as string, second as string), judgement);
-    else seen.set(first as string, judgement);
+    });
+    switch (kind) {
+      case "clock":
+        now = time as number;
+        break;
+      case "code": {
+        const holder = holders.get(third as string) ?? {
+          verificationId: third as string,
+          status: fourth as VerificationStatus,
+          mode: fifth as VerificationMode,
+          expectedPhone: sixth as string | null,
+          expiresAt: time as number,
+        };
+        holders.set(holder.verificationId, holder);
+        codes.set(codeKey(first as string, second as string), holder);
+        break;
+      }
+      case "sender":
+        senders.set(senderKey(first as Environment, second as string), {
+          missTimes: (third as string) === "" ? [] : (third as string).split(",").map(Number),
+          mutedUntil: time as number | null,
+        });
+        break;
+      case "message":
+        answered.set(messageKey(first as string, second as string), judgement());
+        break;
+      default:
+        seen.set(first as string, judgement());
+    }
   }
-  return { now, answered, fingerprints: seen, codes };
+  return { now, answered, fingerprints: seen, senders, codes };
 }
 
+const nothing = "{}";
+
 /**
- * Stores a batch's judgements in one statement. It answers how many messages, transitions and fingerprints it
- * stored: fewer than were judged means that another process stored one of these ids or contents meanwhile. (The
- * contents of one sender are serialised by its row, but for numbers that nobody has, which have no environment.)
+ * Stores a batch's judgements in one statement, or fails where they no longer hold: on the key of a message or of a
+ * sender, or on the division by zero of its last line. The rows of a table are locked in order of their keys, and the
+ * tables in the same order by every such statement.
  */
 const storeText = `
 WITH stored AS (
@@ -239,7 +250,6 @@ WITH stored AS (
     source, message_id, sender, destination, text, carrier, received_at, outcome, verification_id, duplicate
   )
   ORDER BY m.source, m.message_id
-  ON CONFLICT DO NOTHING
   RETURNING 1
 ),
 fingerprinted AS (
@@ -252,73 +262,124 @@ fingerprinted AS (
   WHERE f.first_at <= excluded.first_at - interval '1 minute'
   RETURNING 1
 ),
+met AS (
+  INSERT INTO inbound_sender (environment, phone, miss_times, muted_until)
+  SELECT n.environment, n.phone, n.miss_times::timestamptz[], to_timestamp(n.muted_until / 1000)
+  FROM unnest($15::environment[], $16::text[], $17::text[], $18::float8[]) AS n (environment, phone, miss_times, muted_until)
+  ORDER BY n.environment, n.phone
+),
+locked_sender AS MATERIALIZED (
+  SELECT s.environment, s.phone FROM inbound_sender s
+  JOIN unnest($19::environment[], $20::text[]) AS n (environment, phone)
+    ON s.environment = n.environment AND s.phone = n.phone
+  ORDER BY s.environment, s.phone FOR NO KEY UPDATE OF s
+),
 remembered AS (
   UPDATE inbound_sender s SET
     miss_times = n.miss_times::timestamptz[], muted_until = to_timestamp(n.muted_until / 1000)
-  FROM unnest($15::environment[], $16::text[], $17::text[], $18::float8[])
-    AS n (environment, phone, miss_times, muted_until)
-  WHERE s.environment = n.environment AND s.phone = n.phone
+  FROM locked_sender l JOIN unnest(
+    $19::environment[], $20::text[], $21::text[], $22::float8[], $23::text[], $24::float8[]
+  ) AS n (environment, phone, miss_times, muted_until, misses_before, muted_before)
+    ON n.environment = l.environment AND n.phone = l.phone
+  WHERE s.environment = l.environment AND s.phone = l.phone AND s.miss_times = n.misses_before::timestamptz[]
+    AND s.muted_until IS NOT DISTINCT FROM to_timestamp(n.muted_before / 1000)
+  RETURNING 1
+),
+locked AS MATERIALIZED (
+  SELECT v.id FROM verification v
+  WHERE v.id = ANY ($25::uuid[] || $28::uuid[]) ORDER BY v.id FOR NO KEY UPDATE
 ),
 verified AS (
   UPDATE verification v SET
     status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = to_timestamp($1::float8 / 1000)
-  FROM unnest($19::uuid[], $20::text[], $21::carrier[]) AS n (id, phone, carrier)
+  FROM locked JOIN unnest($25::uuid[], $26::text[], $27::carrier[]) AS n (id, phone, carrier) ON n.id = locked.id
   WHERE v.id = n.id AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id
 ),
 expired AS (
-  UPDATE verification v SET status = 'expired' WHERE v.id = ANY ($22::uuid[]) AND v.status = 'pending'
+  UPDATE verification v SET status = 'expired'
+  FROM locked JOIN unnest($28::uuid[]) AS n (id) ON n.id = locked.id
+  WHERE v.id = n.id AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id
 ),${transitionEffects("verified")},${transitionEffects("expired")}
-SELECT (SELECT count(*) FROM stored)::float8, (SELECT count(*) FROM verified)::float8,
-  (SELECT count(*) FROM expired)::float8, (SELECT count(*) FROM fingerprinted)::float8, ${noticeSent("verified")}, ${noticeSent("expired")}`;
+SELECT ${noticeSent("verified")}, ${noticeSent("expired")}, 1 / (
+  (SELECT count(*) FROM stored) = cardinality($3::text[])
+  AND (SELECT count(*) FROM fingerprinted) = cardinality($12::text[])
+  AND (SELECT count(*) FROM remembered) = cardinality($20::text[])
+  AND (SELECT count(*) FROM verified) = cardinality($25::uuid[])
+  AND (SELECT count(*) FROM expired) = cardinality($28::uuid[])
+)::int`;
 
-async function store(client: pg.PoolClient, judgements: Judgements, state: InboundState): Promise<boolean> {
+/** Of `storeText`: unique_violation, division_by_zero. */
+const changedMeanwhile = /^(23505|22012)$/;
+
+async function store(
+  client: Queryable,
+  judgements: Judgements,
+  state: InboundState,
+  before: ReadonlyMap<string, Sender>,
+): Promise<boolean> {
   const { judged, verified, expired, changedSenders } = judgements;
   const news = judged.filter(({ repeated }) => !repeated);
   if (news.length === 0) return true;
   const first = news.filter(({ firstOfContent }) => firstOfContent);
   const contents = news.map(({ message }) => message.content);
-  const senders = [...changedSenders].map((key) => state.senders.get(key) as Sender);
-  const [row] = await query(client, "inbound_store", storeText, [
-    state.now,
-    textArray(news.map(({ message }) => message.source)),
-    textArray(news.map(({ message }) => message.messageId)),
-    plainArray(contents.map((content) => content?.from ?? null)),
-    plainArray(contents.map((content) => content?.to ?? null)),
-    textArray(contents.map((content) => content?.text ?? null)),
-    plainArray(contents.map((content) => content?.carrier ?? null)),
-    plainArray(contents.map((content) => content?.receivedAtMs ?? null)),
-    plainArray(news.map(({ judgement }) => judgement.outcome)),
-    plainArray(news.map(({ judgement }) => judgement.verificationId)),
-    plainArray(news.map(({ judgement }) => (judgement.duplicate ? "t" : "f"))),
-    plainArray(first.map(({ message }) => message.content?.fingerprint.toString("hex") ?? null)),
-    plainArray(first.map(({ judgement }) => judgement.outcome)),
-    plainArray(first.map(({ judgement }) => judgement.verificationId)),
-    plainArray([...changedSenders].map((key) => key.slice(0, 4))),
-    plainArray([...changedSenders].map((key) => key.slice(4))),
-    textArray(senders.map(({ missTimes }) => plainArray(missTimes.map(quotedTime)))),
-    plainArray(senders.map(({ mutedUntil }) => mutedUntil)),
-    plainArray(verified.map(({ verificationId }) => verificationId)),
-    plainArray(verified.map(({ phone }) => phone)),
-    plainArray(verified.map(({ carrier }) => carrier)),
-    plainArray(expired),
-  ]);
-  const [stored, moved, lapsed, fingerprinted] = row ?? [];
-  if (moved !== verified.length || lapsed !== expired.length) {
-    throw new Error("a verification that was locked has been changed by somebody else");
+  const met = [...changedSenders].filter((key) => !before.has(key));
+  const known = [...changedSenders].filter((key) => before.has(key));
+  const missesIn = (senders: ReadonlyMap<string, Sender>, keys: readonly string[]) =>
+    textArray(keys.map((key) => plainArray((senders.get(key)?.missTimes ?? []).map(quotedTime))));
+  const mutedIn = (senders: ReadonlyMap<string, Sender>, keys: readonly string[]) =>
+    plainArray(keys.map((key) => senders.get(key)?.mutedUntil ?? null));
+  try {
+    await query(client, "inbound_store", storeText, [
+      state.now,
+      textArray(news.map(({ message }) => message.source)),
+      textArray(news.map(({ message }) => message.messageId)),
+      plainArray(contents.map((content) => content?.from ?? null)),
+      plainArray(contents.map((content) => content?.to ?? null)),
+      textArray(contents.map((content) => content?.text ?? null)),
+      plainArray(contents.map((content) => content?.carrier ?? null)),
+      plainArray(contents.map((content) => content?.receivedAtMs ?? null)),
+      plainArray(news.map(({ judgement }) => judgement.outcome)),
+      plainArray(news.map(({ judgement }) => judgement.verificationId)),
+      plainArray(news.map(({ judgement }) => (judgement.duplicate ? "t" : "f"))),
+      plainArray(first.map(({ message }) => message.content?.fingerprint ?? null)),
+      plainArray(first.map(({ judgement }) => judgement.outcome)),
+      plainArray(first.map(({ judgement }) => judgement.verificationId)),
+      plainArray(met.map(environmentIn)),
+      plainArray(met.map(phoneIn)),
+      missesIn(state.senders, met),
+      mutedIn(state.senders, met),
+      plainArray(known.map(environmentIn)),
+      plainArray(known.map(phoneIn)),
+      missesIn(state.senders, known),
+      mutedIn(state.senders, known),
+      missesIn(before, known),
+      mutedIn(before, known),
+      plainArray(verified.map(({ verificationId }) => verificationId)),
+      plainArray(verified.map(({ phone }) => phone)),
+      plainArray(verified.map(({ carrier }) => carrier)),
+      plainArray(expired),
+    ]);
+    return true;
+  } catch (error) {
+    if (error instanceof pg.DatabaseError && changedMeanwhile.test(error.code ?? "")) return false;
+    throw error;
   }
-  return stored === news.length && fingerprinted === first.length;
 }
 
+/** The parts of a `senderKey`: either environment has four letters. */
+const environmentIn = (key: string) => key.slice(0, 4);
+const phoneIn = (key: string) => key.slice(4);
 const quotedTime = (time: number) => `"${new Date(time).toISOString()}"`;
 
-async function query(
-  client: pg.PoolClient,
-  name: string,
-  text: string,
-  values: unknown[],
-): Promise<unknown[][]> {
-  const result = await client.query<unknown[]>({ name, text, values, rowMode: "array" });
-  return result.rows;
+type Queryable = Pick<pg.Pool | pg.PoolClient, "query">;
+
+async function query(client: Queryable, name: string, text: string, values: unknown[]): Promise<unknown[][]> {
+  try {
+    const result = await (client as pg.PoolClient).query<unknown[]>({ name, text, values, rowMode: "array" });
+    return result.rows;
+  } catch (error) {
+    throw asStorageError(error);
+  }
 }

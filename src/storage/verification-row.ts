@@ -1,10 +1,22 @@
 import type { Verification } from "../core/verification.ts";
 
-/** The columns of a verification `v` as every statement returns them, in the order `verificationOf` reads. */
+/** Unit separator, which no value beside the two free texts can hold. */
+const separator = "\x1f";
+
+/**
+ * The columns of a verification `v` as every statement returns them, for `verificationOf` to read: all but the free
+ * texts in one, since the driver's work goes by the column. Null, null and null where the join found none.
+ */
 export const verificationColumns = `
-  v.id::text, v.project_id::text, v.environment::text, v.mode::text, v.status::text, v.phone, v.carrier::text,
-  v.client_reference, v.state, ${epochMs("v.created_at")}, ${epochMs("v.expires_at")}, ${epochMs("v.verified_at")},
-  ${epochMs("now()")}`;
+  CASE WHEN v.id IS NOT NULL THEN concat_ws(
+    E'${separator}', v.id, v.project_id, v.environment, v.mode, v.status, coalesce(v.phone, ''),
+    coalesce(v.carrier::text, ''), ${epochMs("v.created_at")}, ${epochMs("v.expires_at")},
+    coalesce(${epochMs("v.verified_at")}::text, ''), ${epochMs("now()")}
+  ) END,
+  v.client_reference, v.state`;
+
+/** How many columns those are. */
+export const verificationWidth = 3;
 
 /** Whole milliseconds, rounded down as every stored time is. */
 export function epochMs(timestamp: string): string {
@@ -16,20 +28,34 @@ export const nowMs = "date_trunc('milliseconds', now())";
 
 /** The verification in a row's columns from `offset` on, or null where the join found none. */
 export function verificationOf(row: readonly unknown[], offset: number): Verification | null {
-  if (row[offset] === null) return null;
+  const packed = row[offset] as string | null;
+  if (packed === null) return null;
+  const [
+    id,
+    projectId,
+    environment,
+    mode,
+    status,
+    phone,
+    carrier,
+    createdAt,
+    expiresAt,
+    verifiedAt,
+    serverTime,
+  ] = packed.split(separator);
   return {
-    id: row[offset],
-    projectId: row[offset + 1],
-    environment: row[offset + 2],
-    mode: row[offset + 3],
-    status: row[offset + 4],
-    phone: row[offset + 5],
-    carrier: row[offset + 6],
-    clientReference: row[offset + 7],
-    state: row[offset + 8],
-    createdAt: row[offset + 9],
-    expiresAt: row[offset + 10],
-    verifiedAt: row[offset + 11],
-    serverTime: row[offset + 12],
+    id,
+    projectId,
+    environment,
+    mode,
+    status,
+    phone: phone === "" ? null : phone,
+    carrier: carrier === "" ? null : carrier,
+    clientReference: row[offset + 1],
+    state: row[offset + 2],
+    createdAt: Number(createdAt),
+    expiresAt: Number(expiresAt),
+    verifiedAt: verifiedAt === "" ? null : Number(verifiedAt),
+    serverTime: Number(serverTime),
   } as Verification;
 }

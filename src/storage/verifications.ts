@@ -7,17 +7,20 @@ import { type Database, runStatement } from "./database.ts";
 import { noticeSent, transitionEffects } from "./transition.ts";
 import { chargedCalls, demandOf, usageOf } from "./usage.ts";
 import { listStatement } from "./verification-list.ts";
-import { nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
+import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
 
 interface ChargedLookup {
   readonly lookup: VerificationLookup;
   readonly chargeTo: string | null;
 }
 
-/** The lookups of a batch as parameters $3 to $8, and the rows they become. */
+/**
+ * The lookups of a batch as parameters $3 to $8, and the rows they become. What a project was charged stands in the row
+ * of its first lookup only.
+ */
 const lookups = `
 lookup AS MATERIALIZED (
-  SELECT l.position, l.id, l.project_id, l.environment, c.calls, c.granted, c.call_limit,
+  SELECT l.position, l.id, l.project_id, l.environment, l.rank, c.calls, c.granted, c.call_limit,
     l.rank = 0 OR l.rank <= c.granted AS admitted
   FROM unnest($3::int[], $4::uuid[], $5::uuid[], $6::environment[], $7::uuid[], $8::int[])
     AS l (position, id, project_id, environment, charge_to, rank)
@@ -29,7 +32,11 @@ const withinBounds = `
   AND (l.project_id IS NULL OR v.project_id = l.project_id)
   AND (l.environment IS NULL OR v.environment = l.environment)`;
 
-const usageColumns = "l.calls::float8, l.granted::float8, l.call_limit::float8";
+const usageColumns = ["calls", "granted", "call_limit"]
+  .map((column) => `CASE WHEN l.rank = 1 THEN l.${column}::float8 END`)
+  .join(", ");
+/** Where the verification's columns begin. */
+const firstColumn = 4;
 
 /** Read and charge in one statement: a call is counted exactly when it is answered. */
 const findStatement = {
@@ -128,11 +135,16 @@ export function createVerifications(database: Database): Verifications {
       plainArray(demand.ranks),
     ]);
     const results: (Charged<Verification | null> | null)[] = new Array(items.length).fill(null);
+    const charged = new Map<string | null | undefined, readonly unknown[]>();
+    for (const row of rows) {
+      if (row[1] !== null) charged.set(items[row[0] as number]?.chargeTo, row);
+    }
     for (const row of rows) {
       const position = row[0] as number;
-      const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3]);
+      const [, calls, granted, limit] = charged.get(items[position]?.chargeTo) ?? [];
+      const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit);
       if (usage === null) continue;
-      const verification = verificationOf(row, 4);
+      const verification = verificationOf(row, firstColumn);
       results[position] = { usage, value: verification && seen(verification, row) };
     }
     return results;
@@ -149,7 +161,9 @@ export function createVerifications(database: Database): Verifications {
     maxWaiting,
     run: (items) =>
       lookUp(cancelStatement, items, (verification, row) =>
-        row[17] === true ? { ...verification, status: "cancelled" } : verification,
+        row[firstColumn + verificationWidth] === true
+          ? { ...verification, status: "cancelled" }
+          : verification,
       ),
   });
 
@@ -167,7 +181,8 @@ export function createVerifications(database: Database): Verifications {
     maxWaiting,
     async run(ids) {
       const rows = await runStatement(database, readAgainStatement, [plainArray(ids)]);
-      const verifications = new Map(rows.map((row) => [row[0], verificationOf(row, 0) ?? undefined]));
+      const found = rows.map((row) => verificationOf(row, 0)).filter((verification) => verification !== null);
+      const verifications = new Map(found.map((verification) => [verification.id, verification]));
       return ids.map((id) => verifications.get(id));
     },
   });

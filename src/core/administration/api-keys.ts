@@ -119,7 +119,7 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
 
 /** What is kept of a secret. */
 export function keptOf(secret: string): { readonly digest: Buffer; readonly ending: string } {
-  return { digest: digestCredential(secret), ending: secret.slice(-4) };
+  return { digest: Buffer.from(digestCredential(secret), "hex"), ending: secret.slice(-4) };
 }
 
 function keyUuidOf(id: string): string {
