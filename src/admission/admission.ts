@@ -21,6 +21,8 @@ export interface Admission {
    * Answers without a promise where the key is known already.
    */
   authenticate(authorization: string | undefined, address: string): Caller | Promise<Caller>;
+  /** While this answers the same, what `authenticate` answered holds, for as long as anything is believed unheard. */
+  revision(): number;
   /**
    * Takes one call from a merchant's allowance; undefined for service tokens, which have no limit.
    * Refuses with rate_limited, whose `rateLimit` the faces report.
@@ -89,6 +91,8 @@ export function createAdmission(parts: {
       }
       return found === null ? unlisted(credential, address) : known(found, address);
     },
+
+    revision: () => directory.revision(),
 
     async takeAllowance(caller, bucket) {
       if (caller.kind !== "merchant") return undefined;

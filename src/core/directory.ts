@@ -23,6 +23,8 @@ export interface CodeLengths {
  * to all processes, and nothing is believed for longer than a second should the announcement be lost.
  */
 export interface Directory {
+  /** Another number after each change that this process has heard of. */
+  revision(): number;
   /** Who a well-formed credential belongs to; null where it is unknown, revoked or expired. */
   caller(credential: string): Caller | null | Promise<Caller | null>;
   /** Null where there is no such project. */

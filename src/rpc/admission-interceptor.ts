@@ -45,7 +45,10 @@ const codes: Record<Failure["grpc"], Code> = {
   deadline_exceeded: Code.DeadlineExceeded,
 };
 
-/** So long a stream's credential holds without another look. (Looked at for each message it was a tenth of their time.) */
+/**
+ * So long a stream's credential holds without another look, where no change is heard of. (A look at it for each message
+ * was a tenth of their time.)
+ */
 const trustedMs = 100;
 
 /**
@@ -66,6 +69,7 @@ export function admissionInterceptor(parts: {
     let rateLimit: RateLimitState | undefined;
 
     let authenticatedAt = startedAt;
+    let revision = admission.revision();
     let finished = false;
     const finish = (code: string, fault?: unknown) => {
       if (finished) return;
@@ -118,7 +122,8 @@ export function admissionInterceptor(parts: {
     /** A stream may stay open for days: its messages are let through as calls of their own would be. */
     async function* authenticated<Message>(messages: AsyncIterable<Message>, open: Call) {
       for await (const message of messages) {
-        if (performance.now() - authenticatedAt > trustedMs) {
+        if (admission.revision() !== revision || performance.now() - authenticatedAt > trustedMs) {
+          revision = admission.revision();
           open.caller = await authenticate();
           authenticatedAt = performance.now();
         }

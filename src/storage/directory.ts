@@ -69,6 +69,7 @@ export function createDirectory(database: Database): CachedDirectory {
   const callers = new LRUCache<string, Remembered<Caller | null>>({ max: rememberedCredentials });
   const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
   const lists = new Map<string, Remembered<unknown>>();
+  let revision = 0;
 
   interface Memory<T> {
     get(key: string): Remembered<T> | undefined;
@@ -183,7 +184,10 @@ export function createDirectory(database: Database): CachedDirectory {
       lists.delete("codeLengths");
     },
 
+    revision: () => revision,
+
     forget() {
+      revision++;
       callers.clear();
       projects.clear();
       lists.clear();
