@@ -30,6 +30,7 @@ export interface BenchProject {
 }
 
 export interface ServiceUnderLoad {
+  readonly pid: number;
   readonly httpPort: number;
   /** `host:port` */
   readonly grpcAddress: string;
@@ -106,6 +107,7 @@ export async function startService(
       return { ...project, template: await readTemplate(opened, first) };
     };
     return {
+      pid: daemon.pid,
       httpPort,
       grpcAddress: `127.0.0.1:${grpcPort}`,
       ingestToken: await administration.createIngestToken(),

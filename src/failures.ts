@@ -150,6 +150,11 @@ const catalogue = {
 
 export type FailureCode = keyof typeof catalogue;
 
+/** What a merchant can be told: the catalogue without what only administration meets. */
+export const contractCodes = (Object.keys(catalogue) as FailureCode[]).filter(
+  (code) => !["not_found", "number_exists", "too_many_api_keys", "webhook_disabled"].includes(code),
+);
+
 /** What is wrong with one field of a request, in the request's own field names. */
 export interface FieldViolation {
   readonly field: string;

@@ -9,9 +9,13 @@ import { collectDefaultMetrics, Registry } from "prom-client";
 import { readOrMakeAdminToken } from "./admin-token.ts";
 import { createAdmission } from "./admission/admission.ts";
 import { createRateLimits } from "./admission/rate-limits.ts";
+import { createWindowLimits } from "./admission/window-limits.ts";
 import { type Config, parseConfig, SettingError } from "./config.ts";
+import type { AdministrationAs } from "./core/administration/administration.ts";
 import { administerApiKeys } from "./core/administration/api-keys.ts";
+import { readAudit, serviceActor } from "./core/administration/audit.ts";
 import { administerDestinationNumbers } from "./core/administration/destination-numbers.ts";
+import { administerErasures } from "./core/administration/erasure.ts";
 import { administerProjects } from "./core/administration/projects.ts";
 import { administerServiceTokens } from "./core/administration/service-tokens.ts";
 import { administerWebhooks } from "./core/administration/webhooks.ts";
@@ -23,17 +27,25 @@ import { encodeId } from "./core/ids.ts";
 import { listVerifications } from "./core/list-verifications.ts";
 import { takeInboundMessages } from "./core/take-inbound-messages.ts";
 import { createTransitionHub } from "./core/transition-hub.ts";
+import {
+  getVerificationWindow,
+  sendTestMessage,
+  watchVerificationWindow,
+} from "./core/verification-window.ts";
 import { watchVerification } from "./core/watch-verification.ts";
 import { createGateway } from "./gateway/gateway.ts";
 import { type Deliveries, deliverInTime } from "./jobs/deliveries.ts";
 import { expireInTime } from "./jobs/expiry.ts";
+import { writeLastUses } from "./jobs/last-used.ts";
 import { keepRetention } from "./jobs/retention.ts";
 import { createLog } from "./log.ts";
 import { createOpsServer } from "./ops/ops-server.ts";
 import { createRpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
+import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
 import { createAdminister } from "./storage/administration/announcement.ts";
 import { createApiKeyStore } from "./storage/administration/api-keys.ts";
+import { createAuditStore } from "./storage/administration/audit.ts";
 import { createDestinationNumberStore } from "./storage/administration/destination-numbers.ts";
 import { createProjectStore } from "./storage/administration/projects.ts";
 import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
@@ -42,18 +54,22 @@ import { createCodeOccupancy } from "./storage/code-occupancy.ts";
 import { openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
+import { createErasureStore } from "./storage/erasure.ts";
 import { createExpireDue } from "./storage/expiry.ts";
 import { createInboundMessages } from "./storage/inbound-messages.ts";
+import { createLastUses } from "./storage/last-used.ts";
 import { applyMigrations } from "./storage/migrations.ts";
 import { createNotices } from "./storage/notices.ts";
 import { createRetentionTasks } from "./storage/retention.ts";
 import { createUsageLedger } from "./storage/usage.ts";
+import { createVerificationWindows } from "./storage/verification-windows.ts";
 import { createVerifications } from "./storage/verifications.ts";
 import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
 import { createMakeAttempt } from "./webhooks/attempt.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
 import { createSendSample } from "./webhooks/sample.ts";
 import { type Addresses, welcome } from "./welcome.ts";
+import { verificationWindow } from "./window/window.ts";
 
 export interface RunningService {
   readonly addresses: Addresses;
@@ -113,6 +129,7 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
       transitions.announce(verificationId);
       deliveries?.wake();
     },
+    onHint: (verificationId) => transitions.announce(verificationId),
     onDirectoryChange: () => directory.forget(),
     onGap: () => {
       directory.forget();
@@ -127,19 +144,27 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   const endpoints = createEndpoints({ allowPrivate: config.webhookAllowPrivate });
   closers.add(() => endpoints.close());
 
-  const administer = createAdminister(database, directory);
-  const administration = {
-    projects: administerProjects({ projects: createProjectStore(database, administer) }),
-    apiKeys: administerApiKeys({ apiKeys: createApiKeyStore(database, administer) }),
-    destinationNumbers: administerDestinationNumbers({
-      destinationNumbers: createDestinationNumberStore(database, administer),
-    }),
-    serviceTokens: administerServiceTokens({ serviceTokens: createServiceTokenStore(database, administer) }),
-    webhooks: administerWebhooks({
-      webhooks: createWebhookStore(database, administer),
-      refusalOf: endpoints.refusalOf,
-      sendSample: createSendSample(endpoints),
-    }),
+  const administrationAs: AdministrationAs = (actor) => {
+    const administer = createAdminister(database, directory, actor);
+    const audit = createAuditStore(database, actor);
+    return {
+      projects: administerProjects({ projects: createProjectStore(database, administer) }),
+      apiKeys: administerApiKeys({ apiKeys: createApiKeyStore(database, administer) }),
+      destinationNumbers: administerDestinationNumbers({
+        destinationNumbers: createDestinationNumberStore(database, administer),
+      }),
+      serviceTokens: administerServiceTokens({
+        serviceTokens: createServiceTokenStore(database, administer),
+      }),
+      webhooks: administerWebhooks({
+        webhooks: createWebhookStore(database, administer),
+        refusalOf: endpoints.refusalOf,
+        sendSample: createSendSample(endpoints),
+        audit,
+      }),
+      audit: readAudit({ audit }),
+      erasures: administerErasures({ erasures: createErasureStore(database), audit }),
+    };
   };
 
   let serving = !config.roles.api;
@@ -189,11 +214,19 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   }
   if (!config.roles.api) return { addresses, close: () => closers.close(log) };
 
+  const lastUses = createLastUses(database);
+  const writingLastUses = writeLastUses({
+    write: lastUses.write,
+    onError: (error) => log.warn({ err: error }, "when keys were last used could not be written down"),
+  });
+  writingLastUses.start();
+  closers.add(() => writingLastUses.stop());
   const usage = createUsageLedger(database);
   const admission = createAdmission({
     directory,
     rateLimits: createRateLimits(),
     chargeUsage: usage.charge,
+    noteUse: lastUses.note,
     adminTokens: await adminTokensOf(config, log),
   });
   const occupancy = createCodeOccupancy(database);
@@ -212,6 +245,7 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   });
   const takeMessages = takeInboundMessages({
     directory,
+    auditOf: (actor) => createAuditStore(database, actor),
     judgeMessage: createInboundMessages(database, {
       onFault: (error) => log.error({ err: error }, "an inbound message could not be judged"),
     }),
@@ -220,18 +254,35 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   const rpc = createRpcServer({
     verifications: service,
     takeMessages,
-    administration,
+    administrationAs,
     admission,
     readiness: { isReady },
     log,
     tls: config.grpcTls,
+  });
+  const getWindow = getVerificationWindow({ windows: createVerificationWindows(database), verifications });
+  const windows = createVerificationWindowService({
+    getVerificationWindow: getWindow,
+    watchVerificationWindow: watchVerificationWindow({ getWindow, transitions }),
+    sendTestMessage: sendTestMessage({ getWindow, takeMessages }),
   });
   const gateway = createGateway({
     verifications: service,
     admission,
     log,
     trustedProxies: config.trustedProxies,
+    publicBase,
   });
+  gateway.register(
+    verificationWindow({
+      windows,
+      limits: createWindowLimits(),
+      publicBase,
+      onFault: (request, failure) =>
+        log.error({ requestId: request.id, err: failure.cause ?? failure }, "internal error"),
+    }),
+    { prefix: "/v" },
+  );
   closers.add(async () => {
     const cut = setTimeout(() => gateway.server.closeAllConnections(), closeGraceMs);
     await Promise.all([gateway.close(), rpc.close()]);
@@ -248,7 +299,7 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   addresses.http = `http://localhost:${httpPort}`;
   publicBase.url = config.publicBaseUrl ?? addresses.http;
 
-  const keys = config.databaseUrl === null ? await makeDemoProject(administration) : {};
+  const keys = config.databaseUrl === null ? await makeDemoProject(administrationAs(serviceActor)) : {};
   serving = true;
   if (config.databaseUrl === null) {
     const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };

@@ -52,10 +52,12 @@ export function createAdmission(parts: {
   readonly directory: Directory;
   readonly rateLimits: RateLimits;
   readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
+  /** Told of each call whose key or token is good. Takes no time. */
+  readonly noteUse: (caller: Caller) => void;
   /** Those of the installation: DATA_DIR/admin-token, PHONEPROOF_ADMIN_TOKEN. */
   readonly adminTokens: readonly string[];
 }): Admission {
-  const { directory, rateLimits, chargeUsage } = parts;
+  const { directory, rateLimits, chargeUsage, noteUse } = parts;
   const adminDigests = parts.adminTokens.map(digestOf);
 
   function isInstallationAdmin(credential: string): boolean {
@@ -71,6 +73,7 @@ export function createAdmission(parts: {
 
   function known(caller: Caller | null, address: string): Caller | Promise<never> {
     if (caller === null) return refused(address);
+    noteUse(caller);
     if (caller.kind === "merchant" && caller.project.suspended) throw new Failure("project_suspended");
     return caller;
   }

@@ -126,6 +126,7 @@ function apiKeyJson(apiKey: ApiKey) {
     created_at: isoTime(apiKey.createdAt),
     expires_at: isoTime(apiKey.expiresAt),
     revoked_at: isoTime(apiKey.revokedAt),
+    last_used_at: isoTime(apiKey.lastUsedAt),
   };
 }
 
@@ -139,6 +140,7 @@ function apiKeyEntries(apiKey: ApiKey) {
     ["created", localTimeWithZone(dateOf(apiKey.createdAt))],
     ["expires", localTimeWithZone(dateOf(apiKey.expiresAt)) ?? "never"],
     ["revoked", localTimeWithZone(dateOf(apiKey.revokedAt))],
+    ["last used", localTimeWithZone(dateOf(apiKey.lastUsedAt))],
   ] as const;
 }
 
@@ -146,8 +148,10 @@ function showApiKey(session: Session, apiKey: ApiKey): void {
   session.answer(apiKeyJson(apiKey), () => fields(apiKeyEntries(apiKey)));
 }
 
+const ofAnOldKey: ReadonlySet<string> = new Set(["ending", "revoked", "last used"]);
+
 function secretText(apiKey: ApiKey, secret: string): string {
-  const entries = apiKeyEntries(apiKey).filter(([label]) => label !== "ending" && label !== "revoked");
+  const entries = apiKeyEntries(apiKey).filter(([label]) => !ofAnOldKey.has(label));
   return `${fields([...entries, ["key", secret]])}\n\nKeep the key now: it is not shown again.`;
 }
 
@@ -171,8 +175,9 @@ function apiKeyTable(apiKeys: readonly ApiKey[]): string {
         colour: (state) => (state === "active" ? "green" : "dim"),
       },
       { heading: "NAME", value: ({ name }) => name || "-", rank: 4, shortens: true },
-      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 6 },
+      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 7 },
       { heading: "EXPIRES", value: ({ expiresAt }) => localTime(dateOf(expiresAt)), rank: 5 },
+      { heading: "LAST USED", value: ({ lastUsedAt }) => localTime(dateOf(lastUsedAt)), rank: 6 },
     ],
     apiKeys,
   );

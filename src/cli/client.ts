@@ -57,7 +57,7 @@ export class ServiceClient {
         this.#metadata(),
         { deadline: Date.now() + deadlineMs },
         (error, response) => {
-          if (error !== null) reject(this.trouble(error));
+          if (error !== null) reject(this.trouble(error, deadlineMs));
           else if (response === undefined) reject(unreachable(`${this.address.shown} sent no answer`));
           else resolve(response);
         },
@@ -117,8 +117,11 @@ export class ServiceClient {
     this.#client.close();
   }
 
-  /** What a failed call comes to: a refusal where the service spoke, otherwise no service to speak of. */
-  trouble(error: ServiceError): Trouble {
+  /**
+   * What a failed call comes to: a refusal where the service spoke, otherwise no service to speak of. `deadlineMs` is
+   * how long it had.
+   */
+  trouble(error: ServiceError, deadlineMs = unaryDeadlineMs): Trouble {
     const detail = errorDetail(error);
     if (detail !== undefined) {
       const after = detail.retryAfterSeconds > 0 ? ` Try again in ${detail.retryAfterSeconds} s.` : "";
@@ -134,10 +137,7 @@ export class ServiceClient {
       case status.UNAVAILABLE:
         return unreachable(`no service answers at ${shown} (${reason(error)})`, details);
       case status.DEADLINE_EXCEEDED:
-        return unreachable(
-          `the service at ${shown} did not answer within ${unaryDeadlineMs / 1000} s`,
-          details,
-        );
+        return unreachable(`the service at ${shown} did not answer within ${deadlineMs / 1000} s`, details);
       case status.UNAUTHENTICATED:
       case status.PERMISSION_DENIED:
       case status.RESOURCE_EXHAUSTED:

@@ -77,10 +77,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
       const token = present(serviceToken);
       session.answer({ ...tokenJson(token), token: secret }, () =>
         [
-          fields([
-            ...tokenEntries(token).filter(([label]) => label !== "ending" && label !== "revoked"),
-            ["token", secret],
-          ]),
+          fields([...tokenEntries(token).filter(([label]) => !ofAnOldToken.has(label)), ["token", secret]]),
           "",
           "Keep the token now: it is not shown again.",
         ].join("\n"),
@@ -110,6 +107,8 @@ export function addServiceTokenCommands(program: CliCommand): void {
     });
 }
 
+const ofAnOldToken: ReadonlySet<string> = new Set(["ending", "revoked", "last used"]);
+
 function present(token: ServiceToken | undefined): ServiceToken {
   if (token === undefined) throw unreachable("the service answered without a token");
   return token;
@@ -126,6 +125,7 @@ function tokenJson(token: ServiceToken) {
     ending: token.ending,
     created_at: isoTime(token.createdAt),
     revoked_at: isoTime(token.revokedAt),
+    last_used_at: isoTime(token.lastUsedAt),
   };
 }
 
@@ -140,6 +140,7 @@ function tokenEntries(token: ServiceToken) {
     ["ending", `…${token.ending}`],
     ["created", localTimeWithZone(dateOf(token.createdAt))],
     ["revoked", localTimeWithZone(dateOf(token.revokedAt))],
+    ["last used", localTimeWithZone(dateOf(token.lastUsedAt))],
   ] as const;
 }
 
@@ -164,7 +165,8 @@ function tokenTable(tokens: readonly ServiceToken[]): string {
         colour: (state) => (state === "active" ? "green" : "dim"),
       },
       { heading: "ONLY", value: reach, rank: 5, shortens: true },
-      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 6 },
+      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 7 },
+      { heading: "LAST USED", value: ({ lastUsedAt }) => localTime(dateOf(lastUsedAt)), rank: 6 },
     ],
     tokens,
   );

@@ -11,6 +11,8 @@ import type { UsageCount } from "./usage.ts";
 export interface Call {
   /** `req_…` */
   readonly requestId: string;
+  /** The client's IP address. */
+  readonly address: string;
   /** Who calls; on a stream looked up anew with each message, so that a revocation reaches open ones. */
   caller: Caller;
   usage: UsageCount | undefined;

@@ -61,7 +61,8 @@ export function createVerification(parts: {
     const { projectId, environment } = completeBounds(boundsOf(call.caller, request), call.violations);
     const project = call.caller.kind === "merchant" ? call.caller.project : await findProject(projectId);
     checkIdempotencyKey(request.idempotencyKey);
-    const violations = [...call.violations, ...check(request, project)];
+    const expectedPhone = request.mode === "match" ? normaliseMobile(request.expectedPhone ?? "") : null;
+    const violations = [...call.violations, ...check(request, project, expectedPhone)];
     if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
 
     const found = directory.numbersFor(projectId, environment);
@@ -119,7 +120,7 @@ export function createVerification(parts: {
         idempotencyKey: request.idempotencyKey,
         requestDigest,
         mode: request.mode,
-        expectedPhone: request.mode === "match" ? normaliseMobile(request.expectedPhone ?? "") : null,
+        expectedPhone,
         clientReference: request.clientReference,
         state: request.state,
         parentOrigin: request.parentOrigin,
@@ -158,7 +159,7 @@ function completeBounds(
 
 const limits = { expectedPhone: 32, clientReference: 160, state: 256, parentOrigin: 2048, returnUrl: 2048 };
 
-function check(request: CreationRequest, project: Project): FieldViolation[] {
+function check(request: CreationRequest, project: Project, expectedPhone: string | null): FieldViolation[] {
   const violations: FieldViolation[] = [];
   const add = (violation: FieldViolation | undefined) => {
     if (violation) violations.push(violation);
@@ -166,7 +167,7 @@ function check(request: CreationRequest, project: Project): FieldViolation[] {
   };
   if (request.expectedPhone !== null) {
     const sound = add(checkText("expected_phone", request.expectedPhone, { max: limits.expectedPhone }));
-    if (sound && request.mode === "match" && normaliseMobile(request.expectedPhone) === null) {
+    if (sound && request.mode === "match" && expectedPhone === null) {
       violations.push({
         field: "expected_phone",
         message: "must be a 010 mobile number, such as 010-1234-5678",

@@ -5,7 +5,7 @@ import { randomUUIDv7 } from "node:crypto";
  * in 26 characters of lowercase Crockford base32 (TypeID's encoding: two leading zero bits, so the first
  * character is 0 to 7). Encoded identifiers sort as their UUIDs do.
  */
-export type IdPrefix = "vrf_" | "prj_" | "key_" | "evt_" | "whk_" | "tok_" | "req_";
+export type IdPrefix = "vrf_" | "prj_" | "key_" | "evt_" | "whk_" | "tok_" | "req_" | "aud_";
 
 const alphabet = "0123456789abcdefghjkmnpqrstvwxyz";
 const encodedLength = 26;

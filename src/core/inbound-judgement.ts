@@ -19,6 +19,9 @@ export type InboundOutcome =
   | "muted"
   | "invalid";
 
+/** What a window may say of a message that came and left its verification pending. */
+export type PendingReason = "another_number" | "web_sent" | "two_codes" | "without_code";
+
 /** What a message was answered. Ids are UUIDs. */
 export interface Judgement {
   readonly outcome: InboundOutcome;
@@ -42,9 +45,10 @@ export interface InboundContent extends NormalisedInboundMessage {
   readonly candidates: readonly string[];
   /** There were too many of them. */
   readonly tooManyCandidates: boolean;
-  /** Of destination, sender and text. */
-  /** SHA-256 in hexadecimal. */
+  /** Of destination, sender and text: SHA-256 in hexadecimal. */
   readonly fingerprint: string;
+  /** A window plays the phone: never counted for muting, never muted. */
+  readonly played: boolean;
 }
 
 /** The verification a code stands for. Times are milliseconds by the database's clock. */
@@ -112,6 +116,13 @@ export interface Judgements {
   readonly expired: readonly string[];
   /** By `senderKey`. */
   readonly changedSenders: ReadonlySet<string>;
+  /** By the verification's id: of messages that carried the code of what is still pending, the last one's reason. */
+  readonly hints: ReadonlyMap<string, PendingReason>;
+  /**
+   * Messages without a live code, and not sent from the web, where a sender can be forged. Where a pending
+   * verification expects their sender on their destination, its window says that one came without the code.
+   */
+  readonly withoutCode: readonly InboundContent[];
 }
 
 /** Judges messages in the order of their arrival. */
@@ -119,6 +130,8 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   const verified: Verified[] = [];
   const expired: string[] = [];
   const changedSenders = new Set<string>();
+  const hints = new Map<string, PendingReason>();
+  const withoutCode: InboundContent[] = [];
   const judged = messages.map((message): JudgedMessage => {
     const key = messageKey(message.source, message.messageId);
     const answered = state.answered.get(key);
@@ -130,7 +143,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     state.answered.set(key, judgement);
     return { message, judgement, repeated: false, firstOfContent };
   });
-  return { judged, verified, expired, changedSenders };
+  return { judged, verified, expired, changedSenders, hints, withoutCode };
 
   function judgeNew(content: InboundContent | null): { judgement: Judgement; firstOfContent: boolean } {
     if (content === null) return { judgement: answer("invalid"), firstOfContent: false };
@@ -139,7 +152,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (same) return { judgement: { ...same, duplicate: true }, firstOfContent: false };
     const judgement = judgeContent(content);
     state.fingerprints.set(fingerprint, judgement);
-    if (misses.has(judgement.outcome)) countMiss(content);
+    if (misses.has(judgement.outcome) && !content.played) countMiss(content);
     return { judgement, firstOfContent: true };
   }
 
@@ -147,19 +160,32 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (content.environment === null) return answer(content.webSent ? "web_sent" : "no_match");
     const sender = state.senders.get(senderKey(content.environment, content.from));
     const muted = sender?.mutedUntil != null && sender.mutedUntil > state.now;
-    if (muted && !content.webSent) return answer("muted");
+    if (muted && !content.webSent && !content.played) return answer("muted");
     const holders = holdersOf(content);
     const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
     const holder = live[0] ?? holders[0];
-    if (content.webSent) return answer("web_sent", live.length === 1 ? holder : undefined);
-    if (content.tooManyCandidates || live.length > 1) return answer("ambiguous");
+    if (content.webSent) {
+      hint(live, "web_sent");
+      return answer("web_sent", live.length === 1 ? holder : undefined);
+    }
+    if (content.tooManyCandidates || live.length > 1) {
+      hint(live, "two_codes");
+      return answer("ambiguous");
+    }
+    if (live.length === 0) withoutCode.push(content);
     if (!holder) return answer("no_match");
     if (live.length === 0) return answerDead(holder);
-    if (holder.mode === "match" && holder.expectedPhone !== content.from)
+    if (holder.mode === "match" && holder.expectedPhone !== content.from) {
+      hint(live, "another_number");
       return answer("sender_mismatch", holder);
+    }
     holder.status = "verified";
     verified.push({ verificationId: holder.verificationId, phone: content.from, carrier: content.carrier });
     return answer("verified", holder);
+  }
+
+  function hint(holders: readonly CodeHolder[], reason: PendingReason): void {
+    for (const { verificationId } of holders) hints.set(verificationId, reason);
   }
 
   function answerDead(holder: CodeHolder): Judgement {

@@ -1,4 +1,12 @@
 import type {
+  GetVerificationWindowRequest,
+  GetVerificationWindowResponse,
+  SendTestMessageRequest,
+  SendTestMessageResponse,
+  WatchVerificationWindowRequest,
+  WatchVerificationWindowResponse,
+} from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
+import type {
   CancelVerificationRequest,
   CancelVerificationResponse,
   CreateVerificationRequest,
@@ -28,4 +36,21 @@ export interface VerificationService {
     call: Call,
     signal: AbortSignal,
   ): AsyncIterable<WatchVerificationResponse>;
+}
+
+/**
+ * phoneproof.internal.v1.VerificationWindowService as an object, which the window calls in process. There is no
+ * caller: the token in each request is the authority, and its use is charged to nobody.
+ */
+export interface VerificationWindowService {
+  getVerificationWindow(request: GetVerificationWindowRequest): Promise<GetVerificationWindowResponse>;
+  /** Ends after a terminal status, or when `signal` aborts. */
+  watchVerificationWindow(
+    request: WatchVerificationWindowRequest,
+    signal: AbortSignal,
+  ): AsyncIterable<WatchVerificationWindowResponse>;
+  sendTestMessage(
+    request: SendTestMessageRequest,
+    origin: Pick<Call, "requestId" | "address">,
+  ): Promise<SendTestMessageResponse>;
 }

@@ -1,11 +1,13 @@
 import { hash } from "node:crypto";
 import { Failure } from "../failures.ts";
 import { requireScope } from "./access.ts";
+import { type Act, type Actor, type AuditStore, actorOf } from "./administration/audit.ts";
+import type { Call } from "./call.ts";
 import type { CodeLengths, DestinationNumber, Directory } from "./directory.ts";
 import type { InboundMessage, JudgeInboundMessage, Judgement } from "./inbound-judgement.ts";
 import { type InboundMessageFields, validateInboundMessage } from "./inbound-message.ts";
 import { codeCandidates, isWebSent } from "./message-text.ts";
-import type { Caller, Environment, ServiceCaller } from "./project.ts";
+import type { Environment, ServiceCaller } from "./project.ts";
 
 export interface InboundReceipt extends Judgement {
   /** Of the message it answers, as sent. */
@@ -19,21 +21,28 @@ export interface InboundReceipt extends Judgement {
  */
 export type TakeInboundMessages = (
   messages: readonly InboundMessageFields[],
-  caller: Caller,
+  call: Call,
+  /** `played`: a window plays the phone, which is no guessing. */
+  options?: { readonly played: boolean },
 ) => Promise<Promise<InboundReceipt>[]>;
 
+const notPlayed = { played: false };
 const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate: false };
 
 export function takeInboundMessages(parts: {
   readonly directory: Directory;
   readonly judgeMessage: JudgeInboundMessage;
+  /** The audit log of an actor. */
+  readonly auditOf: (actor: Actor) => Pick<AuditStore, "add">;
 }): TakeInboundMessages {
-  const { directory, judgeMessage } = parts;
+  const { directory, judgeMessage, auditOf } = parts;
 
-  return async (messages, caller) => {
+  return async (messages, call, { played } = notPlayed) => {
+    const { caller } = call;
     requireScope(caller, "ingest");
     if (caller.kind !== "service" || caller.source === null) throw new Failure("insufficient_scope");
     const { source } = caller;
+    if (caller.scope === "admin") await auditOf(actorOf(call)).add(sending(messages));
     const codeLengths = await directory.codeLengths();
     const prepared: { readonly messageId: string; readonly message: InboundMessage | null }[] = [];
     for (const fields of messages) {
@@ -44,7 +53,7 @@ export function takeInboundMessages(parts: {
         const number = found instanceof Promise ? await found : found;
         const environment = environmentOf(number, caller);
         const read = readText(validation.message, environment, codeLengths);
-        const content = { ...validation.message, ...read, environment };
+        const content = { ...validation.message, ...read, environment, played };
         prepared.push({ messageId, message: { source, messageId, content } });
       } else {
         const kept = validation.messageId;
@@ -58,6 +67,16 @@ export function takeInboundMessages(parts: {
       const judgement = message === null ? invalid : await judgeMessage(message);
       return { messageId, ...judgement };
     });
+  };
+}
+
+/** An administrator who plays the phone is written down: a verification must never look as if the network had vouched. */
+function sending(messages: readonly InboundMessageFields[]): Act {
+  return {
+    action: "sms.sent",
+    subject: "cli",
+    projectId: null,
+    details: { messages: String(messages.length) },
   };
 }
 

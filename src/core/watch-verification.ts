@@ -19,6 +19,38 @@ export type WatchVerification = (
 /** Timers hold no longer delays, and a clock that is far off is no reason to wait for ever. */
 const longestWaitMs = 3_600_000;
 
+/** The changes of one verification for one who watches it: followed from now on, so that none is missed. */
+export function followChanges(transitions: Transitions, verificationId: string, signal: AbortSignal) {
+  let wake = () => {};
+  let changed = false;
+  const following = transitions.follow(verificationId, () => {
+    changed = true;
+    wake();
+  });
+  const onAbort = () => wake();
+  signal.addEventListener("abort", onAbort);
+  return {
+    /** Waits for a change that has not been waited for yet, for the expiry, or for the end of the watch. */
+    async next(untilExpiryMs: number): Promise<void> {
+      const delay = Math.min(Math.max(0, untilExpiryMs) + 1, longestWaitMs);
+      if (!changed && !signal.aborted) {
+        await new Promise<void>((resolve) => {
+          const timer = setTimeout(resolve, delay);
+          wake = () => {
+            clearTimeout(timer);
+            resolve();
+          };
+        });
+      }
+      changed = false;
+    },
+    stop(): void {
+      signal.removeEventListener("abort", onAbort);
+      following.stop();
+    },
+  };
+}
+
 /**
  * The verification as it is now, and again at its transition. It is followed before it is first read, so
  * that no transition falls in between; the expiry is waited for here, since nothing need happen anywhere
@@ -31,14 +63,7 @@ export function watchVerification(parts: {
   return async function* (request, call, signal) {
     requireScope(call.caller, "read");
     const lookup = lookupOf(request.verificationId, boundsOf(call.caller, request));
-    let wake = () => {};
-    let changed = false;
-    const following = parts.transitions.follow(lookup.id, () => {
-      changed = true;
-      wake();
-    });
-    const onAbort = () => wake();
-    signal.addEventListener("abort", onAbort);
+    const changes = followChanges(parts.transitions, lookup.id, signal);
     try {
       const { usage, value } = await parts.verifications.find(lookup, chargedProject(call.caller));
       call.usage = usage;
@@ -46,9 +71,7 @@ export function watchVerification(parts: {
       yield value;
       let current: Verification | null = value;
       while (current && !isTerminal(current.status) && !signal.aborted) {
-        const untilExpiry: number = Math.max(0, current.expiresAt - current.serverTime);
-        if (!changed) await waited(Math.min(untilExpiry + 1, longestWaitMs));
-        changed = false;
+        await changes.next(current.expiresAt - current.serverTime);
         if (signal.aborted) break;
         current = (await parts.verifications.find(lookup, null)).value;
         if (current && isTerminal(current.status)) yield current;
@@ -58,19 +81,7 @@ export function watchVerification(parts: {
         throw new Failure("service_unavailable", { message: "The service is restarting: watch again." });
       }
     } finally {
-      signal.removeEventListener("abort", onAbort);
-      following.stop();
-    }
-
-    function waited(milliseconds: number): Promise<void> {
-      return new Promise((resolve) => {
-        const timer = setTimeout(resolve, milliseconds);
-        wake = () => {
-          clearTimeout(timer);
-          resolve();
-        };
-        if (signal.aborted) wake();
-      });
+      changes.stop();
     }
   };
 }

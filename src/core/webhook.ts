@@ -99,7 +99,7 @@ export interface AttemptResult {
 export interface ClaimBounds {
   /** In all. */
   readonly limit: number;
-  /** Of endpoints that are slow. */
+  /** Of endpoints that are slow, or not named. */
   readonly slowLimit: number;
   /** Of an endpoint that is not named. */
   readonly perEndpoint: number;

@@ -86,7 +86,13 @@ function takeAllowance(
   admission.takeAllowance(caller, bucket).then((rateLimit) => {
     const { request } = reply;
     if (rateLimit !== undefined) setRateLimit(reply, rateLimit);
-    request.call = { requestId: request.id, caller, usage: undefined, violations: noViolations };
+    request.call = {
+      requestId: request.id,
+      address: request.ip ?? "",
+      caller,
+      usage: undefined,
+      violations: noViolations,
+    };
     admitted();
   }, refused);
 }

@@ -18,6 +18,7 @@ import type { VerificationService } from "../core/service.ts";
 import { asFailure, Failure, type FailureCode } from "../failures.ts";
 import { answerUnknownRoute } from "./admit.ts";
 import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
+import { referenceRoutes } from "./reference.ts";
 import { refuse } from "./refusal.ts";
 import { logFault, logRequest } from "./request-log.ts";
 import { verificationRoutes } from "./verification-routes.ts";
@@ -28,6 +29,8 @@ export interface GatewayParts {
   readonly log: Logger;
   /** IP addresses and CIDR ranges whose X-Forwarded-For is believed. */
   readonly trustedProxies: readonly string[];
+  /** The address merchants reach it at. Known once it listens. */
+  readonly publicBase: { readonly url: string };
 }
 
 /** Does not listen yet. */
@@ -36,6 +39,7 @@ export function createGateway({
   admission,
   log,
   trustedProxies,
+  publicBase,
 }: GatewayParts): FastifyInstance {
   let isClosing = false;
 
@@ -128,6 +132,7 @@ export function createGateway({
   });
 
   gateway.register(verificationRoutes(verifications, admission));
+  gateway.register(referenceRoutes(publicBase));
 
   return gateway;
 }

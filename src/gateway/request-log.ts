@@ -1,5 +1,5 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
-import type { Logger } from "pino";
+import { type DestinationStream, type Logger, symbols } from "pino";
 import { encodeId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
 
@@ -15,19 +15,38 @@ export function logRequest(
   startedAt: number,
 ): void {
   if (!log.isLevelEnabled("info")) return;
-  const caller = request.call?.caller;
-  log.info(
-    {
-      requestId: request.id,
-      method: request.method,
-      route: request.routeOptions.url,
-      status: reply.raw.writableFinished ? reply.raw.statusCode : null,
-      durationMs: Math.round((performance.now() - startedAt) * 1000) / 1000,
-      projectId: caller?.kind === "merchant" ? encodeId("prj_", caller.project.id) : undefined,
-      code: request.failureCode,
-    },
-    "request",
+  const { id, method, routeOptions, call, failureCode } = request;
+  const status = reply.raw.writableFinished ? reply.raw.statusCode : null;
+  const durationMs = Math.round((performance.now() - startedAt) * 1000) / 1000;
+  const route = routeOptions.url === undefined ? "" : `,"route":${quoted(routeOptions.url)}`;
+  const project =
+    call?.caller.kind === "merchant" ? `,"projectId":"${encodeId("prj_", call.caller.project.id)}"` : "";
+  const code = failureCode === undefined ? "" : `,"code":"${failureCode}"`;
+  writeLine(
+    log,
+    `"requestId":"${id}","method":"${method}"${route},"status":${status},"durationMs":${durationMs}${project}${code},"msg":"request"`,
   );
+}
+
+/**
+ * Past the logger's own serialisation, which was a twentieth of the service's time for a creation. What goes in is
+ * either made here or one of a few known words.
+ */
+function writeLine(log: Logger, fields: string): void {
+  const { [symbols.streamSym]: stream, [symbols.timeSym]: time } = log as unknown as {
+    [symbols.streamSym]: DestinationStream;
+    [symbols.timeSym]: () => string;
+  };
+  stream.write(`{"level":${log.levels.values.info}${time()},${fields}}\n`);
+}
+
+/** Routes as JSON: there are a handful. */
+const quotedTexts = new Map<string, string>();
+
+function quoted(text: string): string {
+  const known = quotedTexts.get(text) ?? JSON.stringify(text);
+  quotedTexts.set(text, known);
+  return known;
 }
 
 /** At once and by itself: the request's line waits for the answer to leave. The client never sees the stack. */

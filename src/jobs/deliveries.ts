@@ -22,9 +22,9 @@ const recordForMs = 30_000;
 
 const limits: SlotLimits = {
   inAll: 256,
-  perEndpoint: 8,
-  perSlowEndpoint: 4,
-  slowInAll: 128,
+  perQuickEndpoint: 8,
+  perEndpoint: 2,
+  slowInAll: 192,
   slowAfterMs: 1_000,
 };
 

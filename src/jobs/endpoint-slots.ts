@@ -2,30 +2,34 @@ import type { ClaimBounds } from "../core/webhook.ts";
 
 export interface SlotLimits {
   readonly inAll: number;
+  /** Of an endpoint whose last answer was quick. */
+  readonly perQuickEndpoint: number;
+  /** Of any other. */
   readonly perEndpoint: number;
-  readonly perSlowEndpoint: number;
+  /** Of all that are not known to be quick, together. */
   readonly slowInAll: number;
-  /** An endpoint that takes longer is slow, until it has once been quicker. */
+  /** An answer that takes longer is slow. */
   readonly slowAfterMs: number;
 }
 
-/** Endpoints remembered as slow though nothing of theirs is under way: each claim names them. */
+/** Endpoints remembered as quick: each claim names them. */
 const maxRemembered = 1_000;
 
 interface Endpoint {
   /** When what is under way began, by `performance.now()`. */
   readonly begun: Set<{ readonly at: number }>;
-  slow: boolean;
 }
 
 /**
- * What may be under way at a time, so that an endpoint that hangs holds up nobody else: each has few slots, a slow one fewer,
- * and all slow ones together leave half of them to the others.
+ * What may be under way at a time, so that an endpoint that hangs holds up nobody else. Whoever has not lately answered
+ * quickly, or never yet, has few slots, and all of them together leave a part of what there is to those who have: else
+ * a few dozen endpoints that hang, not yet known to, would take everything until they are cut.
  */
 export class EndpointSlots {
   readonly #limits: SlotLimits;
-  /** Those that have something under way or are slow; the longest unused first. */
-  readonly #endpoints = new Map<string, Endpoint>();
+  readonly #underWay = new Map<string, Endpoint>();
+  /** The longest unused first. */
+  readonly #quick = new Set<string>();
   #taken = 0;
 
   constructor(limits: SlotLimits) {
@@ -42,46 +46,46 @@ export class EndpointSlots {
 
   /** What there is room for now. */
   bounds(): ClaimBounds {
-    const { perEndpoint, perSlowEndpoint, slowInAll, slowAfterMs } = this.#limits;
+    const { perQuickEndpoint, perEndpoint, slowInAll, slowAfterMs } = this.#limits;
     const slowSince = performance.now() - slowAfterMs;
     let slowTaken = 0;
-    for (const endpoint of this.#endpoints.values()) {
-      const [oldest] = endpoint.begun;
-      if (oldest && oldest.at <= slowSince) endpoint.slow = true;
-      if (endpoint.slow) slowTaken += endpoint.begun.size;
+    for (const [key, { begun }] of this.#underWay) {
+      const [oldest] = begun;
+      if (oldest && oldest.at <= slowSince) this.#quick.delete(key);
+      if (!this.#quick.has(key)) slowTaken += begun.size;
     }
     const slowLimit = Math.max(0, slowInAll - slowTaken);
-    const endpoints = [...this.#endpoints].map(([endpoint, { begun, slow }]) => ({
-      endpoint,
-      slow,
-      room: slow && slowLimit === 0 ? 0 : Math.max(0, (slow ? perSlowEndpoint : perEndpoint) - begun.size),
-    }));
+    const named = new Set([...this.#underWay.keys(), ...this.#quick]);
+    const endpoints = [...named].map((endpoint) => {
+      const slow = !this.#quick.has(endpoint);
+      const taken = this.#underWay.get(endpoint)?.begun.size ?? 0;
+      const most = slow ? perEndpoint : perQuickEndpoint;
+      return { endpoint, slow, room: slow && slowLimit === 0 ? 0 : Math.max(0, most - taken) };
+    });
     return { limit: this.free, slowLimit, perEndpoint, endpoints };
   }
 
   /** Takes a slot; what is answered gives it back. */
   take(key: string): () => void {
-    const endpoint = this.#endpoints.get(key) ?? { begun: new Set(), slow: false };
+    const endpoint = this.#underWay.get(key) ?? { begun: new Set() };
     const entry = { at: performance.now() };
     endpoint.begun.add(entry);
-    this.#endpoints.set(key, endpoint);
+    this.#underWay.set(key, endpoint);
     this.#taken += 1;
     return () => {
       this.#taken -= 1;
       endpoint.begun.delete(entry);
-      endpoint.slow = performance.now() - entry.at > this.#limits.slowAfterMs;
-      if (endpoint.begun.size > 0) return;
-      this.#endpoints.delete(key);
-      if (endpoint.slow) this.#remember(key, endpoint);
+      if (endpoint.begun.size === 0) this.#underWay.delete(key);
+      this.#quick.delete(key);
+      if (performance.now() - entry.at <= this.#limits.slowAfterMs) this.#remember(key);
     };
   }
 
-  #remember(key: string, endpoint: Endpoint): void {
-    this.#endpoints.set(key, endpoint);
-    if (this.#endpoints.size <= maxRemembered) return;
-    for (const [oldest, { begun }] of this.#endpoints) {
-      if (begun.size > 0) continue;
-      this.#endpoints.delete(oldest);
+  #remember(key: string): void {
+    this.#quick.add(key);
+    if (this.#quick.size <= maxRemembered) return;
+    for (const oldest of this.#quick) {
+      this.#quick.delete(oldest);
       return;
     }
   }

@@ -1,11 +1,11 @@
 import { create } from "@bufbuild/protobuf";
 import { type Duration, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter } from "@connectrpc/connect";
-import type { ApiKey, ApiKeys } from "../core/administration/api-keys.ts";
-import type { DestinationNumbers } from "../core/administration/destination-numbers.ts";
-import type { ProjectChanges, Projects } from "../core/administration/projects.ts";
-import type { ServiceToken, ServiceTokens } from "../core/administration/service-tokens.ts";
-import type { Webhooks } from "../core/administration/webhooks.ts";
+import type { AdministrationAs } from "../core/administration/administration.ts";
+import type { ApiKey } from "../core/administration/api-keys.ts";
+import type { AuditEntry } from "../core/administration/audit.ts";
+import type { ProjectChanges } from "../core/administration/projects.ts";
+import type { ServiceToken } from "../core/administration/service-tokens.ts";
 import type { DestinationNumber } from "../core/directory.ts";
 import { encodeId } from "../core/ids.ts";
 import type {
@@ -15,6 +15,7 @@ import type {
 } from "../core/project.ts";
 import { defaultSmsTemplate } from "../core/sms-text.ts";
 import { ApiKeySchema, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
+import { AuditEntrySchema, AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
 import {
   DestinationNumberSchema,
   DestinationNumberService,
@@ -31,17 +32,10 @@ import {
   ServiceTokenScope,
   ServiceTokenService,
 } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
-import { asAdmin } from "./as-admin.ts";
+import { adminMethods } from "./as-admin.ts";
+import { erasureRoutes } from "./erasure-service.ts";
 import { environmentMessage, environmentOf, known } from "./messages.ts";
 import { webhookRoutes } from "./webhook-service.ts";
-
-export interface Administration {
-  readonly projects: Projects;
-  readonly apiKeys: ApiKeys;
-  readonly destinationNumbers: DestinationNumbers;
-  readonly serviceTokens: ServiceTokens;
-  readonly webhooks: Webhooks;
-}
 
 const codeFormats: Record<CodeFormatName, CodeFormat> = {
   numeric: CodeFormat.NUMERIC,
@@ -55,30 +49,32 @@ const scopes: Record<ScopeName, ServiceTokenScope> = {
 };
 
 /** Serves what an admin token may do. */
-export function administrationRoutes(router: ConnectRouter, administration: Administration): void {
-  const { projects, apiKeys, destinationNumbers, serviceTokens, webhooks } = administration;
+export function administrationRoutes(router: ConnectRouter, administrationAs: AdministrationAs): void {
+  const asAdmin = adminMethods(administrationAs);
 
   router.service(ProjectService, {
-    createProject: asAdmin(async (request) => ({
+    createProject: asAdmin(async ({ projects }, request) => ({
       project: projectMessage(await projects.create(createdSettings(request))),
     })),
-    getProject: asAdmin(async ({ projectId }) => ({
+    getProject: asAdmin(async ({ projects }, { projectId }) => ({
       project: projectMessage(await projects.get(projectId)),
     })),
-    listProjects: asAdmin(async () => ({ projects: (await projects.list()).map(projectMessage) })),
-    updateProject: asAdmin(async (request) => ({
+    listProjects: asAdmin(async ({ projects }) => ({
+      projects: (await projects.list()).map(projectMessage),
+    })),
+    updateProject: asAdmin(async ({ projects }, request) => ({
       project: projectMessage(await projects.update(request.projectId, changedSettings(request))),
     })),
-    suspendProject: asAdmin(async ({ projectId }) => ({
+    suspendProject: asAdmin(async ({ projects }, { projectId }) => ({
       project: projectMessage(await projects.suspend(projectId)),
     })),
-    resumeProject: asAdmin(async ({ projectId }) => ({
+    resumeProject: asAdmin(async ({ projects }, { projectId }) => ({
       project: projectMessage(await projects.resume(projectId)),
     })),
   });
 
   router.service(ApiKeyService, {
-    createApiKey: asAdmin(async ({ projectId, environment, name, expiresIn }) => {
+    createApiKey: asAdmin(async ({ apiKeys }, { projectId, environment, name, expiresIn }) => {
       const { apiKey, secret } = await apiKeys.create({
         projectId,
         environment: environmentOf(environment),
@@ -87,54 +83,64 @@ export function administrationRoutes(router: ConnectRouter, administration: Admi
       });
       return { apiKey: apiKeyMessage(apiKey), secret };
     }),
-    listApiKeys: asAdmin(async ({ projectId }) => ({
+    listApiKeys: asAdmin(async ({ apiKeys }, { projectId }) => ({
       apiKeys: (await apiKeys.list(projectId)).map(apiKeyMessage),
     })),
-    rotateApiKey: asAdmin(async ({ apiKeyId, overlap }) => {
+    rotateApiKey: asAdmin(async ({ apiKeys }, { apiKeyId, overlap }) => {
       const { apiKey, secret, replaced } = await apiKeys.rotate(apiKeyId, secondsOf(overlap));
       return { apiKey: apiKeyMessage(apiKey), secret, replaced: apiKeyMessage(replaced) };
     }),
-    revokeApiKey: asAdmin(async ({ apiKeyId }) => ({
+    revokeApiKey: asAdmin(async ({ apiKeys }, { apiKeyId }) => ({
       apiKey: apiKeyMessage(await apiKeys.revoke(apiKeyId)),
     })),
   });
 
   router.service(DestinationNumberService, {
-    addDestinationNumber: asAdmin(async ({ number, environment, projectId }) => ({
+    addDestinationNumber: asAdmin(async ({ destinationNumbers }, { number, environment, projectId }) => ({
       destinationNumber: numberMessage(
         await destinationNumbers.add(number, environmentOf(environment), projectId),
       ),
     })),
-    listDestinationNumbers: asAdmin(async ({ projectId, environment }) => ({
+    listDestinationNumbers: asAdmin(async ({ destinationNumbers }, { projectId, environment }) => ({
       destinationNumbers: (await destinationNumbers.list(projectId, environmentOf(environment))).map(
         numberMessage,
       ),
     })),
-    removeDestinationNumber: asAdmin(async ({ number }) => ({
+    removeDestinationNumber: asAdmin(async ({ destinationNumbers }, { number }) => ({
       destinationNumber: numberMessage(await destinationNumbers.remove(number)),
     })),
   });
 
   router.service(ServiceTokenService, {
-    createServiceToken: asAdmin(async ({ scope, source, projectId, environment, numbers }) => {
-      const { serviceToken, secret } = await serviceTokens.create({
-        scope: scope === ServiceTokenScope.UNSPECIFIED ? null : known("scope", scopes, scope),
-        source,
-        projectId,
-        environment: environmentOf(environment),
-        numbers,
-      });
-      return { serviceToken: tokenMessage(serviceToken), secret };
-    }),
-    listServiceTokens: asAdmin(async () => ({
+    createServiceToken: asAdmin(
+      async ({ serviceTokens }, { scope, source, projectId, environment, numbers }) => {
+        const { serviceToken, secret } = await serviceTokens.create({
+          scope: scope === ServiceTokenScope.UNSPECIFIED ? null : known("scope", scopes, scope),
+          source,
+          projectId,
+          environment: environmentOf(environment),
+          numbers,
+        });
+        return { serviceToken: tokenMessage(serviceToken), secret };
+      },
+    ),
+    listServiceTokens: asAdmin(async ({ serviceTokens }) => ({
       serviceTokens: (await serviceTokens.list()).map(tokenMessage),
     })),
-    revokeServiceToken: asAdmin(async ({ serviceTokenId }) => ({
+    revokeServiceToken: asAdmin(async ({ serviceTokens }, { serviceTokenId }) => ({
       serviceToken: tokenMessage(await serviceTokens.revoke(serviceTokenId)),
     })),
   });
 
-  webhookRoutes(router, webhooks);
+  router.service(AuditService, {
+    listAuditEntries: asAdmin(async ({ audit }, { projectId, actor, pageSize, pageToken }) => {
+      const page = await audit.list({ projectId, actor, pageSize, pageToken });
+      return { entries: page.entries.map(auditMessage), nextPageToken: page.nextPageToken };
+    }),
+  });
+
+  webhookRoutes(router, asAdmin);
+  erasureRoutes(router, administrationAs);
 }
 
 function createdSettings(request: CreateProjectRequest): ProjectChanges {
@@ -207,6 +213,7 @@ function apiKeyMessage(key: ApiKey) {
     createdAt: timestampFromDate(key.createdAt),
     ...(key.expiresAt && { expiresAt: timestampFromDate(key.expiresAt) }),
     ...(key.revokedAt && { revokedAt: timestampFromDate(key.revokedAt) }),
+    ...(key.lastUsedAt && { lastUsedAt: timestampFromDate(key.lastUsedAt) }),
   });
 }
 
@@ -230,5 +237,20 @@ function tokenMessage(token: ServiceToken) {
     ending: token.ending,
     createdAt: timestampFromDate(token.createdAt),
     ...(token.revokedAt && { revokedAt: timestampFromDate(token.revokedAt) }),
+    ...(token.lastUsedAt && { lastUsedAt: timestampFromDate(token.lastUsedAt) }),
+  });
+}
+
+function auditMessage({ id, occurredAt, actor, act }: AuditEntry) {
+  return create(AuditEntrySchema, {
+    id: encodeId("aud_", id),
+    occurredAt: timestampFromDate(occurredAt),
+    actor: actor.name,
+    address: actor.address,
+    requestId: actor.requestId,
+    action: act.action,
+    subject: act.subject,
+    projectId: act.projectId === null ? "" : encodeId("prj_", act.projectId),
+    details: { ...act.details },
   });
 }

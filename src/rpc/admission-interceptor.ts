@@ -65,6 +65,7 @@ export function admissionInterceptor(parts: {
     const startedAt = performance.now();
     const requestId = newRequestId();
     const method = `${request.service.typeName}/${request.method.name}`;
+    const address = request.contextValues.get(addressKey);
     let call: Call | undefined;
     let rateLimit: RateLimitState | undefined;
 
@@ -96,14 +97,11 @@ export function admissionInterceptor(parts: {
     };
 
     const authenticate = () =>
-      admission.authenticate(
-        request.header.get("authorization") ?? undefined,
-        request.contextValues.get(addressKey),
-      );
+      admission.authenticate(request.header.get("authorization") ?? undefined, address);
 
     try {
       const caller = await authenticate();
-      call = { requestId, caller, usage: undefined, violations: [] };
+      call = { requestId, address, caller, usage: undefined, violations: [] };
       request.contextValues.set(callKey, call);
       requireScope(caller, neededScope(request.method));
       rateLimit = await admission.takeAllowance(caller, buckets[request.method.name] ?? "read");

@@ -1,13 +1,24 @@
 import type { HandlerContext } from "@connectrpc/connect";
 import { requireScope } from "../core/access.ts";
+import type { Administration, AdministrationAs } from "../core/administration/administration.ts";
+import { actorOf } from "../core/administration/audit.ts";
 import { callOf } from "./call-context.ts";
 
-/** A method that only an admin token may call. */
-export function asAdmin<Request, Response>(
-  method: (request: Request) => Promise<Response>,
-): (request: Request, context: HandlerContext) => Promise<Response> {
-  return async (request, context) => {
-    requireScope(callOf(context).caller, "admin");
-    return method(request);
-  };
+/** Makes methods that only an admin token may call, and that are written down as its own. */
+export type AsAdmin = <Request, Response>(
+  method: (administration: Administration, request: Request) => Promise<Response>,
+) => (request: Request, context: HandlerContext) => Promise<Response>;
+
+export function adminMethods(administrationAs: AdministrationAs): AsAdmin {
+  return (method) => async (request, context) => method(administrationOf(administrationAs, context), request);
+}
+
+/** What the caller may do as administrator. Refuses whoever is none with insufficient_scope. */
+export function administrationOf(
+  administrationAs: AdministrationAs,
+  context: HandlerContext,
+): Administration {
+  const call = callOf(context);
+  requireScope(call.caller, "admin");
+  return administrationAs(actorOf(call));
 }

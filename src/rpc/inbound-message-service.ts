@@ -37,7 +37,7 @@ export const streamInboundMessagesMethod = {
  */
 export async function* streamInboundMessages(
   requests: AsyncIterable<StreamInboundMessagesRequestWire>,
-  call: Pick<Call, "caller">,
+  call: Call,
   takeMessages: TakeInboundMessages,
   signal: AbortSignal,
 ): AsyncIterable<StreamInboundMessagesResponse> {
@@ -91,7 +91,7 @@ export async function* streamInboundMessages(
           fields: [{ field: "messages", message: `must be at most ${maxMessagesInRequest} in one request` }],
         });
       }
-      for (const receipt of await takeMessages(messages.map(fieldsOf), call.caller))
+      for (const receipt of await takeMessages(messages.map(fieldsOf), call))
         underWay.push(new Entry(receipt));
       wakeWriter();
       while (underWay.length >= maxUnderWay && reading) {

@@ -5,14 +5,20 @@ import { type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
 import type { Call } from "../core/call.ts";
 import type { Carrier as CarrierName } from "../core/carrier.ts";
 import { encodeId } from "../core/ids.ts";
-import type { InboundOutcome } from "../core/inbound-judgement.ts";
+import type { InboundOutcome, PendingReason as PendingReasonName } from "../core/inbound-judgement.ts";
 import type { Environment as EnvironmentName } from "../core/project.ts";
 import type {
   VerificationMode as VerificationModeName,
   VerificationStatus as VerificationStatusName,
   Verification as VerificationValue,
 } from "../core/verification.ts";
+import type { VerificationWindow as VerificationWindowValue } from "../core/verification-window.ts";
 import { Failure } from "../failures.ts";
+import {
+  PendingReason,
+  type VerificationWindow,
+  VerificationWindowSchema,
+} from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
 import { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import {
   Carrier,
@@ -49,6 +55,13 @@ const outcomes: Record<InboundOutcome, InboundMessageOutcome> = {
   web_sent: InboundMessageOutcome.WEB_SENT,
   muted: InboundMessageOutcome.MUTED,
   invalid: InboundMessageOutcome.INVALID,
+};
+
+const pendingReasons: Record<PendingReasonName, PendingReason> = {
+  another_number: PendingReason.ANOTHER_NUMBER,
+  web_sent: PendingReason.WEB_SENT,
+  two_codes: PendingReason.TWO_CODES,
+  without_code: PendingReason.WITHOUT_CODE,
 };
 
 export const environmentMessage = (environment: EnvironmentName | null) =>
@@ -138,5 +151,29 @@ export function verificationMessage(verification: VerificationValue): Verificati
   message.expiresAt = timestamp(verification.expiresAt);
   if (verification.verifiedAt !== null) message.verifiedAt = timestamp(verification.verifiedAt);
   message.serverTime = timestamp(verification.serverTime);
+  return message;
+}
+
+export function windowMessage(window: VerificationWindowValue): VerificationWindow {
+  const message = create(VerificationWindowSchema);
+  message.verificationId = encodeId("vrf_", window.verificationId);
+  message.projectName = window.projectName;
+  message.environment = environments[window.environment];
+  message.mode = modes[window.mode];
+  message.status = statuses[window.status];
+  if (window.maskedPhone !== null) message.maskedPhone = window.maskedPhone;
+  if (window.carrier !== null) message.carrier = carriers[window.carrier];
+  message.clientReference = window.clientReference;
+  message.state = window.state;
+  message.destination = window.destination;
+  message.smsText = window.smsText;
+  if (window.parentOrigin !== null) message.parentOrigin = window.parentOrigin;
+  if (window.returnUrl !== null) message.returnUrl = window.returnUrl;
+  message.expiresAt = timestamp(window.expiresAt);
+  message.serverTime = timestamp(window.serverTime);
+  if (window.hint !== null) {
+    message.pendingReason = pendingReasons[window.hint.reason];
+    message.pendingReasonAt = timestamp(window.hint.noticedAt);
+  }
   return message;
 }

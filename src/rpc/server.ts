@@ -4,18 +4,21 @@ import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
+import type { AdministrationAs } from "../core/administration/administration.ts";
 import type { VerificationService as VerificationServiceObject } from "../core/service.ts";
 import type { TakeInboundMessages } from "../core/take-inbound-messages.ts";
 import { Health } from "../gen/proto/health/v1/health_pb.ts";
 import { ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
+import { AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
 import { DestinationNumberService } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { ErasureService } from "../gen/proto/phoneproof/v1/erasure_pb.ts";
 import { file_phoneproof_v1_error } from "../gen/proto/phoneproof/v1/error_pb.ts";
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
-import { type Administration, administrationRoutes } from "./administration-services.ts";
+import { administrationRoutes } from "./administration-services.ts";
 import { admissionInterceptor } from "./admission-interceptor.ts";
 import { addressKey, callOf } from "./call-context.ts";
 import { healthRoutes, type Readiness } from "./health-service.ts";
@@ -45,6 +48,8 @@ const services = [
   DestinationNumberService,
   ServiceTokenService,
   WebhookService,
+  ErasureService,
+  AuditService,
   Health,
 ];
 
@@ -58,13 +63,13 @@ const closeGraceMs = 3_000;
 export function createRpcServer(parts: {
   readonly verifications: VerificationServiceObject;
   readonly takeMessages: TakeInboundMessages;
-  readonly administration: Administration;
+  readonly administrationAs: AdministrationAs;
   readonly admission: Admission;
   readonly readiness: Readiness;
   readonly log: Logger;
   readonly tls: TlsSettings | null;
 }): RpcServer {
-  const { verifications, takeMessages, administration, admission, readiness, log, tls } = parts;
+  const { verifications, takeMessages, administrationAs, admission, readiness, log, tls } = parts;
   const shutdown = new AbortController();
   const sessions = keepSessions();
 
@@ -113,7 +118,7 @@ export function createRpcServer(parts: {
     router.rpc(streamInboundMessagesMethod, (requests, context) =>
       streamInboundMessages(requests, callOf(context), takeMessages, context.signal),
     );
-    administrationRoutes(router, administration);
+    administrationRoutes(router, administrationAs);
   }
 
   // What gRPC clients understand of a method that is not there: in HTTP's words they would have to guess.

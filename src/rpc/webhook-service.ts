@@ -1,7 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { DurationSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter } from "@connectrpc/connect";
-import type { Webhooks } from "../core/administration/webhooks.ts";
 import { encodeId } from "../core/ids.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../core/webhook.ts";
 import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
@@ -13,7 +12,7 @@ import {
   WebhookSchema,
   WebhookService,
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
-import { asAdmin } from "./as-admin.ts";
+import type { AsAdmin } from "./as-admin.ts";
 import { environmentMessage, environmentOf, known } from "./messages.ts";
 
 const types: Record<EventType, WebhookEventType> = {
@@ -29,9 +28,9 @@ const states: Record<DeliveryState, WebhookDeliveryState> = {
 };
 
 /** Serves what an admin token may do with webhooks. */
-export function webhookRoutes(router: ConnectRouter, webhooks: Webhooks): void {
+export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(WebhookService, {
-    setWebhook: asAdmin(async (request) => {
+    setWebhook: asAdmin(async ({ webhooks }, request) => {
       const { webhook, secret } = await webhooks.set({
         ...referenceOf(request),
         url: request.url,
@@ -39,20 +38,20 @@ export function webhookRoutes(router: ConnectRouter, webhooks: Webhooks): void {
       });
       return { webhook: webhookMessage(webhook), secret };
     }),
-    getWebhook: asAdmin(async (request) => ({
+    getWebhook: asAdmin(async ({ webhooks }, request) => ({
       webhook: webhookMessage(await webhooks.get({ ...referenceOf(request), webhookId: request.webhookId })),
     })),
-    rotateWebhookSecret: asAdmin(async (request) => {
+    rotateWebhookSecret: asAdmin(async ({ webhooks }, request) => {
       const { webhook, secret } = await webhooks.rotateSecret(referenceOf(request));
       return { webhook: webhookMessage(webhook), secret };
     }),
-    removeWebhook: asAdmin(async (request) => ({
+    removeWebhook: asAdmin(async ({ webhooks }, request) => ({
       webhook: webhookMessage(await webhooks.remove(referenceOf(request))),
     })),
-    disableWebhook: asAdmin(async (request) => ({
+    disableWebhook: asAdmin(async ({ webhooks }, request) => ({
       webhook: webhookMessage(await webhooks.disable({ ...referenceOf(request), url: request.url })),
     })),
-    listWebhookDeliveries: asAdmin(async (request) => {
+    listWebhookDeliveries: asAdmin(async ({ webhooks }, request) => {
       const { verificationId, pageSize, pageToken } = request;
       const page = await webhooks.deliveries({
         ...referenceOf(request),
@@ -62,10 +61,10 @@ export function webhookRoutes(router: ConnectRouter, webhooks: Webhooks): void {
       });
       return { deliveries: page.deliveries.map(deliveryMessage), nextPageToken: page.nextPageToken };
     }),
-    resendWebhookEvent: asAdmin(async ({ eventId }) => ({
+    resendWebhookEvent: asAdmin(async ({ webhooks }, { eventId }) => ({
       delivery: deliveryMessage(await webhooks.resend(eventId)),
     })),
-    sendTestWebhook: asAdmin(async (request) => {
+    sendTestWebhook: asAdmin(async ({ webhooks }, request) => {
       const { webhook, eventId, type, attempt } = await webhooks.test({
         ...referenceOf(request),
         type: request.type === WebhookEventType.UNSPECIFIED ? null : known("type", types, request.type),

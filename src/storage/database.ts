@@ -76,7 +76,18 @@ export function isDatabaseUnavailable(error: unknown): boolean {
   if (error instanceof pg.DatabaseError)
     return error.code === undefined || unavailableStates.test(error.code);
   if (error instanceof Failure) return error.code === "service_unavailable";
+  const wrapped = wrappedState(error);
+  if (wrapped !== undefined) return unavailableStates.test(wrapped);
   return isDriverError(error);
+}
+
+/** The SQLSTATE of an error that Prisma has wrapped. */
+function wrappedState(error: unknown): string | undefined {
+  const { meta } = (error ?? {}) as {
+    meta?: { driverAdapterError?: { cause?: { originalCode?: unknown } } };
+  };
+  const state = meta?.driverAdapterError?.cause?.originalCode;
+  return typeof state === "string" ? state : undefined;
 }
 
 /** Node's: ECONNREFUSED, EPIPE, ERR_STREAM_DESTROYED, … */

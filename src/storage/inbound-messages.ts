@@ -19,7 +19,7 @@ import { Failure } from "../failures.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { asStorageError, type Database, isDataRefused } from "./database.ts";
-import { noticeSent, transitionEffects } from "./transition.ts";
+import { hintChannel, noticeSent, noticesInPayload, transitionEffects } from "./transition.ts";
 import { epochMs } from "./verification-row.ts";
 
 /**
@@ -231,6 +231,9 @@ async function readState(
 
 const nothing = "{}";
 
+/** Verifications that may wait for one sender on one destination and be told of a message: the newest. */
+const expectingLimit = 8;
+
 /**
  * Stores a batch's judgements in one statement, or fails where they no longer hold: on the key of a message or of a
  * sender, or on the division by zero of its last line. The rows of a table are locked in order of their keys, and the
@@ -301,8 +304,32 @@ expired AS (
   FROM locked JOIN unnest($28::uuid[]) AS n (id) ON n.id = locked.id
   WHERE v.id = n.id AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id
-),${transitionEffects("verified")},${transitionEffects("expired")}
-SELECT ${noticeSent("verified")}, ${noticeSent("expired")}, 1 / (
+),${transitionEffects("verified")},${transitionEffects("expired")},
+hinted AS (
+  INSERT INTO pending_hint (verification_id, reason, noticed_at)
+  SELECT DISTINCT ON (n.id) n.id, n.reason, to_timestamp($1::float8 / 1000)
+  FROM (
+    SELECT h.id, h.reason FROM unnest($29::uuid[], $30::pending_reason[]) AS h (id, reason)
+    UNION ALL
+    SELECT v.id, 'without_code'
+    FROM unnest($31::environment[], $32::text[], $33::text[]) AS m (environment, sender, destination)
+    CROSS JOIN LATERAL (
+      SELECT v.id FROM verification v
+      WHERE v.expected_phone = m.sender AND v.destination = m.destination AND v.environment = m.environment
+        AND v.status = 'pending' AND v.mode = 'match'
+      ORDER BY v.id DESC LIMIT ${expectingLimit}
+    ) v
+  ) n
+  ORDER BY n.id, n.reason
+  ON CONFLICT (verification_id) DO UPDATE SET reason = excluded.reason, noticed_at = excluded.noticed_at
+  RETURNING verification_id
+),
+hint_notice AS (
+  SELECT pg_notify('${hintChannel}', string_agg(verification_id::text, ','))
+  FROM (SELECT verification_id, (row_number() OVER () - 1) / ${noticesInPayload} AS payload FROM hinted) numbered
+  GROUP BY payload
+)
+SELECT ${noticeSent("verified")}, ${noticeSent("expired")}, (SELECT count(*) FROM hint_notice)::float8, 1 / (
   (SELECT count(*) FROM stored) = cardinality($3::text[])
   AND (SELECT count(*) FROM fingerprinted) = cardinality($12::text[])
   AND (SELECT count(*) FROM remembered) = cardinality($20::text[])
@@ -319,7 +346,7 @@ async function store(
   state: InboundState,
   before: ReadonlyMap<string, Sender>,
 ): Promise<boolean> {
-  const { judged, verified, expired, changedSenders } = judgements;
+  const { judged, verified, expired, changedSenders, hints, withoutCode } = judgements;
   const news = judged.filter(({ repeated }) => !repeated);
   if (news.length === 0) return true;
   const first = news.filter(({ firstOfContent }) => firstOfContent);
@@ -360,6 +387,11 @@ async function store(
       plainArray(verified.map(({ phone }) => phone)),
       plainArray(verified.map(({ carrier }) => carrier)),
       plainArray(expired),
+      plainArray([...hints.keys()]),
+      plainArray([...hints.values()]),
+      plainArray(withoutCode.map(({ environment }) => environment)),
+      plainArray(withoutCode.map(({ from }) => from)),
+      textArray(withoutCode.map(({ to }) => to)),
     ]);
     return true;
   } catch (error) {

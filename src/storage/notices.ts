@@ -1,6 +1,6 @@
 import pg from "pg";
 import type { VerificationStatus } from "../core/verification.ts";
-import { transitionChannel } from "./transition.ts";
+import { hintChannel, transitionChannel } from "./transition.ts";
 
 /** Channel on which administration tells every process to look keys, projects and numbers up anew. */
 export const directoryChannel = "phoneproof_directory";
@@ -22,6 +22,8 @@ export interface Notices {
 
 export interface NoticeListeners {
   readonly onTransition: (transition: Transition) => void;
+  /** There is something to say of why a verification is still pending. */
+  readonly onHint: (verificationId: string) => void;
   readonly onDirectoryChange: () => void;
   readonly onGap: () => void;
   readonly onError: (error: unknown) => void;
@@ -46,6 +48,8 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       if (channel === directoryChannel) listeners.onDirectoryChange();
       else if (channel === transitionChannel) {
         for (const transition of transitionsIn(payload ?? "")) listeners.onTransition(transition);
+      } else if (channel === hintChannel) {
+        for (const verificationId of (payload ?? "").split(",")) listeners.onHint(verificationId);
       }
     });
     let lost = false;
@@ -61,7 +65,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     next.on("end", () => onLost());
     try {
       await next.connect();
-      await next.query(`LISTEN ${transitionChannel}; LISTEN ${directoryChannel}`);
+      await next.query(`LISTEN ${transitionChannel}; LISTEN ${hintChannel}; LISTEN ${directoryChannel}`);
     } catch (error) {
       // The caller decides whether to try again; `onLost` must not as well.
       lost = true;

@@ -1,4 +1,5 @@
 import { type Database, runStatement } from "./database.ts";
+import { erasedMessages, erasedVerifications } from "./erasure.ts";
 
 /** How long things are kept, in days. */
 export interface RetentionSettings {
@@ -71,34 +72,46 @@ function messagePass(task: string, work: string): string {
     order: "ingested_at",
     type: "timestamptz",
     cutOff: "now() - make_interval(days => $1::int)",
-    work: `worked AS (${work} AND m.ingested_at > progress.since AND m.ingested_at <= bound.upto)`,
+    work,
   });
 }
 
-const erasedMessages =
-  "UPDATE inbound_message m SET sender = NULL, destination = NULL, text = NULL FROM progress, bound";
-const deletedMessages = "DELETE FROM inbound_message m USING progress, bound";
+const passed = "m.ingested_at > progress.since AND m.ingested_at <= bound.upto";
+
+function messageErasure(task: string, which: string): string {
+  return messagePass(task, erasedMessages({ from: "progress, bound", where: `${which} AND ${passed}` }));
+}
+
+function messageDeletion(task: string, which: string): string {
+  const text = `DELETE FROM inbound_message m USING progress, bound WHERE ${which} AND ${passed}`;
+  return messagePass(task, `deleted AS (${text})`);
+}
+
+/** Ids of verifications made before the days, and an hour, begin with less. */
+const oldestKept = `(
+    lpad(to_hex(floor(extract(epoch FROM now() - make_interval(days => $1::int, hours => 1)) * 1000)::bigint), 12, '0')
+    || '00000000000000000000'
+  )::uuid`;
 
 /**
  * Verifications by their ids, which begin with the time they were made. None is valid for more than an hour, so one
- * made an hour before the days is finished; one that is not yet moved to `expired` is so first, by its own job, within
- * seconds of its expiry, and the days are counted in tens.
+ * made an hour before the days is over. The pass never looks back, so it waits where it would pass something unfinished:
+ * what the expiry has yet to move after a long downtime, and deliveries that are still tried.
  */
-const erasedVerifications = pass({
+const verificationErasure = pass({
   task: "erase_verifications",
   table: "verification",
   order: "id",
   type: "uuid",
-  cutOff: `(
-    lpad(to_hex(floor(extract(epoch FROM now() - make_interval(days => $1::int, hours => 1)) * 1000)::bigint), 12, '0')
-    || '00000000000000000000'
-  )::uuid`,
+  cutOff: `${oldestKept}
+    AND NOT EXISTS (
+      SELECT FROM verification p WHERE p.status = 'pending' AND p.expires_at <= now() - make_interval(days => $1::int)
+    )
+    AND NOT EXISTS (
+      SELECT FROM webhook_delivery d WHERE d.state = 'pending' AND d.verification_id <= ${oldestKept}
+    )`,
   work: `
-erased AS (
-  UPDATE verification v SET phone = NULL, expected_phone = NULL FROM progress, bound
-  WHERE v.id > progress.since AND v.id <= bound.upto AND v.status <> 'pending'
-    AND (v.phone IS NOT NULL OR v.expected_phone IS NOT NULL)
-),
+${erasedVerifications({ from: "progress, bound", where: "v.id > progress.since AND v.id <= bound.upto" })},
 undelivered AS (
   DELETE FROM webhook_delivery d USING progress, bound
   WHERE d.verification_id > progress.since AND d.verification_id <= bound.upto
@@ -135,6 +148,8 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     ),
     deleting("codes", deletion("live_code", "expires_at <= now() - interval '24 hours'")),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
+    // None is looked at once its verification is over, which is an hour later at most.
+    deleting("pending_hints", deletion("pending_hint", "noticed_at <= now() - interval '2 hours'")),
     deleting("fingerprints", deletion("message_fingerprint", "first_at <= now() - interval '1 minute'")),
     deleting(
       "senders",
@@ -146,24 +161,24 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     ),
     passing(
       "erase_unmatched_messages",
-      messagePass("erase_unmatched_messages", `${erasedMessages} WHERE m.verification_id IS NULL`),
+      messageErasure("erase_unmatched_messages", "m.verification_id IS NULL"),
       unmatchedDays,
     ),
     passing(
       "erase_matched_messages",
-      messagePass("erase_matched_messages", `${erasedMessages} WHERE m.verification_id IS NOT NULL`),
+      messageErasure("erase_matched_messages", "m.verification_id IS NOT NULL"),
       finishedDays,
     ),
     passing(
       "delete_unmatched_messages",
-      messagePass("delete_unmatched_messages", `${deletedMessages} WHERE m.verification_id IS NULL`),
+      messageDeletion("delete_unmatched_messages", "m.verification_id IS NULL"),
       unmatchedDays + knownDays,
     ),
     passing(
       "delete_matched_messages",
-      messagePass("delete_matched_messages", `${deletedMessages} WHERE m.verification_id IS NOT NULL`),
+      messageDeletion("delete_matched_messages", "m.verification_id IS NOT NULL"),
       finishedDays + knownDays,
     ),
-    passing("erase_verifications", erasedVerifications, finishedDays),
+    passing("erase_verifications", verificationErasure, finishedDays),
   ];
 }

@@ -6,8 +6,11 @@
 /** Channel of the notices `uuid:status`, joined by commas. Never a phone: notices are in the server's log. */
 export const transitionChannel = "phoneproof_transition";
 
+/** Channel of verifications' ids, joined by commas, of which there is a new hint. Not even the reason is in it. */
+export const hintChannel = "phoneproof_hint";
+
 /** Notices in one payload: 100 × 47 bytes stay under the 8,000 a payload may have. */
-const noticesInPayload = 100;
+export const noticesInPayload = 100;
 
 /**
  * CTEs `<transition>_event`, `<transition>_delivery` and `<transition>_notice` over a CTE `<transition>` that returns

@@ -28,8 +28,8 @@ const heldBackAtOnce = 500;
 const endpoint = `encode(sha256(convert_to(w.project_id || ' ' || w.environment || ' ' || w.url, 'UTF8')), 'hex')`;
 
 /**
- * Claims what is due, fairly: the earliest first, but no more of an endpoint than there is room for, and no more of slow
- * ones than their share, so that whoever hangs holds up only itself.
+ * Claims what is due, fairly: the earliest first, but no more of an endpoint than there is room for, and no more of those
+ * that are not known to be quick than their share, so that whoever hangs holds up only itself.
  *
  * `waiting` walks the index from version to version, one probe each, and never along the due rows of one: ten thousand
  * of them cost no more than one. Rows that another process holds are skipped. A row that was claimed elsewhere
@@ -73,7 +73,7 @@ open AS (
     count(*) OVER (PARTITION BY lane.slow) AS versions
   FROM version v LEFT JOIN bound b ON b.endpoint = v.endpoint
   CROSS JOIN LATERAL (
-    SELECT coalesce(b.slow, false) AS slow, CASE WHEN b.slow THEN least($6::int, $5::int) ELSE $5::int END AS size
+    SELECT coalesce(b.slow, true) AS slow, CASE WHEN coalesce(b.slow, true) THEN least($6::int, $5::int) ELSE $5::int END AS size
   ) lane
   WHERE NOT v.disabled AND coalesce(b.room, $4::int) > 0
 ),
@@ -149,7 +149,8 @@ const failingReason = "every attempt failed for five days";
  * nothing but failures, disable every version of the URL. A 410 to a request that began before the URL was last set
  * does not undo the setting.
  *
- * What is written down already counts no second time: who got no answer from the database may ask again.
+ * What is written down already counts no second time: who got no answer from the database may ask again. Of an erased
+ * verification no answer is kept.
  *
  * Locks deliveries by id, then versions by id, and versions only where they change, which is rare: results of one endpoint
  * do not wait for each other.
@@ -163,12 +164,12 @@ WITH result AS MATERIALIZED (
   ) AS r (verification_id, number, resends, duration_ms, status, error, answer, gone, retry_in_seconds)
 ),
 delivery AS MATERIALIZED (
-  SELECT d.verification_id, d.webhook_configuration_id FROM webhook_delivery d
+  SELECT d.verification_id, d.webhook_configuration_id, d.erased FROM webhook_delivery d
   WHERE d.verification_id = ANY ($1::uuid[])
   ORDER BY d.verification_id FOR NO KEY UPDATE
 ),
 ended AS MATERIALIZED (
-  SELECT r.*, d.webhook_configuration_id FROM result r JOIN delivery d ON d.verification_id = r.verification_id
+  SELECT r.*, d.webhook_configuration_id, d.erased FROM result r JOIN delivery d ON d.verification_id = r.verification_id
 ),
 told AS MATERIALIZED (
   SELECT w.project_id, w.environment, w.url, bool_or(r.error IS NULL) AS succeeded,
@@ -218,7 +219,8 @@ changed AS (
 ),
 recorded AS (
   UPDATE webhook_attempt a
-  SET duration_ms = r.duration_ms, status = r.status, error = r.error, answer = r.answer
+  SET duration_ms = r.duration_ms, status = r.status, error = r.error,
+    answer = CASE WHEN NOT r.erased THEN r.answer END
   FROM ended r
   WHERE a.verification_id = ANY ($1::uuid[]) AND a.verification_id = r.verification_id AND a.number = r.number
     AND a.duration_ms IS NULL

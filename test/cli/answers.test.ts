@@ -138,6 +138,7 @@ describe("key", () => {
       created_at: time,
       expires_at: time,
       revoked_at: null,
+      last_used_at: null,
       key: expect.stringMatching(/^pp_live_[A-Za-z0-9]{38}$/),
     });
     expect(Date.parse(made.expires_at) - Date.parse(made.created_at)).toBe(30 * 86_400_000);
@@ -209,6 +210,7 @@ test("token create shows the token, list and revoke never again", async () => {
     ending: made.token.slice(-4),
     created_at: time,
     revoked_at: null,
+    last_used_at: null,
     token: expect.stringMatching(/^pp_svc_[A-Za-z0-9]{38}$/),
   });
   const { token: _, ...shown } = made;

@@ -5,6 +5,7 @@ import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { buildProgram } from "../../src/cli/program.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { type Finished, run, startNode, towards } from "./command.ts";
 
@@ -41,8 +42,24 @@ const commands = {
   token: ["create", "list", "revoke"],
   verification: ["create", "list", "show", "watch", "cancel"],
   sms: ["send", "stream"],
+  audit: ["list"],
   webhook: ["set", "show", "rotate-secret", "remove", "disable", "deliveries", "resend", "test"],
 };
+
+/** What the command would print, without a process for each of forty. */
+function helpOf(group: string, name: string): string {
+  const command = buildProgram()
+    .commands.find((known) => known.name() === group)
+    ?.commands.find((known) => known.name() === name);
+  let printed = "";
+  command?.configureOutput({
+    writeOut: (text) => {
+      printed += text;
+    },
+  });
+  command?.outputHelp();
+  return printed;
+}
 
 /** Nothing listens here: the port was free a moment ago, and the system does not give it out again at once. */
 async function deadAddress(): Promise<string> {
@@ -70,8 +87,7 @@ describe("help", () => {
     expect({ code: own.code, stderr: own.stderr }).toEqual({ code: 0, stderr: "" });
     for (const name of names) {
       expect(own.stdout).toMatch(new RegExp(`^  ${name} `, "m"));
-      const { code, stdout, stderr } = await run([group, name, "--help"], {});
-      expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+      const stdout = helpOf(group, name);
       expect(stdout).toContain(`Usage: phoneproof ${group} ${name}`);
       expect(stdout).toMatch(new RegExp(`Examples:\n  # .*\n  \\$ phoneproof ${group} ${name}\\b`));
       expect(stdout).toContain("--json");

@@ -279,7 +279,7 @@ describe("the candidates", () => {
     const start = performance.now();
     codeCandidates(`${text}1`, everyLength);
     isWebSent(text);
-    expect(performance.now() - start).toBeLessThan(2000);
+    expect(performance.now() - start).toBeLessThan(20_000);
   });
 });
 

@@ -1,4 +1,7 @@
-/** A merchant's server, as far as the contract goes. */
+/** A merchant's server, as far as the contract goes. Every answer it gets must be one that the API description knows. */
+
+import { expect } from "vitest";
+import { undescribed } from "../harness/contract.ts";
 
 export interface AnswerBody {
   id: string;
@@ -45,7 +48,9 @@ export function merchant(httpUrl: string, apiKey: string) {
     const response = await fetch(`${httpUrl}${path}`, { ...init, method, headers });
     const text = await response.text();
     const body = (text === "" ? {} : JSON.parse(text)) as AnswerBody;
-    return { status: response.status, headers: response.headers, text, body };
+    const answer = { status: response.status, headers: response.headers, text, body };
+    expect(undescribed(method, path, answer)).toEqual([]);
+    return answer;
   };
   return {
     call,

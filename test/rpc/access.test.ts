@@ -59,6 +59,7 @@ const needs: Record<string, Need> = {
   "phoneproof.v1.ServiceTokenService/CreateServiceToken": "admin",
   "phoneproof.v1.ServiceTokenService/ListServiceTokens": "admin",
   "phoneproof.v1.ServiceTokenService/RevokeServiceToken": "admin",
+  "phoneproof.v1.AuditService/ListAuditEntries": "admin",
   "phoneproof.v1.WebhookService/SetWebhook": "admin",
   "phoneproof.v1.WebhookService/GetWebhook": "admin",
   "phoneproof.v1.WebhookService/RotateWebhookSecret": "admin",
@@ -67,6 +68,8 @@ const needs: Record<string, Need> = {
   "phoneproof.v1.WebhookService/ListWebhookDeliveries": "admin",
   "phoneproof.v1.WebhookService/ResendWebhookEvent": "admin",
   "phoneproof.v1.WebhookService/SendTestWebhook": "admin",
+  "phoneproof.v1.ErasureService/EraseVerification": "admin",
+  "phoneproof.v1.ErasureService/ErasePhone": "admin",
 };
 
 const { projectId } = project;
@@ -123,13 +126,27 @@ function isService(value: unknown): value is DescService {
   return typeof value === "object" && value !== null && "kind" in value && value.kind === "service";
 }
 
-const services = await generatedServices();
+/** What is called in process only, on no other authority than the call itself. */
+const isInternal = ({ typeName }: DescService) => typeName.startsWith("phoneproof.internal.");
+
+const all = await generatedServices();
+const services = all.filter((service) => !isInternal(service));
 const methods = services.flatMap(({ typeName, methods }) =>
   methods.map((method) => ({ name: `${typeName}/${method.name}`, method })),
 );
 
 test("every RPC there is has its line in the table, and no other", () => {
   expect(methods.map(({ name }) => name).sort()).toEqual(Object.keys(needs).sort());
+});
+
+test("what is for this process alone is not there for anybody else, whoever asks", async () => {
+  const internal = all.filter(isInternal).flatMap((service) => service.methods.filter(isUnary));
+  expect(internal.length).toBeGreaterThan(0);
+  const transport = transportWith(`Bearer ${service.adminToken}`);
+  for (const method of internal) {
+    const answer = transport.unary(method, undefined, undefined, undefined, {});
+    await expect(answer).rejects.toMatchObject({ code: Code.Unimplemented });
+  }
 });
 
 interface Refusal {

@@ -1,6 +1,9 @@
 import { expect, test, vi } from "vitest";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
 import { createPending, uuidOf } from "./pending.ts";
 
@@ -15,20 +18,7 @@ const service = await plain.startAnother({ ROLES: "api", DATABASE_URL: byTheCloc
 const project = await service.createProject();
 const shop = merchant(service.httpUrl, project.liveKey);
 
-/** The tables in which a text stands anywhere. */
-async function tablesWith(text: string): Promise<string[]> {
-  const { rows } = await plain.db.query<{ name: string }>(
-    "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1",
-  );
-  const found: string[] = [];
-  for (const { name } of rows) {
-    const { rowCount } = await plain.db.query(`SELECT FROM "${name}" t WHERE t::text LIKE '%' || $1 || '%'`, [
-      text,
-    ]);
-    if ((rowCount ?? 0) > 0) found.push(name);
-  }
-  return found;
-}
+const tablesWith = (text: string) => everyTableWith(plain.db, text);
 
 async function count(table: string): Promise<number> {
   const { rows } = await plain.db.query(`SELECT count(*)::int AS count FROM ${table}`);
@@ -51,12 +41,14 @@ test("what has had its time goes, what has not stays, and the contract still ans
   await shop.cancel(mismatched.id);
   expect(await tablesWith(holder)).toEqual(["inbound_message", "verification"]);
   expect(await tablesWith(stranger)).toContain("inbound_sender");
+  expect(await count("pending_hint")).toBe(1);
 
   await moveClock(plain.db, 2 * day);
   await roundUntil(async () => (await count("inbound_sender")) === 0);
   expect(await count("idempotency_record")).toBe(0);
   expect(await count("live_code")).toBe(0);
   expect(await count("window_token")).toBe(0);
+  expect(await count("pending_hint")).toBe(0);
   expect(await count("message_fingerprint")).toBe(0);
   expect(await tablesWith("secret-text")).toEqual(["inbound_message"]);
 
@@ -98,4 +90,43 @@ test("thousands of rows of one instant and of many go in one round, on two worke
   await roundUntil(async () => (await tablesWith("01087650009")).length === 0);
   await other.close();
   expect(await count("inbound_message")).toBe(5000);
+});
+
+test("what is over but not yet moved, or still tried, is waited for and not passed by", async () => {
+  const database = openDatabase(
+    { connectionString: byTheClock(plain.databaseUrl) },
+    { poolSize: 1, onError: () => {} },
+  );
+  const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90 });
+  const erase = tasks.find(({ name }) => name === "erase_verifications");
+  if (!erase) throw new Error("there is no such task");
+  const phone = "01087650010";
+  const pending = await createPending(shop, { mode: "match", expected_phone: phone });
+  await moveClock(plain.db, 100 * day);
+
+  await erase.work();
+  expect(await tablesWith(phone)).toEqual(["verification"]);
+
+  // Its expiry is found only now, and its event has yet to be delivered.
+  const id = uuidOf(pending.id);
+  await plain.db.query("UPDATE verification SET status = 'expired' WHERE id = $1", [id]);
+  await plain.db.query("INSERT INTO event VALUES ($1, 'verification.expired', clock.now())", [id]);
+  await plain.db.query(
+    `WITH webhook AS (
+       INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret)
+       SELECT gen_random_uuid(), project_id, environment, 1, 'https://shop.example', '{verification.expired}',
+         decode(repeat('00', 32), 'hex')
+       FROM verification WHERE id = $1 RETURNING id
+     )
+     INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+     SELECT $1, id, 'pending', 0, clock.now() + interval '1 hour' FROM webhook`,
+    [id],
+  );
+  await erase.work();
+  expect(await tablesWith(phone)).toEqual(["verification"]);
+
+  await plain.db.query("UPDATE webhook_delivery SET state = 'delivered', next_attempt_at = NULL");
+  while (await erase.work());
+  expect(await tablesWith(phone)).toEqual([]);
+  await database.close();
 });

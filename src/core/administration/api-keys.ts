@@ -15,6 +15,8 @@ export interface ApiKey {
   readonly createdAt: Date;
   readonly expiresAt: Date | null;
   readonly revokedAt: Date | null;
+  /** Some minutes late at most; null: never. */
+  readonly lastUsedAt: Date | null;
 }
 
 export interface NewApiKey {

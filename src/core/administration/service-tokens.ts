@@ -16,9 +16,11 @@ export interface ServiceToken {
   readonly ending: string;
   readonly createdAt: Date;
   readonly revokedAt: Date | null;
+  /** Some minutes late at most; null: never. */
+  readonly lastUsedAt: Date | null;
 }
 
-export type NewServiceToken = Omit<ServiceToken, "id" | "createdAt" | "revokedAt"> & {
+export type NewServiceToken = Omit<ServiceToken, "id" | "createdAt" | "revokedAt" | "lastUsedAt"> & {
   readonly digest: Buffer;
 };
 

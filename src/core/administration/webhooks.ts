@@ -11,6 +11,7 @@ import {
   secretText,
   type Webhook,
 } from "../webhook.ts";
+import type { AuditStore } from "./audit.ts";
 import { noSuchProject, uuidOf } from "./projects.ts";
 
 /** Whose webhook; `projectId` is a UUID. */
@@ -107,6 +108,7 @@ export function administerWebhooks(parts: {
   /** Why an endpoint may not be at a URL, as far as the URL says so itself; null: it may. Resolves no name. */
   readonly refusalOf: (url: URL) => string | null;
   readonly sendSample: SendSample;
+  readonly audit: Pick<AuditStore, "add">;
 }): Webhooks {
   const { webhooks } = parts;
 
@@ -172,6 +174,9 @@ export function administerWebhooks(parts: {
       const [first] = webhook.events;
       const kind = type ?? first ?? "verification.verified";
       const eventId = encodeId("evt_", newId());
+      const { id, projectId, environment, url } = webhook;
+      const details = { environment, url, event_id: eventId };
+      await parts.audit.add({ action: "webhook.tested", subject: encodeId("whk_", id), projectId, details });
       const attempt = await parts.sendSample({ webhook, secret, eventId, type: kind, now });
       return { webhook, eventId, type: kind, attempt };
     },

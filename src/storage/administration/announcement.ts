@@ -1,23 +1,33 @@
+import type { Act, Actor } from "../../core/administration/audit.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { Database } from "../database.ts";
 import { asStorageError } from "../database.ts";
 import type { CachedDirectory } from "../directory.ts";
 import { directoryChannel } from "../notices.ts";
+import { writeDown } from "./audit.ts";
 
 export type Transaction = Prisma.TransactionClient;
 
-/** Carries out administrative changes so that every process knows of them. */
-export type Administer = <T>(change: (transaction: Transaction) => Promise<T>) => Promise<T>;
+/**
+ * Carries out administrative changes so that every process knows of them, and writes them down. `describe` says what was
+ * done; null: nothing.
+ */
+export type Administer = <T>(
+  change: (transaction: Transaction) => Promise<T>,
+  describe: (result: T) => Act | null,
+) => Promise<T>;
 
 /**
- * A change and its announcement commit together; this process forgets at once what it believed, so that
- * whoever made the change sees it in the next call.
+ * A change, its entry in the audit log and its announcement commit together; this process forgets at once what it
+ * believed, so that whoever made the change sees it in the next call.
  */
-export function createAdminister(database: Database, directory: CachedDirectory): Administer {
-  return async (change) => {
+export function createAdminister(database: Database, directory: CachedDirectory, actor: Actor): Administer {
+  return async (change, describe) => {
     try {
       return await database.prisma.$transaction(async (transaction) => {
         const result = await change(transaction);
+        const act = describe(result);
+        if (act) await writeDown(transaction, actor, act);
         await transaction.$executeRaw`SELECT pg_notify(${directoryChannel}, '')`;
         return result;
       });

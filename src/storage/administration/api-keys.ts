@@ -1,5 +1,6 @@
 import type { ApiKey, ApiKeyStore, NewApiKey } from "../../core/administration/api-keys.ts";
-import { newId } from "../../core/ids.ts";
+import type { Act, AuditAction } from "../../core/administration/audit.ts";
+import { encodeId, newId } from "../../core/ids.ts";
 import type { Environment } from "../../core/project.ts";
 import type { ApiKey as ApiKeyRow } from "../../gen/prisma/client.ts";
 import type { Database } from "../database.ts";
@@ -8,11 +9,15 @@ import type { Administer, Transaction } from "./announcement.ts";
 export function createApiKeyStore(database: Database, administer: Administer): ApiKeyStore {
   return {
     add: (key, maxActive) =>
-      administer(async (transaction) => {
-        if (!(await lockProject(transaction, key.projectId))) return "no_project";
-        if ((await countActive(transaction, key.projectId, key.environment)) >= maxActive) return "too_many";
-        return insert(transaction, key);
-      }),
+      administer(
+        async (transaction) => {
+          if (!(await lockProject(transaction, key.projectId))) return "no_project";
+          if ((await countActive(transaction, key.projectId, key.environment)) >= maxActive)
+            return "too_many";
+          return insert(transaction, key);
+        },
+        (added) => (typeof added === "string" ? null : act("api_key.created", added)),
+      ),
 
     async list(projectId) {
       const project = await database.prisma.project.findUnique({
@@ -23,33 +28,45 @@ export function createApiKeyStore(database: Database, administer: Administer): A
     },
 
     replace: (id, secret, overlapSeconds, maxActive) =>
-      administer(async (transaction) => {
-        const found = await transaction.apiKey.findUnique({ where: { id } });
-        if (!found) return "no_key";
-        await lockProject(transaction, found.projectId);
-        // Counted before the old one ends, and without it where it ends at once.
-        const others = await countActive(transaction, found.projectId, found.environment);
-        const changed = await transaction.$executeRaw`
+      administer(
+        async (transaction) => {
+          const found = await transaction.apiKey.findUnique({ where: { id } });
+          if (!found) return "no_key";
+          await lockProject(transaction, found.projectId);
+          // Counted before the old one ends, and without it where it ends at once.
+          const others = await countActive(transaction, found.projectId, found.environment);
+          const changed = await transaction.$executeRaw`
           UPDATE api_key
           SET expires_at = least(expires_at, date_trunc('milliseconds', now()) + make_interval(secs => ${overlapSeconds}))
           WHERE id = ${id}::uuid AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
-        if (changed === 0) return "no_key";
-        if (others - (overlapSeconds === 0 ? 1 : 0) >= maxActive) throw new TooManyActive();
-        const added = await insert(transaction, { ...found, ...secret, expiresInSeconds: null });
-        const replaced = await transaction.apiKey.findUniqueOrThrow({ where: { id } });
-        return { added, replaced: apiKeyOf(replaced) };
-      }).catch((error: unknown) => {
+          if (changed === 0) return "no_key";
+          if (others - (overlapSeconds === 0 ? 1 : 0) >= maxActive) throw new TooManyActive();
+          const added = await insert(transaction, { ...found, ...secret, expiresInSeconds: null });
+          const replaced = await transaction.apiKey.findUniqueOrThrow({ where: { id } });
+          return { added, replaced: apiKeyOf(replaced) };
+        },
+        (result) =>
+          typeof result === "string"
+            ? null
+            : act("api_key.rotated", result.added, {
+                replaced: encodeId("key_", result.replaced.id),
+                replaced_expires_at: result.replaced.expiresAt?.toISOString() ?? "",
+              }),
+      ).catch((error: unknown) => {
         if (error instanceof TooManyActive) return "too_many" as const;
         throw error;
       }),
 
     revoke: (id) =>
-      administer(async (transaction) => {
-        await transaction.$executeRaw`
+      administer(
+        async (transaction) => {
+          await transaction.$executeRaw`
           UPDATE api_key SET revoked_at = coalesce(revoked_at, date_trunc('milliseconds', now())) WHERE id = ${id}::uuid`;
-        const row = await transaction.apiKey.findUnique({ where: { id } });
-        return row && apiKeyOf(row);
-      }),
+          const row = await transaction.apiKey.findUnique({ where: { id } });
+          return row && apiKeyOf(row);
+        },
+        (revoked) => revoked && act("api_key.revoked", revoked),
+      ),
 
     async activeEnvironment(id) {
       const rows = await database.prisma.$queryRaw<{ environment: Environment }[]>`
@@ -57,6 +74,17 @@ export function createApiKeyStore(database: Database, administer: Administer): A
         WHERE id = ${id}::uuid AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
       return rows[0]?.environment ?? null;
     },
+  };
+}
+
+function act(action: AuditAction, key: ApiKey, details: Act["details"] = {}): Act {
+  const { id, projectId, environment, name, ending, expiresAt } = key;
+  const expires = expiresAt === null ? {} : { expires_at: expiresAt.toISOString() };
+  return {
+    action,
+    subject: encodeId("key_", id),
+    projectId,
+    details: { environment, ...(name === "" ? {} : { name }), ending, ...expires, ...details },
   };
 }
 

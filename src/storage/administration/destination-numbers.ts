@@ -1,3 +1,4 @@
+import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { DestinationNumberStore } from "../../core/administration/destination-numbers.ts";
 import type { DestinationNumber } from "../../core/directory.ts";
 import { newId } from "../../core/ids.ts";
@@ -12,12 +13,14 @@ export function createDestinationNumberStore(
   return {
     async add(number, environment, projectId) {
       try {
-        return await administer(async (transaction) =>
-          numberOf(
-            await transaction.destinationNumber.create({
-              data: { id: newId(), number, environment, projectId },
-            }),
-          ),
+        return await administer(
+          async (transaction) =>
+            numberOf(
+              await transaction.destinationNumber.create({
+                data: { id: newId(), number, environment, projectId },
+              }),
+            ),
+          (added) => act("number.added", added),
         );
       } catch (error) {
         if (isUniqueViolation(error)) return "in_use";
@@ -39,15 +42,22 @@ export function createDestinationNumberStore(
     },
 
     remove: (number) =>
-      administer(async (transaction) => {
-        const row = await transaction.destinationNumber.findFirst({ where: { number, removedAt: null } });
-        if (!row) return null;
-        const removed = await transaction.$executeRaw`
+      administer(
+        async (transaction) => {
+          const row = await transaction.destinationNumber.findFirst({ where: { number, removedAt: null } });
+          if (!row) return null;
+          const removed = await transaction.$executeRaw`
           UPDATE destination_number SET removed_at = date_trunc('milliseconds', now())
           WHERE id = ${row.id}::uuid AND removed_at IS NULL`;
-        return removed === 0 ? null : numberOf(row);
-      }),
+          return removed === 0 ? null : numberOf(row);
+        },
+        (removed) => removed && act("number.removed", removed),
+      ),
   };
+}
+
+function act(action: AuditAction, { number, environment, projectId }: DestinationNumber): Act {
+  return { action, subject: number, projectId, details: { environment } };
 }
 
 function numberOf(row: DestinationNumberRow): DestinationNumber {

@@ -1,5 +1,6 @@
+import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { ProjectSettings, ProjectStore } from "../../core/administration/projects.ts";
-import { newId } from "../../core/ids.ts";
+import { encodeId, newId } from "../../core/ids.ts";
 import type { Project } from "../../core/project.ts";
 import type { Project as ProjectRow } from "../../gen/prisma/client.ts";
 import type { Database } from "../database.ts";
@@ -8,8 +9,10 @@ import type { Administer } from "./announcement.ts";
 export function createProjectStore(database: Database, administer: Administer): ProjectStore {
   return {
     add: (settings) =>
-      administer(async ({ project }) =>
-        projectOf(await project.create({ data: { id: newId(), ...columnsOf(settings) } })),
+      administer(
+        async ({ project }) =>
+          projectOf(await project.create({ data: { id: newId(), ...columnsOf(settings) } })),
+        (project) => act("project.created", project, { name: project.name }),
       ),
 
     async find(id) {
@@ -22,30 +25,58 @@ export function createProjectStore(database: Database, administer: Administer): 
       return rows.map(projectOf);
     },
 
-    change: (id, decide) =>
-      administer(async (transaction) => {
-        await transaction.$queryRaw`SELECT id FROM project WHERE id = ${id}::uuid FOR NO KEY UPDATE`;
-        const current = await transaction.project.findUnique({ where: { id } });
-        if (!current) return null;
-        const data = columnsOf(decide(projectOf(current)));
-        // What is pending keeps its code, so messages must still be searched for codes of that length.
-        await transaction.$executeRaw`
-          INSERT INTO used_code_length (code_format, code_length)
-          VALUES (${current.codeFormat}::code_format, ${current.codeLength})
-          ON CONFLICT DO NOTHING`;
-        return projectOf(await transaction.project.update({ where: { id }, data }));
-      }),
+    async change(id, decide) {
+      const result = await administer(
+        async (transaction) => {
+          await transaction.$queryRaw`SELECT id FROM project WHERE id = ${id}::uuid FOR NO KEY UPDATE`;
+          const current = await transaction.project.findUnique({ where: { id } });
+          if (!current) return null;
+          const data = columnsOf(decide(projectOf(current)));
+          // What is pending keeps its code, so messages must still be searched for codes of that length.
+          await transaction.$executeRaw`
+            INSERT INTO used_code_length (code_format, code_length)
+            VALUES (${current.codeFormat}::code_format, ${current.codeLength})
+            ON CONFLICT DO NOTHING`;
+          const row = await transaction.project.update({ where: { id }, data });
+          return { project: projectOf(row), changes: changesOf(current, row) };
+        },
+        (changed) =>
+          changed && Object.keys(changed.changes).length > 0
+            ? act("project.updated", changed.project, changed.changes)
+            : null,
+      );
+      return result ? result.project : null;
+    },
 
     setSuspended: (id, suspended) =>
-      administer(async (transaction) => {
-        await transaction.$executeRaw`
-          UPDATE project
-          SET suspended_at = CASE WHEN ${suspended} THEN coalesce(suspended_at, date_trunc('milliseconds', now())) END
-          WHERE id = ${id}::uuid`;
-        const row = await transaction.project.findUnique({ where: { id } });
-        return row && projectOf(row);
-      }),
+      administer(
+        async (transaction) => {
+          await transaction.$executeRaw`
+            UPDATE project
+            SET suspended_at = CASE WHEN ${suspended} THEN coalesce(suspended_at, date_trunc('milliseconds', now())) END
+            WHERE id = ${id}::uuid`;
+          const row = await transaction.project.findUnique({ where: { id } });
+          return row && projectOf(row);
+        },
+        (project) => project && act(suspended ? "project.suspended" : "project.resumed", project, {}),
+      ),
   };
+}
+
+function act(action: AuditAction, { id }: Project, details: Act["details"]): Act {
+  return { action, subject: encodeId("prj_", id), projectId: id, details };
+}
+
+/** The settings that differ, by their names in protobuf, with their new values. */
+function changesOf(before: ProjectRow, after: ProjectRow): Act["details"] {
+  const names = Object.keys(after) as (keyof ProjectRow)[];
+  const changed = names.filter((name) => String(before[name]) !== String(after[name]));
+  return Object.fromEntries(
+    changed.map((name) => [
+      name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+      after[name] === null ? "none" : String(after[name]),
+    ]),
+  );
 }
 
 function columnsOf(settings: ProjectSettings) {

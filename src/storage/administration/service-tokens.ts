@@ -1,5 +1,6 @@
+import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { ServiceToken, ServiceTokenStore } from "../../core/administration/service-tokens.ts";
-import { newId } from "../../core/ids.ts";
+import { encodeId, newId } from "../../core/ids.ts";
 import type { ServiceToken as ServiceTokenRow } from "../../gen/prisma/client.ts";
 import type { Database } from "../database.ts";
 import { type Administer, isForeignKeyViolation } from "./announcement.ts";
@@ -8,12 +9,14 @@ export function createServiceTokenStore(database: Database, administer: Administ
   return {
     async add({ digest, numbers, ...token }) {
       try {
-        return await administer(async ({ serviceToken }) =>
-          tokenOf(
-            await serviceToken.create({
-              data: { id: newId(), ...token, digest: Uint8Array.from(digest), numbers: [...numbers] },
-            }),
-          ),
+        return await administer(
+          async ({ serviceToken }) =>
+            tokenOf(
+              await serviceToken.create({
+                data: { id: newId(), ...token, digest: Uint8Array.from(digest), numbers: [...numbers] },
+              }),
+            ),
+          (added) => act("service_token.created", added),
         );
       } catch (error) {
         if (isForeignKeyViolation(error)) return "no_project";
@@ -27,14 +30,29 @@ export function createServiceTokenStore(database: Database, administer: Administ
     },
 
     revoke: (id) =>
-      administer(async (transaction) => {
-        await transaction.$executeRaw`
+      administer(
+        async (transaction) => {
+          await transaction.$executeRaw`
           UPDATE service_token SET revoked_at = coalesce(revoked_at, date_trunc('milliseconds', now()))
           WHERE id = ${id}::uuid`;
-        const row = await transaction.serviceToken.findUnique({ where: { id } });
-        return row && tokenOf(row);
-      }),
+          const row = await transaction.serviceToken.findUnique({ where: { id } });
+          return row && tokenOf(row);
+        },
+        (revoked) => revoked && act("service_token.revoked", revoked),
+      ),
   };
+}
+
+function act(action: AuditAction, token: ServiceToken): Act {
+  const { id, projectId, scope, source, environment, numbers, ending } = token;
+  const details = {
+    scope,
+    ending,
+    ...(source === null ? {} : { source }),
+    ...(environment === null ? {} : { environment }),
+    ...(numbers.length === 0 ? {} : { numbers: numbers.join(" ") }),
+  };
+  return { action, subject: encodeId("tok_", id), projectId, details };
 }
 
 function tokenOf(row: ServiceTokenRow): ServiceToken {

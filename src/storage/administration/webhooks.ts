@@ -1,5 +1,6 @@
+import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { DeliveryFilter, WebhookPlace, WebhookStore } from "../../core/administration/webhooks.ts";
-import { newId } from "../../core/ids.ts";
+import { encodeId, newId } from "../../core/ids.ts";
 import type { Environment } from "../../core/project.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
@@ -11,18 +12,21 @@ export function createWebhookStore(database: Database, administer: Administer): 
 
   return {
     set: (place, { url, events, secret }) =>
-      administer(async (transaction) => {
-        if (!(await lockProject(transaction, place))) return "no_project";
-        const [known] = await versionsOf(transaction, place, url);
-        // Set anew, the URL works again in every version of it.
-        await transaction.$executeRaw`
+      administer(
+        async (transaction) => {
+          if (!(await lockProject(transaction, place))) return "no_project";
+          const [known] = await versionsOf(transaction, place, url);
+          // Set anew, the URL works again in every version of it.
+          await transaction.$executeRaw`
           UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
           WHERE ${of(place)} AND url = ${url} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
-        const kept = known?.secret ?? secret;
-        await replaceInForce(transaction, place);
-        const id = await insert(transaction, place, { url, events, secret: kept });
-        return { webhook: await versionWith(transaction, id), secret: kept };
-      }),
+          const kept = known?.secret ?? secret;
+          await replaceInForce(transaction, place);
+          const id = await insert(transaction, place, { url, events, secret: kept });
+          return { webhook: await versionWith(transaction, id), secret: kept };
+        },
+        (set) => (set === "no_project" ? null : act("webhook.set", set.webhook)),
+      ),
 
     async inForce(place) {
       const [row] = await versions(prisma, Prisma.sql`${of(place)} AND replaced_at IS NULL`);
@@ -35,41 +39,50 @@ export function createWebhookStore(database: Database, administer: Administer): 
     },
 
     rotate: (place, secret) =>
-      administer(async (transaction) => {
-        await lockProject(transaction, place);
-        const replaced = await replaceInForce(transaction, place);
-        if (!replaced) return null;
-        const { url, events } = replaced;
-        const id = await insert(transaction, place, { url, events, secret });
-        // A new secret mends nothing: what is disabled or failing stays so.
-        await transaction.$executeRaw`
+      administer(
+        async (transaction) => {
+          await lockProject(transaction, place);
+          const replaced = await replaceInForce(transaction, place);
+          if (!replaced) return null;
+          const { url, events } = replaced;
+          const id = await insert(transaction, place, { url, events, secret });
+          // A new secret mends nothing: what is disabled or failing stays so.
+          await transaction.$executeRaw`
           UPDATE webhook_configuration w
           SET disabled_at = old.disabled_at, disabled_reason = old.disabled_reason, failing_since = old.failing_since
           FROM webhook_configuration old WHERE w.id = ${id}::uuid AND old.id = ${replaced.id}::uuid`;
-        return versionWith(transaction, id);
-      }),
+          return versionWith(transaction, id);
+        },
+        (webhook) => webhook && act("webhook.secret_rotated", webhook),
+      ),
 
     remove: (place) =>
-      administer(async (transaction) => {
-        await lockProject(transaction, place);
-        const replaced = await replaceInForce(transaction, place);
-        return replaced && versionWith(transaction, replaced.id);
-      }),
+      administer(
+        async (transaction) => {
+          await lockProject(transaction, place);
+          const replaced = await replaceInForce(transaction, place);
+          return replaced && versionWith(transaction, replaced.id);
+        },
+        (webhook) => webhook && act("webhook.removed", webhook),
+      ),
 
     disable: (place, url, reason) =>
-      administer(async (transaction) => {
-        await lockProject(transaction, place);
-        const named =
-          url ?? (await versions(transaction, Prisma.sql`${of(place)} AND replaced_at IS NULL`))[0]?.url;
-        if (named === undefined) return null;
-        const [newest] = await versionsOf(transaction, place, named);
-        if (!newest) return null;
-        await transaction.$executeRaw`
+      administer(
+        async (transaction) => {
+          await lockProject(transaction, place);
+          const named =
+            url ?? (await versions(transaction, Prisma.sql`${of(place)} AND replaced_at IS NULL`))[0]?.url;
+          if (named === undefined) return null;
+          const [newest] = await versionsOf(transaction, place, named);
+          if (!newest) return null;
+          await transaction.$executeRaw`
           UPDATE webhook_configuration
           SET disabled_at = date_trunc('milliseconds', now()), disabled_reason = ${reason}
           WHERE ${of(place)} AND url = ${named} AND disabled_at IS NULL`;
-        return versionWith(transaction, newest.id);
-      }),
+          return versionWith(transaction, newest.id);
+        },
+        (webhook) => webhook && act("webhook.disabled", webhook),
+      ),
 
     async deliveries(filter) {
       try {
@@ -80,8 +93,10 @@ export function createWebhookStore(database: Database, administer: Administer): 
     },
 
     async resend(verificationId) {
-      // No lease of an attempt under way is waited for: `resends` makes its result count no more.
-      const [row] = await prisma.$queryRaw<{ disabled: boolean }[]>`
+      const resent = await administer(
+        async (transaction) => {
+          // No lease of an attempt under way is waited for: `resends` makes its result count no more.
+          const [row] = await transaction.$queryRaw<{ disabled: boolean }[]>`
         WITH target AS MATERIALIZED (
           SELECT d.verification_id, w.disabled_at IS NOT NULL AS disabled
           FROM webhook_delivery d JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
@@ -95,13 +110,35 @@ export function createWebhookStore(database: Database, administer: Administer): 
           FROM target t WHERE d.verification_id = t.verification_id AND NOT t.disabled
         )
         SELECT disabled FROM target`;
-      if (!row) return "no_delivery";
-      if (row.disabled) return "disabled";
+          if (!row) return "no_delivery";
+          if (row.disabled) return "disabled";
+          const verification = await transaction.verification.findUnique({
+            where: { id: verificationId },
+            select: { projectId: true },
+          });
+          return { projectId: verification?.projectId ?? null };
+        },
+        (result) =>
+          typeof result === "string"
+            ? null
+            : {
+                action: "webhook.resent",
+                subject: encodeId("evt_", verificationId),
+                projectId: result.projectId,
+                details: {},
+              },
+      );
+      if (typeof resent === "string") return resent;
       const where = Prisma.sql`d.verification_id = ${verificationId}::uuid`;
       const [delivery] = await deliveriesWhere(database, where, 1);
       return delivery ?? "no_delivery";
     },
   };
+}
+
+function act(action: AuditAction, { id, projectId, environment, url, events }: Webhook): Act {
+  const details = { environment, url, events: events.join(" ") };
+  return { action, subject: encodeId("whk_", id), projectId, details };
 }
 
 interface VersionRow {

@@ -1,0 +1,149 @@
+/**
+ * `node bench/idle-windows.ts [windows]`: ten thousand open verification windows in which nothing happens. What they cost
+ * the service in memory, processor time and statements, and how long all of them take to find out that notices
+ * may have been lost. Linux only: memory is read from /proc, and the clients have addresses of their own in 127/8.
+ */
+
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import net from "node:net";
+import os from "node:os";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { type ServiceUnderLoad, startService } from "./service.ts";
+import { insertLike } from "./template.ts";
+
+const idleSeconds = 30;
+const openPatienceMs = 120_000;
+
+/** An address may ask 3,000 times a minute. */
+const windowsPerAddress = 2_000;
+/** The kernel's queue of new connections is short. */
+const openingAtOnce = 200;
+
+const tokenOf = (n: number) => String(n).padStart(22, "w");
+
+async function makeWindows({ database, project }: ServiceUnderLoad, count: number): Promise<void> {
+  const verification = insertLike(project.template, "verification", {
+    id: "id",
+    created_at: "now()",
+    expires_at: "now() + interval '1 hour'",
+  });
+  const token = insertLike(project.template, "window_token", {
+    digest: "sha256(lpad(n::text, 22, 'w')::bytea)",
+    verification_id: "id",
+    delete_after: "now() + interval '1 day'",
+  });
+  await database.query(
+    `WITH seed AS MATERIALIZED (SELECT n, gen_random_uuid() AS id FROM generate_series(0, $1::int - 1) AS n),
+     made AS (${verification} FROM seed)
+     ${token} FROM seed`,
+    [count],
+  );
+}
+
+/** Resolves when the window has been told how things stand. */
+function openWindow(port: number, n: number): Promise<net.Socket> {
+  return new Promise((resolve, reject) => {
+    const localAddress = `127.0.0.${2 + Math.floor(n / windowsPerAddress)}`;
+    const socket = net.connect({ host: "127.0.0.1", port, localAddress });
+    socket.setEncoding("latin1");
+    let heard = "";
+    const listen = (text: string) => {
+      heard += text;
+      if (!heard.includes("event: state")) return;
+      socket.off("data", listen);
+      socket.resume();
+      resolve(socket);
+    };
+    socket.on("data", listen);
+    socket.on("error", reject);
+    socket.on("close", () => reject(new Error(`a window was not opened: ${heard.slice(0, 100)}`)));
+    socket.write(`GET /v/${tokenOf(n)}/events HTTP/1.1\r\nHost: localhost:${port}\r\n\r\n`);
+  });
+}
+
+async function openWindows(port: number, count: number): Promise<net.Socket[]> {
+  const sockets: net.Socket[] = [];
+  const deadline = Date.now() + openPatienceMs;
+  for (let first = 0; first < count; first += openingAtOnce) {
+    if (Date.now() > deadline) throw new Error("the windows took too long to open");
+    const size = Math.min(openingAtOnce, count - first);
+    sockets.push(
+      ...(await Promise.all(Array.from({ length: size }, (_, index) => openWindow(port, first + index)))),
+    );
+  }
+  return sockets;
+}
+
+async function memoryMiB(pid: number): Promise<number> {
+  const status = await readFile(`/proc/${pid}/status`, "utf8");
+  return Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) / 1024;
+}
+
+async function transactions({ database }: ServiceUnderLoad): Promise<number> {
+  await database.query("SELECT pg_stat_clear_snapshot()");
+  const { rows } = await database.query(
+    "SELECT xact_commit::float8 AS commits FROM pg_stat_database WHERE datname = current_database()",
+  );
+  return rows[0].commits;
+}
+
+/** What passes while nobody does anything. */
+async function idle(service: ServiceUnderLoad) {
+  const [cpu, commits] = [service.cpu() ?? 0, await transactions(service)];
+  await delay(idleSeconds * 1000);
+  return {
+    cpuPercent: ((service.cpu() ?? 0) - cpu) / idleSeconds / 10_000,
+    transactionsPerSecond: ((await transactions(service)) - commits) / idleSeconds,
+    memoryMiB: await memoryMiB(service.pid),
+  };
+}
+
+/** Seconds of the service's processor until all windows have looked again after the connection for notices was lost. */
+async function loseNotices(service: ServiceUnderLoad): Promise<number> {
+  const before = service.cpu() ?? 0;
+  await service.database.query(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'phoneproof-notices'",
+  );
+  await delay(5_000);
+  return ((service.cpu() ?? 0) - before) / 1_000_000;
+}
+
+async function main(): Promise<void> {
+  const count = Number(process.argv[2] ?? 10_000);
+  if (!Number.isInteger(count) || count < 1) throw new Error("usage: node bench/idle-windows.ts [windows]");
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+  let service: ServiceUnderLoad | undefined;
+  try {
+    service = await startService(directory, { execArgv: [] });
+    await makeWindows(service, count);
+    const without = await idle(service);
+    const startedAt = performance.now();
+    const sockets = await openWindows(service.httpPort, count);
+    const openSeconds = (performance.now() - startedAt) / 1000;
+    const within = await idle(service);
+    const gapSeconds = await loseNotices(service);
+    const closed = sockets.filter((socket) => socket.destroyed).length;
+    for (const socket of sockets) socket.destroy();
+    const kibEach = ((within.memoryMiB - without.memoryMiB) * 1024) / count;
+    const line = (name: string, cells: readonly number[]) =>
+      name.padEnd(28) + cells.map((cell) => cell.toFixed(1).padStart(12)).join("");
+    console.log(
+      [
+        `${count.toLocaleString("en")} idle windows (${closed} lost), opened in ${openSeconds.toFixed(1)} s`,
+        "",
+        `${"".padEnd(28)}${"without".padStart(12)}${"with".padStart(12)}`,
+        line("resident memory, MiB", [without.memoryMiB, within.memoryMiB]),
+        line("processor, %", [without.cpuPercent, within.cpuPercent]),
+        line("transactions per s", [without.transactionsPerSecond, within.transactionsPerSecond]),
+        "",
+        `${kibEach.toFixed(1)} KiB a window; ${gapSeconds.toFixed(1)} s of processor to look again after lost notices`,
+      ].join("\n"),
+    );
+  } finally {
+    await service?.close();
+    await rm(directory, { recursive: true, force: true, maxRetries: 3 });
+  }
+}
+
+await main();

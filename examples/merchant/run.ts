@@ -1,0 +1,69 @@
+/** npm run example: makes the demo project ready for the merchant of this folder, and starts it. */
+
+import { findAddress, findToken } from "../../src/cli/address.ts";
+import { ServiceClient } from "../../src/cli/client.ts";
+import { report, Trouble } from "../../src/cli/trouble.ts";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { createMerchantServer } from "./server.ts";
+
+const environment = Environment.TEST;
+const name = "examples/merchant";
+const daySeconds = 86_400n;
+
+const { PORT, PUBLIC_BASE_URL, MERCHANT_PORT } = process.env;
+const port = Number(MERCHANT_PORT || 3000);
+const origin = `http://localhost:${port}`;
+const apiUrl = (PUBLIC_BASE_URL || `http://localhost:${PORT || "8080"}`).replace(/\/+$/, "");
+
+async function prepare(client: ServiceClient) {
+  const { projects } = await client.call(ProjectService.method.listProjects, {});
+  const demo = projects.find((project) => project.name === "Demo" && !project.suspended);
+  if (demo === undefined)
+    throw new Trouble(1, "not_found", 'there is no project "Demo": run npm start on an empty DATA_DIR');
+  const projectId = demo.id;
+  await client.call(ProjectService.method.updateProject, {
+    projectId,
+    parentOrigin: origin,
+    returnUrl: `${origin}/back`,
+  });
+  const { apiKeys } = await client.call(ApiKeyService.method.listApiKeys, { projectId });
+  for (const key of apiKeys) {
+    if (key.name === name && !key.revokedAt)
+      await client.call(ApiKeyService.method.revokeApiKey, { apiKeyId: key.id });
+  }
+  const { secret: apiKey } = await client.call(ApiKeyService.method.createApiKey, {
+    projectId,
+    environment,
+    name,
+    expiresIn: { seconds: daySeconds },
+  });
+  return { apiKey, webhookSecret: await setWebhook(client, projectId) };
+}
+
+/** Null where the service takes no http webhooks. */
+async function setWebhook(client: ServiceClient, projectId: string): Promise<string | null> {
+  try {
+    const url = `${origin}/webhook`;
+    return (await client.call(WebhookService.method.setWebhook, { projectId, environment, url })).secret;
+  } catch (error) {
+    if (!(error instanceof Trouble) || error.code !== "validation_failed") throw error;
+    console.log("No webhook: start the service with WEBHOOK_ALLOW_PRIVATE=true to see them come in, too.");
+    return null;
+  }
+}
+
+try {
+  const address = findAddress(undefined);
+  const client = new ServiceClient(address, findToken(undefined, address));
+  const { apiKey, webhookSecret } = await prepare(client).finally(() => client.close());
+  const server = createMerchantServer({ apiUrl, apiKey, webhookSecret, origin, log: console.log });
+  server.on("error", (error) => {
+    process.exitCode = report(error, false);
+  });
+  server.listen(port, "127.0.0.1", () => console.log(`The shop is open at ${origin} (Ctrl-C closes it).`));
+} catch (error) {
+  process.exitCode = report(error, false);
+}

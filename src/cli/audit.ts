@@ -1,0 +1,98 @@
+/** phoneproof audit: what administrators did. */
+
+import { type AuditEntry, AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
+import type { CliCommand } from "./command.ts";
+import { localTime, table } from "./layout.ts";
+import { atLeastOne } from "./option-values.ts";
+import type { Session } from "./session.ts";
+import { escapeControls } from "./terminal.ts";
+import { dateOf, isoTime } from "./words.ts";
+
+interface ListOptions {
+  readonly project?: string;
+  readonly actor?: string;
+  readonly limit: number;
+  readonly pageToken?: string;
+}
+
+const largestPage = 200;
+
+export function addAuditCommands(program: CliCommand): void {
+  const group = program
+    .group("audit", "Read what administrators did.")
+    .examples(
+      ["the latest", "audit list"],
+      ["by one token", "audit list --actor tok_01kaex4mpyf2xbtyt1s6vdr4e9"],
+    );
+
+  group
+    .command("list")
+    .description("List who did what, when and from where, the newest first.")
+    .option("--project <id>", "only what concerns this project, prj_…")
+    .option(
+      "--actor <actor>",
+      "only what this one did: a token's id, tok_…; installation, for its own token; service, for the process itself",
+    )
+    .option("--limit <n>", "at most so many", atLeastOne, 50)
+    .option("--page-token <token>", "go on where the list before ended, with the same filters")
+    .examples(
+      ["the latest", "audit list"],
+      ["a project's, for a script", "audit list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --json"],
+    )
+    .does<ListOptions>(listEntries);
+}
+
+async function listEntries(
+  session: Session,
+  { project, actor, limit, ...options }: ListOptions,
+): Promise<void> {
+  const entries: AuditEntry[] = [];
+  let pageToken = options.pageToken ?? "";
+  do {
+    const page = await session.client.call(AuditService.method.listAuditEntries, {
+      projectId: project ?? "",
+      actor: actor ?? "",
+      pageSize: Math.min(largestPage, limit - entries.length),
+      pageToken,
+    });
+    entries.push(...page.entries);
+    pageToken = page.nextPageToken;
+  } while (pageToken !== "" && entries.length < limit);
+  session.answer({ entries: entries.map(entryJson), next_page_token: pageToken || null }, () => {
+    const more = pageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(pageToken)}`];
+    return [entries.length === 0 ? "Nothing was done here." : entryTable(entries), ...more].join("\n\n");
+  });
+}
+
+function entryJson(entry: AuditEntry) {
+  return {
+    id: entry.id,
+    occurred_at: isoTime(entry.occurredAt),
+    actor: entry.actor,
+    address: entry.address || null,
+    request_id: entry.requestId || null,
+    action: entry.action,
+    subject: entry.subject,
+    project_id: entry.projectId || null,
+    details: entry.details,
+  };
+}
+
+function entryTable(entries: readonly AuditEntry[]): string {
+  return table(
+    [
+      { heading: "WHEN", value: ({ occurredAt }) => localTime(dateOf(occurredAt)), rank: 3 },
+      { heading: "WHAT", value: ({ action }) => action, rank: 1 },
+      { heading: "TO", value: ({ subject }) => subject, rank: 1 },
+      { heading: "WHO", value: ({ actor }) => actor, rank: 2 },
+      { heading: "FROM", value: ({ address }) => address || "-", rank: 4 },
+      { heading: "DETAILS", value: detailsOf, rank: 5, shortens: true },
+    ],
+    entries,
+  );
+}
+
+const detailsOf = ({ details }: AuditEntry) =>
+  Object.entries(details)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(" ") || "-";

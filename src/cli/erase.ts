@@ -1,0 +1,84 @@
+/** phoneproof erase: persons' numbers, on request. */
+
+import { type Erasure, ErasureService } from "../gen/proto/phoneproof/v1/erasure_pb.ts";
+import type { CliCommand } from "./command.ts";
+import { interruptible } from "./interrupt.ts";
+import { grouped } from "./layout.ts";
+import type { Session } from "./session.ts";
+import { unreachable, wrongUsage } from "./trouble.ts";
+
+interface EraseOptions {
+  readonly verification?: string;
+  readonly phone?: string;
+}
+
+export function addEraseCommand(program: CliCommand): void {
+  program
+    .command("erase")
+    .description(
+      "Erase a person's number for good: one verification's, or a phone wherever it stands. Verifications stay, without their numbers; pending ones are cancelled.",
+    )
+    .usage("--verification ID | --phone PHONE")
+    .option("--verification <id>", "the numbers, messages and webhook answers of this verification, vrf_…")
+    .option("--phone <phone>", "this 010 mobile number, in every verification and message")
+    .examples(
+      ["one verification's", "erase --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
+      ["whatever is kept of a phone", "erase --phone 010-0000-1234"],
+    )
+    .does<EraseOptions>(erase);
+}
+
+async function erase(session: Session, { verification, phone }: EraseOptions): Promise<void> {
+  if ((verification === undefined) === (phone === undefined)) {
+    throw wrongUsage("erase: name --verification or --phone, one of them; see phoneproof erase --help");
+  }
+  const erasure =
+    phone === undefined
+      ? await eraseVerification(session, verification ?? "")
+      : await erasePhone(session, phone);
+  if (erasure === undefined) throw unreachable("the service answered without saying what was erased");
+  session.answer(erasureJson(erasure), () => erasureText(erasure));
+}
+
+async function eraseVerification(session: Session, verificationId: string): Promise<Erasure | undefined> {
+  const { method } = ErasureService;
+  return (await session.client.call(method.eraseVerification, { verificationId })).erasure;
+}
+
+/** However long it takes: the service looks through everything it keeps. */
+async function erasePhone(session: Session, phone: string): Promise<Erasure | undefined> {
+  return interruptible(async (signal) => {
+    let erasure: Erasure | undefined;
+    for await (const sofar of session.client.watch(ErasureService.method.erasePhone, { phone }, signal)) {
+      erasure = sofar.erasure;
+    }
+    return erasure;
+  });
+}
+
+function erasureJson({ verifications, cancelledVerifications, messages, webhookAnswers }: Erasure) {
+  return {
+    verifications,
+    cancelled_verifications: cancelledVerifications,
+    messages,
+    webhook_answers: webhookAnswers,
+  };
+}
+
+function erasureText({ verifications, cancelledVerifications, messages, webhookAnswers }: Erasure): string {
+  if (verifications + messages + webhookAnswers === 0) return "Nothing was left to erase.";
+  const parts = [
+    counted(verifications, "verification"),
+    counted(messages, "SMS", "SMS"),
+    counted(webhookAnswers, "webhook answer"),
+  ];
+  const ended =
+    cancelledVerifications === 0
+      ? []
+      : [`Cancelled, because pending: ${counted(cancelledVerifications, "verification")}.`];
+  return [`Erased from ${parts.join(", ")}.`, ...ended].join("\n");
+}
+
+function counted(count: number, one: string, many = `${one}s`): string {
+  return `${grouped(count)} ${count === 1 ? one : many}`;
+}

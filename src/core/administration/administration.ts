@@ -1,0 +1,21 @@
+import type { ApiKeys } from "./api-keys.ts";
+import type { Actor, AuditLog } from "./audit.ts";
+import type { DestinationNumbers } from "./destination-numbers.ts";
+import type { Erasures } from "./erasure.ts";
+import type { Projects } from "./projects.ts";
+import type { ServiceTokens } from "./service-tokens.ts";
+import type { Webhooks } from "./webhooks.ts";
+
+/** All that an administrator may do. */
+export interface Administration {
+  readonly projects: Projects;
+  readonly apiKeys: ApiKeys;
+  readonly destinationNumbers: DestinationNumbers;
+  readonly serviceTokens: ServiceTokens;
+  readonly webhooks: Webhooks;
+  readonly audit: AuditLog;
+  readonly erasures: Erasures;
+}
+
+/** What is done through it is written down as done by this actor, in the transaction that does it. */
+export type AdministrationAs = (actor: Actor) => Administration;

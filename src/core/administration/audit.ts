@@ -1,0 +1,126 @@
+import { Failure, type FieldViolation } from "../../failures.ts";
+import { decodeId, encodeId } from "../ids.ts";
+import type { Caller } from "../project.ts";
+import { noSuchProject } from "./projects.ts";
+
+/** What an administrator can do, in the past tense: it is written down because it was done. */
+export type AuditAction =
+  | "project.created"
+  | "project.updated"
+  | "project.suspended"
+  | "project.resumed"
+  | "api_key.created"
+  | "api_key.rotated"
+  | "api_key.revoked"
+  | "number.added"
+  | "number.removed"
+  | "service_token.created"
+  | "service_token.revoked"
+  | "webhook.set"
+  | "webhook.secret_rotated"
+  | "webhook.removed"
+  | "webhook.disabled"
+  | "webhook.resent"
+  | "webhook.tested"
+  | "sms.sent"
+  | "data.erased";
+
+/** Who acts, and from where. */
+export interface Actor {
+  /** `tok_…`, `installation` for the installation's own token, `service` for the process itself. */
+  readonly name: string;
+  /** The client's IP address; empty for the process itself. */
+  readonly address: string;
+  /** `req_…`; empty for the process itself. */
+  readonly requestId: string;
+}
+
+export interface Act {
+  readonly action: AuditAction;
+  /** The public identifier of what it was done to: `prj_…`, `key_…`, a destination number. */
+  readonly subject: string;
+  /** The UUID of the project it concerns, if one. */
+  readonly projectId: string | null;
+  /** What else there is to know, such as a setting's new value. Never a secret, never a person's number. */
+  readonly details: Readonly<Record<string, string>>;
+}
+
+export interface AuditEntry {
+  readonly id: string;
+  readonly occurredAt: Date;
+  readonly actor: Actor;
+  readonly act: Act;
+}
+
+export interface AuditFilter {
+  /** A UUID; null: any. */
+  readonly projectId: string | null;
+  /** Empty: any. */
+  readonly actor: string;
+  /** Only entries older than this id; null: from the newest. */
+  readonly before: string | null;
+  readonly limit: number;
+}
+
+export interface AuditStore {
+  /** Writes down an act that no single transaction of ours does, before it is done. */
+  add(act: Act): Promise<void>;
+  /** The newest first; null where there is no such project. */
+  list(filter: AuditFilter): Promise<AuditEntry[] | null>;
+}
+
+export interface AuditLog {
+  list(request: {
+    /** `prj_…`; empty: any. */
+    readonly projectId: string;
+    readonly actor: string;
+    readonly pageSize: number;
+    readonly pageToken: string;
+  }): Promise<{ readonly entries: readonly AuditEntry[]; readonly nextPageToken: string }>;
+}
+
+const defaultPageSize = 50;
+const maxPageSize = 200;
+
+export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
+  return {
+    async list({ projectId, actor, pageSize, pageToken }) {
+      const violations: FieldViolation[] = [];
+      if (pageSize < 0 || pageSize > maxPageSize) {
+        violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
+      }
+      const before = pageToken === "" ? null : decodeId("aud_", pageToken);
+      if (pageToken !== "" && before === null) {
+        violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
+      }
+      if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
+      const project = projectId === "" ? null : decodeId("prj_", projectId);
+      if (projectId !== "" && project === null) throw noSuchProject();
+      const limit = pageSize === 0 ? defaultPageSize : pageSize;
+      const found = await audit.list({ projectId: project, actor, before, limit: limit + 1 });
+      if (found === null) throw noSuchProject();
+      const entries = found.slice(0, limit);
+      const last = entries.at(-1);
+      const more = found.length > entries.length && last !== undefined;
+      return { entries, nextPageToken: more ? encodeId("aud_", last.id) : "" };
+    },
+  };
+}
+
+/** Throws for a merchant, who administers nothing. */
+export function actorOf(call: {
+  readonly caller: Caller;
+  readonly address: string;
+  readonly requestId: string;
+}): Actor {
+  const { caller, address, requestId } = call;
+  if (caller.kind !== "service") throw new Failure("insufficient_scope");
+  return {
+    name: caller.tokenId === null ? "installation" : encodeId("tok_", caller.tokenId),
+    address,
+    requestId,
+  };
+}
+
+/** The process itself, as when it makes the demo project. */
+export const serviceActor: Actor = { name: "service", address: "", requestId: "" };

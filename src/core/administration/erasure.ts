@@ -1,0 +1,79 @@
+import { Failure } from "../../failures.ts";
+import { decodeId } from "../ids.ts";
+import { maskPhone, normaliseMobile } from "../phone.ts";
+import type { AuditStore } from "./audit.ts";
+
+/** How much was erased. */
+export interface Erasure {
+  /** Verifications that had a number, or were pending. */
+  readonly verifications: number;
+  /** Of these, the pending ones, which are cancelled now. */
+  readonly cancelled: number;
+  readonly messages: number;
+  /** Answers of webhooks' endpoints, which may echo a number. */
+  readonly webhookAnswers: number;
+}
+
+export interface ErasureStore {
+  /** A verification's project; null where there is no such verification. Ids are UUIDs. */
+  projectOf(verificationId: string): Promise<string | null>;
+  eraseVerification(verificationId: string): Promise<Erasure>;
+  /** Erases batch by batch; answers what each has erased. */
+  erasePhone(phone: string): AsyncIterable<Erasure>;
+}
+
+export interface Erasures {
+  /** `vrf_…` */
+  eraseVerification(id: string): Promise<Erasure>;
+  /** Erases batch by batch, until all is done or nobody waits for it any more; answers all so far, at least once. */
+  erasePhone(phone: string, signal: AbortSignal): AsyncIterable<Erasure>;
+}
+
+const nothing: Erasure = { verifications: 0, cancelled: 0, messages: 0, webhookAnswers: 0 };
+
+/** An erasure goes through many transactions, so it is written down before the first. */
+export function administerErasures(parts: {
+  readonly erasures: ErasureStore;
+  readonly audit: AuditStore;
+}): Erasures {
+  const { erasures, audit } = parts;
+  return {
+    async eraseVerification(id) {
+      const uuid = decodeId("vrf_", id);
+      const projectId = uuid === null ? null : await erasures.projectOf(uuid);
+      if (uuid === null || projectId === null) {
+        throw new Failure("verification_not_found", { message: "There is no such verification." });
+      }
+      await audit.add({ action: "data.erased", subject: id, projectId, details: {} });
+      return erasures.eraseVerification(uuid);
+    },
+
+    async *erasePhone(text, signal) {
+      const phone = normaliseMobile(text);
+      if (phone === null) {
+        throw new Failure("validation_failed", {
+          fields: [{ field: "phone", message: "must be a 010 mobile number, such as 010-1234-5678" }],
+        });
+      }
+      await audit.add({ action: "data.erased", subject: maskPhone(phone), projectId: null, details: {} });
+      let sum = nothing;
+      yield sum;
+      for await (const erased of erasures.erasePhone(phone)) {
+        if (signal.aborted) {
+          throw new Failure("service_unavailable", { message: "The erasure was cut short: erase again." });
+        }
+        sum = sumOf(sum, erased);
+        yield sum;
+      }
+    },
+  };
+}
+
+function sumOf(one: Erasure, other: Erasure): Erasure {
+  return {
+    verifications: one.verifications + other.verifications,
+    cancelled: one.cancelled + other.cancelled,
+    messages: one.messages + other.messages,
+    webhookAnswers: one.webhookAnswers + other.webhookAnswers,
+  };
+}

@@ -1,0 +1,164 @@
+/** The verification window: what a person sees of a verification, and all that its secret opens. */
+
+import { hash } from "node:crypto";
+import { Failure } from "../failures.ts";
+import type { Call } from "./call.ts";
+import type { Carrier } from "./carrier.ts";
+import { newId } from "./ids.ts";
+import type { InboundOutcome, PendingReason } from "./inbound-judgement.ts";
+import { maskPhone } from "./phone.ts";
+import type { Environment, ServiceCaller } from "./project.ts";
+import type { TakeInboundMessages } from "./take-inbound-messages.ts";
+import {
+  isTerminal,
+  type VerificationMode,
+  type VerificationStatus,
+  type Verifications,
+} from "./verification.ts";
+import { followChanges, type Transitions } from "./watch-verification.ts";
+
+/** Times are milliseconds since the epoch by the database's clock. Ids are UUIDs. */
+export interface VerificationWindow {
+  readonly verificationId: string;
+  readonly projectName: string;
+  readonly environment: Environment;
+  readonly mode: VerificationMode;
+  readonly status: VerificationStatus;
+  /** `010-****-5678`; null until verified, and after its erasure. */
+  readonly maskedPhone: string | null;
+  readonly carrier: Carrier | null;
+  readonly clientReference: string;
+  readonly state: string;
+  readonly destination: string;
+  readonly smsText: string;
+  readonly parentOrigin: string | null;
+  readonly returnUrl: string | null;
+  readonly expiresAt: number;
+  readonly serverTime: number;
+  /** Why it is still pending though a message came; null where none did, and once it is over. */
+  readonly hint: { readonly reason: PendingReason; readonly noticedAt: number } | null;
+}
+
+export interface FoundWindow extends Omit<VerificationWindow, "maskedPhone"> {
+  readonly phone: string | null;
+}
+
+/** The windows as the database keeps them. */
+export interface VerificationWindows {
+  /**
+   * By the SHA-256 of the token, hexadecimal. Null where there is none or its 24 hours have passed; may answer
+   * pending past the expiry.
+   */
+  find(tokenDigest: string): Promise<FoundWindow | null>;
+}
+
+export type GetVerificationWindow = (token: string) => Promise<VerificationWindow>;
+export type WatchVerificationWindow = (
+  token: string,
+  signal: AbortSignal,
+) => AsyncIterable<VerificationWindow>;
+
+/** A message as the played phone sends it. */
+export interface TestMessage {
+  readonly from: string;
+  readonly text: string;
+  readonly carrier: string;
+}
+
+export type SendTestMessage = (
+  token: string,
+  message: TestMessage,
+  origin: Pick<Call, "requestId" | "address">,
+) => Promise<{ readonly outcome: InboundOutcome; readonly duplicate: boolean }>;
+
+/** Of 128 bits in base64url. What has another shape was never a token. */
+const tokenShape = /^[\w-]{22}$/;
+
+/** Reads a window as it is now. A token that is wrong, old or was never one is not found. */
+export function getVerificationWindow(parts: {
+  readonly windows: VerificationWindows;
+  readonly verifications: Verifications;
+}): GetVerificationWindow {
+  return async (token) => {
+    if (!tokenShape.test(token)) throw new Failure("not_found");
+    const digest = hash("sha256", token, "hex");
+    const found = await parts.windows.find(digest);
+    if (found === null) throw new Failure("not_found");
+    if (isTerminal(found.status) || found.serverTime < found.expiresAt) return shown(found);
+    // Nothing says expired before the expiry's own compare-and-set has been there; then it is read again.
+    await parts.verifications.find({ id: found.verificationId, projectId: null, environment: null }, null);
+    return shown((await parts.windows.find(digest)) ?? found);
+  };
+}
+
+/** The phone leaves the core masked: the window never has the whole of it. */
+function shown({ phone, hint, ...window }: FoundWindow): VerificationWindow {
+  return {
+    ...window,
+    maskedPhone: phone === null ? null : maskPhone(phone),
+    hint: isTerminal(window.status) ? null : hint,
+  };
+}
+
+/**
+ * The window as it is now, and again whenever what it shows has changed. It is read, followed, and read again, so
+ * that nothing falls in between. Ends after a terminal status or when `signal` aborts.
+ */
+export function watchVerificationWindow(parts: {
+  readonly getWindow: GetVerificationWindow;
+  readonly transitions: Transitions;
+}): WatchVerificationWindow {
+  return async function* (token, signal) {
+    const first = await parts.getWindow(token);
+    const changes = followChanges(parts.transitions, first.verificationId, signal);
+    try {
+      let last: VerificationWindow | null = null;
+      while (!signal.aborted) {
+        const current = await parts.getWindow(token);
+        if (last === null || differs(current, last)) yield current;
+        if (isTerminal(current.status)) return;
+        last = current;
+        await changes.next(current.expiresAt - current.serverTime);
+      }
+    } finally {
+      changes.stop();
+    }
+  };
+}
+
+function differs(one: VerificationWindow, other: VerificationWindow): boolean {
+  return one.status !== other.status || one.hint?.noticedAt !== other.hint?.noticedAt;
+}
+
+/** Who sends what a played phone sends, and nowhere but to its own number. */
+function playedPhone(destination: string): ServiceCaller {
+  return {
+    kind: "service",
+    tokenId: null,
+    scope: "ingest",
+    source: "window",
+    projectId: null,
+    environment: "test",
+    numbers: [destination],
+  };
+}
+
+/**
+ * Plays the phone in the test environment: the message goes the way every inbound message goes, to this
+ * verification's own destination. It is no guess, so it neither counts towards muting nor is muted.
+ */
+export function sendTestMessage(parts: {
+  readonly getWindow: GetVerificationWindow;
+  readonly takeMessages: TakeInboundMessages;
+}): SendTestMessage {
+  return async (token, { from, text, carrier }, origin) => {
+    const { environment, destination } = await parts.getWindow(token);
+    if (environment !== "test") throw new Failure("not_found");
+    const message = { messageId: newId(), from, to: destination, text, carrier };
+    const call = { ...origin, caller: playedPhone(destination), usage: undefined, violations: [] };
+    const [receipt] = await parts.takeMessages([message], call, { played: true });
+    if (receipt === undefined) throw new Error("one message has one receipt");
+    const { outcome, duplicate } = await receipt;
+    return { outcome, duplicate };
+  };
+}

@@ -1,0 +1,336 @@
+/** The v1 contract as an OpenAPI 3.1 document, made of the schemas that requests and answers go by. */
+
+import { contractCodes, Failure, type FailureCode } from "../failures.ts";
+import { apiError, createdVerification, createVerificationBody, verificationResult } from "./schemas.ts";
+
+const exampleId = "vrf_01kaex4mpyf2xbtyt1s6vdr4e9";
+const exampleRequestId = "req_01kaex4mpyf2xbtyt1s6vdr4e9";
+
+const pendingExample = {
+  id: exampleId,
+  status: "pending",
+  environment: "live",
+  mode: "discover",
+  phone: null,
+  carrier: null,
+  client_reference: "signup-4711",
+  state: "b9f1c2",
+  created_at: "2026-11-21T06:41:00.123Z",
+  expires_at: "2026-11-21T06:51:00.123Z",
+  verified_at: null,
+  server_time: "2026-11-21T06:41:00.123Z",
+} as const;
+
+const createdExample = {
+  ...pendingExample,
+  verification_url: "https://phoneproof.example/v/3q2-796tvu_erb7v",
+  destination: "0200000001",
+  sms_text: "[Shop] 12345678",
+} as const;
+
+const verifiedExample = {
+  ...pendingExample,
+  status: "verified",
+  phone: "01012345678",
+  carrier: "SKT",
+  verified_at: "2026-11-21T06:41:21.456Z",
+  server_time: "2026-11-21T06:41:22.000Z",
+} as const;
+
+const cancelledExample = {
+  ...pendingExample,
+  status: "cancelled",
+  server_time: "2026-11-21T06:41:22.000Z",
+} as const;
+
+const text = (description: string, pattern?: string) => ({
+  description,
+  schema: { type: "string", ...(pattern === undefined ? {} : { pattern }) },
+});
+
+const headers = {
+  "X-Request-ID": {
+    ...text("Identifies the request; the same is in the error object and in our log.", "^req_[0-9a-z]{26}$"),
+    required: true,
+  },
+  "X-Usage-Calls": text(
+    "The project's calls in this calendar month (Asia/Seoul), this one included. Absent where nothing was counted.",
+    "^[0-9]+$",
+  ),
+  "X-Usage-Limit": text(
+    "The month's limit, or `unlimited`. Absent where nothing was counted.",
+    "^([0-9]+|unlimited)$",
+  ),
+  "RateLimit-Policy": text('The limit of this kind of call: `"create";q=6000;w=60`.'),
+  RateLimit: text('What is left of it: `"create";r=5999;t=60`.'),
+  "Idempotent-Replayed": {
+    description: "Whether this is the retained answer to an earlier creation with this key.",
+    required: true,
+    schema: { type: "string", enum: ["true", "false"] },
+  },
+  "Retry-After": { ...text("Seconds after which to try again.", "^[1-9][0-9]*$"), required: true },
+  "WWW-Authenticate": { ...text("The scheme to authenticate with.", "^Bearer$"), required: true },
+};
+
+const headerRefs = (names: readonly (keyof typeof headers)[]) =>
+  Object.fromEntries(names.map((name) => [name, { $ref: `#/components/headers/${name}` }]));
+
+const everywhere = [
+  "X-Request-ID",
+  "X-Usage-Calls",
+  "X-Usage-Limit",
+  "RateLimit-Policy",
+  "RateLimit",
+] as const;
+
+const descriptions: Readonly<Record<number, string>> = {
+  400: "The request could not be read.",
+  401: "The API key is missing or not valid.",
+  403: "The key may not do that, or its project is suspended.",
+  404: "There is no such verification here, or no such route.",
+  409: "It conflicts with what is.",
+  422: "Fields of the request are not valid: `fields` names each.",
+  429: "Too many calls, in a minute or in this month.",
+  503: "The service cannot answer at the moment. A creation is safe to repeat with the same Idempotency-Key.",
+};
+
+/** Codes that only one of the operations can answer; the others are everybody's. */
+const onlyOf: Partial<Record<FailureCode, string>> = {
+  invalid_json: "create",
+  unsupported_content_type: "create",
+  idempotency_key_required: "create",
+  idempotency_key_invalid: "create",
+  idempotency_conflict: "create",
+  validation_failed: "create",
+  no_receiving_number: "create",
+  verification_not_cancellable: "cancel",
+};
+
+function errorResponses(operation: "create" | "read" | "cancel") {
+  return Object.fromEntries(
+    Object.entries(descriptions).map(([status, description]) => {
+      const codes = contractCodes.filter((code) => {
+        const only = onlyOf[code];
+        return new Failure(code).status === Number(status) && (only === undefined || only === operation);
+      });
+      const extra: (keyof typeof headers)[] = [];
+      if (status === "401") extra.push("WWW-Authenticate");
+      if (status === "429" || status === "503") extra.push("Retry-After");
+      const examples = Object.fromEntries(codes.map((code) => [code, { value: errorExample(code) }]));
+      return [
+        status,
+        {
+          description,
+          headers: headerRefs([...everywhere, ...extra]),
+          content: {
+            "application/json": {
+              schema: { $ref: "#/components/schemas/ApiError" },
+              ...(codes.length === 0 ? {} : { examples }),
+            },
+          },
+        },
+      ];
+    }),
+  );
+}
+
+export function errorExample(code: FailureCode) {
+  const { message } = new Failure(code);
+  const error = { code, message, request_id: exampleRequestId };
+  const fields = [{ field: "mode", message: "must be one of discover, match" }];
+  return { error: code === "validation_failed" ? { ...error, fields } : error };
+}
+
+function answered(
+  description: string,
+  schema: string,
+  example: object,
+  names: readonly (keyof typeof headers)[],
+) {
+  return {
+    description,
+    headers: headerRefs(names),
+    content: { "application/json": { schema: { $ref: `#/components/schemas/${schema}` }, example } },
+  };
+}
+
+const idParameter = {
+  name: "verification_id",
+  in: "path",
+  required: true,
+  description: "The `id` that the creation answered.",
+  schema: { type: "string" },
+  example: exampleId,
+} as const;
+
+const webhookHeader = (name: string, description: string) => ({
+  name,
+  in: "header",
+  required: true,
+  description,
+  schema: { type: "string" },
+});
+
+function webhook(type: "verified" | "expired" | "cancelled", summary: string, data: object) {
+  return {
+    post: {
+      operationId: `verification${type[0]?.toUpperCase()}${type.slice(1)}`,
+      tags: ["Webhooks"],
+      summary,
+      description:
+        "Standard Webhooks: verify the signature before anything else. It may come more than once, with the same webhook-id, and later than the event of another verification.",
+      parameters: [
+        webhookHeader("webhook-id", "`evt_…`: the same at every attempt."),
+        webhookHeader("webhook-timestamp", "When this attempt was made, in seconds since 1970."),
+        webhookHeader(
+          "webhook-signature",
+          "`v1,` and the signature in base64; two of them while a secret rotates.",
+        ),
+      ],
+      requestBody: {
+        required: true,
+        content: {
+          "application/json": {
+            schema: { $ref: "#/components/schemas/WebhookEvent" },
+            example: { type: `verification.${type}`, timestamp: "2026-11-21T06:41:21.456Z", data },
+          },
+        },
+      },
+      responses: {
+        "2XX": { description: "Taken. Anything else is tried again, up to ten times." },
+        "410": { description: "Gone: the webhook is disabled." },
+      },
+      security: [],
+    },
+  };
+}
+
+/** `serverUrl` is the address merchants reach the service at. */
+export function openApiDocument(serverUrl: string): object {
+  return {
+    openapi: "3.1.0",
+    info: {
+      title: "phoneproof",
+      version: "1.0.0",
+      summary:
+        "Does this person hold this phone? They send an SMS; the network's word for the sender is the proof.",
+      description:
+        "Your server creates a verification, shows its `destination` and `sms_text` (or opens `verification_url`), and reads it later. Server-side use only. Clients branch on `error.code`, never on a message.",
+    },
+    servers: [{ url: serverUrl }],
+    security: [{ apiKey: [] }],
+    tags: [
+      { name: "Verifications", description: "Create, read and cancel." },
+      { name: "Webhooks", description: "What your endpoint is sent." },
+    ],
+    paths: {
+      "/v1/verifications": {
+        post: {
+          operationId: "createVerification",
+          tags: ["Verifications"],
+          summary: "Create a verification",
+          description:
+            "Repeat a creation whose answer was lost with the same Idempotency-Key and the same body: the first answer comes again, for 24 hours. A new attempt needs a new key.",
+          parameters: [
+            {
+              name: "Idempotency-Key",
+              in: "header",
+              required: true,
+              description: "Your own, new for each attempt, such as a random UUID.",
+              schema: { type: "string", minLength: 8, maxLength: 128, pattern: "^[A-Za-z0-9_.:-]{8,128}$" },
+              example: "5f0c6c1e-7d53-4a7b-9d0e-2f6f3c1d9a11",
+            },
+          ],
+          requestBody: {
+            required: true,
+            content: {
+              "application/json": {
+                schema: { $ref: "#/components/schemas/CreateVerification" },
+                examples: {
+                  discover: { value: { client_reference: "signup-4711", state: "b9f1c2" } },
+                  match: { value: { mode: "match", expected_phone: "01012345678" } },
+                },
+              },
+            },
+          },
+          responses: {
+            201: answered("Created.", "CreatedVerification", createdExample, [
+              ...everywhere,
+              "Idempotent-Replayed",
+            ]),
+            200: answered(
+              "The retained answer to the first creation with this key: as it was then, whatever became of it.",
+              "CreatedVerification",
+              createdExample,
+              [...everywhere, "Idempotent-Replayed"],
+            ),
+            ...errorResponses("create"),
+          },
+        },
+      },
+      "/v1/verifications/{verification_id}": {
+        get: {
+          operationId: "readVerification",
+          tags: ["Verifications"],
+          summary: "Read a verification",
+          parameters: [idParameter],
+          responses: {
+            200: answered("As it is now.", "VerificationResult", verifiedExample, everywhere),
+            ...errorResponses("read"),
+          },
+        },
+      },
+      "/v1/verifications/{verification_id}/cancel": {
+        post: {
+          operationId: "cancelVerification",
+          tags: ["Verifications"],
+          summary: "Cancel a verification",
+          description:
+            "Only a pending one can be; cancelling a cancelled one changes nothing. No body is needed.",
+          parameters: [idParameter],
+          responses: {
+            200: answered("Cancelled, now or before.", "VerificationResult", cancelledExample, everywhere),
+            ...errorResponses("cancel"),
+          },
+        },
+      },
+    },
+    webhooks: {
+      "verification.verified": webhook("verified", "The person holds the phone", verifiedExample),
+      "verification.expired": webhook("expired", "Nobody sent the SMS in time", {
+        ...pendingExample,
+        status: "expired",
+      }),
+      "verification.cancelled": webhook("cancelled", "It was cancelled", cancelledExample),
+    },
+    components: {
+      securitySchemes: {
+        apiKey: {
+          type: "http",
+          scheme: "bearer",
+          description:
+            "`pp_live_…` or `pp_test_…`: it says which project and environment. Keep it on your server.",
+        },
+      },
+      headers,
+      schemas: {
+        CreateVerification: createVerificationBody,
+        CreatedVerification: createdVerification,
+        VerificationResult: verificationResult,
+        ApiError: apiError,
+        WebhookEvent: {
+          type: "object",
+          required: ["type", "timestamp", "data"],
+          properties: {
+            type: {
+              type: "string",
+              enum: ["verification.verified", "verification.expired", "verification.cancelled"],
+            },
+            timestamp: { type: "string", description: "When it happened: UTC with milliseconds." },
+            data: { $ref: "#/components/schemas/VerificationResult" },
+          },
+        },
+      },
+    },
+  };
+}

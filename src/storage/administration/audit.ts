@@ -1,0 +1,61 @@
+import type { Act, Actor, AuditAction, AuditEntry, AuditStore } from "../../core/administration/audit.ts";
+import { newId } from "../../core/ids.ts";
+import type { AuditEntry as AuditEntryRow } from "../../gen/prisma/client.ts";
+import { asStorageError, type Database } from "../database.ts";
+import type { Transaction } from "./announcement.ts";
+
+export function createAuditStore({ prisma }: Database, actor: Actor): AuditStore {
+  return {
+    async add(act) {
+      try {
+        await writeDown(prisma, actor, act);
+      } catch (error) {
+        throw asStorageError(error);
+      }
+    },
+
+    async list({ projectId, actor: name, before, limit }) {
+      try {
+        if (projectId !== null && !(await prisma.project.findUnique({ where: { id: projectId } })))
+          return null;
+        const rows = await prisma.auditEntry.findMany({
+          where: {
+            ...(projectId === null ? {} : { projectId }),
+            ...(name === "" ? {} : { actor: name }),
+            ...(before === null ? {} : { id: { lt: before } }),
+          },
+          orderBy: { id: "desc" },
+          take: limit,
+        });
+        return rows.map(entryOf);
+      } catch (error) {
+        throw asStorageError(error);
+      }
+    },
+  };
+}
+
+export async function writeDown(
+  transaction: Pick<Transaction, "auditEntry">,
+  { name, address, requestId }: Actor,
+  { action, subject, projectId, details }: Act,
+): Promise<void> {
+  await transaction.auditEntry.create({
+    data: { id: newId(), actor: name, address, requestId, action, subject, projectId, details },
+  });
+}
+
+function entryOf(row: AuditEntryRow): AuditEntry {
+  const { id, occurredAt, actor, address, requestId, action, subject, projectId, details } = row;
+  return {
+    id,
+    occurredAt,
+    actor: { name: actor, address, requestId },
+    act: {
+      action: action as AuditAction,
+      subject,
+      projectId,
+      details: details as Readonly<Record<string, string>>,
+    },
+  };
+}

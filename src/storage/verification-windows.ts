@@ -1,0 +1,64 @@
+import type { FoundWindow, VerificationWindows } from "../core/verification-window.ts";
+import { plainArray } from "./array-literal.ts";
+import { createBatcher } from "./batcher.ts";
+import { type Database, runStatement } from "./database.ts";
+import { epochMs } from "./verification-row.ts";
+
+/**
+ * A verification is over when its event happened, or at its expiry where that was not yet noticed or noticed late.
+ * The clock is the statement's, as everywhere.
+ */
+const findStatement = {
+  name: "find_window",
+  text: `
+SELECT encode(t.digest, 'hex'), v.id, p.name, v.environment, v.mode, v.status, v.phone, v.carrier, v.client_reference,
+  v.state, v.destination, v.sms_text, v.parent_origin, v.return_url, ${epochMs("v.expires_at")}, ${epochMs("now()")},
+  h.reason, ${epochMs("h.noticed_at")}
+FROM unnest($1::text[]) AS k (digest)
+JOIN window_token t ON t.digest = decode(k.digest, 'hex')
+JOIN verification v ON v.id = t.verification_id
+JOIN project p ON p.id = v.project_id
+LEFT JOIN event e ON e.verification_id = v.id
+LEFT JOIN pending_hint h ON h.verification_id = v.id
+WHERE least(e.occurred_at, v.expires_at) > now() - interval '24 hours'`,
+};
+
+const batchSize = 500;
+
+/** A restart brings all open windows back at once, and each of them is worth its place in the queue. */
+const maxWaiting = 50_000;
+
+export function createVerificationWindows(database: Database): VerificationWindows {
+  const find = createBatcher<string, FoundWindow | null>({
+    maxSize: batchSize,
+    maxWaiting,
+    async run(digests) {
+      const rows = await runStatement(database, findStatement, [plainArray([...new Set(digests)])]);
+      const found = new Map(rows.map((row) => [row[0], windowOf(row)]));
+      return digests.map((digest) => found.get(digest) ?? null);
+    },
+  });
+  return { find };
+}
+
+function windowOf(row: readonly unknown[]): FoundWindow {
+  const [reason, noticedAt] = row.slice(16);
+  return {
+    verificationId: row[1],
+    projectName: row[2],
+    environment: row[3],
+    mode: row[4],
+    status: row[5],
+    phone: row[6],
+    carrier: row[7],
+    clientReference: row[8],
+    state: row[9],
+    destination: row[10],
+    smsText: row[11],
+    parentOrigin: row[12],
+    returnUrl: row[13],
+    expiresAt: row[14],
+    serverTime: row[15],
+    hint: reason === null ? null : { reason, noticedAt },
+  } as FoundWindow;
+}

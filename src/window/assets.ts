@@ -1,0 +1,60 @@
+/** What the page is made of besides itself: read, stripped of its types and compressed once, at the start. */
+
+import { hash } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { stripTypeScriptTypes } from "node:module";
+import path from "node:path";
+import { brotliCompressSync, gzipSync } from "node:zlib";
+
+export interface Asset {
+  readonly type: string;
+  readonly plain: Buffer;
+  readonly gzip: Buffer;
+  readonly brotli: Buffer;
+}
+
+/** Relative to a window's address, so that a prefix in PUBLIC_BASE_URL does not matter. */
+export interface AssetPaths {
+  readonly style: string;
+  readonly script: string;
+  readonly icon: string;
+}
+
+export interface Assets {
+  readonly paths: AssetPaths;
+  /** By file name, the digest of its content included. */
+  readonly byName: ReadonlyMap<string, Asset>;
+}
+
+const folder = path.join(import.meta.dirname, "browser");
+
+export function loadAssets(): Assets {
+  const byName = new Map<string, Asset>();
+  const add = (name: string, extension: string, type: string, text: string): string => {
+    const plain = Buffer.from(text);
+    const fileName = `${name}-${hash("sha256", plain, "hex").slice(0, 16)}.${extension}`;
+    byName.set(fileName, { type, plain, gzip: gzipSync(plain), brotli: brotliCompressSync(plain) });
+    return `assets/${fileName}`;
+  };
+  const paths = {
+    style: add("window", "css", "text/css; charset=utf-8", read("window.css")),
+    script: add("window", "js", "text/javascript; charset=utf-8", stripped(read("window.ts"))),
+    icon: add("icon", "svg", "image/svg+xml", read("icon.svg")),
+  };
+  return { paths, byName };
+}
+
+function read(file: string): string {
+  return readFileSync(path.join(folder, file), "utf8");
+}
+
+/** Node's own stripping, the same that runs this file. Its warning that it may change would be read at every start. */
+function stripped(typescript: string): string {
+  const { emitWarning } = process;
+  process.emitWarning = () => {};
+  try {
+    return stripTypeScriptTypes(typescript);
+  } finally {
+    process.emitWarning = emitWarning;
+  }
+}

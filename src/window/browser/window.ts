@@ -1,0 +1,236 @@
+/** The window's script: it follows the verification, counts down, copies, and finds the way back. */
+
+import type { PlayedReceipt, WindowState } from "./state.ts";
+
+/** Beats come every 15 seconds. */
+const silenceMs = 40_000;
+const askEveryMs = 3_000;
+
+/** Long enough to read the result. */
+const returnDelayMs = 3_000;
+
+const main = document.querySelector<HTMLElement>("main[data-state]");
+if (main) open(main);
+
+function open(main: HTMLElement): void {
+  const find = <E extends HTMLElement>(selector: string) => main.querySelector<E>(selector);
+  const address = location.pathname;
+  const fromQr = main.dataset.via === "qr";
+  let state = JSON.parse(main.dataset.state ?? "{}") as WindowState;
+  let endsAt = performance.now() + state.remainingMs;
+  let finished = false;
+
+  copyButtons(main);
+  playedPhone(address);
+  countDown();
+  if (state.status === "pending") follow();
+  else finish(false);
+
+  function apply(next: WindowState): void {
+    if (finished) return;
+    endsAt = performance.now() + next.remainingMs;
+    if (next.version === state.version) return;
+    state = next;
+    if (state.status === "pending") showHint();
+    else finish(true);
+  }
+
+  function showHint(): void {
+    const region = find("[data-hint]");
+    const text = find<HTMLTemplateElement>(`[data-hint-text="${state.hint}"]`)?.content.textContent ?? "";
+    if (!region) return;
+    // The same reason again is told again.
+    region.textContent = "";
+    setTimeout(() => {
+      region.textContent = text;
+    }, 50);
+  }
+
+  /** `live`: it happened before the person's eyes. */
+  function finish(live: boolean): void {
+    finished = true;
+    for (const section of main.querySelectorAll<HTMLElement>("[data-status]")) {
+      section.hidden = section.dataset.status !== state.status;
+      if (section.hidden) continue;
+      document.title = section.dataset.title ?? document.title;
+      if (live) section.querySelector("h1")?.focus();
+    }
+    const phone = find("[data-phone]");
+    const carrier = find("[data-carrier]");
+    if (phone) phone.textContent = state.phone;
+    if (carrier) carrier.textContent = state.carrier;
+    show("[data-after]");
+    leave();
+  }
+
+  /** To whoever opened the window, or else back to where the person came from. */
+  function leave(): void {
+    const opener = window.opener as Window | null;
+    if (opener && state.notice) {
+      opener.postMessage(state.notice.message, state.notice.origin);
+      hide("[data-return]");
+      show("[data-may-close]");
+      show("[data-close]")?.addEventListener("click", () => window.close());
+      return;
+    }
+    const link = find<HTMLAnchorElement>("[data-return]");
+    if (!link || !state.returnUrl) {
+      if (!fromQr) show("[data-may-close]");
+      return;
+    }
+    link.href = state.returnUrl;
+    link.hidden = false;
+    if (fromQr || cameBack()) return;
+    show("[data-returning]");
+    setTimeout(() => link.click(), returnDelayMs);
+  }
+
+  function show(selector: string): HTMLElement | null {
+    const element = find(selector);
+    if (element) element.hidden = false;
+    return element;
+  }
+
+  function hide(selector: string): void {
+    const element = find(selector);
+    if (element) element.hidden = true;
+  }
+
+  function countDown(): void {
+    const remaining = find("[data-remaining]");
+    if (!remaining) return;
+    const tick = () => {
+      const left = Math.max(0, Math.ceil((endsAt - performance.now()) / 1000));
+      remaining.textContent = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+    };
+    tick();
+    const timer = setInterval(() => (finished ? clearInterval(timer) : tick()), 500);
+  }
+
+  /**
+   * Over the stream where there is one. It comes again by itself after a loss, with the version it last heard; while
+   * nothing is heard, the state is asked for.
+   */
+  function follow(): void {
+    let stream: EventSource | undefined;
+    let heardAt = Number.NEGATIVE_INFINITY;
+    const heard = () => {
+      heardAt = performance.now();
+      say("");
+    };
+    const say = (text: string) => {
+      const connection = find("[data-connection]");
+      if (connection && connection.textContent !== text) connection.textContent = text;
+    };
+    const connect = () => {
+      stream?.close();
+      stream = new EventSource(`${address}/events`);
+      stream.addEventListener("open", heard);
+      stream.addEventListener("beat", heard);
+      stream.addEventListener("state", (event) => {
+        heard();
+        apply(JSON.parse((event as MessageEvent<string>).data) as WindowState);
+        if (finished) stream?.close();
+      });
+      stream.addEventListener("error", () => {
+        heardAt = Number.NEGATIVE_INFINITY;
+      });
+    };
+    const ask = async () => {
+      try {
+        const answer = await fetch(`${address}/status`, { cache: "no-store" });
+        if (answer.status === 404) location.reload();
+        if (!answer.ok) return;
+        say("");
+        apply((await answer.json()) as WindowState);
+      } catch {
+        say(main.dataset.reconnecting ?? "");
+      }
+    };
+    connect();
+    const timer = setInterval(() => {
+      if (finished) {
+        clearInterval(timer);
+        stream?.close();
+        return;
+      }
+      if (performance.now() - heardAt < silenceMs) return;
+      void ask();
+      if (stream?.readyState === EventSource.CLOSED) connect();
+    }, askEveryMs);
+    // A page that was asleep may have missed everything.
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "visible" && !finished) void ask();
+    });
+  }
+}
+
+/** The person pressed Back to come here: to send them on again would be a trap. */
+function cameBack(): boolean {
+  const [entry] = performance.getEntriesByType("navigation") as PerformanceNavigationTiming[];
+  return entry?.type === "back_forward";
+}
+
+function copyButtons(main: HTMLElement): void {
+  const said = main.querySelector("[data-said]");
+  for (const button of main.querySelectorAll<HTMLButtonElement>("[data-copy]")) {
+    const value = button.parentElement?.querySelector<HTMLElement>("[data-value]");
+    if (!value) continue;
+    const label = button.textContent;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      if (!(await copy(value))) return;
+      const copied = main.dataset.copied ?? "";
+      button.textContent = copied;
+      if (said) said.textContent = copied;
+      setTimeout(() => {
+        button.textContent = label;
+        if (said) said.textContent = "";
+      }, 2_000);
+    });
+  }
+}
+
+async function copy(value: HTMLElement): Promise<boolean> {
+  const text = value.textContent ?? "";
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Without https there is no clipboard; what is selected can be copied by hand.
+    getSelection()?.selectAllChildren(value);
+    return document.execCommand("copy");
+  }
+}
+
+function playedPhone(address: string): void {
+  const form = document.querySelector<HTMLFormElement>("aside form");
+  if (!form) return;
+  const receipt = form.querySelector("[data-receipt]");
+  const text = form.querySelector("textarea");
+  const presets = form.querySelector<HTMLElement>(".presets");
+  if (presets) presets.hidden = false;
+  for (const preset of form.querySelectorAll<HTMLButtonElement>("[data-preset]")) {
+    preset.addEventListener("click", () => {
+      if (text) text.value = preset.dataset.preset ?? "";
+    });
+  }
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const body = new URLSearchParams();
+    for (const [name, value] of new FormData(form)) body.append(name, String(value));
+    let message = form.dataset.failed ?? "";
+    try {
+      const lang = document.documentElement.lang;
+      const answer = await fetch(`${address}/messages?lang=${lang}`, {
+        method: "POST",
+        body,
+        headers: { accept: "application/json" },
+      });
+      if (answer.ok) message = ((await answer.json()) as PlayedReceipt).message;
+    } catch {
+      // Told as what could not be sent.
+    }
+    if (receipt) receipt.textContent = message;
+  });
+}

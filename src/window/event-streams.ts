@@ -1,0 +1,73 @@
+import type { ServerResponse } from "node:http";
+
+/** Proxies and phones drop a connection that is silent for a minute, often sooner. */
+const beatMs = 15_000;
+
+/** A stream costs memory only, 31 KiB with its socket as bench/idle-windows.ts measures; beyond this a window asks instead. */
+const streamsPerProcess = 20_000;
+const streamsPerWindow = 10;
+
+export interface EventStream {
+  /** Ends with the connection, or when the process stops. */
+  readonly signal: AbortSignal;
+  /** `version` comes back as Last-Event-ID when the client connects again. */
+  send(event: string, version: string, data: unknown): void;
+  end(): void;
+}
+
+/** The open streams of server-sent events of this process. */
+export interface EventStreams {
+  /** Null where there is no room for another. */
+  open(response: ServerResponse, key: string, headers: Record<string, string>): EventStream | null;
+  /** Ends all of them; their windows come again. */
+  close(): void;
+}
+
+export function createEventStreams(): EventStreams {
+  const open = new Map<ServerResponse, AbortController>();
+  const perKey = new Map<string, number>();
+  let beating: NodeJS.Timeout | undefined;
+
+  function beat(): void {
+    for (const response of open.keys()) {
+      // Whoever has not taken the last beat yet is not there any more.
+      if (response.writableNeedDrain) response.destroy();
+      else response.write("event: beat\ndata:\n\n");
+    }
+  }
+
+  return {
+    open(response, key, headers) {
+      const ofKey = perKey.get(key) ?? 0;
+      if (open.size >= streamsPerProcess || ofKey >= streamsPerWindow) return null;
+      const controller = new AbortController();
+      open.set(response, controller);
+      perKey.set(key, ofKey + 1);
+      beating ??= setInterval(beat, beatMs).unref();
+      response.on("close", () => {
+        open.delete(response);
+        const left = (perKey.get(key) ?? 1) - 1;
+        if (left === 0) perKey.delete(key);
+        else perKey.set(key, left);
+        controller.abort();
+      });
+      response.writeHead(200, { ...headers, "content-type": "text/event-stream; charset=utf-8" });
+      // Windows that lose a process do not all come to the next one at the same moment.
+      response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n`);
+      return {
+        signal: controller.signal,
+        send(event, version, data) {
+          response.write(`id: ${version}\nevent: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
+        },
+        end: () => response.end(),
+      };
+    },
+    close() {
+      clearInterval(beating);
+      for (const [response, controller] of open) {
+        controller.abort();
+        response.end();
+      }
+    },
+  };
+}

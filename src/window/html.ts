@@ -1,0 +1,35 @@
+/** Markup that is escaped where it is put together. */
+export class Html {
+  readonly markup: string;
+  constructor(markup: string) {
+    this.markup = markup;
+  }
+}
+
+type Part = Html | string | number | null | undefined | false | readonly Part[];
+
+/** Everything put in is text, unless it is markup made by this same function. Null, undefined and false are nothing. */
+export function html(strings: TemplateStringsArray, ...parts: readonly Part[]): Html {
+  let markup = strings[0] ?? "";
+  for (const [index, part] of parts.entries()) markup += markupOf(part) + (strings[index + 1] ?? "");
+  return new Html(markup);
+}
+
+function markupOf(part: Part): string {
+  if (part instanceof Html) return part.markup;
+  if (part === null || part === undefined || part === false) return "";
+  if (Array.isArray(part)) return part.map(markupOf).join("");
+  return escaped(String(part));
+}
+
+const entities: Readonly<Record<string, string>> = {
+  "&": "&amp;",
+  "<": "&lt;",
+  ">": "&gt;",
+  '"': "&quot;",
+  "'": "&#39;",
+};
+
+function escaped(text: string): string {
+  return text.replace(/[&<>"']/g, (character) => entities[character] ?? "");
+}

@@ -1,0 +1,42 @@
+/** What a request tells of the person who opens the window. */
+
+export type Language = "ko" | "en";
+
+/** `android` stands for every phone that is no iPhone. */
+export type Platform = "android" | "ios" | "desktop";
+
+/**
+ * The better of Korean and English by Accept-Language. Whoever asks for neither gets English; whoever does not say gets
+ * Korean, since all numbers are Korean.
+ */
+export function languageOf(acceptLanguage: string | undefined): Language {
+  let best: { language: Language; weight: number } | undefined;
+  for (const range of (acceptLanguage ?? "").split(",")) {
+    const [tag = "", ...parameters] = range.split(";").map((part) => part.trim().toLowerCase());
+    const weight = Number(parameters.find((parameter) => parameter.startsWith("q="))?.slice(2) ?? 1);
+    const [primary = ""] = tag.split("-");
+    if (!/^([a-z]+|\*)$/.test(primary)) continue;
+    const language = primary === "ko" || primary === "*" ? "ko" : "en";
+    if (!(weight > 0)) continue;
+    // Another language counts as a wish for English, after those for the two there are.
+    const effective = primary === "ko" || primary === "en" ? weight : weight / 1000;
+    if (best === undefined || effective > best.weight) best = { language, weight: effective };
+  }
+  return best?.language ?? "ko";
+}
+
+/** An iPad has no SIM that sends SMS: it is shown the QR code, as a desktop is. */
+export function platformOf(userAgent: string | undefined): Platform {
+  if (userAgent === undefined) return "desktop";
+  if (/iPhone|iPod/.test(userAgent)) return "ios";
+  return /Android|Mobile/.test(userAgent) && !userAgent.includes("iPad") ? "android" : "desktop";
+}
+
+/**
+ * A link that opens the SMS app with number and text filled in. iOS takes the body after `&`, Android after `?`. Both
+ * want %20 for a space, and `#` of a short number encoded.
+ */
+export function smsLink(platform: "android" | "ios", destination: string, text: string): string {
+  const separator = platform === "ios" ? "&" : "?";
+  return `sms:${encodeURIComponent(destination)}${separator}body=${encodeURIComponent(text)}`;
+}

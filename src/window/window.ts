@@ -1,0 +1,231 @@
+/**
+ * The verification window over HTTP: the page, its stream of events, the state for those without a stream, and in the
+ * test environment the played phone. A plugin of the gateway's server, in a scope of its own.
+ */
+
+import { create } from "@bufbuild/protobuf";
+import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
+import type { WindowLimits } from "../admission/window-limits.ts";
+import type { VerificationWindowService } from "../core/service.ts";
+import { asFailure, Failure } from "../failures.ts";
+import {
+  GetVerificationWindowRequestSchema,
+  SendTestMessageRequestSchema,
+  type VerificationWindow,
+  WatchVerificationWindowRequestSchema,
+} from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
+import { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { type Assets, loadAssets } from "./assets.ts";
+import type { PlayedReceipt } from "./browser/state.ts";
+import { createEventStreams } from "./event-streams.ts";
+import { outcomeName, playedMessage, renderRefusal, renderWindow, type View } from "./page.ts";
+import { windowState } from "./state.ts";
+import { languageOf, platformOf } from "./visitor.ts";
+
+export interface WindowParts {
+  readonly windows: VerificationWindowService;
+  readonly limits: WindowLimits;
+  /** The address of the window, without a slash at its end. Known once the port is. */
+  readonly publicBase: { readonly url: string };
+  /** Told of what is no refusal but a fault. */
+  readonly onFault: (request: FastifyRequest, failure: Failure) => void;
+}
+
+interface WindowRoute {
+  Params: { token: string };
+}
+
+/** A played message is a form of three fields. */
+const formLimitBytes = 16 * 1024;
+
+/**
+ * Of everything under /v. The opener is to be reached by postMessage, so it must not be severed (`unsafe-none`); the
+ * address holds a secret, so it is in no referrer and no cache.
+ */
+const headers = {
+  "content-security-policy":
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+  "cross-origin-opener-policy": "unsafe-none",
+  "cross-origin-resource-policy": "same-origin",
+  "referrer-policy": "no-referrer",
+  "x-content-type-options": "nosniff",
+  "x-frame-options": "DENY",
+  "permissions-policy": "camera=(), geolocation=(), microphone=()",
+  "x-robots-tag": "noindex",
+  "cache-control": "no-store",
+};
+
+export function verificationWindow({ windows, limits, publicBase, onFault }: WindowParts) {
+  const assets = loadAssets();
+  const streams = createEventStreams();
+
+  async function read(request: FastifyRequest): Promise<VerificationWindow> {
+    const { token } = request.params as WindowRoute["Params"];
+    await limits.take(request.ip, token);
+    const message = create(GetVerificationWindowRequestSchema, { windowToken: token });
+    const { window } = await windows
+      .getVerificationWindow(message)
+      .catch((thrown: unknown) => missed(request, thrown));
+    if (window === undefined) throw new Error("the core answered without a window");
+    return window;
+  }
+
+  /** What opened nothing may have been a guess. */
+  async function missed(request: FastifyRequest, thrown: unknown): Promise<never> {
+    if (thrown instanceof Failure && thrown.status === 404) await limits.takeMiss(request.ip);
+    throw thrown;
+  }
+
+  function refuse(request: FastifyRequest, reply: FastifyReply, thrown: unknown): void {
+    const failure = refusalOf(thrown);
+    request.failureCode = failure.code;
+    if (failure.code === "internal_error") onFault(request, failure);
+    if (failure.retryAfterSeconds !== undefined) reply.header("retry-after", failure.retryAfterSeconds);
+    const kind = failure.status === 429 ? "tooMany" : failure.status === 503 ? "unavailable" : "notFound";
+    reply.code(kind === "notFound" ? 404 : failure.status).type("text/html; charset=utf-8");
+    reply.send(renderRefusal(kind, viewOf(request), assets.paths));
+  }
+
+  return async (scope: FastifyInstance): Promise<void> => {
+    scope.addHook("onRequest", async (_request, reply) => {
+      reply.headers(headers);
+    });
+    scope.addHook("preClose", (done) => {
+      streams.close();
+      done();
+    });
+    scope.setErrorHandler((error, request, reply) => refuse(request, reply, error));
+    scope.setNotFoundHandler((request, reply) => refuse(request, reply, new Failure("not_found")));
+    scope.addContentTypeParser(
+      "application/x-www-form-urlencoded",
+      { parseAs: "string", bodyLimit: formLimitBytes },
+      (_request, body, done) => done(null, new URLSearchParams(body as string)),
+    );
+
+    scope.get<{ Params: { file: string } }>("/assets/:file", (request, reply) => {
+      sendAsset(assets, request.params.file, request, reply);
+    });
+
+    scope.get<WindowRoute>("/:token", async (request, reply) => {
+      const window = await read(request);
+      const { token } = request.params;
+      const address = `${publicBase.url}/v/${token}`;
+      reply.type("text/html; charset=utf-8");
+      reply.header("link", `<${assets.paths.style}>; rel=preload; as=style`);
+      reply.header("vary", "Accept-Language, User-Agent");
+      return renderWindow({ window, token, address, view: viewOf(request), assets: assets.paths });
+    });
+
+    scope.get<WindowRoute>("/:token/status", async (request) => windowState(await read(request)));
+
+    scope.get<WindowRoute>("/:token/events", async (request, reply) => {
+      // Refusals are answered before the stream begins: a client that is refused asks instead.
+      await read(request);
+      const { token } = request.params;
+      const stream = streams.open(reply.raw, token, {
+        ...headers,
+        "cache-control": "no-store, no-transform",
+        "x-accel-buffering": "no",
+        "x-request-id": request.id,
+      });
+      if (stream === null) throw new Failure("rate_limited", { retryAfterSeconds: 10 });
+      reply.hijack();
+      const known = request.headers["last-event-id"];
+      const message = create(WatchVerificationWindowRequestSchema, { windowToken: token });
+      try {
+        for await (const { window } of windows.watchVerificationWindow(message, stream.signal)) {
+          if (window === undefined || stream.signal.aborted) continue;
+          const state = windowState(window);
+          if (state.version !== known || state.status !== "pending")
+            stream.send("state", state.version, state);
+        }
+      } catch (thrown) {
+        // The stream ends, and the window comes again.
+        const failure = asFailure(thrown);
+        if (failure.code === "internal_error") onFault(request, failure);
+      }
+      stream.end();
+    });
+
+    scope.post<WindowRoute & { Body: URLSearchParams | undefined }>(
+      "/:token/messages",
+      async (request, reply) => {
+        const { token } = request.params;
+        await limits.take(request.ip, token);
+        await limits.takeMessage(token);
+        const field = (name: string) => request.body?.get(name) ?? "";
+        const message = create(SendTestMessageRequestSchema, {
+          windowToken: token,
+          from: field("from"),
+          // Forms send line ends as CRLF.
+          text: field("text").replaceAll("\r\n", "\n"),
+          carrier: field("carrier"),
+        });
+        const origin = { requestId: request.id, address: request.ip };
+        const sent = await windows
+          .sendTestMessage(message, origin)
+          .catch((thrown: unknown) => missed(request, thrown));
+        const outcome = outcomeName(sent.outcome);
+        const view = viewOf(request);
+        if (request.headers.accept === "application/json") {
+          return {
+            outcome,
+            message: playedMessage({ outcome, duplicate: sent.duplicate }, view.language),
+          } satisfies PlayedReceipt;
+        }
+        const query = new URLSearchParams(request.query as Record<string, string>);
+        query.set("played", outcome);
+        if (sent.duplicate) query.set("duplicate", "yes");
+        return reply.redirect(`../${token}?${query}`, 303);
+      },
+    );
+  };
+}
+
+/** A form that cannot be read is as wrong as an address. */
+function refusalOf(thrown: unknown): Failure {
+  if (thrown instanceof Failure) return thrown;
+  const code = (thrown as { readonly code?: unknown }).code;
+  return typeof code === "string" && code.startsWith("FST_ERR")
+    ? new Failure("not_found")
+    : asFailure(thrown);
+}
+
+function viewOf(request: FastifyRequest): View {
+  const { via, started, lang, played, duplicate } = request.query as Readonly<Record<string, unknown>>;
+  const chosen = lang === "ko" || lang === "en" ? lang : undefined;
+  const outcome = Object.keys(InboundMessageOutcome).find((name) => name === played);
+  return {
+    language: chosen ?? languageOf(request.headers["accept-language"]),
+    languageChosen: chosen !== undefined,
+    platform: platformOf(request.headers["user-agent"]),
+    viaQr: via === "qr",
+    started: started === "yes",
+    played:
+      outcome === undefined
+        ? null
+        : { outcome: outcome as keyof typeof InboundMessageOutcome, duplicate: duplicate === "yes" },
+  };
+}
+
+/** A name of another version is answered with this one: while a new version is rolled out, both are asked for. */
+function sendAsset(assets: Assets, file: string, request: FastifyRequest, reply: FastifyReply): void {
+  const exact = assets.byName.get(file);
+  const asset = exact ?? otherVersion(assets, file);
+  if (asset === undefined) throw new Failure("not_found");
+  const accepted = request.headers["accept-encoding"] ?? "";
+  reply.type(asset.type).header("vary", "Accept-Encoding");
+  if (exact) reply.header("cache-control", "public, max-age=31536000, immutable");
+  if (/\bbr\b/.test(accepted)) reply.header("content-encoding", "br").send(asset.brotli);
+  else if (/\bgzip\b/.test(accepted)) reply.header("content-encoding", "gzip").send(asset.gzip);
+  else reply.send(asset.plain);
+}
+
+function otherVersion({ byName }: Assets, file: string) {
+  const versioned = /-[0-9a-f]{16}(?=\.\w+$)/;
+  if (!versioned.test(file)) return undefined;
+  const name = file.replace(versioned, "");
+  for (const [candidate, asset] of byName) if (candidate.replace(versioned, "") === name) return asset;
+  return undefined;
+}

@@ -1,0 +1,90 @@
+import { beforeAll, expect, test } from "vitest";
+import { type Merchant, merchant } from "../gateway/merchant.ts";
+import { tablesWith } from "../harness/every-table.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { createPending } from "../service/pending.ts";
+import { newPhone } from "../service/sms-source.ts";
+import { answerOf, run, towards } from "./command.ts";
+
+let service: TestService;
+let shop: Merchant;
+let environment: Record<string, string>;
+
+beforeAll(async () => {
+  service = await startTestService({ ROLES: "api" });
+  const { liveKey } = await service.createProject();
+  shop = merchant(service.httpUrl, liveKey);
+  environment = towards(service);
+});
+
+/** Verified by the phone, and another that waits for it. */
+async function proved(phone: string): Promise<{ verified: string; pending: string }> {
+  const verified = await createPending(shop);
+  await service.sms({ to: verified.to, from: phone, text: verified.text });
+  const pending = await createPending(shop, { mode: "match", expected_phone: phone });
+  return { verified: verified.id, pending: pending.id };
+}
+
+async function printed(...args: string[]) {
+  const { code, stdout, stderr } = await run(["erase", ...args], environment);
+  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  return stdout;
+}
+
+test("--phone answers what was erased, and it is gone", async () => {
+  const phone = newPhone();
+  const { verified, pending } = await proved(phone);
+  const spelled = `+82 10-${phone.slice(3, 7)}-${phone.slice(7)}`;
+  expect(await answerOf(["erase", "--phone", spelled], environment)).toEqual({
+    verifications: 2,
+    cancelled_verifications: 1,
+    messages: 1,
+    webhook_answers: 0,
+  });
+  expect(await tablesWith(service.db, phone)).toEqual([]);
+  expect((await shop.read(verified)).body).toMatchObject({ status: "verified", phone: null });
+  expect((await shop.read(pending)).body).toMatchObject({ status: "cancelled" });
+});
+
+test("--verification answers what was erased, and it is gone", async () => {
+  const phone = newPhone();
+  const { verified, pending } = await proved(phone);
+  expect(await answerOf(["erase", "--verification", verified], environment)).toEqual({
+    verifications: 1,
+    cancelled_verifications: 0,
+    messages: 1,
+    webhook_answers: 0,
+  });
+  expect(await printed("--verification", pending)).toBe(
+    "Erased from 1 verification, 0 SMS, 0 webhook answers.\nCancelled, because pending: 1 verification.\n",
+  );
+  expect(await tablesWith(service.db, phone)).toEqual([]);
+});
+
+test("a person reads a line or two, whether there was something or not", async () => {
+  const phone = newPhone();
+  await proved(phone);
+  expect(await printed("--phone", phone)).toBe(
+    "Erased from 2 verifications, 1 SMS, 0 webhook answers.\nCancelled, because pending: 1 verification.\n",
+  );
+  expect(await printed("--phone", phone)).toBe("Nothing was left to erase.\n");
+});
+
+test.for([
+  [["--phone", "02-123-4567"], 1, /^phoneproof: validation_failed: phone: must be a 010 mobile number/],
+  [["--verification", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9"], 1, /^phoneproof: verification_not_found: /],
+  [[], 2, /^phoneproof: erase: name --verification or --phone, one of them; see phoneproof erase --help/],
+  [["--phone", "01012345678", "--verification", "vrf_x"], 2, /^phoneproof: erase: name --verification or/],
+] as const)("erase %j ends with exit %i and one line", async ([args, exit, line]) => {
+  const { code, stdout, stderr } = await run(["erase", ...args], environment);
+  expect({ code, stdout }).toEqual({ code: exit, stdout: "" });
+  expect(stderr).toMatch(/^[^\n]+\n$/);
+  expect(stderr).toMatch(line);
+});
+
+test("its help has examples", async () => {
+  const { code, stdout } = await run(["erase", "--help"], {});
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/Usage: phoneproof erase --verification ID \| --phone PHONE/);
+  expect(stdout).toMatch(/Examples:\n {2}# .*\n {2}\$ phoneproof erase --verification vrf_/);
+});

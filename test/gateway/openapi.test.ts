@@ -1,0 +1,166 @@
+import { Validator } from "@seriousme/openapi-schema-validator";
+import { describe, expect, test } from "vitest";
+import { contractCodes } from "../../src/failures.ts";
+import { payloadOf } from "../../src/webhooks/payload.ts";
+import { undescribed } from "../harness/contract.ts";
+import { startTestService } from "../harness/service.ts";
+import { merchant } from "./merchant.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+const shop = merchant(service.httpUrl, project.liveKey);
+
+const get = (path: string) => fetch(`${service.httpUrl}${path}`);
+
+interface Document {
+  openapi: string;
+  servers: { url: string }[];
+  paths: Record<string, Record<string, { responses: Record<string, { content: Record<string, Media> }> }>>;
+  webhooks: Record<string, { post: { requestBody: { content: Record<string, { example: unknown }> } } }>;
+}
+interface Media {
+  schema: unknown;
+  example?: unknown;
+  examples?: Record<string, { value: { error: { code: string } } }>;
+}
+
+describe("/openapi.json", () => {
+  test("is an OpenAPI 3.1 document without a fault", async () => {
+    const response = await get("/openapi.json");
+    expect(response.status).toBe(200);
+    expect(response.headers.get("content-type")).toBe("application/json; charset=utf-8");
+    expect(response.headers.get("x-request-id")).toMatch(/^req_/);
+    const document = (await response.json()) as Document;
+    expect(document.openapi).toBe("3.1.0");
+    const result = await new Validator().validate(
+      structuredClone<object>(document) as Record<string, unknown>,
+    );
+    expect(result).toMatchObject({ valid: true });
+    expect(new URL(document.servers[0]?.url ?? "").port).toBe(new URL(service.httpUrl).port);
+  });
+
+  test("has the contract's three operations, each with the contract's statuses", async () => {
+    const { paths } = (await (await get("/openapi.json")).json()) as Document;
+    const refusals = ["400", "401", "403", "404", "409", "422", "429", "503"];
+    const operations = Object.entries(paths).flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, { responses }]) => [`${method} ${path}`, Object.keys(responses)]),
+    );
+    expect(operations).toEqual([
+      ["post /v1/verifications", ["200", "201", ...refusals]],
+      ["get /v1/verifications/{verification_id}", ["200", ...refusals]],
+      ["post /v1/verifications/{verification_id}/cancel", ["200", ...refusals]],
+    ]);
+  });
+
+  test("has an example of every error code, and its examples are what it describes", async () => {
+    const { paths } = (await (await get("/openapi.json")).json()) as Document;
+    const codes = new Set<string>();
+    for (const [template, methods] of Object.entries(paths)) {
+      const path = template.replace("{verification_id}", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9");
+      for (const [method, { responses }] of Object.entries(methods)) {
+        for (const [status, { content }] of Object.entries(responses)) {
+          const { example, examples = {} } = content["application/json"] as Media;
+          for (const { value } of Object.values(examples)) codes.add(value.error.code);
+          for (const body of [example, ...Object.values(examples).map(({ value }) => value)]) {
+            if (body === undefined) continue;
+            const problems = undescribed(method, path, {
+              status: Number(status),
+              headers: new Headers(),
+              body,
+            });
+            expect(problems.filter((problem) => !problem.startsWith("no header"))).toEqual([]);
+          }
+        }
+      }
+    }
+    expect([...codes].sort()).toEqual([...contractCodes].sort());
+  });
+
+  test("describes the three webhooks as they are sent", async () => {
+    const { webhooks } = (await (await get("/openapi.json")).json()) as Document;
+    const sent = JSON.parse(
+      payloadOf({
+        type: "verification.verified",
+        occurredAt: 0,
+        verification: {
+          id: "01919108-9f21-7a3c-8b1e-000000000001",
+          projectId: "01919108-9f21-7a3c-8b1e-000000000002",
+          environment: "live",
+          mode: "discover",
+          status: "verified",
+          phone: "01012345678",
+          carrier: "SKT",
+          clientReference: "",
+          state: "",
+          createdAt: 0,
+          expiresAt: 1,
+          verifiedAt: 0,
+          serverTime: 0,
+        },
+      } as Parameters<typeof payloadOf>[0]),
+    );
+    expect(Object.keys(webhooks)).toEqual([
+      "verification.verified",
+      "verification.expired",
+      "verification.cancelled",
+    ]);
+    for (const { post } of Object.values(webhooks)) {
+      const example = post.requestBody.content["application/json"]?.example as typeof sent;
+      expect(Object.keys(example)).toEqual(Object.keys(sent));
+      expect(Object.keys(example.data)).toEqual(Object.keys(sent.data));
+    }
+  });
+});
+
+describe("an answer that is not described is told", () => {
+  const body = { error: { code: "x", message: "y" } };
+  const headers = new Headers({ "x-request-id": "req_01kaex4mpyf2xbtyt1s6vdr4e9" });
+
+  test.for<[what: string, answer: { status: number; headers: Headers; body: unknown }]>([
+    ["another status", { status: 418, headers, body }],
+    ["another body", { status: 404, headers, body: { error: { code: 1, message: "y" } } }],
+    ["a missing header", { status: 404, headers: new Headers(), body }],
+    ["a header's value", { status: 404, headers: new Headers({ "x-request-id": "7" }), body }],
+    ["a further header", { status: 404, headers: new Headers([...headers, ["x-more", "1"]]), body }],
+  ])("%s", ([, answer]) => {
+    expect(undescribed("GET", "/v1/verifications/x", answer)).toHaveLength(1);
+  });
+
+  test("and one that is described is not", () => {
+    expect(undescribed("GET", "/v1/verifications/x", { status: 404, headers, body })).toEqual([]);
+  });
+});
+
+describe("/docs", () => {
+  test("is a page under a strict policy that asks nothing of anybody else", async () => {
+    const response = await get("/docs");
+    const html = await response.text();
+    expect(response.status).toBe(200);
+    expect(response.headers.get("content-type")).toBe("text/html; charset=utf-8");
+    expect(response.headers.get("content-security-policy")).toContain("default-src 'none'");
+    expect(html).not.toMatch(/<script|style=|<style|\bon\w+=/);
+    const loaded = [...html.matchAll(/(?:src|rel="stylesheet" href)="([^"]+)"/g)].map(([, url]) => url);
+    expect(loaded).toEqual(["/docs/style.css"]);
+    expect((await get("/docs/style.css")).status).toBe(200);
+  });
+
+  test("links to a page for each error code, and every link leads somewhere", async () => {
+    const html = await (await get("/docs")).text();
+    const links = [...html.matchAll(/href="([^"#]+)"/g)].map(([, url]) => url ?? "");
+    expect(links.filter((url) => url.startsWith("/docs/errors/"))).toHaveLength(contractCodes.length);
+    for (const link of links) expect((await get(link)).status).toBe(200);
+  });
+
+  test("a page for what is no error code there is not", async () => {
+    const response = await get("/docs/errors/not_found");
+    expect(response.status).toBe(404);
+    expect(await response.json()).toMatchObject({ error: { code: "route_not_found" } });
+  });
+
+  test("needs no key, takes none of a project's allowance and is not counted", async () => {
+    await get("/docs");
+    const { headers } = await shop.create();
+    expect(headers.get("x-usage-calls")).toBe("1");
+    expect((await get("/docs")).headers.has("ratelimit")).toBe(false);
+  });
+});

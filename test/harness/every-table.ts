@@ -1,0 +1,17 @@
+import type pg from "pg";
+
+/** The tables in which a text stands anywhere, in any column. */
+export async function tablesWith(db: pg.Pool, text: string): Promise<string[]> {
+  const { rows } = await db.query<{ name: string }>(
+    "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1",
+  );
+  const found: string[] = [];
+  for (const { name } of rows) {
+    const { rowCount } = await db.query(
+      `SELECT FROM "${name}" t WHERE t::text LIKE '%' || $1 || '%' LIMIT 1`,
+      [text],
+    );
+    if ((rowCount ?? 0) > 0) found.push(name);
+  }
+  return found;
+}

@@ -1,0 +1,282 @@
+import { Code, ConnectError } from "@connectrpc/connect";
+import { describe, expect, test } from "vitest";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { startTestService } from "../harness/service.ts";
+
+const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+const { projectId } = await service.createProject();
+const audit = service.client(AuditService);
+const environment = Environment.TEST;
+
+/** What an act adds to the log, oldest first. */
+async function written(act: () => Promise<unknown>) {
+  const { entries: before } = await audit.listAuditEntries({ pageSize: 1 });
+  await act();
+  const { entries } = await audit.listAuditEntries({ pageSize: 200 });
+  const known = entries.findIndex(({ id }) => id === before[0]?.id);
+  return entries.slice(0, known === -1 ? undefined : known).toReversed();
+}
+
+describe("an administrative act leaves one entry", () => {
+  const projects = service.client(ProjectService);
+  const keys = service.client(ApiKeyService);
+  const numbers = service.client(DestinationNumberService);
+  const tokens = service.client(ServiceTokenService);
+  const webhooks = service.client(WebhookService);
+  const place = { projectId, environment };
+
+  test("that says who, what, when and from where", async () => {
+    const startedAt = Date.now();
+    const [entry, ...others] = await written(() => projects.suspendProject({ projectId }));
+    expect(others).toEqual([]);
+    expect(entry).toMatchObject({
+      id: expect.stringMatching(/^aud_[0-9a-z]{26}$/),
+      actor: "installation",
+      address: "127.0.0.1",
+      requestId: expect.stringMatching(/^req_[0-9a-z]{26}$/),
+      action: "project.suspended",
+      subject: projectId,
+      projectId,
+      details: {},
+    });
+    const occurredAt = Number(entry?.occurredAt?.seconds) * 1000;
+    expect(Math.abs(occurredAt - startedAt)).toBeLessThan(5_000);
+  });
+
+  test("that names the token it was done with", async () => {
+    const { serviceToken, secret } = await tokens.createServiceToken({ scope: ServiceTokenScope.ADMIN });
+    const [entry] = await written(() => service.client(ProjectService, secret).resumeProject({ projectId }));
+    expect(entry).toMatchObject({ actor: serviceToken?.id, action: "project.resumed" });
+  });
+
+  test.for<[name: string, act: () => Promise<unknown>, entry: object]>([
+    [
+      "a project made",
+      () => projects.createProject({ name: "Shop" }),
+      { action: "project.created", details: { name: "Shop" } },
+    ],
+    [
+      "a project changed, with what was changed",
+      () => projects.updateProject({ projectId, name: "New", usageLimit: 7n }),
+      { action: "project.updated", details: { name: "New", usage_limit: "7" } },
+    ],
+    [
+      "a key made",
+      () => keys.createApiKey({ projectId, environment }),
+      { action: "api_key.created", projectId, details: { environment: "test" } },
+    ],
+    [
+      "a key rotated",
+      async () => {
+        const { apiKeys } = await keys.listApiKeys({ projectId });
+        await keys.rotateApiKey({ apiKeyId: apiKeys.at(-1)?.id ?? "" });
+      },
+      { action: "api_key.rotated", details: { replaced: expect.stringMatching(/^key_/) } },
+    ],
+    [
+      "a key revoked",
+      async () => {
+        const { apiKeys } = await keys.listApiKeys({ projectId });
+        await keys.revokeApiKey({ apiKeyId: apiKeys.at(-1)?.id ?? "" });
+      },
+      { action: "api_key.revoked", projectId },
+    ],
+    [
+      "a number added",
+      () => numbers.addDestinationNumber({ number: "0200009991", environment, projectId }),
+      { action: "number.added", subject: "0200009991", projectId, details: { environment: "test" } },
+    ],
+    [
+      "a number removed",
+      () => numbers.removeDestinationNumber({ number: "0200009991" }),
+      { action: "number.removed", subject: "0200009991", projectId },
+    ],
+    [
+      "a token made",
+      () => tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: "gateway-1" }),
+      { action: "service_token.created", projectId: "", details: { scope: "ingest", source: "gateway-1" } },
+    ],
+    [
+      "a token revoked",
+      async () => {
+        const { serviceTokens } = await tokens.listServiceTokens({});
+        await tokens.revokeServiceToken({ serviceTokenId: serviceTokens.at(-1)?.id ?? "" });
+      },
+      { action: "service_token.revoked", subject: expect.stringMatching(/^tok_/) },
+    ],
+    [
+      "a webhook set",
+      () => webhooks.setWebhook({ ...place, url: "http://127.0.0.1:9/hook" }),
+      { action: "webhook.set", projectId, details: { url: "http://127.0.0.1:9/hook", environment: "test" } },
+    ],
+    [
+      "its secret rotated",
+      () => webhooks.rotateWebhookSecret(place),
+      { action: "webhook.secret_rotated", projectId },
+    ],
+    ["a webhook tried", () => webhooks.sendTestWebhook(place), { action: "webhook.tested", projectId }],
+    ["a webhook disabled", () => webhooks.disableWebhook(place), { action: "webhook.disabled", projectId }],
+    ["a webhook removed", () => webhooks.removeWebhook(place), { action: "webhook.removed", projectId }],
+  ])("for %s", async ([, act, expected]) => {
+    const entries = await written(act);
+    expect(entries).toHaveLength(1);
+    expect(entries[0]).toMatchObject({ actor: "installation", ...expected });
+  });
+
+  test("for an event sent again", async () => {
+    const shop = await service.createProject();
+    const { projectId } = shop;
+    await webhooks.setWebhook({ projectId, environment: Environment.LIVE, url: "http://127.0.0.1:9/hook" });
+    const response = await fetch(`${service.httpUrl}/v1/verifications`, {
+      method: "POST",
+      headers: {
+        authorization: `Bearer ${shop.liveKey}`,
+        "content-type": "application/json",
+        "idempotency-key": "audit-resend",
+      },
+      body: "{}",
+    });
+    const { destination, sms_text } = (await response.json()) as { destination: string; sms_text: string };
+    await service.sms({ to: destination, text: sms_text });
+    const { deliveries } = await webhooks.listWebhookDeliveries({ projectId });
+    const eventId = deliveries[0]?.eventId ?? "";
+    const entries = await written(() => webhooks.resendWebhookEvent({ eventId }));
+    expect(entries).toMatchObject([{ action: "webhook.resent", subject: eventId, projectId }]);
+  });
+
+  test("never with a secret in it", async () => {
+    const { secret } = await keys.createApiKey({ projectId, environment });
+    const { secret: webhookSecret } = await webhooks.setWebhook({
+      ...place,
+      url: "http://127.0.0.1:9/other",
+    });
+    const { rows } = await service.db.query("SELECT a::text AS text FROM audit_entry a");
+    const all = rows.map(({ text }) => text).join("\n");
+    expect(all).not.toContain(secret);
+    expect(all).not.toContain(webhookSecret);
+  });
+});
+
+describe("no entry is left", () => {
+  test("by what is only read", async () => {
+    expect(
+      await written(async () => {
+        await service.client(ProjectService).listProjects({});
+        await service.client(ApiKeyService).listApiKeys({ projectId });
+        await service.client(WebhookService).listWebhookDeliveries({});
+      }),
+    ).toEqual([]);
+  });
+
+  test("by what is refused", async () => {
+    expect(
+      await written(async () => {
+        const missing = "prj_01kaex4mpyf2xbtyt1s6vdr4e9";
+        const refused = await Promise.allSettled([
+          service.client(ProjectService).updateProject({ projectId, codeLength: 99 }),
+          service.client(ProjectService).suspendProject({ projectId: missing }),
+          service.client(ApiKeyService).createApiKey({ projectId: missing, environment }),
+          service.client(DestinationNumberService).removeDestinationNumber({ number: "0299999999" }),
+        ]);
+        expect(refused.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected", "rejected"]);
+      }),
+    ).toEqual([]);
+  });
+});
+
+test("what cannot be written down is not done", async () => {
+  const projects = service.client(ProjectService);
+  const { projects: before } = await projects.listProjects({});
+  await service.db.query("ALTER TABLE audit_entry ADD CONSTRAINT nothing_new CHECK (false) NOT VALID");
+  try {
+    await expect(projects.createProject({ name: "Unseen" })).rejects.toThrow(ConnectError);
+    await expect(service.sms({ to: "0200009991", text: "unseen" })).rejects.toThrow(ConnectError);
+  } finally {
+    await service.db.query("ALTER TABLE audit_entry DROP CONSTRAINT nothing_new");
+  }
+  expect((await projects.listProjects({})).projects).toHaveLength(before.length);
+  const { rowCount } = await service.db.query("SELECT FROM inbound_message WHERE text = 'unseen'");
+  expect(rowCount).toBe(0);
+});
+
+describe("an SMS", () => {
+  const sent = (token: string) =>
+    written(async () => {
+      async function* requests() {
+        yield {
+          messages: [1, 2].map((n) => ({
+            messageId: `${token.slice(-4)}-${n}`,
+            from: "01012345678",
+            to: "02",
+            text: "x",
+          })),
+        };
+      }
+      for await (const _ of service.client(InboundMessageService, token).streamInboundMessages(requests()));
+    });
+
+  test("that an administrator sends is written down, once a request", async () => {
+    expect(await sent(service.adminToken)).toMatchObject([
+      { actor: "installation", action: "sms.sent", subject: "cli", details: { messages: "2" } },
+    ]);
+  });
+
+  test("that the network hands on is not", async () => {
+    expect(await sent(await service.createToken({ scope: "ingest", source: "gateway-1" }))).toEqual([]);
+  });
+});
+
+describe("the log is read", () => {
+  test("in pages, the newest first, by project and by actor", async () => {
+    const { serviceToken, secret } = await service
+      .client(ServiceTokenService)
+      .createServiceToken({ scope: ServiceTokenScope.ADMIN });
+    const actor = serviceToken?.id ?? "";
+    const other = service.client(ProjectService, secret);
+    const { project } = await other.createProject({ name: "Paged" });
+    const paged = project?.id ?? "";
+    for (const name of ["one", "two", "three"]) await other.updateProject({ projectId: paged, name });
+    const seen: string[] = [];
+    let pageToken = "";
+    do {
+      const page = await audit.listAuditEntries({ actor, projectId: paged, pageSize: 3, pageToken });
+      expect(page.entries.length).toBeLessThanOrEqual(3);
+      seen.push(...page.entries.map(({ details }) => details.name ?? ""));
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+    expect(seen).toEqual(["three", "two", "one", "Paged"]);
+    expect((await audit.listAuditEntries({ actor: "tok_nobody" })).entries).toEqual([]);
+    expect((await audit.listAuditEntries({ actor, projectId })).entries).toEqual([]);
+  });
+
+  test("by administrators only", async () => {
+    for (const scope of ["read", "write", "ingest"] as const) {
+      const token = await service.createToken({
+        scope,
+        ...(scope === "ingest" ? { source: "gateway-1" } : {}),
+      });
+      const refused = service.client(AuditService, token).listAuditEntries({});
+      await expect(refused).rejects.toMatchObject({ code: Code.PermissionDenied });
+    }
+  });
+
+  test("with a clear error for what cannot be", async () => {
+    const code = Code.InvalidArgument;
+    await expect(audit.listAuditEntries({ pageSize: 201 })).rejects.toMatchObject({ code });
+    await expect(audit.listAuditEntries({ pageSize: -1 })).rejects.toMatchObject({ code });
+    await expect(audit.listAuditEntries({ pageToken: "x" })).rejects.toMatchObject({ code });
+    await expect(audit.listAuditEntries({ projectId: "prj_x" })).rejects.toMatchObject({
+      code: Code.NotFound,
+    });
+  });
+});

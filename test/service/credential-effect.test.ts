@@ -1,0 +1,235 @@
+/**
+ * What is changed about a key, a token or a project on one process is in force on another: at once where the notice of
+ * it arrives, and within a second where it is lost.
+ */
+import { setTimeout } from "node:timers/promises";
+import { afterEach, describe, expect, test, vi } from "vitest";
+import { digestCredential, newCredential } from "../../src/core/credential.ts";
+import { decodeId } from "../../src/core/ids.ts";
+import { type ApiKey, ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+
+const here = await startTestService({ ROLES: "api" });
+const there = await here.startAnother();
+const keys = here.client(ApiKeyService);
+const projects = here.client(ProjectService);
+const tokens = here.client(ServiceTokenService);
+
+/** What a call with the key is answered on the other process. Reading nothing costs least. */
+async function keyThere(secret: string): Promise<number> {
+  return (await merchant(there.httpUrl, secret).read("nothing")).status;
+}
+
+async function tokenThere(secret: string): Promise<string> {
+  const client = there.client(VerificationService, secret);
+  return (await answerOf((options) => client.getVerification({ verificationId: "nothing" }, options))).code;
+}
+
+/** The key is good: there is no such verification. */
+const good = 404;
+
+interface Made {
+  readonly projectId: string;
+  readonly key: ApiKey;
+  readonly secret: string;
+}
+
+/** A key that the other process has just looked up. */
+async function knownKey(): Promise<Made> {
+  const { project } = await projects.createProject({ name: "Shop" });
+  const projectId = project?.id ?? "";
+  const { apiKey, secret } = await keys.createApiKey({ projectId, environment: Environment.TEST });
+  if (!apiKey) throw new Error("there is no key");
+  expect(await keyThere(secret)).toBe(good);
+  return { projectId, key: apiKey, secret };
+}
+
+async function knownToken(): Promise<{ id: string; secret: string }> {
+  const { serviceToken, secret } = await tokens.createServiceToken({ scope: 1 });
+  expect(await tokenThere(secret)).toBe("verification_not_found");
+  return { id: serviceToken?.id ?? "", secret };
+}
+
+/** The service measures how long it has believed something by this clock, which then never tells it to stop. */
+function believeForEver(): void {
+  const now = performance.now();
+  vi.spyOn(performance, "now").mockReturnValue(now);
+}
+
+afterEach(() => {
+  vi.restoreAllMocks();
+});
+
+/** Calls until the answer is the wanted one. It may not be another to any call that began a second after the change. */
+async function effective<T>(call: () => Promise<T>, wanted: T): Promise<void> {
+  const changedAt = Date.now();
+  for (;;) {
+    const calledAt = Date.now();
+    const answer = await call();
+    if (answer === wanted) return;
+    if (calledAt - changedAt >= 1_000) expect(answer).toBe(wanted);
+    // An address may fail 600 times a minute.
+    await setTimeout(20);
+  }
+}
+
+const uuidOf = (id: string) => decodeId("key_", id) ?? decodeId("tok_", id) ?? decodeId("prj_", id);
+
+/** Ends the connections that notices come by, and makes a change before they are back. */
+async function whileDeaf(change: string, id: string): Promise<void> {
+  const client = await here.db.connect();
+  await client.query("BEGIN");
+  await client.query(change, [uuidOf(id)]);
+  const { rowCount } = await client.query(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'phoneproof-notices'",
+  );
+  expect(rowCount).toBe(2);
+  await client.query("COMMIT");
+  client.release();
+}
+
+describe("by the notice, though the other process would believe for ever what it knows:", () => {
+  test("a new key works, though the project was asked for before it", async () => {
+    const { projectId } = await knownKey();
+    believeForEver();
+    const { secret } = await keys.createApiKey({ projectId, environment: Environment.LIVE });
+    expect(await keyThere(secret)).toBe(good);
+  });
+
+  test("a rotated key without overlap is refused, and its replacement works", async () => {
+    const { key, secret } = await knownKey();
+    believeForEver();
+    const rotated = await keys.rotateApiKey({ apiKeyId: key.id, overlap: { seconds: 0n } });
+    await effective(() => keyThere(secret), 401);
+    expect(await keyThere(rotated.secret)).toBe(good);
+  });
+
+  test("a rotated key with overlap goes on working beside its replacement", async () => {
+    const { key, secret } = await knownKey();
+    believeForEver();
+    const rotated = await keys.rotateApiKey({ apiKeyId: key.id, overlap: { seconds: 3600n } });
+    expect([await keyThere(secret), await keyThere(rotated.secret)]).toEqual([good, good]);
+  });
+
+  test("a revoked key is refused", async () => {
+    const { key, secret } = await knownKey();
+    believeForEver();
+    await keys.revokeApiKey({ apiKeyId: key.id });
+    await effective(() => keyThere(secret), 401);
+  });
+
+  test("a revoked token is refused", async () => {
+    const { id, secret } = await knownToken();
+    believeForEver();
+    await tokens.revokeServiceToken({ serviceTokenId: id });
+    await effective(() => tokenThere(secret), "invalid_api_key");
+  });
+
+  test("a suspended project's key is answered 403, and works again when the project is resumed", async () => {
+    const { projectId, secret } = await knownKey();
+    believeForEver();
+    await projects.suspendProject({ projectId });
+    await effective(() => keyThere(secret), 403);
+    await projects.resumeProject({ projectId });
+    await effective(() => keyThere(secret), good);
+  });
+
+  test("a key revoked while the connection for notices was cut is refused once that is back", async () => {
+    const { key, secret } = await knownKey();
+    believeForEver();
+    await whileDeaf("UPDATE api_key SET revoked_at = now() WHERE id = $1", key.id);
+    await vi.waitUntil(async () => (await keyThere(secret)) === 401, { timeout: 10_000, interval: 5 });
+  });
+});
+
+describe("within a second, though no notice is sent:", () => {
+  test("it is believed meanwhile, so it is time that ends it", async () => {
+    const { key, secret } = await knownKey();
+    const revoke = (at: "now()" | "NULL") =>
+      here.db.query(`UPDATE api_key SET revoked_at = ${at} WHERE id = $1`, [uuidOf(key.id)]);
+    believeForEver();
+    const aSecondPasses = () => vi.mocked(performance.now).mockReturnValue(performance.now() + 1_000);
+    // The notice of the key's own making may still come in between: then once more.
+    await vi.waitUntil(
+      async () => {
+        await revoke("NULL");
+        aSecondPasses();
+        expect(await keyThere(secret)).toBe(good);
+        await revoke("now()");
+        return (await keyThere(secret)) === good;
+      },
+      { timeout: 10_000, interval: 5 },
+    );
+    aSecondPasses();
+    expect(await keyThere(secret)).toBe(401);
+  });
+
+  test("a key that was unknown works", async () => {
+    const { key } = await knownKey();
+    const secret = newCredential("test");
+    expect(await keyThere(secret)).toBe(401);
+    await here.db.query(
+      `INSERT INTO api_key (id, project_id, environment, name, digest, ending)
+       SELECT gen_random_uuid(), project_id, environment, '', decode($2, 'hex'), 'xxxx' FROM api_key WHERE id = $1`,
+      [uuidOf(key.id), digestCredential(secret)],
+    );
+    await effective(() => keyThere(secret), good);
+  });
+
+  test.for([
+    { name: "a revoked key is refused", change: "UPDATE api_key SET revoked_at = now() WHERE id = $1" },
+    {
+      name: "a key whose time has come is refused, and no notice tells of that ever",
+      change: "UPDATE api_key SET expires_at = now() WHERE id = $1",
+    },
+  ])("$name", async ({ change }) => {
+    const { key, secret } = await knownKey();
+    await here.db.query(change, [uuidOf(key.id)]);
+    await effective(() => keyThere(secret), 401);
+  });
+
+  test("a revoked token is refused", async () => {
+    const { id, secret } = await knownToken();
+    await here.db.query("UPDATE service_token SET revoked_at = now() WHERE id = $1", [uuidOf(id)]);
+    await effective(() => tokenThere(secret), "invalid_api_key");
+  });
+
+  test("a suspended project's key is answered 403, and works again when the project is resumed", async () => {
+    const { projectId, secret } = await knownKey();
+    await here.db.query("UPDATE project SET suspended_at = now() WHERE id = $1", [uuidOf(projectId)]);
+    await effective(() => keyThere(secret), 403);
+    await here.db.query("UPDATE project SET suspended_at = NULL WHERE id = $1", [uuidOf(projectId)]);
+    await effective(() => keyThere(secret), good);
+  });
+
+  test("a key revoked while the connection for notices was cut is refused", async () => {
+    const { key, secret } = await knownKey();
+    await whileDeaf("UPDATE api_key SET revoked_at = now() WHERE id = $1", key.id);
+    await effective(() => keyThere(secret), 401);
+  });
+});
+
+test("a key that was made to expire works until then on every process, and not a second longer", async () => {
+  const { projectId } = await knownKey();
+  const { apiKey, secret } = await keys.createApiKey({
+    projectId,
+    environment: Environment.TEST,
+    expiresIn: { seconds: 1n },
+  });
+  expect(await keyThere(secret)).toBe(good);
+  await vi.waitUntil(
+    async () => {
+      const { rows } = await here.db.query("SELECT expires_at <= now() AS over FROM api_key WHERE id = $1", [
+        uuidOf(apiKey?.id ?? ""),
+      ]);
+      return rows[0].over;
+    },
+    { timeout: 10_000, interval: 5 },
+  );
+  await effective(() => keyThere(secret), 401);
+});

@@ -1,0 +1,428 @@
+import type { ServerResponse } from "node:http";
+import { Code } from "@connectrpc/connect";
+import { beforeAll, describe, expect, test, vi } from "vitest";
+import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
+import { type Erasure, ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { type Merchant, merchant } from "../gateway/merchant.ts";
+import { tablesWith } from "../harness/every-table.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+import {
+  type Answer,
+  answerWith,
+  type Receiver,
+  startReceiver,
+  untilReceived,
+} from "../webhooks/receiver.ts";
+import { attempted, delivered, deliveriesOf, deliveryWhen, makeDue, openShop } from "../webhooks/shop.ts";
+import { raceTo, untilWaiting } from "./barrier.ts";
+import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "./pending.ts";
+import { newPhone } from "./sms-source.ts";
+
+let service: TestService;
+let receiver: Receiver;
+let shop: Merchant;
+
+/** As careless endpoints do. */
+const echo: Answer = (response, { body }) => response.writeHead(200).end(body);
+
+beforeAll(async () => {
+  service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+  receiver = await startReceiver(echo);
+  const opened = await openShop(service);
+  await opened.setWebhook(receiver.url);
+  shop = merchant(service.httpUrl, opened.liveKey);
+});
+
+type Counts = Record<"verifications" | "cancelled" | "messages" | "answers", number>;
+
+const countsOf = (erasure: Erasure | undefined): Counts => ({
+  verifications: erasure?.verifications ?? -1,
+  cancelled: erasure?.cancelledVerifications ?? -1,
+  messages: erasure?.messages ?? -1,
+  answers: erasure?.webhookAnswers ?? -1,
+});
+
+async function erasePhone(phone: string, by = service): Promise<Counts> {
+  const progress = await Array.fromAsync(by.client(ErasureService).erasePhone({ phone }));
+  return countsOf(progress.at(-1)?.erasure);
+}
+
+async function eraseVerification(verificationId: string): Promise<Counts> {
+  return countsOf((await service.client(ErasureService).eraseVerification({ verificationId })).erasure);
+}
+
+const nothing: Counts = { verifications: 0, cancelled: 0, messages: 0, answers: 0 };
+
+const spelled = (phone: string) => `${phone.slice(0, 3)}-${phone.slice(3, 7)}-${phone.slice(7)}`;
+
+/** Where a number stands, in either spelling. */
+async function tablesWithPhone(phone: string): Promise<string[]> {
+  const found = [...(await tablesWith(service.db, phone)), ...(await tablesWith(service.db, spelled(phone)))];
+  return [...new Set(found)].sort();
+}
+
+async function send(pending: Pending, from: string): Promise<string | undefined> {
+  return (await service.sms({ to: pending.to, from, text: pending.text }))[0]?.outcome;
+}
+
+async function verifiedBy(phone: string, request: object = {}): Promise<Pending> {
+  const pending = await createPending(shop, request);
+  expect(await send(pending, phone)).toBe("VERIFIED");
+  return pending;
+}
+
+const expecting = (phone: string) => ({ mode: "match", expected_phone: phone });
+
+describe("erasing a phone", () => {
+  test("takes it from every table, and leaves the verifications and everybody else as they are", async () => {
+    const [phone, stranger] = [newPhone(), newPhone()];
+    const verified = await verifiedBy(phone);
+    const expired = await createPending(shop, expecting(spelled(phone)));
+    await letExpire(service.db, expired.id);
+    const cancelled = await createPending(shop, expecting(phone));
+    await shop.cancel(cancelled.id);
+    const pending = await createPending(shop, expecting(phone));
+    const another = await verifiedBy(stranger);
+    for (const text of ["hello", "hello again"]) await service.sms({ to: pending.to, from: phone, text });
+    await service.sms({ to: pending.to, from: stranger, text: `call me: +82 ${spelled(phone).slice(1)}` });
+    for (const { id } of [verified, another]) await deliveryWhen(service, id, delivered);
+    const before = (await shop.read(verified.id)).body;
+    expect(await tablesWithPhone(phone)).toEqual([
+      "inbound_message",
+      "inbound_sender",
+      "verification",
+      "webhook_attempt",
+    ]);
+    await deliveryWhen(service, cancelled.id, delivered);
+    await deliveryWhen(service, expired.id, delivered);
+
+    expect(await erasePhone(`+82 ${spelled(phone).slice(1)}`)).toEqual({
+      verifications: 4,
+      cancelled: 1,
+      messages: 4,
+      answers: 3,
+    });
+
+    expect(await tablesWithPhone(phone)).toEqual([]);
+    const { status, body } = await shop.read(verified.id);
+    expect(status).toBe(200);
+    expect(body).toEqual({ ...before, phone: null, server_time: body.server_time });
+    expect((await shop.read(expired.id)).body).toMatchObject({ status: "expired", phone: null });
+    expect((await shop.read(pending.id)).body).toMatchObject({ status: "cancelled", phone: null });
+    expect((await shop.read(another.id)).body.phone).toBe(stranger);
+    expect((await deliveriesOf(service, another.id))[0]?.attempts[0]?.answer).toContain(stranger);
+    expect(await erasePhone(phone)).toEqual(nothing);
+  });
+
+  test("that nobody has answers zeros, on an empty installation too", async () => {
+    expect(await erasePhone("010-9999-9999")).toEqual(nothing);
+    const empty = await startTestService({ ROLES: "api" });
+    expect(await erasePhone("01099999999", empty)).toEqual(nothing);
+  });
+
+  test.for([
+    "",
+    "0212345678",
+    "010-1234-567",
+    "vrf_01kaex4mpyf2xbtyt1s6vdr4e9",
+    "01012345678\0",
+  ])("refuses %j, which is no 010 mobile number", async (phone) => {
+    expect(await answerOf(() => erasePhone(phone))).toMatchObject({
+      code: "validation_failed",
+      fields: ["phone"],
+    });
+  });
+
+  test.for([
+    ["with hyphens", (a: string, b: string, c: string) => `call ${a}-${b}-${c} please`],
+    ["as from abroad", (a: string, b: string, c: string) => `+82 (${a.slice(1)}) ${b} ${c}`],
+    ["with spaces around hyphens", (a: string, b: string, c: string) => `${a} - ${b} - ${c}`],
+    ["digit by digit", (...parts: string[]) => [...parts.join("")].join(" ")],
+    [
+      "in full width",
+      (...parts: string[]) =>
+        parts.join("").replace(/\d/g, (digit) => String.fromCharCode(0xff10 + Number(digit))),
+    ],
+  ] as const)("finds it in a stranger's text %s", async ([, spell]) => {
+    const phone = newPhone();
+    const text = spell(phone.slice(0, 3), phone.slice(3, 7), phone.slice(7));
+    await service.sms({ to: "0200000000", from: newPhone(), text });
+    expect(await erasePhone(phone)).toMatchObject({ messages: 1 });
+    expect(await tablesWith(service.db, text)).toEqual([]);
+  });
+
+  test("finds it in what an endpoint answered to an event of somebody else", async () => {
+    const phone = newPhone();
+    receiver.answer = answerWith(200, {}, JSON.stringify({ user: { phone: spelled(phone) } }));
+    try {
+      const pending = await createPending(shop);
+      await shop.cancel(pending.id);
+      await deliveryWhen(service, pending.id, delivered);
+    } finally {
+      receiver.answer = echo;
+    }
+    expect(await tablesWithPhone(phone)).toEqual(["webhook_attempt"]);
+    expect(await erasePhone(phone)).toEqual({ ...nothing, answers: 1 });
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
+  test("is in the audit log, masked", async () => {
+    const phone = newPhone();
+    await erasePhone(phone);
+    const { entries } = await service.client(AuditService).listAuditEntries({ pageSize: 1 });
+    expect(entries).toMatchObject([{ action: "data.erased", subject: `010-****-${phone.slice(7)}` }]);
+  });
+
+  test("a miss that counted against it counts no more", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop);
+    for (let miss = 0; miss < 4; miss++)
+      await service.sms({ to: pending.to, from: phone, text: `miss ${miss}` });
+    await erasePhone(phone);
+    expect(await service.sms({ to: pending.to, from: phone, text: "miss again" })).toMatchObject([
+      { outcome: "NO_MATCH" },
+    ]);
+    expect(await send(pending, phone)).toBe("VERIFIED");
+  });
+
+  test("a message sent again under its id gets its first receipt, and brings nothing back", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop);
+    const message = { to: pending.to, from: phone, text: pending.text, messageId: "again" };
+    const [first] = await service.sms(message);
+    await erasePhone(phone);
+    expect(await service.sms(message)).toEqual([{ ...first, duplicate: true }]);
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+});
+
+describe("erasing a verification", () => {
+  test("takes its numbers and messages, and no others", async () => {
+    const [phone, stranger] = [newPhone(), newPhone()];
+    const elsewhere = await verifiedBy(phone);
+    const verification = await createPending(shop, expecting(phone));
+    expect(await send(verification, stranger)).toBe("SENDER_MISMATCH");
+    expect(await send(verification, phone)).toBe("VERIFIED");
+    await deliveryWhen(service, verification.id, delivered);
+    expect(await tablesWithPhone(stranger)).toEqual(["inbound_message", "inbound_sender"]);
+
+    expect(await eraseVerification(verification.id)).toEqual({
+      verifications: 1,
+      cancelled: 0,
+      messages: 2,
+      answers: 1,
+    });
+
+    expect(await tablesWithPhone(stranger)).toEqual([]);
+    expect((await shop.read(verification.id)).body).toMatchObject({ status: "verified", phone: null });
+    expect((await shop.read(elsewhere.id)).body.phone).toBe(phone);
+    const { rows } = await service.db.query("SELECT verification_id FROM inbound_message WHERE sender = $1", [
+      phone,
+    ]);
+    expect(rows).toEqual([{ verification_id: uuidOf(elsewhere.id) }]);
+    expect(await eraseVerification(verification.id)).toEqual(nothing);
+
+    expect(await eraseVerification(elsewhere.id)).toMatchObject({ verifications: 1, messages: 1 });
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
+  test("cancels a pending one, with its event, and nothing verifies it any more", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop, expecting(phone));
+    expect(await eraseVerification(pending.id)).toMatchObject({ verifications: 1, cancelled: 1 });
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
+    expect(await send(pending, phone)).toBe("NOT_PENDING");
+    expect((await shop.read(pending.id)).body).toMatchObject({ status: "cancelled", phone: null });
+    await deliveryWhen(service, pending.id, delivered);
+  });
+
+  test("that has expired, and nobody has looked, is expired and not cancelled", async () => {
+    const idle = await startTestService({ ROLES: "api" });
+    const { liveKey } = await idle.createProject();
+    const pending = await createPending(merchant(idle.httpUrl, liveKey), expecting(newPhone()));
+    await letExpire(idle.db, pending.id);
+    const { erasure } = await idle.client(ErasureService).eraseVerification({ verificationId: pending.id });
+    expect(countsOf(erasure)).toMatchObject({ verifications: 1, cancelled: 0 });
+    expect(await eventsOf(idle.db, pending.id)).toEqual(["verification.expired"]);
+  });
+
+  test.for(["vrf_01kaex4mpyf2xbtyt1s6vdr4e9", "nonsense", "", "vrf_\0"])("%j is not found", async (id) => {
+    expect(await answerOf(() => eraseVerification(id))).toMatchObject({ code: "verification_not_found" });
+  });
+});
+
+describe("webhooks", () => {
+  test("an answer that comes after the erasure is not kept", async () => {
+    const phone = newPhone();
+    let held: ServerResponse | undefined;
+    receiver.answer = (response, { body }) => {
+      if (body.includes(phone)) held = response;
+      else response.writeHead(204).end();
+    };
+    const { id } = await verifiedBy(phone);
+    const response = await vi.waitUntil(() => held, { timeout: 10_000, interval: 5 });
+    await erasePhone(phone);
+    response.writeHead(200).end(`thanks for ${phone}`);
+    const { attempts } = await deliveryWhen(service, id, delivered);
+    expect(attempts).toMatchObject([{ status: 200, answer: "" }]);
+    expect(await tablesWithPhone(phone)).toEqual([]);
+    receiver.answer = echo;
+  });
+
+  test("an event that is still to be delivered is, without the phone", async () => {
+    const phone = newPhone();
+    receiver.answer = answerWith(500);
+    receiver.received.length = 0;
+    const { id } = await verifiedBy(phone);
+    await deliveryWhen(service, id, attempted(1));
+    await eraseVerification(id);
+    receiver.answer = echo;
+    await makeDue(service, id);
+    await deliveryWhen(service, id, delivered);
+    const [told, again] = (await untilReceived(receiver, 2)).map(({ body }) => JSON.parse(body));
+    expect(told.data.phone).toBe(phone);
+    expect(again).toEqual({ ...told, data: { ...told.data, phone: null } });
+    await service.client(WebhookService).resendWebhookEvent({ eventId: id.replace("vrf_", "evt_") });
+    await untilReceived(receiver, 3);
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+});
+
+describe("what happens at the same time", () => {
+  test("the SMS that was first verifies, and is erased", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop, expecting(phone));
+    const [outcome] = await raceTo(service.db, "event", [
+      () => send(pending, phone),
+      () => eraseVerification(pending.id),
+    ]);
+    expect(outcome).toBe("VERIFIED");
+    expect((await shop.read(pending.id)).body).toMatchObject({ status: "verified", phone: null });
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
+  });
+
+  test("the erasure that was first cancels, and the SMS is told that nothing is pending", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop, expecting(phone));
+    const [erasure, outcome] = await raceTo(service.db, "event", [
+      () => erasePhone(phone),
+      () => send(pending, phone),
+    ]);
+    expect([erasure.cancelled, outcome]).toEqual([1, "NOT_PENDING"]);
+    expect((await shop.read(pending.id)).body).toMatchObject({ status: "cancelled", phone: null });
+  });
+
+  test("thousands of messages and verifications go, by several erasures at once, beside SMS that come in", async () => {
+    const [phone, other] = [newPhone(), newPhone()];
+    const model = await createPending(shop);
+    await service.db.query(
+      `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
+       SELECT 'bulk', n::text, CASE WHEN n % 2 = 0 THEN $1 ELSE $2 END, '0200000000', 'bulk',
+         now() - CASE WHEN n < 7000 THEN interval '1 day' ELSE make_interval(secs => n) END, 'no_match', false
+       FROM generate_series(1, 12000) n`,
+      [phone, other],
+    );
+    await service.db.query(
+      `INSERT INTO verification (id, project_id, environment, mode, status, phone, client_reference, state, destination,
+         sms_text, created_at, expires_at, verified_at)
+       SELECT gen_random_uuid(), project_id, environment, mode, 'verified', CASE WHEN n % 2 = 0 THEN $1 ELSE $2 END,
+         '', '', destination, '', created_at, expires_at, created_at
+       FROM verification, generate_series(1, 6000) n WHERE id = $3`,
+      [phone, other, uuidOf(model.id)],
+    );
+    const neighbour = await service.startAnother({ ROLES: "api" });
+    let busy = true;
+    const outcomes = new Set<string | undefined>();
+    const living = (async () => {
+      while (busy) {
+        const pending = await createPending(shop);
+        outcomes.add(await send(pending, newPhone()));
+      }
+    })();
+    const counts = await Promise.all([
+      erasePhone(phone),
+      erasePhone(other, neighbour),
+      erasePhone(phone, neighbour),
+      erasePhone(other),
+    ]);
+    busy = false;
+    await living;
+    const sum = (name: keyof Counts) => counts.reduce((total, count) => total + count[name], 0);
+    expect([sum("verifications"), sum("messages")]).toEqual([6000, 12000]);
+    for (const erased of [phone, other]) expect(await tablesWithPhone(erased)).toEqual([]);
+    expect([...outcomes]).toEqual(["VERIFIED"]);
+  });
+});
+
+describe("an erasure that is cut short", () => {
+  let quiet: TestService;
+
+  beforeAll(async () => {
+    quiet = await startTestService({ ROLES: "api" });
+  });
+
+  /** Makes three batches of messages from a new phone, of which the second cannot go on until `release`. */
+  async function heldInTheMiddle() {
+    const phone = newPhone();
+    await quiet.db.query("DELETE FROM inbound_message");
+    await quiet.db.query(
+      `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
+       SELECT 'bulk', n::text, $1, '0200000000', 'bulk', now() - make_interval(secs => n), 'no_match', false
+       FROM generate_series(1, 15000) n`,
+      [phone],
+    );
+    const holder = await quiet.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM inbound_message WHERE message_id = '7000' FOR UPDATE");
+    return {
+      phone,
+      async release() {
+        await holder.query("COMMIT");
+        holder.release();
+      },
+      async isLeft(n: number) {
+        const { rows } = await quiet.db.query("SELECT sender FROM inbound_message WHERE message_id = $1", [
+          n,
+        ]);
+        return rows[0].sender === phone;
+      },
+    };
+  }
+
+  test("because the client left ends after the batch under way, and the next one finishes it", async () => {
+    const { phone, release, isLeft } = await heldInTheMiddle();
+    const client = quiet.client(ErasureService);
+    const leave = new AbortController();
+    const erasing = Array.fromAsync(client.erasePhone({ phone }, { signal: leave.signal }));
+    erasing.catch(() => {});
+    await untilWaiting(quiet.db, 1);
+    expect([await isLeft(15000), await isLeft(7000)]).toEqual([false, true]);
+    leave.abort();
+    await expect(erasing).rejects.toMatchObject({ code: Code.Canceled });
+    // On the same connection: when this is answered, the service has heard of the other's end.
+    await answerOf(() => client.eraseVerification({ verificationId: "nonsense" }));
+    await release();
+    await vi.waitUntil(async () => !(await isLeft(7000)), { timeout: 10_000, interval: 5 });
+    await erasePhone("01099999999", quiet);
+    expect(await isLeft(1)).toBe(true);
+    expect(await erasePhone(phone, quiet)).toEqual({ ...nothing, messages: 5000 });
+    expect(await tablesWith(quiet.db, phone)).toEqual([]);
+  });
+
+  test("because the service stops is not told as done", async () => {
+    const { phone, release, isLeft } = await heldInTheMiddle();
+    const stopping = await quiet.startAnother();
+    const erasing = erasePhone(phone, stopping);
+    erasing.catch(() => {});
+    await untilWaiting(quiet.db, 1);
+    const stopped = stopping.close();
+    await release();
+    await expect(erasing).rejects.toMatchObject({ code: Code.Unavailable });
+    await stopped;
+    expect(await isLeft(1)).toBe(true);
+    await erasePhone(phone, quiet);
+    expect(await tablesWith(quiet.db, phone)).toEqual([]);
+  });
+});

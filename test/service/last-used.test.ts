@@ -1,0 +1,136 @@
+import { afterAll, describe, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import type { Caller } from "../../src/core/project.ts";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createLastUses, type LastUses } from "../../src/storage/last-used.ts";
+import { answerOf as printedBy, run, towards } from "../cli/command.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+
+const service = await startTestService({ ROLES: "api" });
+const { projectId, liveKey, testKey } = await service.createProject();
+const keys = service.client(ApiKeyService);
+
+/** Milliseconds since the epoch, by the database's clock. */
+async function now(): Promise<number> {
+  const { rows } = await service.db.query("SELECT floor(extract(epoch FROM now()) * 1000)::float8 AS now");
+  return rows[0].now;
+}
+
+async function keyWith(secret: string) {
+  const { apiKeys } = await keys.listApiKeys({ projectId });
+  return apiKeys.find(({ ending }) => secret.endsWith(ending));
+}
+
+async function tokenWith(secret: string) {
+  const { serviceTokens } = await service.client(ServiceTokenService).listServiceTokens({});
+  return serviceTokens.find(({ ending }) => secret.endsWith(ending));
+}
+
+const millisecondsOf = (time: { seconds: bigint; nanos: number } | undefined) =>
+  time === undefined ? undefined : Number(time.seconds) * 1000 + time.nanos / 1e6;
+
+describe("a process that stops writes down", () => {
+  test("when a key was last used over REST, and leaves another without a time", async () => {
+    const process = await service.startAnother();
+    const before = await now();
+    expect((await merchant(process.httpUrl, liveKey).read("nothing")).status).toBe(404);
+    expect((await keyWith(liveKey))?.lastUsedAt).toBeUndefined();
+    await process.close();
+    const usedAt = millisecondsOf((await keyWith(liveKey))?.lastUsedAt);
+    expect(usedAt).toBeGreaterThanOrEqual(before - 1);
+    expect(usedAt).toBeLessThanOrEqual(await now());
+    expect((await keyWith(testKey))?.lastUsedAt).toBeUndefined();
+  });
+
+  test("when a token was last used over gRPC, though the call was refused for its scope", async () => {
+    const token = await service.createToken({ scope: "read" });
+    const process = await service.startAnother();
+    const client = process.client(VerificationService, token);
+    expect(await answerOf((options) => client.createVerification({}, options))).toMatchObject({
+      code: "insufficient_scope",
+    });
+    await process.close();
+    expect((await tokenWith(token))?.lastUsedAt).toBeDefined();
+  });
+
+  test("nothing of a key that is revoked", async () => {
+    const { apiKey, secret } = await keys.createApiKey({ projectId, environment: Environment.TEST });
+    await keys.revokeApiKey({ apiKeyId: apiKey?.id ?? "" });
+    const process = await service.startAnother();
+    expect((await merchant(process.httpUrl, secret).read("nothing")).status).toBe(401);
+    await process.close();
+    expect((await keyWith(secret))?.lastUsedAt).toBeUndefined();
+  });
+});
+
+describe("what is noted", () => {
+  const database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 2, onError() {} });
+  afterAll(() => database.close());
+
+  async function callerWith(secret: string): Promise<Caller> {
+    const apiKeyId = decodeId("key_", (await keyWith(secret))?.id ?? "") ?? "";
+    return { kind: "merchant", apiKeyId, environment: "test" } as Caller;
+  }
+
+  const minutes = 60_000;
+
+  /** A use of the test key, so many milliseconds ago. */
+  async function noteUse(lastUses: LastUses, ago = 0): Promise<void> {
+    const caller = await callerWith(testKey);
+    const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now() - ago);
+    lastUses.note(caller);
+    clock.mockRestore();
+  }
+
+  const written = async () => millisecondsOf((await keyWith(testKey))?.lastUsedAt);
+
+  test("is written once, and a later use of another process is not set back by it", async () => {
+    const [one, other] = [createLastUses(database), createLastUses(database)];
+    await noteUse(one, 10 * minutes);
+    await noteUse(other);
+    await other.write();
+    const later = await written();
+    expect(later).toBeDefined();
+    await one.write();
+    expect(await written()).toBe(later);
+    await service.db.query("UPDATE api_key SET last_used_at = NULL");
+    await Promise.all([one.write(), other.write()]);
+    expect(await written()).toBeUndefined();
+  });
+
+  test("is kept while the database cannot take it, with the time of the use", async () => {
+    const lastUses = createLastUses(database);
+    await noteUse(lastUses, 10 * minutes);
+    await service.db.query("ALTER TABLE api_key RENAME COLUMN last_used_at TO out_of_reach");
+    await expect(lastUses.write()).rejects.toThrow();
+    await service.db.query("ALTER TABLE api_key RENAME COLUMN out_of_reach TO last_used_at");
+    const before = await now();
+    await lastUses.write();
+    expect(((await written()) ?? 0) - before).toBeGreaterThanOrEqual(-11 * minutes);
+    expect(((await written()) ?? 0) - before).toBeLessThan(-9 * minutes);
+  });
+});
+
+test("the command shows it, in JSON and in its tables", async () => {
+  const environment = towards(service);
+  const token = await service.createToken({ scope: "admin" });
+  await service.db.query("UPDATE api_key SET last_used_at = '2026-11-21T06:41:00.123Z'");
+  await service.db.query("UPDATE service_token SET last_used_at = '2026-11-21T06:41:00.123Z'");
+  const { keys: listed } = await printedBy(["key", "list", "--project", projectId], environment);
+  expect(listed[0]).toMatchObject({ last_used_at: "2026-11-21T06:41:00.123Z" });
+  const { tokens } = await printedBy(["token", "list"], environment);
+  expect(tokens.at(-1)).toMatchObject({ ending: token.slice(-4), last_used_at: "2026-11-21T06:41:00.123Z" });
+  for (const list of [
+    ["key", "list", "--project", projectId],
+    ["token", "list"],
+  ]) {
+    const { stdout } = await run(list, { ...environment, COLUMNS: "200" });
+    expect(stdout).toMatch(/LAST USED/);
+    expect(stdout).toContain("2026-11-21 15:41:00");
+  }
+});

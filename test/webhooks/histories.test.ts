@@ -1,0 +1,160 @@
+import fc from "fast-check";
+import { afterAll, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookEventType } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
+import { startTestService } from "../harness/service.ts";
+import { eventsOf } from "../service/pending.ts";
+import { newPhone } from "../service/sms-source.ts";
+import { isVerifiedBy, type Payload, startReceiver } from "./receiver.ts";
+import { openShop } from "./shop.ts";
+
+/** Serves; what delivers is started at the end of each history, and what dies before is done by hand. */
+const service = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
+const verifications = service.client(VerificationService);
+const receiver = await startReceiver();
+const database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 2, onError: () => {} });
+const deliveries = createWebhookDeliveries(database, { onDisabled: () => {} });
+afterAll(() => database.close());
+
+const runs = 12;
+const timeLimitMs = 10_000;
+
+const kinds = ["verified", "expired", "cancelled"] as const;
+type Kind = (typeof kinds)[number];
+const eventTypes: Record<Kind, WebhookEventType> = {
+  verified: WebhookEventType.VERIFICATION_VERIFIED,
+  expired: WebhookEventType.VERIFICATION_EXPIRED,
+  cancelled: WebhookEventType.VERIFICATION_CANCELLED,
+};
+
+const which = fc.nat(99);
+const step = fc.oneof(
+  { weight: 6, arbitrary: fc.record({ do: fc.constant("create") }) },
+  { weight: 7, arbitrary: fc.record({ do: fc.constant("end"), which, as: fc.constantFrom(...kinds) }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      do: fc.constant("set"),
+      endpoint: fc.constantFrom("a", "b", "c"),
+      events: fc.subarray([...kinds], { minLength: 1 }),
+    }),
+  },
+  { weight: 2, arbitrary: fc.record({ do: fc.constant("rotate") }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant("remove") }) },
+  // Takes what is due, as a worker does before it sends, and is never heard of again.
+  { weight: 3, arbitrary: fc.record({ do: fc.constant("die") }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant("leases end") }) },
+);
+type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never;
+
+interface Webhook {
+  readonly path: string;
+  readonly secret: string;
+  readonly events: readonly Kind[];
+}
+
+interface Verification {
+  readonly id: string;
+  readonly destination: string;
+  readonly smsText: string;
+  /** What was in force when it was created. */
+  readonly webhook: Webhook | null;
+  /** The one end it has come to; whatever is tried later changes nothing. */
+  end: Kind | null;
+}
+
+async function live(steps: readonly Step[]): Promise<void> {
+  const shop = await openShop(service);
+  const made: Verification[] = [];
+  let webhook = null as Webhook | null;
+
+  async function endIt(verification: Verification, as: Kind): Promise<void> {
+    const { id, destination, smsText } = verification;
+    if (as === "verified") {
+      await service.sms({ from: newPhone(), to: destination, text: smsText });
+    } else if (as === "cancelled") {
+      await verifications.cancelVerification({ verificationId: id }).catch(() => undefined);
+    } else if (verification.end === null) {
+      await service.db.query(
+        "UPDATE verification SET created_at = now() - interval '2 h', expires_at = now() - interval '1 h' WHERE id = $1",
+        [decodeId("vrf_", id)],
+      );
+      await verifications.getVerification({ verificationId: id });
+    }
+    verification.end ??= as;
+  }
+
+  for (const step of steps) {
+    if (step.do === "create") {
+      made.push({ ...(await shop.create()), webhook, end: null });
+    } else if (step.do === "end") {
+      const verification = made[step.which % Math.max(1, made.length)];
+      if (verification) await endIt(verification, step.as);
+    } else if (step.do === "set") {
+      const { endpoint, events } = step;
+      const path = `/${shop.projectId}/${endpoint}`;
+      const types = events.map((kind) => eventTypes[kind]);
+      const { secret } = await shop.setWebhook(`${receiver.origin}${path}`, types);
+      webhook = { path, secret, events };
+    } else if (step.do === "rotate") {
+      if (webhook) webhook = { ...webhook, secret: await shop.rotateSecret() };
+    } else if (step.do === "remove") {
+      if (webhook) await shop.removeWebhook();
+      webhook = null;
+    } else if (step.do === "die") {
+      await deliveries.claim({ limit: 1_000, slowLimit: 1_000, perEndpoint: 1_000, endpoints: [] });
+    } else {
+      await endLeases();
+    }
+  }
+
+  await endLeases();
+  const worker = await service.startAnother({ ROLES: "worker" });
+  await vi.waitUntil(
+    async () => {
+      const { rows } = await service.db.query(
+        "SELECT count(*)::int AS pending FROM webhook_delivery WHERE state = 'pending'",
+      );
+      return rows[0].pending === 0;
+    },
+    { timeout: 10_000, interval: 10 },
+  );
+  await worker.close();
+
+  for (const { id, webhook, end } of made) {
+    expect(await eventsOf(service.db, id)).toEqual(end === null ? [] : [`verification.${end}`]);
+    const received = receiver.received.filter(({ body }) => (JSON.parse(body) as Payload).data.id === id);
+    if (end === null || webhook === null || !webhook.events.includes(end)) {
+      expect(received).toEqual([]);
+      continue;
+    }
+    expect(received.length).toBeGreaterThanOrEqual(1);
+    for (const request of received) {
+      expect(request.path).toBe(webhook.path);
+      expect(request.headers["webhook-id"]).toBe(id.replace("vrf_", "evt_"));
+      expect((JSON.parse(request.body) as Payload).type).toBe(`verification.${end}`);
+      expect(isVerifiedBy(request, webhook.secret)).toBe(true);
+    }
+  }
+}
+
+/** What a worker took and never brought back may be taken again. */
+async function endLeases(): Promise<void> {
+  await service.db.query("UPDATE webhook_delivery SET next_attempt_at = now() WHERE state = 'pending'");
+}
+
+test(
+  "whatever is configured, ended and killed in whatever order, each end is one event, sent to where it was to go",
+  {
+    timeout: 60_000,
+  },
+  async () => {
+    await fc.assert(fc.asyncProperty(fc.array(step, { minLength: 15, maxLength: 50, size: "max" }), live), {
+      numRuns: runs,
+      interruptAfterTimeLimit: timeLimitMs,
+    });
+  },
+);

@@ -1,0 +1,276 @@
+import type { Page } from "playwright-core";
+import { expect, test } from "vitest";
+import { startTestService } from "../harness/service.ts";
+import { letExpire } from "../service/pending.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
+import { startBrowser } from "./chromium.ts";
+import { createWindow, type OpenWindow } from "./open-window.ts";
+import { complaintsOf, type Device, merchantSite, person } from "./person.ts";
+
+const service = await startTestService();
+const site = await merchantSite();
+const elsewhere = await merchantSite();
+const returnUrl = `${site.origin}/back?order=7`;
+const project = await service.createProject({
+  name: "달빛상점 Moonlight Shop",
+  parentOrigin: site.origin,
+  returnUrl,
+  smsTemplate: "[달빛상점] 본인확인 {code} 타인이 요청하면 보내지 마세요",
+});
+const browser = await startBrowser();
+const cli = smsSource(service);
+
+const live = (request: object = {}) => createWindow(service, project, request, "live");
+const send = (window: OpenWindow, from = "010-1234-5678", text = window.text) =>
+  cli.send({ to: window.to, from, text, carrier: "SKT" });
+const result = (page: Page, status: string) => page.locator(`section[data-status=${status}] h1`);
+
+const devices: { device: Device }[] = [{ device: "android" }, { device: "desktop" }];
+
+test.for(devices)("on $device the warning is seen and read before what is to be done", async ({ device }) => {
+  const page = await (await person(browser, device)).newPage();
+  await page.goto((await live()).url);
+  const top = async (selector: string) => (await page.locator(selector).first().boundingBox())?.y ?? -1;
+  const action = device === "desktop" ? ".qr" : "a.button";
+  expect(await top(".warning")).toBeGreaterThan(await top(".asker"));
+  expect(await top(action)).toBeGreaterThan(await top(".warning"));
+  const order = await page.evaluate(
+    `document.querySelector(".warning").compareDocumentPosition(document.querySelector("${action}"))`,
+  );
+  expect(order).toBe(4);
+});
+
+test("the desktop shows within a second what the phone has done", async () => {
+  const took: number[] = [];
+  for (let time = 0; time < 3; time++) took.push(await finishedOnDesktop());
+  // The machine may be late, the service is not.
+  expect(Math.min(...took)).toBeLessThan(1_000);
+});
+
+/** Answers how long after the SMS it was shown. */
+async function finishedOnDesktop(): Promise<number> {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(window.url);
+  await expect.poll(() => page.locator("[data-remaining]").textContent()).toMatch(/^\d+:\d\d$/);
+  const sentAt = performance.now();
+  await send(window);
+  await result(page, "verified").waitFor();
+  const took = performance.now() - sentAt;
+  expect(await page.locator("main .phone").textContent()).toBe("010-****-5678 SKT");
+  expect(await page.title()).toBe("확인됐어요 · 달빛상점 Moonlight Shop");
+  expect(await page.evaluate("document.activeElement.textContent")).toBe("확인됐어요");
+  expect(await page.locator(".qr").isVisible()).toBe(false);
+  await page.close();
+  return took;
+}
+
+test.for([
+  { name: "another number", from: "010-9999-8888", text: (text: string) => text, said: "다른 번호" },
+  { name: "sent from the web", from: undefined, text: (text: string) => `[Web발신] ${text}`, said: "웹에서" },
+  { name: "without the code", from: undefined, text: () => "보냈어요", said: "코드가 없는" },
+])("why it is still pending is said as it happens: $name", async ({ from, text, said }) => {
+  const phone = newPhone();
+  const window = await live({ mode: "match", expected_phone: phone });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  expect(await page.locator("[data-hint]").textContent()).toBe("");
+  await send(window, from ?? phone, text(window.text));
+  await expect.poll(() => page.locator("[role=status][data-hint]").textContent()).toContain(said);
+  await page.reload();
+  expect(await page.locator("[data-hint]").textContent()).toContain(said);
+  expect(await page.content()).not.toContain("9999");
+  await send(window, phone);
+  await result(page, "verified").waitFor();
+  expect(await page.locator("[data-hint]").isVisible()).toBe(false);
+});
+
+test.for([
+  { status: "expired", end: (window: OpenWindow) => letExpire(service.db, window.id) },
+  { status: "cancelled", end: (window: OpenWindow) => window.cancel() },
+])("$status is shown as it happens", async ({ status, end }) => {
+  const window = await live();
+  const page = await (await person(browser, "iphone")).newPage();
+  await page.goto(window.url);
+  await end(window);
+  // The sweep moves what a test has put into the past.
+  await result(page, status).waitFor();
+});
+
+test("the opener with the registered origin is told, and may close the window", async () => {
+  const window = await live({
+    parent_origin: site.origin,
+    return_url: returnUrl,
+    client_reference: "order-7",
+    state: "s",
+  });
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(`${site.origin}/shop`);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.evaluate(`void open("${window.url}")`),
+  ]);
+  await popup.waitForLoadState();
+  await send(window);
+  await expect.poll(() => page.evaluate("told")).toHaveLength(1);
+  const data = {
+    type: "phone_verification.result",
+    version: 1,
+    verification_id: window.id,
+    status: "verified",
+    client_reference: "order-7",
+    state: "s",
+  };
+  expect(await page.evaluate("told")).toEqual([{ data, origin: new URL(window.url).origin }]);
+  expect(await popup.locator("[data-return]").isVisible()).toBe(false);
+  await Promise.all([popup.waitForEvent("close"), popup.getByRole("button", { name: "창 닫기" }).click()]);
+});
+
+test("an opener with another origin is told nothing", async () => {
+  const window = await live({ parent_origin: site.origin });
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(`${elsewhere.origin}/shop`);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.evaluate(`void open("${window.url}")`),
+  ]);
+  await popup.waitForLoadState();
+  await send(window);
+  await result(popup, "verified").waitFor();
+  // What the window might have said would have come before this.
+  await popup.evaluate('opener.postMessage("after", "*")');
+  await expect.poll(() => page.evaluate("told.map(({ data }) => data)")).toEqual(["after"]);
+});
+
+test("without an opener it goes back by itself, with the result after the query that was there", async () => {
+  const window = await live({ return_url: returnUrl, parent_origin: site.origin, state: "a b" });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  await send(window);
+  await page.getByText("잠시 후 달빛상점 Moonlight Shop 화면으로 돌아가요.").waitFor();
+  await page.waitForURL(`${returnUrl}&verification_id=${window.id}&status=verified&state=a%20b`);
+  expect(site.visits.at(-1)).toBe(`/back?order=7&verification_id=${window.id}&status=verified&state=a%20b`);
+});
+
+test("the phone that came by the QR code is asked first, and stays where it is at the end", async () => {
+  const window = await live({ return_url: returnUrl, state: "by-qr" });
+  const page = await (await person(browser, "android")).newPage();
+  await page.clock.install();
+  await page.goto(`${window.url}?via=qr`);
+  expect(await page.getByText(window.to).count()).toBe(0);
+  await page.getByRole("link", { name: "네, 방금 제가 시작했어요" }).click();
+  await page.getByRole("link", { name: "문자 앱 열기" }).waitFor();
+  await send(window);
+  await result(page, "verified").waitFor();
+  await page.clock.runFor(60_000);
+  expect(new URL(page.url()).pathname).toBe(new URL(window.url).pathname);
+  expect(await page.getByText("처음 시작한 기기에서 계속하세요").isVisible()).toBe(true);
+  expect(await page.locator("[data-return]").getAttribute("href")).toContain("state=by-qr");
+});
+
+test("number and text are each copied with one tap", async () => {
+  const window = await live();
+  const context = await person(browser, "android");
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  const page = await context.newPage();
+  await page.goto(window.url);
+  for (const [button, value] of [
+    ["받는 번호 복사", window.to],
+    ["문자 내용 복사", window.text],
+  ] as const) {
+    await page.getByRole("button", { name: button }).tap();
+    await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(value);
+    expect(await page.locator("[data-said]").textContent()).toBe("복사했어요");
+  }
+});
+
+test("by keyboard alone the SMS app is two steps away, and the way back two more", async () => {
+  const window = await live({ parent_origin: site.origin });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(`${site.origin}/shop`);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.evaluate(`void open("${window.url}")`),
+  ]);
+  await popup.waitForLoadState();
+  await popup.keyboard.press("Tab");
+  expect(await popup.evaluate("document.activeElement.href")).toMatch(/^sms:/);
+  await send(window);
+  await result(popup, "verified").waitFor();
+  await popup.keyboard.press("Tab");
+  expect(await popup.evaluate("document.activeElement.textContent")).toBe("창 닫기");
+  // The window may be gone before the key is up again.
+  await Promise.all([popup.waitForEvent("close"), popup.keyboard.press("Enter").catch(() => {})]);
+});
+
+test("by keyboard alone a desktop copies number and text in four steps", async () => {
+  const context = await person(browser, "desktop");
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  const window = await live();
+  const page = await context.newPage();
+  await page.goto(window.url);
+  for (const value of [window.to, window.text]) {
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(value);
+  }
+});
+
+test("with JavaScript off everything can be read, and a refresh shows the status", async () => {
+  const window = await live({ return_url: returnUrl });
+  const page = await (await person(browser, "android", { javaScriptEnabled: false })).newPage();
+  await page.goto(window.url);
+  expect(await page.getByText(window.to, { exact: true }).isVisible()).toBe(true);
+  expect(await page.getByText(window.text, { exact: true }).isVisible()).toBe(true);
+  expect(await page.getByRole("link", { name: "문자 앱 열기" }).getAttribute("href")).toMatch(/^sms:/);
+  expect(await page.getByRole("button").count()).toBe(0);
+  await send(window);
+  await page.getByRole("link", { name: "결과 보기" }).click();
+  expect(await result(page, "verified").isVisible()).toBe(true);
+  expect(await page.getByRole("link", { name: "화면으로 가기" }).isVisible()).toBe(true);
+});
+
+test("the window survives a restart of the service", async () => {
+  const first = await service.startAnother({ ROLES: "api" });
+  const { port } = new URL(first.httpUrl);
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(window.url.replace(new URL(window.url).host, `localhost:${port}`));
+  await expect.poll(() => page.locator("[data-remaining]").textContent()).toMatch(/^\d+:\d\d$/);
+  await first.close();
+  await page.getByText("다시 연결하고 있어요").waitFor();
+  await send(window);
+  const second = await service.startAnother({ ROLES: "api", PORT: port });
+  await result(page, "verified").waitFor();
+  await second.close();
+});
+
+test("where no stream gets through, the state is asked for", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.route("**/events", (route) => route.abort());
+  await page.goto(window.url);
+  await send(window);
+  await result(page, "verified").waitFor();
+});
+
+test("the played phone shows each receipt, and the window what came of it", async () => {
+  const window = await createWindow(service, project, { mode: "match", expected_phone: "010-2222-3333" });
+  const page = await (await person(browser, "desktop", { locale: "en-US" })).newPage();
+  const complaints = complaintsOf(page);
+  await page.goto(window.url);
+  const receipt = page.locator("[data-receipt]");
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await expect.poll(() => receipt.textContent()).toContain("SENDER_MISMATCH");
+  await expect.poll(() => page.locator("[data-hint]").textContent()).toContain("another number");
+  await page.getByRole("button", { name: "Web-sent" }).click();
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await expect.poll(() => page.locator("[data-hint]").textContent()).toContain("from the web");
+  await page.getByRole("button", { name: "As asked" }).click();
+  await page.getByLabel("Sender").fill("010-2222-3333");
+  await page.getByLabel("Carrier").selectOption("LGU+");
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await result(page, "verified").waitFor();
+  expect(await page.locator("main .phone").textContent()).toBe("010-****-3333 LGU+");
+  expect(complaints).toEqual([]);
+});

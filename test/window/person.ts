@@ -1,0 +1,67 @@
+/** A person in front of a browser, on a phone or at a desk. */
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import type { Browser, BrowserContext, BrowserContextOptions, Page } from "playwright-core";
+import { afterAll, afterEach } from "vitest";
+import { android, iphone } from "./open-window.ts";
+
+const devices = {
+  android: { userAgent: android, viewport: { width: 360, height: 780 }, isMobile: true, hasTouch: true },
+  iphone: { userAgent: iphone, viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true },
+  desktop: { viewport: { width: 1280, height: 900 } },
+} satisfies Record<string, BrowserContextOptions>;
+
+export type Device = keyof typeof devices;
+
+const contexts: BrowserContext[] = [];
+
+afterEach(async () => {
+  await Promise.all(contexts.splice(0).map((context) => context.close()));
+});
+
+/** Put away at the end of the test. */
+export async function person(
+  browser: Browser,
+  device: Device,
+  options: BrowserContextOptions = {},
+): Promise<BrowserContext> {
+  const context = await browser.newContext({
+    locale: "ko-KR",
+    reducedMotion: "reduce",
+    ...devices[device],
+    ...options,
+  });
+  context.setDefaultTimeout(10_000);
+  contexts.push(context);
+  return context;
+}
+
+/** Complaints of the browser about the page: what the policy blocked, what the script threw. */
+export function complaintsOf(page: Page): string[] {
+  const complaints: string[] = [];
+  page.on("console", (message) => {
+    if (message.type() === "error" || message.type() === "warning") complaints.push(message.text());
+  });
+  page.on("pageerror", (error) => complaints.push(error.message));
+  return complaints;
+}
+
+/** A merchant's site: any path is a page that opens windows and keeps what it is told. Closed at the end of the file. */
+export async function merchantSite(): Promise<{ readonly origin: string; readonly visits: string[] }> {
+  const visits: string[] = [];
+  const server = createServer((request, response) => {
+    if (request.url !== "/favicon.ico") visits.push(request.url ?? "");
+    response
+      .writeHead(200, { "content-type": "text/html" })
+      .end(`<!doctype html><title>Merchant</title><script>
+      const told = [];
+      addEventListener("message", ({ data, origin }) => told.push({ data, origin }));
+    </script>`);
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  afterAll(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return { origin: `http://localhost:${(server.address() as AddressInfo).port}`, visits };
+}

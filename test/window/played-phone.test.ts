@@ -1,0 +1,119 @@
+import { expect, test } from "vitest";
+import { startTestService } from "../harness/service.ts";
+import { letExpire } from "../service/pending.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
+import { createWindow } from "./open-window.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+const cli = smsSource(service);
+
+async function presetsOf(page: string): Promise<string[]> {
+  return [...page.matchAll(/data-preset="([^"]*)"/g)].map(([, text = ""]) => text);
+}
+
+test("every outcome can be walked through from the panel, with the texts it offers", async () => {
+  const phone = newPhone();
+  const window = await createWindow(service, project, { mode: "match", expected_phone: phone });
+  const [asAsked = "", webSent = "", twoCodes = "", withoutCode = ""] = await presetsOf(
+    (await window.get()).text,
+  );
+  const outcome = async (from: string, text: string) => (await window.receipt({ from, text })).outcome;
+  expect(await outcome(newPhone(), asAsked)).toBe("SENDER_MISMATCH");
+  expect(await outcome(phone, webSent)).toBe("WEB_SENT");
+  expect(await outcome(phone, twoCodes)).toBe("AMBIGUOUS");
+  expect(await outcome(phone, withoutCode)).toBe("NO_MATCH");
+  expect(await outcome("02-123-4567", asAsked)).toBe("INVALID");
+  expect(await outcome(phone, asAsked)).toBe("VERIFIED");
+  expect(await outcome(newPhone(), asAsked)).toBe("NOT_PENDING");
+  const late = await createWindow(service, project);
+  await letExpire(service.db, late.id);
+  expect((await late.receipt({})).outcome).toBe("LATE");
+});
+
+test.for([
+  { format: "numeric", codeFormat: 1, codeLength: 6 },
+  { format: "numeric", codeFormat: 1, codeLength: 10 },
+  { format: "alphanumeric", codeFormat: 2, codeLength: 6 },
+  { format: "alphanumeric", codeFormat: 2, codeLength: 12 },
+] as const)("several codes are several with $format codes of $codeLength, too", async ({
+  codeFormat,
+  codeLength,
+}) => {
+  const shop = await service.createProject({ codeFormat, codeLength });
+  const window = await createWindow(service, shop);
+  const [, , twoCodes = ""] = await presetsOf((await window.get()).text);
+  expect((await window.receipt({ text: twoCodes })).outcome).toBe("AMBIGUOUS");
+});
+
+test("a repeat is said to be one", async () => {
+  const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
+  await window.receipt({});
+  expect(await window.receipt({})).toEqual({
+    outcome: "SENDER_MISMATCH",
+    message: expect.stringContaining("1분 안에 같은 문자가 있었어요"),
+  });
+});
+
+test("playing never counts towards muting, and is never muted", async () => {
+  const phone = newPhone();
+  const window = await createWindow(service, project);
+  for (let guess = 0; guess < 6; guess++) {
+    expect((await window.receipt({ from: phone, text: `안녕하세요 ${guess}` })).outcome).toBe("NO_MATCH");
+  }
+  const guesses = Array.from({ length: 6 }, (_, guess) => ({
+    to: window.to,
+    text: `추측 ${guess}`,
+    from: phone,
+  }));
+  const receipts = await cli.sendAll(guesses);
+  expect(receipts.map(({ outcome }) => outcome)).toEqual([...Array(5).fill("NO_MATCH"), "MUTED"]);
+  expect((await window.receipt({ from: phone })).outcome).toBe("VERIFIED");
+});
+
+test("messages go to the verification's own destination, whatever is asked", async () => {
+  const elsewhere = await service.createProject();
+  const [window, theirs] = [await createWindow(service, project), await createWindow(service, elsewhere)];
+  const body = new URLSearchParams({
+    from: newPhone(),
+    text: theirs.text,
+    to: elsewhere.testNumber,
+    carrier: "SKT",
+  });
+  const answer = await fetch(`${window.url}/messages`, {
+    method: "POST",
+    body,
+    headers: { accept: "application/json" },
+  });
+  expect(await answer.json()).toMatchObject({ outcome: "NO_MATCH" });
+});
+
+test("outside the test environment there is no phone to be played", async () => {
+  const window = await createWindow(service, project, {}, "live");
+  expect((await window.get()).text).not.toContain("<form");
+  expect((await window.play({})).status).toBe(404);
+  expect((await window.get("/status")).text).toContain('"status":"pending"');
+});
+
+test("without a script the form sends too, and the page shows what became of it", async () => {
+  const window = await createWindow(service, project);
+  const body = new URLSearchParams({ from: newPhone(), text: "안녕하세요\r\n", carrier: "" });
+  const answer = await fetch(`${window.url}/messages?lang=en`, { method: "POST", body, redirect: "manual" });
+  expect(answer.status).toBe(303);
+  const location = new URL(answer.headers.get("location") ?? "", `${window.url}/messages`);
+  expect(location.pathname).toBe(new URL(window.url).pathname);
+  const page = await window.get(location.search);
+  expect(page.text).toContain("NO_MATCH: It held no code known on this number.");
+});
+
+test.for([
+  { name: "no form", init: { body: "{}", headers: { "content-type": "application/json" } } },
+  { name: "no body", init: {} },
+  { name: "a body beyond 16 KiB", init: { body: new URLSearchParams({ text: "x".repeat(20_000) }) } },
+  { name: "a NUL", init: { body: new URLSearchParams({ from: "\0", text: "\0" }) } },
+])("$name is refused without a fault", async ({ init }) => {
+  const window = await createWindow(service, project);
+  const answer = await fetch(`${window.url}/messages`, { method: "POST", redirect: "manual", ...init });
+  expect([303, 404]).toContain(answer.status);
+  expect((await window.get("/status")).text).toContain('"status":"pending"');
+});
