@@ -3,36 +3,56 @@ const result = document.querySelector("#result");
 document.querySelector("#popup").addEventListener("click", async () => {
   // Opened at once, within the click: what is opened later is blocked.
   const popup = window.open("", "verification", "width=480,height=760");
+  if (popup === null) return tell("Allow this page to open a window, and try again.");
   const attempt = await begin("popup");
+  if (attempt === null) return popup.close();
   popup.location = attempt.verification_url;
 
   const windowOrigin = new URL(attempt.verification_url).origin;
-  const onMessage = async ({ origin, source, data }) => {
+  const onMessage = ({ origin, source, data }) => {
     // Anybody may post a message here: only that window's, about this attempt, counts.
     if (origin !== windowOrigin || source !== popup) return;
     if (data?.type !== "phone_verification.result" || data.version !== 1) return;
     if (data.verification_id !== attempt.verification_id || data.state !== attempt.state) return;
-    removeEventListener("message", onMessage);
-    await confirm();
+    finish();
   };
   addEventListener("message", onMessage);
+  // A person may close the window early, and finish on the phone all the same.
+  const closed = setInterval(() => popup.closed && finish(), 500);
+
+  function finish() {
+    removeEventListener("message", onMessage);
+    clearInterval(closed);
+    confirm();
+  }
 });
 
 document.querySelector("#redirect").addEventListener("click", async () => {
-  location.assign((await begin("redirect")).verification_url);
+  const attempt = await begin("redirect");
+  if (attempt !== null) location.assign(attempt.verification_url);
 });
 
 if (location.hash === "#returned") await confirm();
 
+/** Null where it could not be begun, which has been told then. */
 async function begin(style) {
-  result.textContent = "…";
-  const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) });
-  return answer.json();
+  tell("…");
+  const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) }).catch(
+    () => null,
+  );
+  if (answer?.ok) return answer.json();
+  tell("It cannot be begun at the moment. Try again in a minute.");
+  return null;
 }
 
 /** What the window has said is only a reason to ask the own server, which reads the verification itself. */
 async function confirm() {
-  const answer = await fetch("/attempts/mine");
+  const answer = await fetch("/attempts/mine").catch(() => null);
+  if (!answer?.ok) return tell("It cannot be read at the moment. Reload this page in a minute.");
   const { status, phone } = await answer.json();
-  result.textContent = phone ? `Verified: ${phone}` : `Not verified: ${status}`;
+  tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
+}
+
+function tell(text) {
+  result.textContent = text;
 }

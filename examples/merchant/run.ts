@@ -20,9 +20,15 @@ const apiUrl = (PUBLIC_BASE_URL || `http://localhost:${PORT || "8080"}`).replace
 
 async function prepare(client: ServiceClient) {
   const { projects } = await client.call(ProjectService.method.listProjects, {});
-  const demo = projects.find((project) => project.name === "Demo" && !project.suspended);
+  const active = projects.filter((project) => !project.suspended);
+  const demo =
+    active.find((project) => project.name === "Demo") ?? (active.length === 1 ? active[0] : undefined);
   if (demo === undefined)
-    throw new Trouble(1, "not_found", 'there is no project "Demo": run npm start on an empty DATA_DIR');
+    throw new Trouble(
+      1,
+      "not_found",
+      'the example uses the project "Demo", or the only one there is: there is neither',
+    );
   const projectId = demo.id;
   await client.call(ProjectService.method.updateProject, {
     projectId,

@@ -24,33 +24,41 @@ export interface EventStreams {
 }
 
 export function createEventStreams(): EventStreams {
-  const open = new Map<ServerResponse, AbortController>();
+  const open = new Map<ServerResponse, { readonly controller: AbortController; readonly key: string }>();
   const perKey = new Map<string, number>();
   let beating: NodeJS.Timeout | undefined;
+
+  /** May be told more than once. */
+  function release(response: ServerResponse): void {
+    const entry = open.get(response);
+    if (entry === undefined) return;
+    open.delete(response);
+    const left = (perKey.get(entry.key) ?? 1) - 1;
+    if (left === 0) perKey.delete(entry.key);
+    else perKey.set(entry.key, left);
+    entry.controller.abort();
+  }
 
   function beat(): void {
     for (const response of open.keys()) {
       // Whoever has not taken the last beat yet is not there any more.
-      if (response.writableNeedDrain) response.destroy();
+      if (response.destroyed) release(response);
+      else if (response.writableNeedDrain) response.destroy();
       else response.write("event: beat\ndata:\n\n");
     }
   }
 
   return {
     open(response, key, headers) {
+      // A client that was gone before its stream began is not heard of again.
+      if (response.destroyed) return null;
       const ofKey = perKey.get(key) ?? 0;
       if (open.size >= streamsPerProcess || ofKey >= streamsPerWindow) return null;
       const controller = new AbortController();
-      open.set(response, controller);
+      open.set(response, { controller, key });
       perKey.set(key, ofKey + 1);
       beating ??= setInterval(beat, beatMs).unref();
-      response.on("close", () => {
-        open.delete(response);
-        const left = (perKey.get(key) ?? 1) - 1;
-        if (left === 0) perKey.delete(key);
-        else perKey.set(key, left);
-        controller.abort();
-      });
+      response.on("close", () => release(response));
       response.writeHead(200, { ...headers, "content-type": "text/event-stream; charset=utf-8" });
       // Windows that lose a process do not all come to the next one at the same moment.
       response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n`);
@@ -64,7 +72,7 @@ export function createEventStreams(): EventStreams {
     },
     close() {
       clearInterval(beating);
-      for (const [response, controller] of open) {
+      for (const [response, { controller }] of open) {
         controller.abort();
         response.end();
       }

@@ -73,7 +73,7 @@ function titleOf(state: WindowState, words: Texts, title: (heading: string) => s
 }
 
 const mark = (path: string) =>
-  html`<svg class="mark" viewBox="0 0 48 48" aria-hidden="true"><circle cx="24" cy="24" r="21.5"/><path d="${path}"/></svg>`;
+  html`<svg class="mark" width="48" height="48" fill="none" stroke="currentColor" viewBox="0 0 48 48" aria-hidden="true"><circle cx="24" cy="24" r="21.5"/><path d="${path}"/></svg>`;
 
 const marks = {
   check: mark("m14.5 24.5 6.5 6.5 12.5-13.5"),

@@ -15,7 +15,7 @@ import {
   WatchVerificationWindowRequestSchema,
 } from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
 import { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { type Assets, loadAssets } from "./assets.ts";
+import { type AssetPaths, type Assets, loadAssets } from "./assets.ts";
 import type { PlayedReceipt } from "./browser/state.ts";
 import { createEventStreams } from "./event-streams.ts";
 import { outcomeName, playedMessage, renderRefusal, renderWindow, type View } from "./page.ts";
@@ -60,6 +60,13 @@ export function verificationWindow({ windows, limits, publicBase, onFault }: Win
   const assets = loadAssets();
   const streams = createEventStreams();
 
+  /** Whatever path a page is answered for, and whatever prefix the service is reached under. */
+  function assetPaths(): AssetPaths {
+    const prefix = `${new URL(publicBase.url).pathname.replace(/\/+$/, "")}/v/`;
+    const { style, script, icon } = assets.paths;
+    return { style: prefix + style, script: prefix + script, icon: prefix + icon };
+  }
+
   async function read(request: FastifyRequest): Promise<VerificationWindow> {
     const { token } = request.params as WindowRoute["Params"];
     await limits.take(request.ip, token);
@@ -84,7 +91,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault }: Win
     if (failure.retryAfterSeconds !== undefined) reply.header("retry-after", failure.retryAfterSeconds);
     const kind = failure.status === 429 ? "tooMany" : failure.status === 503 ? "unavailable" : "notFound";
     reply.code(kind === "notFound" ? 404 : failure.status).type("text/html; charset=utf-8");
-    reply.send(renderRefusal(kind, viewOf(request), assets.paths));
+    reply.send(renderRefusal(kind, viewOf(request), assetPaths()));
   }
 
   return async (scope: FastifyInstance): Promise<void> => {
@@ -103,18 +110,29 @@ export function verificationWindow({ windows, limits, publicBase, onFault }: Win
       (_request, body, done) => done(null, new URLSearchParams(body as string)),
     );
 
-    scope.get<{ Params: { file: string } }>("/assets/:file", (request, reply) => {
+    const withHead = { exposeHeadRoute: true };
+
+    scope.get<{ Params: { file: string } }>("/assets/:file", withHead, (request, reply) => {
       sendAsset(assets, request.params.file, request, reply);
     });
 
-    scope.get<WindowRoute>("/:token", async (request, reply) => {
+    // As links are pasted.
+    scope.get<WindowRoute>("/:token/", withHead, async (request, reply) =>
+      reply.redirect(
+        `${publicBase.url}/v/${encodeURIComponent(request.params.token)}${/\?.*$/.exec(request.url)?.[0] ?? ""}`,
+        308,
+      ),
+    );
+
+    scope.get<WindowRoute>("/:token", withHead, async (request, reply) => {
       const window = await read(request);
       const { token } = request.params;
       const address = `${publicBase.url}/v/${token}`;
       reply.type("text/html; charset=utf-8");
-      reply.header("link", `<${assets.paths.style}>; rel=preload; as=style`);
+      const paths = assetPaths();
+      reply.header("link", `<${paths.style}>; rel=preload; as=style`);
       reply.header("vary", "Accept-Language, User-Agent");
-      return renderWindow({ window, token, address, view: viewOf(request), assets: assets.paths });
+      return renderWindow({ window, token, address, view: viewOf(request), assets: paths });
     });
 
     scope.get<WindowRoute>("/:token/status", async (request) => windowState(await read(request)));

@@ -38,7 +38,10 @@ describe("a service with endpoints that hang", () => {
       // Behind those that hang it would be fifteen.
       expect(performance.now() - before).toBeLessThan(5_000);
     }
-    expect(new Set([...hanging.values()].map(({ length }) => length))).toEqual(new Set([2]));
+    const underWay = [...hanging.values()].map(
+      (responses) => responses.filter(({ destroyed }) => !destroyed).length,
+    );
+    expect(Math.max(...underWay)).toBe(2);
 
     // What was held up by its own endpoint follows as that answers.
     for (const response of hanging.get("/hang0")?.splice(0) ?? []) response.writeHead(204).end();

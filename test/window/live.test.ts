@@ -1,3 +1,4 @@
+import net from "node:net";
 import { expect, test, vi } from "vitest";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
@@ -264,4 +265,29 @@ test("a process that stops ends its streams at once, and the window goes on with
   await window.cancel();
   const next = await openStream(service.httpUrl + path, first?.id);
   expect((await next.next())?.state.status).toBe("cancelled");
+});
+
+test("clients that are gone before their stream begins keep no room", async () => {
+  const window = await createWindow(service, project);
+  const { hostname, port, pathname } = new URL(`${window.url}/events`);
+  const lock = await service.db.connect();
+  await lock.query("BEGIN; LOCK TABLE window_token");
+  const blocked = async () => {
+    const { rows } = await service.db.query(
+      "SELECT count(*)::int AS count FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%window_token%'",
+    );
+    return rows[0].count;
+  };
+  const sockets = Array.from({ length: 10 }, () => {
+    const socket = net.connect(Number(port), hostname);
+    socket.write(`GET ${pathname} HTTP/1.1\r\nHost: x\r\n\r\n`);
+    return socket;
+  });
+  await vi.waitUntil(async () => (await blocked()) > 0, { timeout: 10_000 });
+  for (const socket of sockets) socket.resetAndDestroy();
+  await lock.query("ROLLBACK");
+  lock.release();
+  await vi.waitUntil(async () => (await blocked()) === 0, { timeout: 10_000 });
+  const room = await Promise.all(Array.from({ length: 10 }, () => openStream(window.url)));
+  expect(room).toHaveLength(10);
 });

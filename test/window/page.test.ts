@@ -119,7 +119,7 @@ test("the page asks nothing of anybody else, runs nothing that is inline, and st
 test("with everything it weighs less than 40 KiB", async () => {
   const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
   const page = await window.get();
-  const files = [...page.text.matchAll(/(?:href|src)="(assets\/[^"]+)"/g)].map(([, file]) => file);
+  const files = [...page.text.matchAll(/(?:href|src)="(\/v\/assets\/[^"]+)"/g)].map(([, file]) => file);
   expect(files).toHaveLength(3);
   let bytes = Buffer.byteLength(page.text);
   for (const file of files) {
@@ -294,3 +294,23 @@ function scan(page: string): string | undefined {
   }
   return jsQr.default(pixels, width, width)?.data;
 }
+
+test("a link with a slash behind it leads to the window, and a look at the head alone is answered", async () => {
+  const window = await createWindow(service, project);
+  const slashed = await fetch(`${window.url}/?lang=en`, { redirect: "manual" });
+  expect([slashed.status, new URL(slashed.headers.get("location") ?? "").pathname]).toEqual([
+    308,
+    new URL(window.url).pathname,
+  ]);
+  const head = await fetch(window.url, { method: "HEAD" });
+  expect([head.status, await head.text()]).toEqual([200, ""]);
+});
+
+test("a refusal has its style wherever it is answered", async () => {
+  for (const path of ["/v", "/v/", "/v/nothing", "/v/nothing/", "/v/nothing/at/all"]) {
+    const { text } = await getPage(`${service.httpUrl}${path}`);
+    const style = /href="([^"]+\.css)"/.exec(text)?.[1];
+    if (style === undefined) continue;
+    expect((await fetch(new URL(style, `${service.httpUrl}${path}`))).status).toBe(200);
+  }
+});

@@ -138,7 +138,8 @@ function checkOrigin(origin: string): FieldViolation | undefined {
   const text = checkText(field, origin, { max: 2048 });
   if (text) return text;
   const url = URL.parse(origin);
-  if (url !== null && isHttp(url) && url.origin === origin) return undefined;
+  const named = url !== null && /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)$/.test(url.hostname);
+  if (named && isHttp(url) && url.origin === origin) return undefined;
   return { field, message: "must be an http(s) origin without a path, such as https://shop.example" };
 }
 

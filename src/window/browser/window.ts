@@ -67,33 +67,35 @@ function open(main: HTMLElement): void {
   function leave(): void {
     const opener = window.opener as Window | null;
     if (opener && state.notice) {
+      // Whether anybody of that origin is there to hear it cannot be known: the way back stays.
       opener.postMessage(state.notice.message, state.notice.origin);
-      hide("[data-return]");
+      wayBack();
       show("[data-may-close]");
       show("[data-close]")?.addEventListener("click", () => window.close());
       return;
     }
-    const link = find<HTMLAnchorElement>("[data-return]");
-    if (!link || !state.returnUrl) {
+    const link = wayBack();
+    if (!link) {
       if (!fromQr) show("[data-may-close]");
       return;
     }
-    link.href = state.returnUrl;
-    link.hidden = false;
     if (fromQr || cameBack()) return;
     show("[data-returning]");
     setTimeout(() => link.click(), returnDelayMs);
+  }
+
+  function wayBack(): HTMLAnchorElement | null {
+    const link = find<HTMLAnchorElement>("[data-return]");
+    if (!link || !state.returnUrl) return null;
+    link.href = state.returnUrl;
+    link.hidden = false;
+    return link;
   }
 
   function show(selector: string): HTMLElement | null {
     const element = find(selector);
     if (element) element.hidden = false;
     return element;
-  }
-
-  function hide(selector: string): void {
-    const element = find(selector);
-    if (element) element.hidden = true;
   }
 
   function countDown(): void {
@@ -147,7 +149,9 @@ function open(main: HTMLElement): void {
         say(main.dataset.reconnecting ?? "");
       }
     };
-    connect();
+    // Browsers have six connections to a host over HTTP/1.1: a window that nobody looks at does not keep one.
+    const isSeen = () => document.visibilityState === "visible";
+    if (isSeen()) connect();
     const timer = setInterval(() => {
       if (finished) {
         clearInterval(timer);
@@ -156,11 +160,23 @@ function open(main: HTMLElement): void {
       }
       if (performance.now() - heardAt < silenceMs) return;
       void ask();
-      if (stream?.readyState === EventSource.CLOSED) connect();
+      if (
+        isSeen() &&
+        stream?.readyState !== EventSource.OPEN &&
+        stream?.readyState !== EventSource.CONNECTING
+      )
+        connect();
     }, askEveryMs);
     // A page that was asleep may have missed everything.
     document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible" && !finished) void ask();
+      if (finished) return;
+      if (isSeen()) {
+        connect();
+        void ask();
+      } else {
+        stream?.close();
+        heardAt = Number.NEGATIVE_INFINITY;
+      }
     });
   }
 }
