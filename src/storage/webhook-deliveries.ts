@@ -31,9 +31,10 @@ const endpoint = `encode(sha256(convert_to(w.project_id || ' ' || w.environment 
  * Claims what is due, fairly: the earliest first, but no more of an endpoint than there is room for, and no more of those
  * that are not known to be quick than their share, so that whoever hangs holds up only itself.
  *
- * `waiting` walks the index from version to version, one probe each, and never along the due rows of one: ten thousand
- * of them cost no more than one. Rows that another process holds are skipped. A row that was claimed elsewhere
- * between the look and the lock is no longer due, which locking it checks again.
+ * Mostly nothing is due, and `due_at_all` says so. Otherwise `waiting` walks the index from version to version, one probe
+ * each, and never along the due rows of one: ten thousand of them cost no more than one. Rows that another process holds
+ * are skipped. A row that was claimed elsewhere between the look and the lock is no longer due, which locking it
+ * checks again.
  *
  * Rows are found by arrays and by LATERAL look-ups that OFFSET 0 keeps apart, which leaves the planner little to choose:
  * its plan is made once, on tables that may be empty, and with joins it was one that walked them whole (nine seconds
@@ -49,10 +50,14 @@ const claimStatement = {
 WITH RECURSIVE bound AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS b (endpoint, room, slow)
 ),
+due_at_all AS MATERIALIZED (
+  SELECT EXISTS (SELECT FROM webhook_delivery d WHERE d.state = 'pending' AND d.next_attempt_at <= ${nowMs}) AS something
+),
 waiting (id, next_attempt_at) AS (
   (
     SELECT d.webhook_configuration_id, d.next_attempt_at FROM webhook_delivery d
-    WHERE d.state = 'pending' ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT 1
+    WHERE d.state = 'pending' AND (SELECT something FROM due_at_all)
+    ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT 1
   )
   UNION ALL
   SELECT n.id, n.next_attempt_at
