@@ -52,7 +52,7 @@ async function unpackedChromium(): Promise<string> {
       createWriteStream(path.join(unpacking, "chromium")),
     ),
     pipeline(packed("al2023.tar.br"), createBrotliDecompress(), extract(path.join(unpacking, "al2023"))),
-    writeFonts(path.join(unpacking, "fonts")),
+    writeFonts(path.join(unpacking, "fonts"), path.join(folder, "font-cache")),
   ]);
   await chmod(path.join(unpacking, "chromium"), 0o755);
   await rename(unpacking, folder).catch(async (error: NodeJS.ErrnoException) => {
@@ -63,7 +63,7 @@ async function unpackedChromium(): Promise<string> {
 }
 
 /** That Chromium has no font of its own, and none of its machine's would do for Hangul. */
-async function writeFonts(folder: string): Promise<void> {
+async function writeFonts(folder: string, fontCache: string): Promise<void> {
   await mkdir(folder, { recursive: true });
   const files = path.join(root, "node_modules/@fontsource/noto-sans-kr/files");
   for (const part of ["korean", "latin"]) {
@@ -75,6 +75,6 @@ async function writeFonts(folder: string): Promise<void> {
   await writeFile(
     path.join(folder, "fonts.conf"),
     `<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir prefix="relative">.</dir><cachedir prefix="relative">cache</cachedir></fontconfig>`,
+<fontconfig><dir prefix="relative">.</dir><cachedir>${fontCache}</cachedir></fontconfig>`,
   );
 }
