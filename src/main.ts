@@ -34,6 +34,7 @@ import {
 } from "./core/verification-window.ts";
 import { watchVerification } from "./core/watch-verification.ts";
 import { createGateway } from "./gateway/gateway.ts";
+import { logFault } from "./gateway/request-log.ts";
 import { type Deliveries, deliverInTime } from "./jobs/deliveries.ts";
 import { expireInTime } from "./jobs/expiry.ts";
 import { writeLastUses } from "./jobs/last-used.ts";
@@ -278,8 +279,7 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
       windows,
       limits: createWindowLimits(),
       publicBase,
-      onFault: (request, failure) =>
-        log.error({ requestId: request.id, err: failure.cause ?? failure }, "internal error"),
+      onFault: (request, failure) => logFault(log, request, failure),
     }),
     { prefix: "/v" },
   );

@@ -9,6 +9,7 @@ import {
 } from "../core/verification.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
+import { createCaution } from "./caution.ts";
 import { type Database, runStatement } from "./database.ts";
 import { chargedCalls, type Demand, demandOf, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
@@ -197,11 +198,8 @@ export interface Creations {
   recreate(request: NewVerification): Promise<CreationOutcome>;
 }
 
-/** Where one batch met a known key or a taken code, the next ones probably will, and each refusal is work in vain. */
-const batchesAfterRefusal = 16;
-
 export function createCreations(database: Database): Creations {
-  let cautiousBatches = 0;
+  const caution = createCaution();
 
   const enqueue = createBatcher<ChargedCreation, Outcome>({
     maxSize: 256,
@@ -209,12 +207,11 @@ export function createCreations(database: Database): Creations {
     async run(items) {
       const roles = rolesOf(items);
       const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
-      if (cautiousBatches === 0 && !roles.leads.includes("f")) {
+      if (!caution.isDue() && !roles.leads.includes("f")) {
         const outcomes = await createNew(database, items, demand);
         if (outcomes !== null) return outcomes;
-        cautiousBatches = batchesAfterRefusal;
+        caution.learn();
       }
-      cautiousBatches = Math.max(0, cautiousBatches - 1);
       return createBatch(database, items, roles, demand);
     },
   });

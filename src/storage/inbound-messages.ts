@@ -18,6 +18,7 @@ import type { VerificationMode, VerificationStatus } from "../core/verification.
 import { Failure } from "../failures.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
+import { createCaution } from "./caution.ts";
 import { asStorageError, type Database, isDataRefused } from "./database.ts";
 import { hintChannel, noticeSent, noticesInPayload, transitionEffects } from "./transition.ts";
 import { epochMs } from "./verification-row.ts";
@@ -36,18 +37,18 @@ export function createInboundMessages(
   database: Database,
   parts: { readonly onFault: (error: unknown) => void },
 ): JudgeInboundMessage {
-  let cautiousBatches = 0;
+  const caution = createCaution();
 
   const enqueue = createBatcher<InboundMessage, Judgement>({
     maxSize: 500,
     // Streams bound what they have under way; refusing here would only make them send it again.
     maxWaiting: Number.POSITIVE_INFINITY,
     async run(messages) {
-      const cautious = cautiousBatches > 0;
-      cautiousBatches = Math.max(0, cautiousBatches - 1);
-      const first = await judgeBatch(database.pool, messages, { cautious });
+      // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
+      // where it left off, ids and contents are looked up first.
+      const first = await judgeBatch(database.pool, messages, { cautious: caution.isDue() });
       if (first) return first;
-      cautiousBatches = batchesAfterConflict;
+      caution.learn();
       return judgeAgain(database, messages);
     },
   });
@@ -64,12 +65,6 @@ export function createInboundMessages(
     }
   };
 }
-
-/**
- * Most messages are new, and it suffices that storing them says so. Where one was not, others probably follow, as when
- * a source begins again where it left off: then ids and contents are looked up first.
- */
-const batchesAfterConflict = 16;
 
 const maxTries = 20;
 
