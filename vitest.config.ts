@@ -8,9 +8,10 @@ export default defineConfig({
     pool: "forks",
     // Every suite has a database of its own. A process for each would spend a third of the run on imports.
     isolate: false,
-    // Most of a suite's time is spent waiting, for a process to start or for the database.
-    maxWorkers: os.availableParallelism() + 2,
-    testTimeout: 30_000,
-    hookTimeout: 60_000,
+    // A suite waits, too: for a process to start, or for the database.
+    maxWorkers: os.availableParallelism() + 1,
+    // A bound on what hangs: on two busy cores the longest take half of it.
+    testTimeout: 60_000,
+    hookTimeout: 120_000,
   },
 });

@@ -9,8 +9,14 @@ import { setTimeout as delay } from "node:timers/promises";
 export class Talker<Request extends object, Answer> {
   readonly #child: ChildProcess;
 
-  constructor(file: string, args: readonly string[] = []) {
+  /** `environment` over this process's own. */
+  constructor(
+    file: string,
+    args: readonly string[] = [],
+    environment: Readonly<Record<string, string>> = {},
+  ) {
     this.#child = fork(path.join(import.meta.dirname, file), args, {
+      env: { ...process.env, ...environment },
       stdio: ["ignore", "ignore", "inherit", "ipc"],
       serialization: "advanced",
     });

@@ -6,6 +6,7 @@
 
 import net from "node:net";
 import { type LoadResult, Tally } from "./load.ts";
+import { atConstantRate } from "./pacing.ts";
 
 export interface HttpRound {
   /** The next request as it goes over the wire, ASCII only; undefined where there are no more. */
@@ -20,10 +21,12 @@ const receiveBytes = 16 * 1024;
 export class HttpLoad {
   readonly #connections: Connection[] = [];
 
-  static async open(port: number, connections: number): Promise<HttpLoad> {
+  /** `connections` in all, dealt out over the ports. */
+  static async open(port: number | readonly number[], connections: number): Promise<HttpLoad> {
     const load = new HttpLoad();
+    const ports = [port].flat();
     for (let opened = 0; opened < connections; opened++) {
-      const connection = new Connection(port);
+      const connection = new Connection(ports[opened % ports.length] as number);
       load.#connections.push(connection);
       await connection.ready;
     }
@@ -38,19 +41,92 @@ export class HttpLoad {
     return tally.result();
   }
 
+  /** Sends at a constant rate; what finds every connection busy waits for one. */
+  async pace(round: HttpRound, perSecond: number): Promise<LoadResult> {
+    const tally = new Tally();
+    const idle = [...this.#connections];
+    const due: { readonly request: string; readonly dueAt: number }[] = [];
+    let unanswered = 0;
+    let allArrived = false;
+    await new Promise<void>((resolve, reject) => {
+      const send = () => {
+        while (due.length > 0 && idle.length > 0) {
+          const connection = idle.pop() as Connection;
+          const { request, dueAt } = due.shift() as (typeof due)[number];
+          connection.ask(request, round.status, reject, () => {
+            tally.add(performance.now() - dueAt);
+            unanswered--;
+            idle.push(connection);
+            send();
+            if (allArrived && unanswered === 0) resolve();
+          });
+        }
+      };
+      atConstantRate(perSecond, round.milliseconds, (dueAt) => {
+        const request = round.next();
+        if (request === undefined) throw new Error("there are no more requests");
+        unanswered++;
+        due.push({ request, dueAt });
+        send();
+      }).then(() => {
+        allArrived = true;
+        if (unanswered === 0) resolve();
+      }, reject);
+    });
+    return tally.result();
+  }
+
+  /**
+   * On each connection one cycle after the other until the time is over. A cycle is as many exchanges as it takes; it is
+   * counted as one answer, and takes as long as all of them.
+   */
+  async runCycles(
+    milliseconds: number,
+    cycle: (exchange: Exchange) => Promise<unknown>,
+  ): Promise<LoadResult> {
+    const tally = new Tally();
+    const deadline = performance.now() + milliseconds;
+    await Promise.all(
+      this.#connections.map(async (connection) => {
+        const exchange: Exchange = (request, status) =>
+          new Promise((resolve, reject) => {
+            connection.ask(request, status, reject, (answer) => resolve(answer.toString("utf8")));
+          });
+        for (let startedAt = performance.now(); startedAt < deadline; ) {
+          await cycle(exchange);
+          const now = performance.now();
+          tally.add(now - startedAt);
+          startedAt = now;
+        }
+      }),
+    );
+    return tally.result();
+  }
+
   close(): void {
     for (const connection of this.#connections) connection.close();
   }
 }
 
+/** Sends a request and resolves with the whole answer; rejects where it has another status. */
+export type Exchange = (request: string, status: number) => Promise<string>;
+
+/** What follows the head of an answer. */
+export function bodyOf(answer: string): string {
+  return answer.slice(answer.indexOf("\r\n\r\n") + 4);
+}
+
 const headEnd = Buffer.from("\r\n\r\n");
 const lengthField = Buffer.from("content-length: ");
+const chunkedField = Buffer.from("Transfer-Encoding: chunked");
+const lastChunk = Buffer.from("\r\n0\r\n\r\n");
 
 class Connection {
   readonly ready: Promise<void>;
   readonly #socket: net.Socket;
   #onAnswer: (status: number, answer: Buffer) => void = () => {};
   #onLost: (error: Error) => void = () => {};
+  #lost: Error | undefined;
   /** What has arrived of an answer that is not whole yet. */
   #partial: Buffer | undefined;
 
@@ -68,7 +144,10 @@ class Connection {
         },
       },
     });
-    const lost = (error?: Error) => this.#onLost(error ?? new Error("a connection was closed by the server"));
+    const lost = (error?: Error) => {
+      this.#lost ??= error ?? new Error("a connection was closed by the server");
+      this.#onLost(this.#lost);
+    };
     this.#socket.on("error", lost);
     this.#socket.on("close", () => lost());
     this.ready = new Promise((resolve, reject) => {
@@ -89,7 +168,7 @@ class Connection {
         sentAt = now;
         this.#socket.write(request, "latin1");
       };
-      this.#onLost = reject;
+      this.#awaitLoss(reject);
       this.#onAnswer = (status, answer) => {
         if (status !== expected) {
           reject(new Error(`expected ${expected}, got: ${answer.toString("utf8")}`));
@@ -103,16 +182,36 @@ class Connection {
     });
   }
 
+  /** One request; `answered` is called with its answer, whose bytes are good until it returns. */
+  ask(
+    request: string,
+    expected: number,
+    lost: (error: Error) => void,
+    answered: (answer: Buffer) => void,
+  ): void {
+    this.#awaitLoss(lost);
+    this.#onAnswer = (status, answer) => {
+      if (status === expected) answered(answer);
+      else lost(new Error(`expected ${expected}, got: ${answer.toString("utf8")}`));
+    };
+    this.#socket.write(request, "latin1");
+  }
+
   close(): void {
     this.#onLost = () => {};
     this.#socket.destroy();
   }
 
+  /** One that was lost between rounds is no less so. */
+  #awaitLoss(reject: (error: Error) => void): void {
+    this.#onLost = reject;
+    if (this.#lost !== undefined) reject(this.#lost);
+  }
+
   #receive(piece: Buffer): void {
     const received = this.#partial === undefined ? piece : Buffer.concat([this.#partial, piece]);
     const head = received.indexOf(headEnd);
-    const length = head === -1 ? -1 : contentLength(received, head);
-    if (head === -1 || received.length < head + headEnd.length + length) {
+    if (head === -1 || !isWhole(received, head)) {
       // The receive buffer is used again.
       this.#partial = Buffer.from(received);
       return;
@@ -130,14 +229,23 @@ function statusOf(answer: Buffer): number {
   return digit(9) * 100 + digit(10) * 10 + digit(11);
 }
 
-function contentLength(answer: Buffer, head: number): number {
+function isWhole(answer: Buffer, head: number): boolean {
   const field = answer.indexOf(lengthField);
-  if (field === -1 || field > head) throw new Error(`an answer without content-length: ${answer}`);
-  let length = 0;
-  for (let index = field + lengthField.length; index < head; index++) {
+  if (field !== -1 && field < head) {
+    return answer.length >= head + headEnd.length + digitsAt(answer, field + lengthField.length);
+  }
+  const chunked = answer.indexOf(chunkedField);
+  if (chunked === -1 || chunked > head) throw new Error(`an answer without its length: ${answer}`);
+  // JSON, which is what is answered in chunks, has no line ends of its own in it.
+  return answer.indexOf(lastChunk, head + headEnd.length - 2) !== -1;
+}
+
+function digitsAt(answer: Buffer, start: number): number {
+  let value = 0;
+  for (let index = start; index < answer.length; index++) {
     const digit = (answer[index] ?? 0) - zero;
     if (digit < 0 || digit > 9) break;
-    length = length * 10 + digit;
+    value = value * 10 + digit;
   }
-  return length;
+  return value;
 }

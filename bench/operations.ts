@@ -16,7 +16,7 @@ import { type EncodedGroup, StreamLoad } from "./stream-load.ts";
 export const operationNames = ["create", "replay", "read", "cancel", "inbound", "backlog"] as const;
 export type OperationName = (typeof operationNames)[number];
 
-export type ArmName = "bare" | "service" | "database";
+export type ArmName = "bare" | "service" | "database" | "peer" | `${number} process${"" | "es"}`;
 
 /** One way of answering an operation. */
 export interface Arm {
@@ -26,6 +26,8 @@ export interface Arm {
   /** Untimed, before each round. */
   readonly prepare?: () => Promise<void>;
   run(milliseconds: number): Promise<LoadResult>;
+  /** The same at a constant rate, where it can be measured so. */
+  readonly pace?: (milliseconds: number, perSecond: number) => Promise<LoadResult>;
   close(): void;
 }
 
@@ -129,6 +131,8 @@ async function streamArms(subjects: Subjects, groupSize: number): Promise<Arm[]>
       ...clocksOf("service", subjects),
       prepare: () => supply.fill(),
       run: (milliseconds) => serviceLoad.run({ next: () => supply.next(), milliseconds }),
+      pace: (milliseconds, perSecond) =>
+        serviceLoad.pace({ next: () => supply.next(), milliseconds }, perSecond / groupSize),
       close: () => serviceLoad.close(),
     },
   ];
@@ -162,6 +166,7 @@ async function httpArm(
     name,
     ...clocksOf(name, subjects),
     run: (milliseconds) => load.run({ ...work, milliseconds }),
+    pace: (milliseconds, perSecond) => load.pace({ ...work, milliseconds }, perSecond),
     close: () => load.close(),
   };
 }

@@ -1,4 +1,5 @@
 import { parseArgs } from "node:util";
+import { guardedOperations } from "./guard.ts";
 import { type OperationName, operationNames } from "./operations.ts";
 
 export interface Options {
@@ -7,20 +8,34 @@ export interface Options {
   /** Of a round. */
   readonly seconds: number;
   readonly only: readonly OperationName[];
+  /** Growth and memory instead: it takes most of an hour. */
+  readonly long: boolean;
+  /** Rows of the largest tables in a long run. */
+  readonly rows: number;
+  /** Under full load in a long run. */
+  readonly minutes: number;
+  /** Only whether a request's work has become larger: for checks. */
+  readonly guard: boolean;
   /** Where the service leaves a CPU profile. */
   readonly profile: string | undefined;
 }
 
-export const usage = `npm run bench -- [--rounds N] [--seconds S] [--only ${operationNames.join(",")}] [--profile DIR]`;
+export const usage = `npm run bench -- [--rounds N] [--seconds S] [--only ${operationNames.join(",")}] [--profile DIR]
+       npm run bench -- --long [--rows N] [--minutes N] [--rounds N] [--seconds S]
+       npm run bench -- --guard`;
 
 /** Throws an error of one line for what cannot be. */
 export function parseOptions(args: readonly string[]): Options {
   const { values } = parseArgs({
     args: [...args],
     options: {
-      rounds: { type: "string", default: "5" },
+      rounds: { type: "string", default: "4" },
       seconds: { type: "string", default: "1.6" },
       only: { type: "string", default: operationNames.join(",") },
+      long: { type: "boolean", default: false },
+      rows: { type: "string", default: "10000000" },
+      minutes: { type: "string", default: "10" },
+      guard: { type: "boolean", default: false },
       profile: { type: "string" },
     },
   });
@@ -29,7 +44,13 @@ export function parseOptions(args: readonly string[]): Options {
   if (!Number.isInteger(rounds) || rounds < 1) throw new Error("--rounds must be a whole number from 1");
   if (!(seconds > 0)) throw new Error("--seconds must be a positive number");
   const names = values.only.split(",");
-  const only = operationNames.filter((name) => names.includes(name));
-  if (only.length < names.length) throw new Error(`--only takes some of ${operationNames.join(",")}`);
-  return { rounds, seconds, only, profile: values.profile };
+  const chosen = operationNames.filter((name) => names.includes(name));
+  if (chosen.length < names.length) throw new Error(`--only takes some of ${operationNames.join(",")}`);
+  const { long, guard, profile } = values;
+  const rows = Number(values.rows);
+  const minutes = Number(values.minutes);
+  if (!Number.isInteger(rows) || rows < 10_000) throw new Error("--rows must be a whole number from 10000");
+  if (!Number.isInteger(minutes) || minutes < 1) throw new Error("--minutes must be a whole number from 1");
+  const only = guard ? guardedOperations : chosen;
+  return { rounds, seconds, only, long, rows, minutes, guard, profile };
 }

@@ -1,8 +1,10 @@
 /** The table, and the same as JSON. */
 
 import os from "node:os";
+import { type ArrivalFigures, boundOf, judgedShare } from "./open-loop.ts";
 import type { OperationName } from "./operations.ts";
 import { type ArmFigures, type Figures, ratioOf } from "./rounds.ts";
+import { type StartTimes, startGoals } from "./start-time.ts";
 
 export interface Machine {
   readonly cpu: string;
@@ -34,12 +36,15 @@ export interface Report {
   readonly secondsPerRound: number;
   readonly connections: number;
   readonly pendingVerifications: number;
+  readonly starts: StartTimes;
   readonly operations: readonly {
     readonly operation: OperationName;
     readonly arms: readonly ArmFigures[];
     /** Service by bare, and by the database's own loop where there is one. */
     readonly ratioToBare: number | null;
     readonly ratioToDatabase: number | null;
+    /** The service, at constant rates. */
+    readonly arrivals: readonly ArrivalFigures[];
     readonly goals: { readonly bare: Goal | null; readonly database: Goal | null };
   }[];
 }
@@ -56,9 +61,14 @@ export function machine(postgres: string, loadBefore: number): Machine {
   };
 }
 
+export function machineLine(on: Machine): string {
+  return `${on.cpu}, ${on.cores} cores, ${on.memoryGiB} GiB; Node ${on.node}; Postgres ${on.postgres}; load before ${on.loadBefore}`;
+}
+
 export function reportOn(
   operation: OperationName,
   arms: readonly ArmFigures[],
+  arrivals: readonly ArrivalFigures[],
 ): Report["operations"][number] {
   const ratioToDatabase = ratioOf(arms, "service", "database");
   return {
@@ -66,6 +76,7 @@ export function reportOn(
     arms,
     ratioToBare: ratioOf(arms, "service", "bare"),
     ratioToDatabase,
+    arrivals,
     goals: { bare: goals[operation] ?? null, database: ratioToDatabase === null ? null : databaseGoal },
   };
 }
@@ -86,9 +97,8 @@ const columns = [
 ] as const;
 
 export function table(report: Report): string {
-  const { machine: on } = report;
   const lines = [
-    `${on.cpu}, ${on.cores} cores, ${on.memoryGiB} GiB; Node ${on.node}; Postgres ${on.postgres}; load before ${on.loadBefore}`,
+    machineLine(report.machine),
     `${report.connections} connections, medians of ${report.rounds} rounds of ${report.secondsPerRound} s, ` +
       `${report.pendingVerifications.toLocaleString("en")} pending`,
     "",
@@ -104,7 +114,38 @@ export function table(report: Report): string {
       lines.push(row([name, arm, ...figureCells(medians), ...aims]));
     }
   }
+  lines.push("", ...arrivalLines(report), "", startLine(report.starts));
   return `${lines.join("\n")}\n`;
+}
+
+function startLine({ embeddedMs, besidePostgresMs }: StartTimes): string {
+  const told = (milliseconds: number, goal: number) =>
+    `${(milliseconds / 1000).toFixed(2)} s (under ${goal / 1000})`;
+  return (
+    `Ready after ${told(embeddedMs, startGoals.embeddedMs)} on an embedded database that is there, ` +
+    `${told(besidePostgresMs, startGoals.besidePostgresMs)} beside a Postgres that runs`
+  );
+}
+
+/** The service alone, as clients who do not wait for each other meet it. */
+function arrivalLines({ operations }: Report): string[] {
+  const cells = (name: string, values: readonly string[]) =>
+    name.padEnd(10) + values.map((value) => value.padStart(9)).join("");
+  const lines = operations.flatMap(({ operation, arrivals }) => {
+    const judged = arrivals.find(({ share }) => share === judgedShare);
+    if (judged === undefined) return [];
+    const { perSecond, p50Ms, p99Ms } = judged;
+    const bound = boundOf(judged);
+    const verdict = p99Ms <= bound ? "within" : "beyond";
+    const rate = Math.round(perSecond).toLocaleString("en");
+    return [cells(operation, [rate, p50Ms.toFixed(2), p99Ms.toFixed(2), bound.toFixed(2), verdict])];
+  });
+  if (lines.length === 0) return [];
+  return [
+    "Arrivals at half of the service's rate, whether or not those before were answered",
+    cells("", ["per s", "p50 ms", "p99 ms", "3 p50+5", ""]).trimEnd(),
+    ...lines,
+  ];
 }
 
 function row(cells: readonly string[]): string {

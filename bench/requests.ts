@@ -11,22 +11,24 @@ export const projectName = "Bench";
 export const parentOrigin = "https://shop.example";
 export const returnUrl = "https://shop.example/signup/done";
 
-export const creationBody = JSON.stringify({
-  mode: "match",
-  expected_phone: "010-1234-5678",
-  client_reference: "signup-20261121-000042",
-  state: "wHk2Rr0cXq7mYt5vZb8nLd3sFg6jKp1a",
-  parent_origin: parentOrigin,
-  return_url: returnUrl,
-});
+export const creationBodyFor = (expectedPhone: string) =>
+  JSON.stringify({
+    mode: "match",
+    expected_phone: expectedPhone,
+    client_reference: "signup-20261121-000042",
+    state: "wHk2Rr0cXq7mYt5vZb8nLd3sFg6jKp1a",
+    parent_origin: parentOrigin,
+    return_url: returnUrl,
+  });
+export const creationBody = creationBodyFor("010-1234-5678");
 
 /** Of one merchant's key. Idempotency keys are random, as merchants' are, and so meet the index anywhere. */
 export function merchantRequests(apiKey: string) {
   const common = `Host: api.shop.example\r\nAuthorization: Bearer ${apiKey}\r\nUser-Agent: shop/1.0\r\n`;
   return {
-    create: (idempotencyKey: string = randomUUID()) =>
+    create: (idempotencyKey: string = randomUUID(), body: string = creationBody) =>
       `POST /v1/verifications HTTP/1.1\r\n${common}Content-Type: application/json\r\n` +
-      `Idempotency-Key: ${idempotencyKey}\r\nContent-Length: ${creationBody.length}\r\n\r\n${creationBody}`,
+      `Idempotency-Key: ${idempotencyKey}\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
     read: (verificationId: string) => `GET /v1/verifications/${verificationId} HTTP/1.1\r\n${common}\r\n`,
     cancel: (verificationId: string) =>
       `POST /v1/verifications/${verificationId}/cancel HTTP/1.1\r\n${common}Content-Length: 0\r\n\r\n`,
@@ -55,8 +57,11 @@ export interface InboundSms {
 /** What the nth seeded verification waits for. */
 export function smsFor(n: number, destination: string): InboundSms {
   const code = String((n * codeFactor) % codeSpace).padStart(codeLength, "0");
-  const sender = String((n * senderFactor) % senderSpace).padStart(8, "0");
-  return { messageId: `sms-${n}`, from: `010${sender}`, to: destination, text: smsTextOf(code) };
+  return { messageId: `sms-${n}`, from: senderOf(n), to: destination, text: smsTextOf(code) };
+}
+
+export function senderOf(n: number): string {
+  return `010${String((n * senderFactor) % senderSpace).padStart(8, "0")}`;
 }
 
 export function smsTextOf(code: string): string {

@@ -6,15 +6,27 @@ import path from "node:path";
 import type { BareAddresses } from "./bare-server.ts";
 import { Talker } from "./child.ts";
 import type { DatabaseLoopAnswer, DatabaseLoopRequest } from "./database-loop.ts";
-import { openArms, pendingThroughout, type Subjects } from "./operations.ts";
+import { type GrowthFigures, growthTable, measureGrowth } from "./growth.ts";
+import { guard } from "./guard.ts";
+import { type MemoryFigures, measureMemory, memoryLine } from "./memory.ts";
+import { type ArrivalFigures, measureArrivals } from "./open-loop.ts";
+import { type Arm, openArms, operationNames, pendingThroughout, type Subjects } from "./operations.ts";
 import { type Options, parseOptions, usage } from "./options.ts";
 import { PendingVerifications } from "./pending-verifications.ts";
-import { machine, type Report, reportOn, table } from "./report.ts";
-import { measureInTurn } from "./rounds.ts";
+import { drawPlots } from "./plot.ts";
+import { arrivalPlots, growthPlots } from "./plots.ts";
+import { type Machine, machine, machineLine, type Report, reportOn, table } from "./report.ts";
+import { type ArmFigures, measureInTurn } from "./rounds.ts";
 import { startService } from "./service.ts";
+import { measureStarts } from "./start-time.ts";
 
 const connections = 64;
-const resultFile = path.join(import.meta.dirname, "results/latest.json");
+
+interface LongReport {
+  readonly machine: Machine;
+  readonly growth: readonly GrowthFigures[];
+  readonly memory: MemoryFigures;
+}
 
 /** Ended in reverse order, once, however the run ends. */
 const closers: (() => Promise<void> | void)[] = [];
@@ -33,9 +45,13 @@ function closeAll(): Promise<void> {
   return closing;
 }
 
-async function openSubjects(options: Options): Promise<Subjects> {
+async function openDirectory(): Promise<string> {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
   closers.push(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  return directory;
+}
+
+async function openSubjects(directory: string, options: Options): Promise<Subjects> {
   const execArgv =
     options.profile === undefined ? [] : ["--cpu-prof", `--cpu-prof-dir=${path.resolve(options.profile)}`];
   const service = await startService(directory, { execArgv });
@@ -55,27 +71,91 @@ async function openSubjects(options: Options): Promise<Subjects> {
 
 async function bench(options: Options): Promise<Report> {
   const loadBefore = os.loadavg()[0] ?? 0;
+  const directory = await openDirectory();
+  tell("start");
+  const starts = await measureStarts(directory);
   tell("starting");
-  const subjects = await openSubjects(options);
+  const subjects = await openSubjects(directory, options);
   tell("making pending verifications");
   await subjects.pending.take(0, pendingThroughout);
   const operations: Report["operations"][number][] = [];
   for (const operation of options.only) {
     tell(operation);
     const arms = await openArms[operation](subjects);
-    operations.push(reportOn(operation, await measureInTurn(arms, options)));
+    const figures = await measureInTurn(arms, options);
+    const arrivals = options.guard ? [] : await arrivalsOf(arms, figures);
+    operations.push(reportOn(operation, figures, arrivals));
     for (const arm of arms) arm.close();
   }
-  const { rows } = await subjects.service.database.query<{ server_version: string }>("SHOW server_version");
   return {
     madeAt: new Date().toISOString(),
-    machine: machine(rows[0]?.server_version ?? "unknown", loadBefore),
+    machine: machine(await postgresVersion(subjects), loadBefore),
     rounds: options.rounds,
     secondsPerRound: options.seconds,
     connections,
     pendingVerifications: pendingThroughout,
+    starts,
     operations,
   };
+}
+
+/** What a quarter of an hour does not show. */
+async function benchLong(options: Options): Promise<LongReport> {
+  const loadBefore = os.loadavg()[0] ?? 0;
+  const directory = await openDirectory();
+  tell("starting");
+  const subjects = await openSubjects(directory, options);
+  await subjects.pending.take(0, pendingThroughout);
+  const sizes = growthSizes.filter((size) => size < options.rows);
+  const growth = await measureGrowth(subjects, { ...options, sizes: [...sizes, options.rows] }, tell);
+  const memory = await measureMemory(subjects, options.minutes, tell);
+  return { machine: machine(await postgresVersion(subjects), loadBefore), growth, memory };
+}
+
+const growthSizes = [10_000, 100_000, 1_000_000];
+
+async function postgresVersion({ service }: Subjects): Promise<string> {
+  const { rows } = await service.database.query<{ server_version: string }>("SHOW server_version");
+  return rows[0]?.server_version ?? "unknown";
+}
+
+async function arrivalsOf(arms: readonly Arm[], figures: readonly ArmFigures[]): Promise<ArrivalFigures[]> {
+  const service = arms.find(({ name }) => name === "service");
+  const most = figures.find(({ arm }) => arm === "service")?.medians.perSecond;
+  return service === undefined || most === undefined ? [] : measureArrivals(service, most);
+}
+
+async function tellShort(report: Report, { guard: guarding, only }: Options): Promise<void> {
+  tell("done");
+  if (guarding) {
+    const { lines, holds } = guard(report);
+    process.stdout.write(`${lines.join("\n")}\n`);
+    if (!holds) process.exitCode = 1;
+    return;
+  }
+  process.stdout.write(table(report));
+  await keep("latest", report);
+  // A run of some operations alone draws no picture of all.
+  if (only.length === operationNames.length) {
+    await drawPlots(path.join(documents, "performance-arrivals.svg"), arrivalPlots(report));
+  }
+}
+
+async function tellLong(report: LongReport): Promise<void> {
+  tell("done");
+  process.stdout.write(
+    `${machineLine(report.machine)}\n\n${growthTable(report.growth)}\n\n${memoryLine(report.memory)}\n`,
+  );
+  await keep("latest-long", report);
+  await drawPlots(path.join(documents, "performance-rows.svg"), growthPlots(report.growth));
+}
+
+const documents = path.join(import.meta.dirname, "../docs");
+const results = path.join(import.meta.dirname, "results");
+
+async function keep(name: string, report: object): Promise<void> {
+  await mkdir(results, { recursive: true });
+  await writeFile(path.join(results, `${name}.json`), `${JSON.stringify(report, null, 2)}\n`);
 }
 
 const startedAt = performance.now();
@@ -110,11 +190,8 @@ async function main(): Promise<void> {
     closeAll().then(() => process.exit(1));
   });
   try {
-    const report = await bench(options);
-    tell("done");
-    process.stdout.write(table(report));
-    await mkdir(path.dirname(resultFile), { recursive: true });
-    await writeFile(resultFile, `${JSON.stringify(report, null, 2)}\n`);
+    if (options.long) await tellLong(await benchLong(options));
+    else await tellShort(await bench(options), options);
   } catch (error) {
     // What a run that is being ended trips over is no news.
     if (closing === undefined) {

@@ -8,12 +8,13 @@ import { setTimeout as delay } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
-import { decodeId } from "../src/core/ids.ts";
+import { decodeId, encodeId } from "../src/core/ids.ts";
 import { ApiKeyService } from "../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenScope, ServiceTokenService } from "../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Daemon, startDaemon, Talker } from "./child.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
 import { codeLength, creationBody, parentOrigin, projectName, returnUrl } from "./requests.ts";
@@ -43,23 +44,25 @@ export interface ServiceUnderLoad {
   readonly databaseConnection: pg.ClientConfig;
   readonly cpu: CpuClock;
   readonly postgresCpu: CpuClock;
+  /** Of the hot project, in either environment. */
+  setWebhook(url: string): Promise<void>;
   close(): Promise<void>;
 }
 
 const root = path.join(import.meta.dirname, "..");
 const startPatienceMs = 60_000;
 
-/** `execArgv` is for profiles: `--cpu-prof`. */
+/** `execArgv` is for profiles: `--cpu-prof`. `environment` is for settings besides those of every run. */
 export async function startService(
   directory: string,
-  options: { readonly execArgv: readonly string[] },
+  options: { readonly execArgv: readonly string[]; readonly environment?: Readonly<Record<string, string>> },
 ): Promise<ServiceUnderLoad> {
   const dataDir = path.join(directory, "data");
   const outputFile = path.join(directory, "service.log");
   const [httpPort, grpcPort, opsPort] = await freePorts();
   const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
   const daemon = startDaemon({
-    program: path.join(root, "src/main.ts"),
+    program: path.join(root, "src/start.ts"),
     execArgv: options.execArgv,
     outputFile,
     // Nothing of the caller's: a DATABASE_URL or another log level would change what is measured.
@@ -73,6 +76,7 @@ export async function startService(
       OPS_PORT: String(opsPort),
       DATA_DIR: dataDir,
       LOG_LEVEL: "info",
+      ...options.environment,
     },
   });
   const keeper = new Talker("keeper.ts", [String(daemon.pid), directory]);
@@ -106,17 +110,19 @@ export async function startService(
       const first = await createFirst(httpPort, project.keys.test);
       return { ...project, template: await readTemplate(opened, first) };
     };
+    const project = await createProject("1");
     return {
       pid: daemon.pid,
       httpPort,
       grpcAddress: `127.0.0.1:${grpcPort}`,
       ingestToken: await administration.createIngestToken(),
-      project: await createProject("1"),
+      project,
       loopProject: await createProject("2"),
       database,
       databaseConnection,
       cpu: processClock(daemon.pid),
       postgresCpu: postgresClock(postmaster.pid),
+      setWebhook: (url) => administration.setWebhook(project.id, url),
       close,
     };
   } catch (error) {
@@ -125,7 +131,7 @@ export async function startService(
   }
 }
 
-function administer(grpcAddress: string, adminToken: string) {
+export function administer(grpcAddress: string, adminToken: string) {
   const transport = createGrpcTransport({
     baseUrl: `http://${grpcAddress}`,
     interceptors: [
@@ -139,8 +145,10 @@ function administer(grpcAddress: string, adminToken: string) {
   const keys = createClient(ApiKeyService, transport);
   const numbers = createClient(DestinationNumberService, transport);
   const tokens = createClient(ServiceTokenService, transport);
+  const webhooks = createClient(WebhookService, transport);
   return {
-    async createProject(lastDigit: string): Promise<Omit<BenchProject, "template">> {
+    /** Numbers end in `lastDigits`, and no two projects' in the same. */
+    async createProject(lastDigits: string): Promise<Omit<BenchProject, "template">> {
       const { project } = await projects.createProject({
         name: projectName,
         // Ten digits have room for ten million pending codes on a number before codes grow longer.
@@ -157,7 +165,7 @@ function administer(grpcAddress: string, adminToken: string) {
         await numbers.addDestinationNumber({ number, environment, projectId });
         return (await keys.createApiKey({ projectId, environment })).secret;
       };
-      const addresses = { live: `0200001${lastDigit}`, test: `0200002${lastDigit}` };
+      const addresses = { live: `0200001${lastDigits}`, test: `0200002${lastDigits}` };
       return {
         id: decodeId("prj_", projectId) ?? "",
         keys: {
@@ -166,6 +174,12 @@ function administer(grpcAddress: string, adminToken: string) {
         },
         numbers: addresses,
       };
+    },
+    /** `project` is a UUID. */
+    async setWebhook(project: string, url: string): Promise<void> {
+      for (const environment of [Environment.LIVE, Environment.TEST]) {
+        await webhooks.setWebhook({ projectId: encodeId("prj_", project), environment, url });
+      }
     },
     createIngestToken: async () =>
       (await tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: "bench" })).secret,
@@ -238,7 +252,7 @@ interface Postmaster {
 }
 
 /** Lines 1, 4, 5 and 6: the pid, the port, the directory of the socket, the address of the TCP port. */
-async function readPostmaster(dataDir: string): Promise<Postmaster> {
+export async function readPostmaster(dataDir: string): Promise<Postmaster> {
   const lines = (await readFile(path.join(dataDir, "postgres/postmaster.pid"), "utf8")).split("\n");
   return { pid: Number(lines[0]), port: Number(lines[3]), host: lines[4]?.trim() || lines[5]?.trim() || "" };
 }

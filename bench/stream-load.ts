@@ -5,6 +5,7 @@
 
 import http2 from "node:http2";
 import { type LoadResult, Tally } from "./load.ts";
+import { atConstantRate } from "./pacing.ts";
 
 /** One gRPC message: a flag of one byte, its length in four, a `StreamInboundMessagesRequest`. */
 export interface EncodedGroup {
@@ -32,6 +33,7 @@ const sessionWindowBytes = 4 * 1024 * 1024;
 export class StreamLoad {
   readonly #session: http2.ClientHttp2Session;
   readonly #streams: Stream[];
+  #delivered = 0;
 
   private constructor(session: http2.ClientHttp2Session, streams: Stream[]) {
     this.#session = session;
@@ -69,6 +71,33 @@ export class StreamLoad {
     return tally.result();
   }
 
+  /** Sends groups at a constant rate, on the streams in turn, and waits for the last receipts. */
+  pace(round: StreamRound, perSecond: number): Promise<LoadResult> {
+    const tally = new Tally();
+    let turn = 0;
+    let allSent = false;
+    return new Promise((resolve, reject) => {
+      const settle = () => {
+        if (allSent && this.#streams.every((stream) => stream.isIdle)) resolve(tally.result());
+      };
+      for (const stream of this.#streams) stream.listen(tally, reject, settle);
+      atConstantRate(perSecond, round.milliseconds, (dueAt) => {
+        const group = round.next();
+        if (group === undefined) throw new Error("there are no more messages");
+        this.#streams[turn++ % this.#streams.length]?.send(group, dueAt);
+      }).then(() => {
+        allSent = true;
+        settle();
+      }, reject);
+    });
+  }
+
+  /** Sends one message outside of a round, on the stream whose turn it is; resolves with its receipt. */
+  deliver(frame: Uint8Array): Promise<void> {
+    const stream = this.#streams[this.#delivered++ % this.#streams.length] as Stream;
+    return stream.deliver(frame);
+  }
+
   close(): void {
     for (const stream of this.#streams) stream.close();
     this.#session.destroy();
@@ -85,6 +114,7 @@ class Stream {
   readonly #call: http2.ClientHttp2Stream;
   readonly #groupsUnderWay: number;
   readonly #underWay: Group[] = [];
+  readonly #awaited: { readonly resolve: () => void; readonly reject: (error: Error) => void }[] = [];
   #partial: Buffer = Buffer.alloc(0);
   #onReceipts: (receipts: number) => void = () => {};
   #onLost: (error: Error) => void = () => {};
@@ -100,36 +130,64 @@ class Stream {
     call.on("close", () => this.#onLost(new Error("the stream was closed by the server")));
   }
 
+  get isIdle(): boolean {
+    return this.#underWay.length === 0;
+  }
+
   run({ next }: StreamRound, tally: Tally, deadline: number): Promise<void> {
     return new Promise((resolve, reject) => {
-      const fill = (now: number) => {
+      const fill = () => {
+        const now = performance.now();
         while (this.#underWay.length < this.#groupsUnderWay) {
           const group = now < deadline ? next() : undefined;
           if (group === undefined) break;
-          this.#underWay.push({ sentAt: now, messages: group.messages, unanswered: group.messages });
-          this.#call.write(group.frame);
+          this.send(group, now);
         }
-        if (this.#underWay.length === 0) resolve();
+        if (this.isIdle) resolve();
       };
-      this.#onLost = reject;
+      this.listen(tally, reject, fill);
+      fill();
+    });
+  }
+
+  /** Groups whose last receipt has come are told to the tally, and then `heard` is called. */
+  listen(tally: Tally, lost: (error: Error) => void, heard: () => void): void {
+    this.#onLost = lost;
+    this.#onReceipts = (receipts) => {
+      const now = performance.now();
+      for (let left = receipts; left > 0; ) {
+        const group = this.#underWay[0];
+        if (group === undefined) {
+          lost(new Error("there were more receipts than messages"));
+          return;
+        }
+        const taken = Math.min(left, group.unanswered);
+        left -= taken;
+        group.unanswered -= taken;
+        if (group.unanswered > 0) continue;
+        this.#underWay.shift();
+        tally.add(now - group.sentAt, group.messages);
+      }
+      heard();
+    };
+  }
+
+  send({ frame, messages }: EncodedGroup, sentAt: number): void {
+    this.#underWay.push({ sentAt, messages, unanswered: messages });
+    this.#call.write(frame);
+  }
+
+  deliver(frame: Uint8Array): Promise<void> {
+    return new Promise((resolve, reject) => {
+      if (this.#call.closed) throw new Error("the stream was closed by the server");
+      this.#awaited.push({ resolve, reject });
       this.#onReceipts = (receipts) => {
-        const now = performance.now();
-        for (let left = receipts; left > 0; ) {
-          const group = this.#underWay[0];
-          if (group === undefined) {
-            reject(new Error("there were more receipts than messages"));
-            return;
-          }
-          const taken = Math.min(left, group.unanswered);
-          left -= taken;
-          group.unanswered -= taken;
-          if (group.unanswered > 0) continue;
-          this.#underWay.shift();
-          tally.add(now - group.sentAt, group.messages);
-        }
-        fill(now);
+        for (const { resolve: received } of this.#awaited.splice(0, receipts)) received();
       };
-      fill(performance.now());
+      this.#onLost = (error) => {
+        for (const { reject: lost } of this.#awaited.splice(0)) lost(error);
+      };
+      this.#call.write(frame);
     });
   }
 

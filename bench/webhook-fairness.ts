@@ -4,15 +4,16 @@
  * on a Postgres with full durability.
  */
 
-import { mkdtemp, readFile, rm } from "node:fs/promises";
-import net from "node:net";
+import { mkdtemp, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
-import { type Daemon, startDaemon, Talker } from "./child.ts";
+import { Talker } from "./child.ts";
+import { median } from "./load.ts";
+import { databaseUrlOf, startReady } from "./ready-service.ts";
 import type { Expectation, RoundDone } from "./webhook-receivers.ts";
 
 const endpoints = 100;
@@ -20,7 +21,6 @@ const hanging = 5;
 const eventsEach = 100;
 
 const root = path.join(import.meta.dirname, "..");
-const startPatienceMs = 30_000;
 const roundPatienceMs = 120_000;
 
 interface Round {
@@ -95,60 +95,8 @@ async function measure(bench: Bench, withHanging: boolean): Promise<Round> {
   }
 }
 
-async function startWorker({ directory, databaseUrl }: Bench): Promise<Daemon> {
-  const opsPort = await freePort();
-  const outputFile = path.join(directory, "worker.log");
-  const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
-  const daemon = startDaemon({
-    program: path.join(root, "src/main.ts"),
-    execArgv: [],
-    outputFile,
-    environment: {
-      PATH,
-      HOME,
-      TMPDIR,
-      NODE_ENV: "production",
-      ROLES: "worker",
-      OPS_PORT: String(opsPort),
-      DATABASE_URL: databaseUrl,
-      WEBHOOK_ALLOW_PRIVATE: "true",
-    },
-  });
-  let ended: string | undefined;
-  daemon.exited.then((how) => {
-    ended = how;
-  });
-  const deadline = performance.now() + startPatienceMs;
-  while (!(await isReady(opsPort))) {
-    if (ended !== undefined || performance.now() > deadline) {
-      await daemon.stop();
-      throw new Error(`the worker did not start: ${ended ?? ""} ${await readFile(outputFile, "utf8")}`);
-    }
-    await delay(50);
-  }
-  return daemon;
-}
-
-const isReady = (port: number) =>
-  fetch(`http://127.0.0.1:${port}/readyz`).then(
-    ({ ok }) => ok,
-    () => false,
-  );
-
-async function freePort(): Promise<number> {
-  const server = net.createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as net.AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
-
-function median(values: readonly number[]): number {
-  const sorted = values.toSorted((one, other) => one - other);
-  const middle = sorted.length >> 1;
-  const upper = sorted[middle] ?? Number.NaN;
-  return sorted.length % 2 === 1 ? upper : ((sorted[middle - 1] ?? Number.NaN) + upper) / 2;
-}
+const startWorker = ({ directory, databaseUrl }: Bench) =>
+  startReady(directory, { ROLES: "worker", DATABASE_URL: databaseUrl, WEBHOOK_ALLOW_PRIVATE: "true" });
 
 function table(without: readonly Round[], within: readonly Round[]): string {
   const healthy = (endpoints - hanging) * eventsEach;
@@ -183,10 +131,8 @@ async function main(): Promise<void> {
     const { port } = (await receivers.heard()) as { port: number };
     await applyMigrations(postgres.connection, { folder: path.join(root, "prisma/migrations") });
     await database.connect();
-    const { host, port: databasePort, user, password = "", database: name } = postgres.connection;
-    const url = new URL(`postgres://${host}:${databasePort}/${name}`);
-    Object.assign(url, { username: user, password });
-    const bench = { database, databaseUrl: url.href, directory, receivers, receiversPort: port };
+    const databaseUrl = databaseUrlOf(postgres.connection);
+    const bench = { database, databaseUrl, directory, receivers, receiversPort: port };
     await makeWebhooks(bench);
     // Both in turn, and each first every other time; the first pair only warms up.
     const without: Round[] = [];

@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 
 if (Number.parseInt(process.versions.node, 10) >= 24) {
   // Stripped types and compiled code are kept between runs: half the time to a first answer.
-  module.enableCompileCache();
+  module.enableCompileCache(fileURLToPath(new URL("../.cache/compiled", import.meta.url)));
   await import("../src/cli/main.ts");
 } else {
   const binary = process.platform === "win32" ? "node.exe" : "node";

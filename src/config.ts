@@ -17,20 +17,52 @@ export interface Config {
   /** Null: an embedded Postgres under `dataDir`. */
   readonly databaseUrl: string | null;
   readonly databasePoolSize: number;
+  /** For the one connection that listens, where `databaseUrl` leads to a pooler that shares connections; null: the same. */
+  readonly noticesUrl: string | null;
+  readonly databasePreparedStatements: boolean;
+  /** Null: every process has rate limits of its own. */
+  readonly redisUrl: string | null;
   readonly dataDir: string;
   readonly adminToken: string | null;
   /** Without a slash at its end; null: made of the port in use. */
   readonly publicBaseUrl: string | null;
   /** Webhooks may be http and lead to any address. */
   readonly webhookAllowPrivate: boolean;
+  /** How long a process that is told to stop still answers whoever has not heard of it. */
+  readonly drainSeconds: number;
   readonly retention: { readonly unmatchedDays: number; readonly finishedDays: number };
   readonly logLevel: string;
+  /** Null: nothing is traced. */
+  readonly tracing: {
+    /** One of OpenTelemetry's names. */
+    readonly sampler: string;
+    readonly samplerRatio: number;
+    readonly scheduleDelayMs: number;
+  } | null;
 }
 
 /** A wrong setting, told in one line that names it and shows no secret. */
 export class SettingError extends Error {}
 
 const logLevels = ["fatal", "error", "warn", "info", "debug", "trace", "silent"] as const;
+
+const otlpProtocol = z.enum(["http/protobuf"], "must be http/protobuf: the service speaks no other");
+
+const samplers = [
+  "always_on",
+  "always_off",
+  "traceidratio",
+  "parentbased_always_on",
+  "parentbased_always_off",
+  "parentbased_traceidratio",
+] as const;
+
+const endpointUrl = z
+  .string()
+  .refine(
+    (text) => /^https?:$/.test(URL.parse(text)?.protocol ?? ""),
+    "must be an http(s) URL of a collector",
+  );
 
 const port = z
   .string()
@@ -73,6 +105,13 @@ const databaseUrl = z
     "must be a URL such as postgres://user:password@host:5432/database",
   );
 
+const redisUrl = z
+  .string()
+  .refine(
+    (text) => /^rediss?:\/\//.test(text) && /^\/?\d*$/.test(URL.parse(text)?.pathname ?? "none"),
+    "must be a URL such as redis://user:password@host:6379/0",
+  );
+
 const publicBaseUrl = z
   .string()
   .refine((text) => {
@@ -101,6 +140,9 @@ const environmentSchema = z.object({
     .transform(Number)
     .refine((value) => value >= 4 && value <= 200, "must be a whole number from 4 to 200")
     .default(16),
+  DATABASE_NOTICES_URL: databaseUrl.optional(),
+  DATABASE_PREPARED_STATEMENTS: flag.default(true),
+  REDIS_URL: redisUrl.optional(),
   DATA_DIR: z.string().default(".data"),
   PHONEPROOF_ADMIN_TOKEN: z
     .string()
@@ -108,9 +150,34 @@ const environmentSchema = z.object({
     .optional(),
   PUBLIC_BASE_URL: publicBaseUrl.optional(),
   WEBHOOK_ALLOW_PRIVATE: flag.default(false),
+  DRAIN_SECONDS: z
+    .string()
+    .regex(/^\d{1,2}$/, "must be a whole number of seconds from 0 to 60")
+    .transform(Number)
+    .refine((value) => value <= 60, "must be a whole number of seconds from 0 to 60")
+    .default(3),
   RETENTION_UNMATCHED_DAYS: days.default(7),
   RETENTION_FINISHED_DAYS: days.default(90),
   LOG_LEVEL: z.enum(logLevels, `must be one of ${logLevels.join(", ")}`).default("info"),
+  OTEL_SDK_DISABLED: z.string().optional(),
+  OTEL_EXPORTER_OTLP_ENDPOINT: endpointUrl.optional(),
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: endpointUrl.optional(),
+  OTEL_EXPORTER_OTLP_PROTOCOL: otlpProtocol.optional(),
+  OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: otlpProtocol.optional(),
+  OTEL_TRACES_EXPORTER: z.enum(["otlp", "none"], "must be otlp or none").default("otlp"),
+  OTEL_TRACES_SAMPLER: z
+    .enum(samplers, `must be one of ${samplers.join(", ")}`)
+    .default("parentbased_always_on"),
+  OTEL_TRACES_SAMPLER_ARG: z
+    .string()
+    .regex(/^(0(\.\d+)?|1(\.0+)?)$/, "must be a number from 0 to 1")
+    .transform(Number)
+    .default(1),
+  OTEL_BSP_SCHEDULE_DELAY: z
+    .string()
+    .regex(/^\d{1,6}$/, "must be a whole number of milliseconds")
+    .transform(Number)
+    .default(5_000),
 });
 
 /** An empty variable counts as one that is not set, as it does in compose files and unit files. */
@@ -128,6 +195,9 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
       "GRPC_HOST is beyond loopback: set GRPC_TLS_CERT and GRPC_TLS_KEY, or GRPC_ALLOW_PLAINTEXT=true",
     );
   }
+  if (settings.DATABASE_NOTICES_URL !== undefined && settings.DATABASE_URL === undefined) {
+    throw new SettingError("DATABASE_NOTICES_URL must be set together with DATABASE_URL");
+  }
   return {
     httpHost: settings.HOST,
     httpPort: settings.PORT,
@@ -140,15 +210,33 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
     trustedProxies: settings.TRUSTED_PROXIES,
     databaseUrl: settings.DATABASE_URL ?? null,
     databasePoolSize: settings.DATABASE_POOL_SIZE,
+    noticesUrl: settings.DATABASE_NOTICES_URL ?? null,
+    databasePreparedStatements: settings.DATABASE_PREPARED_STATEMENTS,
+    redisUrl: settings.REDIS_URL ?? null,
     dataDir: settings.DATA_DIR,
     adminToken: settings.PHONEPROOF_ADMIN_TOKEN ?? null,
     publicBaseUrl: settings.PUBLIC_BASE_URL ?? null,
     webhookAllowPrivate: settings.WEBHOOK_ALLOW_PRIVATE,
+    // Nobody takes over from a process that has its database with it.
+    drainSeconds: settings.DATABASE_URL === undefined ? 0 : settings.DRAIN_SECONDS,
     retention: {
       unmatchedDays: settings.RETENTION_UNMATCHED_DAYS,
       finishedDays: settings.RETENTION_FINISHED_DAYS,
     },
     logLevel: settings.LOG_LEVEL,
+    tracing: tracingOf(settings),
+  };
+}
+
+/** An endpoint is what asks for traces: without one they would go to whatever listens on this machine. */
+function tracingOf(settings: z.output<typeof environmentSchema>): Config["tracing"] {
+  const endpoint = settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? settings.OTEL_EXPORTER_OTLP_ENDPOINT;
+  if (endpoint === undefined || settings.OTEL_TRACES_EXPORTER === "none") return null;
+  if (settings.OTEL_SDK_DISABLED?.toLowerCase() === "true") return null;
+  return {
+    sampler: settings.OTEL_TRACES_SAMPLER,
+    samplerRatio: settings.OTEL_TRACES_SAMPLER_ARG,
+    scheduleDelayMs: settings.OTEL_BSP_SCHEDULE_DELAY,
   };
 }
 

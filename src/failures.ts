@@ -26,32 +26,36 @@ const catalogue = {
   malformed_request: {
     status: 400,
     grpc: "invalid_argument",
-    message: "The request could not be read as HTTP: check its request line, its headers and their size.",
+    message:
+      "The request could not be read as HTTP: send a valid request line, a Host, at most 16 KiB of headers, and all of it within 10 seconds.",
   },
   invalid_json: {
     status: 400,
     grpc: "invalid_argument",
-    message: "The body is not JSON in UTF-8: send one JSON object.",
+    message: "The body is not JSON in UTF-8: send one JSON object, at least {}.",
   },
   unsupported_content_type: {
     status: 400,
     grpc: "invalid_argument",
-    message: "The body must be sent with Content-Type: application/json.",
+    message:
+      "The body comes without a media type or with another than JSON: send Content-Type: application/json.",
   },
   body_too_large: {
     status: 400,
     grpc: "invalid_argument",
-    message: "The body is larger than 64 KiB.",
+    message: "The body is larger than 64 KiB: send the fields of this request only.",
   },
   idempotency_key_required: {
     status: 400,
     grpc: "invalid_argument",
-    message: "The Idempotency-Key is missing: send one of your own, new for each verification attempt.",
+    message:
+      "The Idempotency-Key is missing: send one of your own, new for each verification attempt, such as a random UUID.",
   },
   idempotency_key_invalid: {
     status: 400,
     grpc: "invalid_argument",
-    message: "The Idempotency-Key must be 8 to 128 characters of A-Z a-z 0-9 _ . : -",
+    message:
+      "The Idempotency-Key is not one: send exactly one, of 8 to 128 characters of A-Z a-z 0-9 _ . : -",
   },
   missing_api_key: {
     status: 401,
@@ -61,32 +65,36 @@ const catalogue = {
   invalid_api_key: {
     status: 401,
     grpc: "unauthenticated",
-    message: "The API key is not valid: it is unknown, mistyped, revoked or expired.",
+    message:
+      "The API key is not valid: it is unknown, mistyped, revoked or expired. Send an active one, whole, as it was shown when it was made.",
   },
   project_suspended: {
     status: 403,
     grpc: "permission_denied",
-    message: "The project is suspended.",
+    message: "The project is suspended: its calls are refused until an administrator resumes it.",
   },
   insufficient_scope: {
     status: 403,
     grpc: "permission_denied",
-    message: "This key or token may not do that.",
+    message:
+      "This key or token may not do that: use one that may, such as an API key of the project for its verifications.",
   },
   verification_not_found: {
     status: 404,
     grpc: "not_found",
-    message: "There is no such verification in this project and environment.",
+    message:
+      "There is no such verification in this project and environment: check the id, and that the key is of the environment that created it.",
   },
   route_not_found: {
     status: 404,
     grpc: "not_found",
-    message: "There is no such route: check the method and the path.",
+    message:
+      "There is no such route: check method and path, such as POST /v1/verifications or GET /v1/verifications/{id}.",
   },
   not_found: {
     status: 404,
     grpc: "not_found",
-    message: "There is no such thing.",
+    message: "There is no such thing: check its id.",
   },
   idempotency_conflict: {
     status: 409,
@@ -96,7 +104,8 @@ const catalogue = {
   verification_not_cancellable: {
     status: 409,
     grpc: "failed_precondition",
-    message: "Only a pending verification can be cancelled, and this one is verified or expired.",
+    message:
+      "Only a pending verification can be cancelled, and this one is verified or expired: read it for its result.",
   },
   number_exists: {
     status: 409,
@@ -116,7 +125,7 @@ const catalogue = {
   validation_failed: {
     status: 422,
     grpc: "invalid_argument",
-    message: "The request has invalid fields: see fields.",
+    message: "The request has invalid fields: correct each one that is named, and send it again.",
   },
   rate_limited: {
     status: 429,
@@ -126,12 +135,14 @@ const catalogue = {
   usage_limit_exceeded: {
     status: 429,
     grpc: "resource_exhausted",
-    message: "The project has used up its calls for this calendar month.",
+    message:
+      "The project has used up its calls for this calendar month (Asia/Seoul): wait for the next one, or have the limit raised.",
   },
   no_receiving_number: {
     status: 503,
     grpc: "unavailable",
-    message: "No receiving number has room for another verification at the moment.",
+    message:
+      "No receiving number has room for another verification: try again later. Where it stays so, an administrator adds a number to this environment.",
     retryAfterSeconds: 30,
   },
   service_unavailable: {

@@ -1,15 +1,15 @@
 import { type DestinationStream, type Logger, pino } from "pino";
+import type { LogOutput } from "./log-output.ts";
 
 /** Written out when this many characters have gathered, or this time has passed. */
 const gatheredLength = 16_000;
 const gatheredMs = 100;
 
 /**
- * JSON lines on standard output. Fields are chosen where a line is written: no request, no key, no phone.
+ * JSON lines for standard output. Fields are chosen where a line is written: no request, no key, no phone.
  * What has gathered is written out when the process ends, however it does short of being killed.
  */
-export function createLog(level: string): Logger {
-  const output = pino.destination({ dest: 1, sync: false });
+export function createLog(level: string, output: LogOutput): Logger {
   return pino({ level, base: null, timestamp, serializers: { err: presentError } }, gathered(output));
 }
 
@@ -17,7 +17,7 @@ export function createLog(level: string): Logger {
  * Lines go to the output by the hundred. It measures each text that it is given, which for single lines was a
  * twelfth of the service's time for a read.
  */
-function gathered(output: ReturnType<typeof pino.destination>): DestinationStream {
+function gathered(output: LogOutput): DestinationStream & { flush(): void } {
   let lines = "";
   let timer: NodeJS.Timeout | undefined;
 
@@ -38,6 +38,7 @@ function gathered(output: ReturnType<typeof pino.destination>): DestinationStrea
       lines += line;
       if (lines.length >= gatheredLength) passOn();
     },
+    flush: passOn,
   };
 }
 

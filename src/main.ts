@@ -5,9 +5,9 @@ import { setTimeout as delay } from "node:timers/promises";
 import closeWithGrace from "close-with-grace";
 import type pg from "pg";
 import type { Logger } from "pino";
-import { collectDefaultMetrics, Registry } from "prom-client";
 import { readOrMakeAdminToken } from "./admin-token.ts";
 import { createAdmission } from "./admission/admission.ts";
+import { type CountsOf, ownCounts } from "./admission/counts.ts";
 import { createRateLimits } from "./admission/rate-limits.ts";
 import { createWindowLimits } from "./admission/window-limits.ts";
 import { type Config, parseConfig, SettingError } from "./config.ts";
@@ -22,9 +22,11 @@ import { administerWebhooks } from "./core/administration/webhooks.ts";
 import { cancelVerification } from "./core/cancel-verification.ts";
 import { createVerification } from "./core/create-verification.ts";
 import { makeDemoProject } from "./core/demo-project.ts";
+import { findSilences } from "./core/find-silences.ts";
 import { getVerification } from "./core/get-verification.ts";
 import { encodeId } from "./core/ids.ts";
 import { listVerifications } from "./core/list-verifications.ts";
+import { getStatistics } from "./core/statistics.ts";
 import { takeInboundMessages } from "./core/take-inbound-messages.ts";
 import { createTransitionHub } from "./core/transition-hub.ts";
 import {
@@ -33,14 +35,20 @@ import {
   watchVerificationWindow,
 } from "./core/verification-window.ts";
 import { watchVerification } from "./core/watch-verification.ts";
+import { type Deprecation, deprecations } from "./gateway/deprecations.ts";
 import { createGateway } from "./gateway/gateway.ts";
 import { logFault } from "./gateway/request-log.ts";
 import { type Deliveries, deliverInTime } from "./jobs/deliveries.ts";
 import { expireInTime } from "./jobs/expiry.ts";
 import { writeLastUses } from "./jobs/last-used.ts";
 import { keepRetention } from "./jobs/retention.ts";
+import { countStatistics, watchSilence } from "./jobs/statistics.ts";
 import { createLog } from "./log.ts";
+import { stepLogLevel } from "./log-level.ts";
+import { type LogOutput, openLogOutput } from "./log-output.ts";
+import { createMetrics } from "./ops/metrics.ts";
 import { createOpsServer } from "./ops/ops-server.ts";
+import { createSilenceMetrics } from "./ops/silence-metrics.ts";
 import { createRpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
 import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
@@ -51,7 +59,9 @@ import { createDestinationNumberStore } from "./storage/administration/destinati
 import { createProjectStore } from "./storage/administration/projects.ts";
 import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
 import { createWebhookStore } from "./storage/administration/webhooks.ts";
+import { readBacklog } from "./storage/backlog.ts";
 import { createCodeOccupancy } from "./storage/code-occupancy.ts";
+import { createCreationTraces } from "./storage/creation-traces.ts";
 import { openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
@@ -62,10 +72,14 @@ import { createLastUses } from "./storage/last-used.ts";
 import { applyMigrations } from "./storage/migrations.ts";
 import { createNotices } from "./storage/notices.ts";
 import { createRetentionTasks } from "./storage/retention.ts";
+import { createReceptionStore, createStatisticsStore } from "./storage/statistics.ts";
+import { createStatisticsCounting } from "./storage/statistics-counting.ts";
 import { createUsageLedger } from "./storage/usage.ts";
 import { createVerificationWindows } from "./storage/verification-windows.ts";
 import { createVerifications } from "./storage/verifications.ts";
 import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
+import { tracedParts } from "./tracing/traced.ts";
+import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
 import { createMakeAttempt } from "./webhooks/attempt.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
 import { createSendSample } from "./webhooks/sample.ts";
@@ -74,6 +88,11 @@ import { verificationWindow } from "./window/window.ts";
 
 export interface RunningService {
   readonly addresses: Addresses;
+  /**
+   * Says that it is stopping wherever it is asked, and goes on answering for DRAIN_SECONDS, or until `signal` aborts:
+   * those who send calls here need a moment to hear of it. To be called before `close`.
+   */
+  drain(signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -101,31 +120,80 @@ class Closers {
   }
 }
 
-/** Starts everything this process is to do. What was begun is ended again where a later step fails. */
-export async function startService(config: Config, log: Logger): Promise<RunningService> {
+/** What of a service does not come from its environment. */
+export interface Fixtures {
+  readonly deprecations: readonly Deprecation[];
+}
+
+/**
+ * Starts everything this process is to do. What was begun is ended again where a later step fails. `output` is the
+ * log's, for the metrics.
+ */
+export async function startService(
+  config: Config,
+  log: Logger,
+  output?: LogOutput,
+  fixtures: Fixtures = { deprecations },
+): Promise<RunningService> {
   const closers = new Closers();
   try {
-    return await start(config, log, closers);
+    return await start(config, log, output, closers, fixtures);
   } catch (error) {
     await closers.close(log);
     throw error;
   }
 }
 
-async function start(config: Config, log: Logger, closers: Closers): Promise<RunningService> {
+async function start(
+  config: Config,
+  log: Logger,
+  output: LogOutput | undefined,
+  closers: Closers,
+  { deprecations }: Fixtures,
+): Promise<RunningService> {
   const connection = await connectionOf(config, closers);
-  await reach(config, () => applyMigrations(connection, { folder: migrations }));
+  await reach("DATABASE_URL", config.databaseUrl, () => applyMigrations(connection, { folder: migrations }));
 
+  const metrics = createMetrics();
+  const tracing = config.tracing && (await import("./tracing/open-telemetry.ts")).openTracing(config.tracing);
+  if (tracing) closers.add(() => tracing.close());
   const database = openDatabase(connection, {
     poolSize: config.databasePoolSize,
-    onError: (error) => log.warn({ err: error }, "an idle database connection was lost"),
+    preparedStatements: config.databasePreparedStatements,
+    onError(error) {
+      metrics.storage.connectionLost("pool");
+      log.warn({ err: error }, "a database connection was lost");
+    },
+    observer: {
+      batch: (operation) => ({
+        ran: metrics.storage.batch(operation),
+        spans: tracing ? tracedBatches(tracing, operation) : undefined,
+      }),
+      statement: tracing ? tracedStatements(tracing) : undefined,
+      moved: metrics.verifications.count,
+      verified: metrics.verifications.verified,
+    },
   });
+  if (output) metrics.watchLog(output);
+  metrics.storage.watchPool(database.pool, config.databasePoolSize);
+  metrics.storage.watchBacklog(() => readBacklog(database));
   closers.add(() => database.close());
+
+  const traced =
+    tracing &&
+    tracedParts(
+      tracing,
+      createCreationTraces(database, {
+        onError: (error) =>
+          log.warn({ err: error }, "under which span something was created could not be kept"),
+      }),
+    );
 
   const directory = createDirectory(database);
   const transitions = createTransitionHub();
   let deliveries: Deliveries | undefined;
-  const notices = createNotices(connection, {
+  const { noticesUrl } = config;
+  const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
     onTransition: ({ verificationId }) => {
       transitions.announce(verificationId);
       deliveries?.wake();
@@ -137,12 +205,19 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
       transitions.announceGap();
       deliveries?.wake();
     },
-    onError: (error) => log.warn({ err: error }, "the connection for notices was lost"),
+    onError(error) {
+      metrics.storage.connectionLost("notices");
+      log.warn({ err: error }, "the connection for notices was lost");
+    },
   });
-  await notices.start();
+  if (noticesUrl === null) await notices.start();
+  else await reach("DATABASE_NOTICES_URL", noticesUrl, notices.start);
   closers.add(() => notices.stop());
 
-  const endpoints = createEndpoints({ allowPrivate: config.webhookAllowPrivate });
+  const endpoints = createEndpoints({
+    allowPrivate: config.webhookAllowPrivate,
+    traceHeaders: tracing?.headers,
+  });
   closers.add(() => endpoints.close());
 
   const administrationAs: AdministrationAs = (actor) => {
@@ -169,8 +244,15 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   };
 
   let serving = !config.roles.api;
+  let stopping = false;
+  const isStopping = () => stopping;
+  const drain = async (signal: AbortSignal) => {
+    stopping = true;
+    if (config.roles.api) await delay(config.drainSeconds * 1000, undefined, { signal }).catch(() => {});
+  };
   const isReady = async () =>
     serving &&
+    !stopping &&
     Promise.race([
       database.pool.query("SELECT 1").then(
         () => true,
@@ -178,9 +260,7 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
       ),
       delay(readinessPatienceMs, false, { ref: false }),
     ]);
-  const metrics = new Registry();
-  collectDefaultMetrics({ register: metrics });
-  const ops = createOpsServer({ isReady, metrics });
+  const ops = createOpsServer({ isReady, isStopping, metrics: metrics.registry });
   closers.add(async () => ops.close());
   await listening("OPS", config.opsHost, config.opsPort, () =>
     ops.listen({ host: config.opsHost, port: config.opsPort }),
@@ -199,21 +279,44 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
     });
     retention.start();
     closers.add(() => retention.stop());
-    const { claim, record } = createWebhookDeliveries(database, {
-      onDisabled: (webhookId, reason) =>
-        log.warn({ webhookId: encodeId("whk_", webhookId), reason }, "a webhook was disabled"),
+    const counting = countStatistics({
+      count: createStatisticsCounting(database).count,
+      onError: (error) => log.warn({ err: error }, "what has happened could not be counted"),
     });
+    counting.start();
+    closers.add(() => counting.stop());
+    const watching = watchSilence({
+      look: findSilences({ receptions: createReceptionStore(database) }),
+      show: createSilenceMetrics(metrics.registry).show,
+      onError: (error) => log.warn({ err: error }, "whether anything has gone silent could not be seen"),
+    });
+    watching.start();
+    closers.add(() => watching.stop());
+    const { claim, record } = createWebhookDeliveries(database, {
+      onDisabled(webhookId, reason) {
+        metrics.deliveries.webhookDisabled();
+        log.warn({ webhookId: encodeId("whk_", webhookId), reason }, "a webhook was disabled");
+      },
+    });
+    const makeAttempt = createMakeAttempt(endpoints);
     const delivering = deliverInTime({
       claim,
-      attempt: createMakeAttempt(endpoints),
-      record,
+      attempt: metrics.deliveries.counted(traced ? traced.attempts(makeAttempt) : makeAttempt),
+      async record(result) {
+        await record(result);
+        const { verificationId, number, status, error, durationMs } = result;
+        log.debug(
+          { eventId: encodeId("evt_", verificationId), number, status, error, durationMs },
+          "webhook attempt",
+        );
+      },
       onError: (error) => log.warn({ err: error }, "webhooks could not be claimed or their results recorded"),
     });
     deliveries = delivering;
     delivering.start();
     closers.add(() => delivering.stop());
   }
-  if (!config.roles.api) return { addresses, close: () => closers.close(log) };
+  if (!config.roles.api) return { addresses, drain, close: () => closers.close(log) };
 
   const lastUses = createLastUses(database);
   const writingLastUses = writeLastUses({
@@ -222,10 +325,11 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   });
   writingLastUses.start();
   closers.add(() => writingLastUses.stop());
+  const countsOf = await countsFor(config, log, closers);
   const usage = createUsageLedger(database);
   const admission = createAdmission({
     directory,
-    rateLimits: createRateLimits(),
+    rateLimits: createRateLimits(countsOf),
     chargeUsage: usage.charge,
     noteUse: lastUses.note,
     adminTokens: await adminTokensOf(config, log),
@@ -237,28 +341,52 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
 
   const verifications = createVerifications(database);
   const publicBase = { url: config.publicBaseUrl ?? `http://localhost:${config.httpPort}` };
-  const service = createVerificationService({
-    createVerification: createVerification({ verifications, directory, occupancy, publicBase }),
+  const useCases = {
+    createVerification: createVerification({
+      verifications,
+      directory,
+      occupancy,
+      publicBase,
+      onCreated: (environment) => metrics.verifications.count("created", environment, 1),
+    }),
     getVerification: getVerification({ verifications }),
     cancelVerification: cancelVerification({ verifications }),
     listVerifications: listVerifications({ verifications, chargeUsage: usage.charge }),
     watchVerification: watchVerification({ verifications, transitions }),
+  };
+  const service = createVerificationService(traced ? traced.useCases(useCases) : useCases);
+  const judgeMessage = createInboundMessages(database, {
+    onFault: (error) => log.error({ err: error }, "an inbound message could not be judged"),
   });
   const takeMessages = takeInboundMessages({
     directory,
+    onReceipt({ outcome, verificationId, duplicate }, carrier, seconds) {
+      metrics.verifications.receipt(outcome, carrier, duplicate, seconds);
+      if (log.isLevelEnabled("debug")) {
+        log.debug(
+          { verificationId: verificationId && encodeId("vrf_", verificationId), outcome, carrier, duplicate },
+          "inbound message",
+        );
+      }
+    },
     auditOf: (actor) => createAuditStore(database, actor),
-    judgeMessage: createInboundMessages(database, {
-      onFault: (error) => log.error({ err: error }, "an inbound message could not be judged"),
-    }),
+    judgeMessage: traced ? traced.judgement(judgeMessage) : judgeMessage,
   });
 
   const rpc = createRpcServer({
     verifications: service,
     takeMessages,
+    getStatistics: getStatistics({
+      statistics: createStatisticsStore(database),
+      directory,
+      chargeUsage: usage.charge,
+    }),
     administrationAs,
     admission,
     readiness: { isReady },
     log,
+    tracing: tracing ?? undefined,
+    observer: { begun: metrics.calls.rpcBegun, answered: metrics.calls.rpcAnswered },
     tls: config.grpcTls,
   });
   const getWindow = getVerificationWindow({ windows: createVerificationWindows(database), verifications });
@@ -272,14 +400,19 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
     admission,
     log,
     trustedProxies: config.trustedProxies,
+    isStopping,
     publicBase,
+    onAnswered: metrics.calls.answered,
+    tracing: tracing ?? undefined,
+    deprecations,
   });
   gateway.register(
     verificationWindow({
       windows,
-      limits: createWindowLimits(),
+      limits: createWindowLimits(countsOf),
       publicBase,
       onFault: (request, failure) => logFault(log, request, failure),
+      streams: { opened: metrics.verifications.windowOpened, closed: metrics.verifications.windowClosed },
     }),
     { prefix: "/v" },
   );
@@ -310,7 +443,7 @@ async function start(config: Config, log: Logger, closers: Closers): Promise<Run
   closers.add(async () => {
     serving = false;
   });
-  return { addresses, close: () => closers.close(log) };
+  return { addresses, drain, close: () => closers.close(log) };
 }
 
 async function connectionOf(config: Config, closers: Closers): Promise<pg.ClientConfig> {
@@ -328,16 +461,28 @@ async function connectionOf(config: Config, closers: Closers): Promise<pg.Client
   return postgres.connection;
 }
 
+async function countsFor(config: Config, log: Logger, closers: Closers): Promise<CountsOf> {
+  if (config.redisUrl === null) return ownCounts;
+  // Its client is only loaded where it is wanted: it would be a tenth of every start.
+  const { shareCounts } = await import("./admission/shared-counts.ts");
+  const shared = await shareCounts(config.redisUrl, {
+    onLost: (error) => log.warn({ err: error }, "Redis is away: this process limits rates by itself"),
+    onFound: () => log.info("Redis is back: rate limits are shared again"),
+  });
+  closers.add(async () => shared.close());
+  return shared.countsOf;
+}
+
 /** A database that cannot be used is a wrong setting; its address is told, its password never. */
-async function reach<T>(config: Config, use: () => Promise<T>): Promise<T> {
+async function reach<T>(setting: string, url: string | null, use: () => Promise<T>): Promise<T> {
   try {
     return await use();
   } catch (error) {
-    if (config.databaseUrl === null) throw error;
-    const { hostname, port, pathname } = new URL(config.databaseUrl);
+    if (url === null) throw error;
+    const { hostname, port, pathname } = new URL(url);
     const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
     const { message } = causeOf(error);
-    throw new SettingError(`DATABASE_URL: the database at ${at} cannot be used: ${oneLine(message)}`);
+    throw new SettingError(`${setting}: the database at ${at} cannot be used: ${oneLine(message)}`);
   }
 }
 
@@ -384,39 +529,58 @@ function addressOf(host: string, address: ReturnType<import("node:net").Server["
 /** What is left of merchants' calls after this long is cut. */
 const closeGraceMs = 5_000;
 
-/** How long a clean end may take before it is forced: the outer surface promises 15 s. */
-const closeTimeoutMs = 14_000;
+/**
+ * How long a clean end may take before it is forced: the outer surface promises 15 s, with the three in which a process
+ * with others beside it still answers.
+ */
+const closeTimeoutMs = { alone: 14_000, amongOthers: 11_000 };
 
 const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
-async function main(): Promise<void> {
+/** As a program: until a signal ends it. */
+export async function main(): Promise<void> {
   let log: Logger;
+  let output: LogOutput;
   let config: Config;
   try {
     config = parseConfig(process.env);
-    log = createLog(config.logLevel);
+    output = openLogOutput();
+    log = createLog(config.logLevel, output);
   } catch (error) {
     return fail(error);
   }
+  process.on("SIGUSR2", () => stepLogLevel(log, config.logLevel));
   let service: Promise<RunningService> | undefined;
+  let running: RunningService | undefined;
   const grace = closeWithGrace(
-    { delay: closeTimeoutMs, logger: false, skip: [...signals] },
+    {
+      delay: config.databaseUrl === null ? closeTimeoutMs.alone : closeTimeoutMs.amongOthers,
+      logger: false,
+      skip: [...signals, "SIGUSR2"],
+    },
     async ({ err }) => {
       if (err) log.fatal({ err }, "the process ends because of an unexpected error");
       await (await service?.catch(() => undefined))?.close();
+      log.flush();
+      await output.end();
     },
   );
   // A terminal's Ctrl-C reaches the process twice, once by way of npm, and an impatient person sends it again:
   // the second must not end the process before its Postgres.
   let closing = false;
+  const impatience = new AbortController();
   for (const signal of signals) {
-    process.on(signal, () => {
-      if (!closing) void grace.close();
+    process.on(signal, async () => {
+      // A person waits for nobody; SIGTERM is what those send who send calls elsewhere first.
+      if (signal !== "SIGTERM") impatience.abort();
+      if (closing) return;
       closing = true;
+      await running?.drain(impatience.signal);
+      await grace.close();
     });
   }
-  service = startService(config, log);
-  await service.catch(fail);
+  service = startService(config, log, output);
+  running = await service.catch(fail);
 }
 
 /** One line without a stack for what the person who started it can mend. */
@@ -425,5 +589,3 @@ function fail(error: unknown): never {
   process.stderr.write(`phoneproof cannot start: ${text}\n`);
   process.exit(1);
 }
-
-if (import.meta.main) await main();

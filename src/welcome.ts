@@ -53,7 +53,7 @@ export function welcome(
       "",
       "  Send its sms_text to its destination, as the person's phone would:",
       "",
-      `    ${command} sms send --to DESTINATION --from 01012345678 --text "SMS_TEXT"`,
+      `    ${command} sms send --to DESTINATION --from 01012345678 --carrier SKT --text "SMS_TEXT"`,
     );
   }
   lines.push("", "  Ctrl-C stops it.", "", "");

@@ -1,12 +1,13 @@
 /**
  * A merchant's server, as small as it can be and with nothing left out: it creates a verification, hands its window to
- * the page, confirms the result by reading it, and takes the webhook. No package is needed; replace the map by a table.
+ * the page, confirms the result by reading it, and takes the webhook. Replace the map by a table.
  */
 
-import { createHmac, randomUUID, timingSafeEqual } from "node:crypto";
+import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import path from "node:path";
+import { createPhoneproof, PhoneproofError, verifyWebhook, type WebhookEvent } from "@phoneproof/client";
 
 export interface MerchantSettings {
   /** Where phoneproof is. */
@@ -27,19 +28,11 @@ interface Attempt {
   phone: string | null;
 }
 
-/** Of an answer, what is used here. */
-interface Verification {
-  readonly id: string;
-  readonly status: string;
-  readonly phone: string | null;
-  readonly state: string;
-  readonly verification_url: string;
-}
-
 const bodyLimitBytes = 64 * 1024;
 
 export function createMerchantServer(settings: MerchantSettings): Server {
   const { apiUrl, apiKey, webhookSecret, origin, log } = settings;
+  const phoneproof = createPhoneproof({ baseUrl: apiUrl, apiKey, timeoutMs: 10_000 });
   const attempts = new Map<string, Attempt>();
   const file = (name: string) => readFileSync(path.join(import.meta.dirname, name));
   const assets: Readonly<Record<string, { readonly type: string; readonly body: Buffer }>> = {
@@ -61,10 +54,10 @@ export function createMerchantServer(settings: MerchantSettings): Server {
 
   /** Creates a verification; the page opens its window, as a popup or in its own place. */
   async function begin(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const { style } = JSON.parse(await bodyOf(request)) as { readonly style?: unknown };
+    const { style } = JSON.parse((await bodyOf(request)).toString("utf8")) as { readonly style?: unknown };
     const session = randomUUID();
     const state = randomUUID();
-    const created = await call("POST", "/v1/verifications", {
+    const created = await phoneproof.create({
       client_reference: `session-${session}`,
       state,
       ...(style === "popup" ? { parent_origin: origin } : { return_url: `${origin}/back` }),
@@ -83,7 +76,7 @@ export function createMerchantServer(settings: MerchantSettings): Server {
   async function confirm(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const attempt = attemptOf(request);
     if (attempt === undefined) return send(response, 404, "No attempt in this session");
-    const verification = await call("GET", `/v1/verifications/${attempt.verificationId}`);
+    const verification = await phoneproof.read(attempt.verificationId);
     if (verification.status === "verified" && verification.state === attempt.state) {
       attempt.phone = verification.phone;
       log(`confirmed ${verification.id}: ${verification.status}`);
@@ -105,10 +98,8 @@ export function createMerchantServer(settings: MerchantSettings): Server {
   }
 
   async function takeWebhook(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const body = await bodyOf(request);
-    if (webhookSecret === null || !isSigned(request, body, webhookSecret))
-      return send(response, 401, "Not signed");
-    const event = JSON.parse(body) as { readonly type: string; readonly data: Verification };
+    const event = await authenticEvent(request);
+    if (event === null) return send(response, 401, "Not signed");
     // The same event can come twice: what is done with it must not be done twice.
     for (const attempt of attempts.values()) {
       if (attempt.verificationId === event.data.id && event.type === "verification.verified") {
@@ -119,19 +110,15 @@ export function createMerchantServer(settings: MerchantSettings): Server {
     response.writeHead(204).end();
   }
 
-  async function call(method: string, route: string, body?: object): Promise<Verification> {
-    const response = await fetch(`${apiUrl}${route}`, {
-      method,
-      headers: {
-        authorization: `Bearer ${apiKey}`,
-        ...(body && { "content-type": "application/json", "idempotency-key": randomUUID() }),
-      },
-      body: body ? JSON.stringify(body) : null,
-      signal: AbortSignal.timeout(10_000),
-    });
-    if (!response.ok)
-      throw new Error(`${method} ${route} answered ${response.status}: ${await response.text()}`);
-    return (await response.json()) as Verification;
+  /** Null for what phoneproof has not sent. */
+  async function authenticEvent(request: IncomingMessage): Promise<WebhookEvent | null> {
+    const body = await bodyOf(request);
+    try {
+      return await verifyWebhook(body, request.headers, webhookSecret ?? []);
+    } catch (error) {
+      if (error instanceof PhoneproofError) return null;
+      throw error;
+    }
   }
 
   function attemptOf({ headers }: IncomingMessage): Attempt | undefined {
@@ -148,21 +135,7 @@ export function createMerchantServer(settings: MerchantSettings): Server {
   });
 }
 
-const toleranceSeconds = 300;
-
-/** Standard Webhooks by hand: any of the signatures, over id, timestamp and the body as it came, not long ago. */
-function isSigned({ headers }: IncomingMessage, body: string, secret: string): boolean {
-  const { "webhook-id": id, "webhook-timestamp": timestamp, "webhook-signature": signatures } = headers;
-  if (Math.abs(Date.now() / 1000 - Number(timestamp)) > toleranceSeconds) return false;
-  const key = Buffer.from(secret.replace(/^whsec_/, ""), "base64");
-  const expected = createHmac("sha256", key).update(`${id}.${timestamp}.${body}`).digest();
-  return String(signatures)
-    .split(" ")
-    .map((signature) => Buffer.from(signature.replace(/^v1,/, ""), "base64"))
-    .some((given) => given.length === expected.length && timingSafeEqual(given, expected));
-}
-
-async function bodyOf(request: IncomingMessage): Promise<string> {
+async function bodyOf(request: IncomingMessage): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of request as AsyncIterable<Buffer>) {
@@ -170,7 +143,7 @@ async function bodyOf(request: IncomingMessage): Promise<string> {
     if (bytes > bodyLimitBytes) throw new Error("a body beyond 64 KiB");
     chunks.push(chunk);
   }
-  return Buffer.concat(chunks).toString("utf8");
+  return Buffer.concat(chunks);
 }
 
 function send(response: ServerResponse, status: number, body: string | Buffer, type = "text/plain"): void {

@@ -83,6 +83,8 @@ export function createAdmission(parts: {
       const credential = bearerCredential(authorization);
       if (credential === undefined) return missing(address);
       if (credential === null) return refused(address);
+      const remembered = directory.remembered(credential);
+      if (remembered !== undefined) return known(remembered, address);
       if (parseCredential(credential) === null) {
         return isInstallationAdmin(credential) ? installationAdmin : refused(address);
       }

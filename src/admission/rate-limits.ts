@@ -1,6 +1,7 @@
-import { RateLimiterMemory } from "rate-limiter-flexible";
 import { Failure, type RateLimitState } from "../failures.ts";
 import type { RateLimitBucket } from "./admission.ts";
+import { type CountsOf, windowSeconds } from "./counts.ts";
+import { networkOf } from "./network.ts";
 
 export interface RateLimits {
   /** Takes one call from a holder's allowance a minute. Refuses with rate_limited. */
@@ -9,15 +10,11 @@ export interface RateLimits {
   takeFailedAuthentication(address: string): Promise<void>;
 }
 
-const windowSeconds = 60;
-const failedAuthenticationsPerMinute = 600;
-/** The allowance differs by project, so that the library only counts and the comparison is made here. */
-const countOnly = Number.MAX_SAFE_INTEGER;
+export const failedAuthenticationsPerMinute = 600;
 
-/** Limits of this process alone. */
-export function createRateLimits(): RateLimits {
-  const calls = new RateLimiterMemory({ points: countOnly, duration: windowSeconds, keyPrefix: "" });
-  const failures = new RateLimiterMemory({ points: countOnly, duration: windowSeconds, keyPrefix: "" });
+export function createRateLimits(countsOf: CountsOf): RateLimits {
+  const calls = countsOf("calls");
+  const failures = countsOf("failed-authentications");
 
   return {
     async take(holder, bucket, perMinute) {
@@ -35,7 +32,7 @@ export function createRateLimits(): RateLimits {
     },
 
     async takeFailedAuthentication(address) {
-      const { consumedPoints, msBeforeNext } = await failures.consume(address);
+      const { consumedPoints, msBeforeNext } = await failures.consume(networkOf(address));
       if (consumedPoints > failedAuthenticationsPerMinute) {
         const secondsLeft = Math.max(1, Math.ceil(msBeforeNext / 1000));
         const rateLimit = {

@@ -1,9 +1,9 @@
 /** What one address and one window may ask of the verification window. */
 
 import { hash } from "node:crypto";
-import { isIPv6 } from "node:net";
-import { RateLimiterMemory } from "rate-limiter-flexible";
 import { Failure } from "../failures.ts";
+import type { CountsOf } from "./counts.ts";
+import { networkOf } from "./network.ts";
 
 export interface WindowLimits {
   /** Takes one request of an address and of a window. Refuses with rate_limited. */
@@ -14,34 +14,28 @@ export interface WindowLimits {
   takeMiss(address: string): Promise<void>;
 }
 
-const windowSeconds = 60;
-
 /** Mobile networks put thousands of people behind one address: what they need is well below this. */
 const requestsPerAddress = 3_000;
 /** A page, its stream and polls every three seconds, on a few devices. */
 const requestsPerToken = 120;
 const messagesPerToken = 30;
 /** Nobody mistypes this often. A valid token from the same address goes on working. */
-const missesPerAddress = 60;
+export const missesPerAddress = 60;
 
-/** Limits of this process alone. */
-export function createWindowLimits(): WindowLimits {
-  const limiter = (points: number) => {
-    const counts = new RateLimiterMemory({ points, duration: windowSeconds, keyPrefix: "" });
+export function createWindowLimits(countsOf: CountsOf): WindowLimits {
+  const limiter = (name: string, perMinute: number) => {
+    const counts = countsOf(`window-${name}`);
     return async (key: string) => {
-      try {
-        await counts.consume(key);
-      } catch (refused) {
-        if (refused instanceof Error) throw refused;
-        const { msBeforeNext } = refused as { readonly msBeforeNext: number };
+      const { consumedPoints, msBeforeNext } = await counts.consume(key);
+      if (consumedPoints > perMinute) {
         throw new Failure("rate_limited", { retryAfterSeconds: Math.max(1, Math.ceil(msBeforeNext / 1000)) });
       }
     };
   };
-  const takeOfAddress = limiter(requestsPerAddress);
-  const takeOfToken = limiter(requestsPerToken);
-  const takeMessage = limiter(messagesPerToken);
-  const takeMiss = limiter(missesPerAddress);
+  const takeOfAddress = limiter("addresses", requestsPerAddress);
+  const takeOfToken = limiter("tokens", requestsPerToken);
+  const takeMessage = limiter("messages", messagesPerToken);
+  const takeMiss = limiter("misses", missesPerAddress);
 
   return {
     async take(address, token) {
@@ -55,21 +49,3 @@ export function createWindowLimits(): WindowLimits {
 
 /** What is asked for may be as long as a URL, and what is remembered of it for a minute must not be. */
 const digestOf = (token: string) => hash("sha256", token, "base64url");
-
-/** An IPv6 host has 2^64 addresses to choose from: its network counts as one. */
-function networkOf(address: string): string {
-  if (!isIPv6(address)) return address;
-  const mapped = /^::ffff:([\d.]+)$/i.exec(address)?.[1];
-  if (mapped !== undefined) return mapped;
-  const [head = "", tail] = address.split("::");
-  const groups = head === "" ? [] : head.split(":");
-  if (tail !== undefined) {
-    const last = tail === "" ? [] : tail.split(":");
-    while (groups.length + last.length < 8) groups.push("0");
-    groups.push(...last);
-  }
-  return groups
-    .slice(0, 4)
-    .map((group) => Number.parseInt(group, 16).toString(16))
-    .join(":");
-}

@@ -9,6 +9,7 @@ import { addEraseCommand } from "./erase.ts";
 import { addProjectCommands } from "./project.ts";
 import { addServiceTokenCommands } from "./service-token.ts";
 import { addSmsCommands } from "./sms.ts";
+import { addStatsCommand } from "./stats.ts";
 import { addVerificationCommands } from "./verification.ts";
 import { addWebhookCommands } from "./webhook.ts";
 
@@ -29,6 +30,7 @@ export function buildProgram(): CliCommand {
   addVerificationCommands(program);
   addSmsCommands(program);
   addWebhookCommands(program);
+  addStatsCommand(program);
   addEraseCommand(program);
   addAuditCommands(program);
   return program;

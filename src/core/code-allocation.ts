@@ -19,7 +19,7 @@ export interface CodePlace {
 }
 
 /** A blind guess on a number with more pending codes than this has better odds than a thousand to one. */
-const crowdedShare = 0.001;
+export const crowdedShare = 0.001;
 /** Finding a free code at random takes more tries than it is worth. */
 const fullShare = 0.5;
 

@@ -53,6 +53,8 @@ export function createVerification(parts: {
   readonly occupancy: CodeOccupancy;
   /** The address of the window, without a slash at its end. Known once the port is. */
   readonly publicBase: { readonly url: string };
+  /** Told of each verification that is new. */
+  readonly onCreated: (environment: Environment) => void;
 }): CreateVerification {
   const { verifications, directory, occupancy } = parts;
 
@@ -99,6 +101,7 @@ export function createVerification(parts: {
     if (outcome.kind === "conflict") throw new Failure("idempotency_conflict");
     if (outcome.kind === "created") {
       occupancy.add(verification.destination, project.codeFormat, verification.code.length);
+      parts.onCreated(environment);
     }
     return { created: outcome.created, replayed: outcome.kind === "replayed" };
 
@@ -151,9 +154,10 @@ function completeBounds(
 ): { projectId: string; environment: Environment } {
   if (projectId !== null && environment !== null) return { projectId, environment };
   const missing: FieldViolation[] = [];
-  if (projectId === null) missing.push({ field: "project_id", message: "is required from a service token" });
+  if (projectId === null)
+    missing.push({ field: "project_id", message: "is required from a service token: prj_…" });
   if (environment === null)
-    missing.push({ field: "environment", message: "is required from a service token" });
+    missing.push({ field: "environment", message: "is required from a service token: live or test" });
   throw new Failure("validation_failed", { fields: [...violations, ...missing] });
 }
 
@@ -174,7 +178,10 @@ function check(request: CreationRequest, project: Project, expectedPhone: string
       });
     }
   } else if (request.mode === "match") {
-    violations.push({ field: "expected_phone", message: "is required where mode is match" });
+    violations.push({
+      field: "expected_phone",
+      message: "is required where mode is match: a 010 mobile number, such as 010-1234-5678",
+    });
   }
   add(checkText("client_reference", request.clientReference, { max: limits.clientReference }));
   add(checkText("state", request.state, { max: limits.state }));
@@ -183,17 +190,24 @@ function check(request: CreationRequest, project: Project, expectedPhone: string
     if (sound && !sameOrigin(request.parentOrigin, project.parentOrigin)) {
       violations.push({
         field: "parent_origin",
-        message: "must equal the origin registered for the project",
+        message: mustBeRegistered("origin", project.parentOrigin),
       });
     }
   }
   if (request.returnUrl !== null) {
     const sound = add(checkText("return_url", request.returnUrl, { max: limits.returnUrl }));
     if (sound && request.returnUrl !== project.returnUrl) {
-      violations.push({ field: "return_url", message: "must equal the URL registered for the project" });
+      violations.push({ field: "return_url", message: mustBeRegistered("URL", project.returnUrl) });
     }
   }
   return violations;
+}
+
+/** What is registered is the caller's own, and no secret from it. */
+function mustBeRegistered(what: "origin" | "URL", registered: string | null): string {
+  return registered === null
+    ? `must be left out: the project has no such ${what} registered`
+    : `must equal the ${what} registered for the project, ${registered}`;
 }
 
 /** Compared as origins: case, default port and a lone slash at the end make no difference, a path does. */

@@ -99,9 +99,9 @@ export interface JudgedMessage {
   readonly firstOfContent: boolean;
 }
 
-const missesUntilMuted = 5;
+export const missesUntilMuted = 5;
 export const missWindowMs = 600_000;
-const muteMs = 600_000;
+export const muteMs = 600_000;
 /** A message forged to look web-sent must not mute its victim, nor does anything that found its verification. */
 const misses: ReadonlySet<InboundOutcome> = new Set(["no_match", "ambiguous", "sender_mismatch"]);
 

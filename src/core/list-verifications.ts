@@ -58,7 +58,7 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
   const { projectId, environment } = boundsOf(call.caller, request);
   const violations: FieldViolation[] = [...call.violations];
   if (projectId === null)
-    violations.push({ field: "project_id", message: "is required from a service token" });
+    violations.push({ field: "project_id", message: "is required from a service token: prj_…" });
   if (request.pageSize < 0 || request.pageSize > maxPageSize) {
     violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
   }

@@ -3,6 +3,7 @@ import { Failure } from "../failures.ts";
 import { requireScope } from "./access.ts";
 import { type Act, type Actor, type AuditStore, actorOf } from "./administration/audit.ts";
 import type { Call } from "./call.ts";
+import type { Carrier } from "./carrier.ts";
 import type { CodeLengths, DestinationNumber, Directory } from "./directory.ts";
 import type { InboundMessage, JudgeInboundMessage, Judgement } from "./inbound-judgement.ts";
 import { type InboundMessageFields, validateInboundMessage } from "./inbound-message.ts";
@@ -32,12 +33,15 @@ const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate
 export function takeInboundMessages(parts: {
   readonly directory: Directory;
   readonly judgeMessage: JudgeInboundMessage;
+  /** Told of each receipt: its carrier is null where it is not known, its seconds are counted from the call. */
+  readonly onReceipt: (receipt: InboundReceipt, carrier: Carrier | null, seconds: number) => void;
   /** The audit log of an actor. */
   readonly auditOf: (actor: Actor) => Pick<AuditStore, "add">;
 }): TakeInboundMessages {
-  const { directory, judgeMessage, auditOf } = parts;
+  const { directory, judgeMessage, onReceipt, auditOf } = parts;
 
   return async (messages, call, { played } = notPlayed) => {
+    const startedAt = performance.now();
     const { caller } = call;
     requireScope(caller, "ingest");
     if (caller.kind !== "service" || caller.source === null) throw new Failure("insufficient_scope");
@@ -65,7 +69,9 @@ export function takeInboundMessages(parts: {
     }
     return prepared.map(async ({ messageId, message }) => {
       const judgement = message === null ? invalid : await judgeMessage(message);
-      return { messageId, ...judgement };
+      const receipt = { messageId, ...judgement };
+      onReceipt(receipt, message?.content?.carrier ?? null, (performance.now() - startedAt) / 1_000);
+      return receipt;
     });
   };
 }

@@ -8,6 +8,7 @@ import {
   CreateVerificationRequestSchema,
   VerificationMode,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { createVerificationBody } from "./schemas.ts";
 
 /** A body that has passed `createVerificationBody`. */
 export interface CreateVerificationBody {
@@ -18,6 +19,8 @@ export interface CreateVerificationBody {
   readonly parent_origin?: string | null;
   readonly return_url?: string | null;
 }
+
+const fieldNames = Object.keys(createVerificationBody.properties).join(", ");
 
 const none: readonly FieldViolation[] = [];
 
@@ -77,7 +80,7 @@ function fieldOf(error: ValidationError): string {
 function messageOf(error: ValidationError): string {
   switch (error.keyword) {
     case "additionalProperties":
-      return "is not a field of this request";
+      return `is not a field of this request: leave it out, its fields are ${fieldNames}`;
     case "enum":
       return `must be one of ${[error.params.allowedValues].flat().join(", ")}`;
     case "maxLength":

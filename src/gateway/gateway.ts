@@ -15,12 +15,16 @@ import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { newRequestId } from "../core/ids.ts";
 import type { VerificationService } from "../core/service.ts";
+import type { Tracing } from "../core/tracing.ts";
 import { asFailure, Failure, type FailureCode } from "../failures.ts";
 import { answerUnknownRoute } from "./admit.ts";
+import { type AnsweredRequest, answeredRequest } from "./answered-request.ts";
+import { announceDeprecations, type Deprecation } from "./deprecations.ts";
 import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
 import { referenceRoutes } from "./reference.ts";
 import { refuse } from "./refusal.ts";
 import { logFault, logRequest } from "./request-log.ts";
+import { traceRequests } from "./traced-requests.ts";
 import { verificationRoutes } from "./verification-routes.ts";
 
 export interface GatewayParts {
@@ -29,8 +33,15 @@ export interface GatewayParts {
   readonly log: Logger;
   /** IP addresses and CIDR ranges whose X-Forwarded-For is believed. */
   readonly trustedProxies: readonly string[];
+  /** Whether connections are to end with their next answer. */
+  readonly isStopping: () => boolean;
   /** The address merchants reach it at. Known once it listens. */
   readonly publicBase: { readonly url: string };
+  /** Told of each request that is over. Takes no time. */
+  readonly onAnswered: (request: AnsweredRequest) => void;
+  /** Undefined: nothing is traced. */
+  readonly tracing?: Tracing | undefined;
+  readonly deprecations: readonly Deprecation[];
 }
 
 /** Does not listen yet. */
@@ -39,17 +50,23 @@ export function createGateway({
   admission,
   log,
   trustedProxies,
+  isStopping,
   publicBase,
+  onAnswered,
+  tracing,
+  deprecations,
 }: GatewayParts): FastifyInstance {
   let isClosing = false;
 
   const begin = (request: FastifyRequest, reply: FastifyReply): void => {
     reply.header("x-request-id", request.id);
     trackNewest(reply);
+    if (isStopping()) reply.raw.shouldKeepAlive = false;
     const startedAt = performance.now();
     reply.raw.on("close", () => {
       untrack(reply);
       logRequest(log, request, reply, startedAt);
+      onAnswered(answeredRequest(request, reply, startedAt));
       // Node closes those that are idle when it is told to stop, not those that become so afterwards.
       if (isClosing) gateway.server.closeIdleConnections();
     });
@@ -74,7 +91,7 @@ export function createGateway({
   };
 
   const gateway = Fastify({
-    serverFactory: (listener) => createHttpServer(log, listener),
+    serverFactory: (listener) => createHttpServer(log, onAnswered, listener),
     // Fastify's own lines hold URLs; the gateway writes its own, one a request.
     logger: false,
     genReqId: newRequestId,
@@ -119,6 +136,8 @@ export function createGateway({
     else done(new Failure("malformed_request"));
   });
 
+  if (tracing) traceRequests(gateway, tracing);
+
   gateway.setErrorHandler<FastifyError>((error, request, reply) => {
     keepConnection(request, reply);
     // Fastify looks at content types before it comes to the not-found handler.
@@ -131,8 +150,9 @@ export function createGateway({
     answerUnknownRoute(admission, request, reply, fail);
   });
 
+  gateway.addHook("onRoute", announceDeprecations(deprecations));
   gateway.register(verificationRoutes(verifications, admission));
-  gateway.register(referenceRoutes(publicBase));
+  gateway.register(referenceRoutes(publicBase, deprecations));
 
   return gateway;
 }

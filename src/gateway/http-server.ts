@@ -11,6 +11,7 @@ import type { FastifyReply } from "fastify";
 import type { Logger } from "pino";
 import { newRequestId } from "../core/ids.ts";
 import { Failure } from "../failures.ts";
+import type { AnsweredRequest } from "./answered-request.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
 import { presentFailure } from "./refusal.ts";
 
@@ -18,6 +19,13 @@ export const bodyLimitBytes = 64 * 1024;
 
 /** Node's default, said because the longest path parameter follows from it. */
 export const maxHeaderBytes = 16 * 1024;
+
+/** What is left of a request that could not be read. */
+interface Refusal {
+  readonly requestId: string;
+  readonly status: number;
+  readonly code: string;
+}
 
 interface ClientError extends Error {
   readonly code?: string;
@@ -41,7 +49,23 @@ export function untrack(reply: FastifyReply): void {
   if (complete && newestReplies.get(socket) === reply) newestReplies.delete(socket);
 }
 
-export function createHttpServer(log: Logger, listener: RequestListener): Server {
+export function createHttpServer(
+  log: Logger,
+  onAnswered: (request: AnsweredRequest) => void,
+  listener: RequestListener,
+): Server {
+  const refused = (refusal: Refusal) => {
+    log.info({ ...refusal }, "request");
+    onAnswered({
+      method: "",
+      route: undefined,
+      status: refusal.status,
+      failureCode: refusal.code,
+      charged: false,
+      seconds: 0,
+    });
+  };
+
   const server = createServer(
     {
       maxHeaderSize: maxHeaderBytes,
@@ -58,7 +82,7 @@ export function createHttpServer(log: Logger, listener: RequestListener): Server
   // A client may close its side once it has sent its request; Node would drop the answer.
   Object.assign(server, { httpAllowHalfOpen: true });
   server.on("connection", (socket) => socket.on("end", () => endStream(socket)));
-  server.on("clientError", (error: ClientError, socket) => endBroken(log, error, socket));
+  server.on("clientError", (error: ClientError, socket) => endBroken(refused, error, socket));
   server.on("connect", (request, socket) => answerConnect(server, request, socket));
   server.on("checkContinue", (request, response) => {
     // A body that will be refused for its size is not asked for.
@@ -82,7 +106,7 @@ function endStream(socket: Socket): void {
  * Invariant: answers leave in the order of their requests, one each. What breaks while a request's body is
  * being read is answered as that request; what follows a whole request waits until that is answered.
  */
-function endBroken(log: Logger, error: ClientError, socket: Duplex): void {
+function endBroken(refused: (refusal: Refusal) => void, error: ClientError, socket: Duplex): void {
   if (abandoned.has(socket)) return;
   abandoned.add(socket);
   if (!isUnreadableRequest(error, socket)) {
@@ -91,9 +115,9 @@ function endBroken(log: Logger, error: ClientError, socket: Duplex): void {
   }
   const reply = newestReplies.get(socket);
   if (reply === undefined) {
-    refuseUnread(log, error, socket);
+    refuseUnread(refused, error, socket);
   } else if (reply.request.raw.complete) {
-    afterAnswer(reply.raw, () => refuseUnread(log, error, socket));
+    afterAnswer(reply.raw, () => refuseUnread(refused, error, socket));
   } else if (reply.raw.headersSent) {
     afterAnswer(reply.raw, () => socket.destroy());
   } else {
@@ -129,7 +153,7 @@ function interrupt(reply: FastifyReply): void {
   raw.end(body);
 }
 
-function refuseUnread(log: Logger, error: ClientError, socket: Duplex): void {
+function refuseUnread(refused: (refusal: Refusal) => void, error: ClientError, socket: Duplex): void {
   if (!socket.writable) {
     socket.destroy();
     return;
@@ -150,7 +174,7 @@ function refuseUnread(log: Logger, error: ClientError, socket: Duplex): void {
       body,
     ].join("\r\n"),
   );
-  log.info({ requestId, status: failure.status, code: failure.code }, "request");
+  refused({ requestId, status: failure.status, code: failure.code });
 }
 
 /** Node's parser knows a list of methods; one that is not on it is an unknown method, not a malformed request. */

@@ -1,6 +1,7 @@
 /** The v1 contract as an OpenAPI 3.1 document, made of the schemas that requests and answers go by. */
 
 import { contractCodes, Failure, type FailureCode } from "../failures.ts";
+import type { Deprecation } from "./deprecations.ts";
 import { apiError, createdVerification, createVerificationBody, verificationResult } from "./schemas.ts";
 
 const exampleId = "vrf_01kaex4mpyf2xbtyt1s6vdr4e9";
@@ -63,6 +64,12 @@ const headers = {
   ),
   "RateLimit-Policy": text('The limit of this kind of call: `"create";q=6000;w=60`.'),
   RateLimit: text('What is left of it: `"create";r=5999;t=60`.'),
+  Deprecation: text(
+    "Since when what the call has used is deprecated: `@` and seconds since 1970 (RFC 9745). Absent otherwise.",
+    "^@[0-9]+$",
+  ),
+  Sunset: text("From when on it may no longer work (RFC 8594). Absent while that is open."),
+  Link: text('With Deprecation, a page that says what to use instead: `<…>; rel="deprecation"`.'),
   "Idempotent-Replayed": {
     description: "Whether this is the retained answer to an earlier creation with this key.",
     required: true,
@@ -81,6 +88,9 @@ const everywhere = [
   "X-Usage-Limit",
   "RateLimit-Policy",
   "RateLimit",
+  "Deprecation",
+  "Sunset",
+  "Link",
 ] as const;
 
 const descriptions: Readonly<Record<number, string>> = {
@@ -206,7 +216,16 @@ function webhook(type: "verified" | "expired" | "cancelled", summary: string, da
 }
 
 /** `serverUrl` is the address merchants reach the service at. */
-export function openApiDocument(serverUrl: string): object {
+export function openApiDocument(serverUrl: string, deprecations: readonly Deprecation[]): object {
+  /** What stands beside an operation or a field that has an entry. */
+  const mark = (method: Deprecation["method"], route: string, field?: string) =>
+    deprecations.some((entry) => entry.method === method && entry.route === route && entry.field === field)
+      ? { deprecated: true }
+      : {};
+  const creation = Object.entries(createVerificationBody.properties).map(([field, schema]) => [
+    field,
+    { ...schema, ...mark("POST", "/v1/verifications", field) },
+  ]);
   return {
     openapi: "3.1.0",
     info: {
@@ -227,6 +246,7 @@ export function openApiDocument(serverUrl: string): object {
       "/v1/verifications": {
         post: {
           operationId: "createVerification",
+          ...mark("POST", "/v1/verifications"),
           tags: ["Verifications"],
           summary: "Create a verification",
           description:
@@ -271,6 +291,7 @@ export function openApiDocument(serverUrl: string): object {
       "/v1/verifications/{verification_id}": {
         get: {
           operationId: "readVerification",
+          ...mark("GET", "/v1/verifications/:verification_id"),
           tags: ["Verifications"],
           summary: "Read a verification",
           parameters: [idParameter],
@@ -283,6 +304,7 @@ export function openApiDocument(serverUrl: string): object {
       "/v1/verifications/{verification_id}/cancel": {
         post: {
           operationId: "cancelVerification",
+          ...mark("POST", "/v1/verifications/:verification_id/cancel"),
           tags: ["Verifications"],
           summary: "Cancel a verification",
           description:
@@ -314,7 +336,7 @@ export function openApiDocument(serverUrl: string): object {
       },
       headers,
       schemas: {
-        CreateVerification: createVerificationBody,
+        CreateVerification: { ...createVerificationBody, properties: Object.fromEntries(creation) },
         CreatedVerification: createdVerification,
         VerificationResult: verificationResult,
         ApiError: apiError,

@@ -2,6 +2,7 @@
 
 import type { FastifyInstance, FastifyReply } from "fastify";
 import { contractCodes, Failure, type FailureCode } from "../failures.ts";
+import type { Deprecation } from "./deprecations.ts";
 import { errorExample, openApiDocument } from "./openapi.ts";
 import { apiError, createdVerification, createVerificationBody, verificationResult } from "./schemas.ts";
 
@@ -9,15 +10,17 @@ const contentSecurityPolicy =
   "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /** A plugin; `publicBase` is known once the service listens. */
-export function referenceRoutes(publicBase: { readonly url: string }) {
+export function referenceRoutes(publicBase: { readonly url: string }, deprecations: readonly Deprecation[]) {
   return async (scope: FastifyInstance): Promise<void> => {
     scope.get("/openapi.json", async (_request, reply) => {
       reply.header("cache-control", "public, max-age=300").header("access-control-allow-origin", "*");
       return reply
         .type("application/json; charset=utf-8")
-        .send(JSON.stringify(openApiDocument(publicBase.url), null, 2));
+        .send(JSON.stringify(openApiDocument(publicBase.url, deprecations), null, 2));
     });
-    scope.get("/docs", async (_request, reply) => sendPage(reply, referencePage(publicBase.url)));
+    scope.get("/docs", async (_request, reply) =>
+      sendPage(reply, referencePage(publicBase.url, deprecations)),
+    );
     scope.get("/docs/style.css", async (_request, reply) =>
       reply.header("cache-control", "public, max-age=300").type("text/css; charset=utf-8").send(style),
     );
@@ -105,7 +108,25 @@ ${rows.join("\n")}
 </tbody></table></div>`;
 }
 
-function referencePage(base: string): string {
+function deprecationList(deprecations: readonly Deprecation[]): string {
+  if (deprecations.length === 0) return "";
+  const items = deprecations.map(({ method, route, field, since, sunset, instead }) => {
+    const what = field === undefined ? `${method} ${route}` : `${field} in ${method} ${route}`;
+    const until = sunset === null ? "" : `, to go on ${day(sunset)}`;
+    return `<li><code>${escaped(what)}</code>: since ${day(since)}${until}; <a href="${escaped(instead)}">what to use instead</a></li>`;
+  });
+  return `
+<h2 id="deprecated">Deprecated</h2>
+<p>Answers to calls that use these have the headers <code>Deprecation</code> and <code>Sunset</code>.</p>
+<ul>
+${items.join("\n")}
+</ul>
+`;
+}
+
+const day = (date: Date) => date.toISOString().slice(0, "2026-11-21".length);
+
+function referencePage(base: string, deprecations: readonly Deprecation[]): string {
   return page(
     "phoneproof API",
     `<h1>phoneproof API</h1>
@@ -140,7 +161,7 @@ ${fieldTable(verificationResult.properties)}
 <p><code>X-Request-ID</code> names the request, also in the error object. <code>X-Usage-Calls</code> and <code>X-Usage-Limit</code> say how many calls
 the project has made in this calendar month (Asia/Seoul) and how many it may make, where the call was counted.
 <code>RateLimit-Policy</code> and <code>RateLimit</code> say what is left of this minute; with 429 and 503, <code>Retry-After</code> says when to try again.</p>
-
+${deprecationList(deprecations)}
 <h2 id="errors">Errors</h2>
 <pre><code>${escaped(JSON.stringify(errorExample("validation_failed"), null, 2))}</code></pre>
 ${fieldTable(apiError.properties.error.properties)}
@@ -150,18 +171,34 @@ ${errorTable()}`,
 
 /** What to do about it, where the message does not say it all. */
 const advice: Partial<Record<FailureCode, string>> = {
+  malformed_request:
+    "It was refused before anything of it was looked at: what sent it is no working HTTP client, stopped amid its request, or sent an id or a header that is far too long.",
+  unsupported_content_type:
+    "Parameters such as `charset=utf-8` may follow; the body is read as UTF-8 whatever they say.",
+  idempotency_key_required:
+    "Make it when the person begins, and store it with the body before you send them: then a creation whose answer was lost can be repeated, also by a process that comes after yours.",
+  invalid_api_key:
+    "A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `phoneproof key list` shows which are active, `phoneproof key create` makes another.",
+  missing_api_key:
+    "Calls are made by your server only: a page or an app that held the key would give it away.",
+  insufficient_scope:
+    "Over REST only API keys of a project are taken, `pp_live_…` or `pp_test_…`. Tokens of internal services, `pp_svc_…`, are for gRPC, each for its scope.",
   idempotency_conflict:
     "A key belongs to one attempt. Store key and body together before you send them, and make a new key when the person tries again.",
+  verification_not_cancellable:
+    "It ended before the cancel came. Your person may just have sent the SMS: read the verification, and go by its `status`.",
   rate_limited:
     "Wait, then go on. The limit is for the project and the kind of call; an administrator can raise it.",
   usage_limit_exceeded:
     "The limit is the project's own, for a calendar month in Seoul. An administrator can raise it.",
+  no_receiving_number:
+    "A new project needs a number in each environment that it uses: `phoneproof number add NUMBER --environment live`. One that has numbers has too many pending verifications for them.",
   service_unavailable:
     "A creation may have been made though its answer was lost: repeat it with the same Idempotency-Key and body, and it is made once.",
   internal_error:
     "A creation may have been made though its answer was lost: repeat it with the same Idempotency-Key and body, and it is made once. Tell us the request_id if it stays so.",
   verification_not_found:
-    "Check that the key is of the project and the environment that created it: a test key does not see live verifications.",
+    "A test key does not see live verifications, nor a project those of another: that is answered as if there were none.",
   validation_failed: "`fields` names every field that is wrong, once each, and says what was expected.",
 };
 

@@ -7,11 +7,14 @@ import type { Registry } from "prom-client";
  */
 export function createOpsServer(parts: {
   readonly isReady: () => Promise<boolean>;
+  /** Still answers, and is not to be sent anything more. */
+  readonly isStopping: () => boolean;
   readonly metrics: Registry;
 }): FastifyInstance {
   const server = fastify({ logger: false, requestTimeout: 10_000 });
   server.get("/healthz", async (_request, reply) => reply.type("text/plain").send("alive\n"));
   server.get("/readyz", async (_request, reply) => {
+    if (parts.isStopping()) return reply.status(503).type("text/plain").send("not ready: it is stopping\n");
     const ready = await parts.isReady();
     return reply
       .status(ready ? 200 : 503)

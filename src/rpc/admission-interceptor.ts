@@ -15,6 +15,7 @@ import type { Caller, ServiceTokenScope } from "../core/project.ts";
 import { asFailure, type Failure, type RateLimitState } from "../failures.ts";
 import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { addressKey, callKey } from "./call-context.ts";
 
@@ -24,8 +25,9 @@ const buckets: Readonly<Record<string, RateLimitBucket>> = {
 };
 
 /** What a method asks of its caller; whatever is not named here is administration. */
-function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
+export function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
   if (parent.typeName === InboundMessageService.typeName) return "ingest";
+  if (parent.typeName === StatisticsService.typeName) return "read";
   if (parent.typeName !== VerificationService.typeName) return "admin";
   const writes = buckets[name] === "create" || buckets[name] === "cancel";
   return writes ? "write" : "read";
@@ -51,6 +53,19 @@ const codes: Record<Failure["grpc"], Code> = {
  */
 const trustedMs = 100;
 
+/** Told of calls, for those who count them. */
+export interface RpcObserver {
+  begun(method: string, streaming: boolean): void;
+  /** Once for each that has begun. `code` is the catalogue's, gRPC's own, or ok. */
+  answered(call: {
+    readonly method: string;
+    readonly streaming: boolean;
+    readonly code: string;
+    readonly charged: boolean;
+    readonly seconds: number;
+  }): void;
+}
+
 /**
  * Authentication, limits, usage, error translation and the request's log line, around every service of this
  * package: the same admission, in the same order, as the gateway's.
@@ -58,8 +73,9 @@ const trustedMs = 100;
 export function admissionInterceptor(parts: {
   readonly admission: Admission;
   readonly log: Logger;
+  readonly observer: RpcObserver;
 }): Interceptor {
-  const { admission, log } = parts;
+  const { admission, log, observer } = parts;
 
   return (next) => async (request) => {
     const startedAt = performance.now();
@@ -72,19 +88,23 @@ export function admissionInterceptor(parts: {
     let authenticatedAt = startedAt;
     let revision = admission.revision();
     let finished = false;
-    const finish = (code: string, fault?: unknown) => {
+    const finish = (code: string, failure?: Failure) => {
       if (finished) return;
       finished = true;
-      const line = {
-        requestId,
+      logCall(
+        log,
+        lineOf({ requestId, method: request.method, code, startedAt, caller: call?.caller }),
+        failure,
+      );
+      observer.answered({
         method,
+        streaming: request.stream,
         code,
-        durationMs: Math.round((performance.now() - startedAt) * 10) / 10,
-        ...callerFields(call?.caller),
-      };
-      if (fault === undefined) log.info(line, "rpc");
-      else log.error({ ...line, err: fault }, "rpc failed");
+        charged: call?.usage !== undefined,
+        seconds: (performance.now() - startedAt) / 1_000,
+      });
     };
+    observer.begun(method, request.stream);
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       // Connect's own refusals (a malformed message, a cancelled or late call) keep their code.
       if (thrown instanceof ConnectError) {
@@ -92,7 +112,7 @@ export function admissionInterceptor(parts: {
         return thrown;
       }
       const failure = call ? await admission.settle(call, asFailure(thrown)) : asFailure(thrown);
-      finish(failure.code, failure.code === "internal_error" ? (failure.cause ?? failure) : undefined);
+      finish(failure.code, failure);
       return connectError(failure, requestId, call, rateLimit);
     };
 
@@ -145,6 +165,31 @@ export function admissionInterceptor(parts: {
   };
 }
 
+/** What is logged of a call that is over. */
+export function lineOf(call: {
+  readonly requestId: string;
+  readonly method: DescMethod;
+  readonly code: string;
+  /** By performance.now(). */
+  readonly startedAt: number;
+  readonly caller: Caller | undefined;
+}) {
+  const { requestId, method, code, startedAt, caller } = call;
+  return {
+    requestId,
+    method: `${method.parent.typeName}/${method.name}`,
+    code,
+    durationMs: Math.round((performance.now() - startedAt) * 10) / 10,
+    ...callerFields(caller),
+  };
+}
+
+/** What was refused by a fault of ours leaves that besides. */
+export function logCall(log: Logger, line: ReturnType<typeof lineOf>, failure?: Failure): void {
+  if (failure?.code === "internal_error") log.error({ ...line, err: failure.cause ?? failure }, "rpc failed");
+  else log.info(line, "rpc");
+}
+
 /** Who called, for the log: a merchant's project, or which service token. */
 function callerFields(caller: Caller | undefined) {
   if (caller === undefined) return {};
@@ -183,11 +228,11 @@ function* metadataOf(
   }
 }
 
-function connectError(
+export function connectError(
   failure: Failure,
   requestId: string,
-  call: Call | undefined,
-  rateLimit: RateLimitState | undefined,
+  call?: Call,
+  rateLimit?: RateLimitState,
 ): ConnectError {
   const metadata = new Headers([...metadataOf(requestId, call, failure.rateLimit ?? rateLimit)]);
   if (failure.retryAfterSeconds !== undefined) metadata.set("retry-after", String(failure.retryAfterSeconds));

@@ -20,6 +20,8 @@ import { outcomeMessage } from "./messages.ts";
 
 /** A stream reads on while it has fewer messages without a receipt than this; then flow control holds the sender. */
 const maxUnderWay = 5_000;
+/** A stream with some under way reads on while all streams of this process together have fewer that are not settled. */
+const maxUnsettled = 10_000;
 const maxMessagesInRequest = 1_000;
 const maxReceiptsInResponse = 1_000;
 
@@ -28,6 +30,12 @@ export const streamInboundMessagesMethod = {
   ...InboundMessageService.method.streamInboundMessages,
   input: StreamInboundMessagesRequestWireSchema,
 };
+
+/** What the streams of a process share. */
+export interface InboundStreams {
+  readonly takeMessages: TakeInboundMessages;
+  readonly process: { unsettled: number };
+}
 
 /**
  * Reads messages and writes receipts side by side: receipts leave in the order of the messages, grouped by
@@ -38,7 +46,7 @@ export const streamInboundMessagesMethod = {
 export async function* streamInboundMessages(
   requests: AsyncIterable<StreamInboundMessagesRequestWire>,
   call: Call,
-  takeMessages: TakeInboundMessages,
+  { takeMessages, process }: InboundStreams,
   signal: AbortSignal,
 ): AsyncIterable<StreamInboundMessagesResponse> {
   const underWay: Entry[] = [];
@@ -92,9 +100,9 @@ export async function* streamInboundMessages(
         });
       }
       for (const receipt of await takeMessages(messages.map(fieldsOf), call))
-        underWay.push(new Entry(receipt));
+        underWay.push(new Entry(receipt, process));
       wakeWriter();
-      while (underWay.length >= maxUnderWay && reading) {
+      while (underWay.length >= (process.unsettled < maxUnsettled ? maxUnderWay : 1) && reading) {
         await new Promise<void>((resolve) => {
           wakeReader = resolve;
         });
@@ -114,10 +122,18 @@ class Entry {
   receipt: InboundReceipt | undefined;
   readonly settled: Promise<void>;
 
-  constructor(receipt: Promise<InboundReceipt>) {
-    this.settled = receipt.then((settled) => {
-      this.receipt = settled;
-    });
+  constructor(receipt: Promise<InboundReceipt>, process: InboundStreams["process"]) {
+    process.unsettled++;
+    this.settled = receipt.then(
+      (settled) => {
+        process.unsettled--;
+        this.receipt = settled;
+      },
+      (error: unknown) => {
+        process.unsettled--;
+        throw error;
+      },
+    );
     // The failure of a later entry must not go unhandled while an earlier one is waited for.
     this.settled.catch(() => {});
   }

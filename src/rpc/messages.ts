@@ -66,6 +66,8 @@ const pendingReasons: Record<PendingReasonName, PendingReason> = {
 
 export const environmentMessage = (environment: EnvironmentName | null) =>
   environment === null ? Environment.UNSPECIFIED : environments[environment];
+export const carrierMessage = (carrier: CarrierName | null) =>
+  carrier === null ? Carrier.UNSPECIFIED : carriers[carrier];
 export const outcomeMessage = (outcome: InboundOutcome) => outcomes[outcome];
 
 /** Null for unspecified. Refuses a number that this version does not know. */
@@ -123,10 +125,10 @@ export function namedScopeOf(request: { readonly projectId: string; readonly env
 /** From whole milliseconds since the epoch. */
 export function timestamp(milliseconds: number): Timestamp {
   const seconds = Math.floor(milliseconds / 1000);
-  return create(TimestampSchema, {
-    seconds: BigInt(seconds),
-    nanos: (milliseconds - seconds * 1000) * 1_000_000,
-  });
+  const message = create(TimestampSchema);
+  message.seconds = BigInt(seconds);
+  message.nanos = (milliseconds - seconds * 1000) * 1_000_000;
+  return message;
 }
 
 /** Whole milliseconds since the epoch; null where absent. */

@@ -6,7 +6,10 @@ import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import type { AdministrationAs } from "../core/administration/administration.ts";
 import type { VerificationService as VerificationServiceObject } from "../core/service.ts";
+import type { GetStatistics } from "../core/statistics.ts";
 import type { TakeInboundMessages } from "../core/take-inbound-messages.ts";
+import type { Tracing } from "../core/tracing.ts";
+import { ServerReflection } from "../gen/proto/grpc/reflection/v1/reflection_pb.ts";
 import { Health } from "../gen/proto/health/v1/health_pb.ts";
 import { ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import { AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
@@ -16,15 +19,20 @@ import { file_phoneproof_v1_error } from "../gen/proto/phoneproof/v1/error_pb.ts
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
+import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { administrationRoutes } from "./administration-services.ts";
-import { admissionInterceptor } from "./admission-interceptor.ts";
+import { admissionGate } from "./admission-gate.ts";
+import { admissionInterceptor, type RpcObserver } from "./admission-interceptor.ts";
 import { addressKey, callOf } from "./call-context.ts";
 import { healthRoutes, type Readiness } from "./health-service.ts";
 import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-message-service.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
 import { keepSessions } from "./sessions.ts";
+import { createShutdown } from "./shutdown.ts";
+import { statisticsRoutes } from "./statistics-service.ts";
+import { tracingInterceptor } from "./tracing-interceptor.ts";
 
 /** PEM texts; with `ca`, clients must show a certificate of it. */
 export interface TlsSettings {
@@ -50,27 +58,56 @@ const services = [
   WebhookService,
   ErasureService,
   AuditService,
+  StatisticsService,
   Health,
 ];
+
+/** Methods that take message after message, for as long as the client likes. */
+const streamedPaths: ReadonlySet<string> = new Set(
+  [InboundMessageService.method.streamInboundMessages, ServerReflection.method.serverReflectionInfo].map(
+    ({ parent, name }) => `/${parent.typeName}/${name}`,
+  ),
+);
 
 /** A quarter more messages a second on streams than with the defaults of 64 KiB. */
 const streamWindowBytes = 1024 * 1024;
 const sessionWindowBytes = 4 * 1024 * 1024;
-const maxMessageBytes = 8 * 1024 * 1024;
+/** A thousand messages of two thousand characters. */
+const maxGroupBytes = 8 * 1024 * 1024;
+/** Anything else that is asked: as much as the gateway takes. */
+const maxMessageBytes = 64 * 1024;
+/** As long as the gateway gives a request. */
+const requestPatienceMs = 10_000;
 /** What is left of calls and streams after this long is cut. */
 const closeGraceMs = 3_000;
 
 export function createRpcServer(parts: {
   readonly verifications: VerificationServiceObject;
   readonly takeMessages: TakeInboundMessages;
+  readonly getStatistics: GetStatistics;
   readonly administrationAs: AdministrationAs;
   readonly admission: Admission;
   readonly readiness: Readiness;
   readonly log: Logger;
+  readonly observer: RpcObserver;
+  /** Undefined: nothing is traced. */
+  readonly tracing?: Tracing | undefined;
   readonly tls: TlsSettings | null;
 }): RpcServer {
-  const { verifications, takeMessages, administrationAs, admission, readiness, log, tls } = parts;
-  const shutdown = new AbortController();
+  const {
+    verifications,
+    takeMessages,
+    getStatistics,
+    administrationAs,
+    admission,
+    readiness,
+    log,
+    observer,
+    tracing,
+    tls,
+  } = parts;
+  const inbound = { takeMessages, process: { unsettled: 0 } };
+  const shutdown = createShutdown();
   const sessions = keepSessions();
 
   const options = { settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 } };
@@ -94,7 +131,11 @@ export function createRpcServer(parts: {
     },
   });
 
-  const routeOptions = { interceptors: [admissionInterceptor({ admission, log })] };
+  const admitting = admissionInterceptor({ admission, log, observer });
+  const routeOptions = {
+    requestGate: admissionGate({ admission, log, observer }),
+    interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
+  };
 
   function routes(router: ConnectRouter): void {
     healthRoutes(
@@ -115,11 +156,24 @@ export function createRpcServer(parts: {
       watchVerification: (request, context) =>
         verifications.watchVerification(request, callOf(context), context.signal),
     });
-    router.rpc(streamInboundMessagesMethod, (requests, context) =>
-      streamInboundMessages(requests, callOf(context), takeMessages, context.signal),
+    router.rpc(
+      streamInboundMessagesMethod,
+      (requests, context) => streamInboundMessages(requests, callOf(context), inbound, context.signal),
+      { readMaxBytes: maxGroupBytes },
     );
+    statisticsRoutes(router, getStatistics);
     administrationRoutes(router, administrationAs);
   }
+
+  // A message that is alone is to come in time: sent by halves it would hold its stream for ever.
+  server.addHook("onRequest", ({ raw, url }, _reply, done) => {
+    if (!streamedPaths.has(url)) {
+      const timer = setTimeout(() => raw.stream.close(http2.constants.NGHTTP2_CANCEL), requestPatienceMs);
+      const arrived = () => clearTimeout(timer);
+      raw.once("end", arrived).once("close", arrived);
+    }
+    done();
+  });
 
   // What gRPC clients understand of a method that is not there: in HTTP's words they would have to guess.
   server.setNotFoundHandler((_request, reply) => {
@@ -144,7 +198,7 @@ export function createRpcServer(parts: {
       return typeof address === "object" && address ? `${host}:${address.port}` : host;
     },
     async close() {
-      shutdown.abort();
+      shutdown.begin();
       sessions.close(closeGraceMs);
       await server.close();
     },

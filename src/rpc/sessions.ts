@@ -49,7 +49,11 @@ export function keepSessions(): Sessions {
         idleSince = performance.now();
       });
     });
+    // While the session has a socket; it gives out methods that are bound, and no `destroy`.
+    const { destroySoon } = session.socket;
     const timer = setInterval(() => {
+      // A session that has ended waits for its peer to go, who may never, and throws where it is pinged.
+      if (session.destroyed) return destroySoon();
       if (!answered) return session.destroy();
       if (openStreams === 0 && performance.now() - idleSince > idleMs) return session.close();
       answered = false;

@@ -75,7 +75,7 @@ opened AS (
   SELECT decode(r.digest, 'hex'), r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds) + interval '24 hours'
   FROM unnest($20::text[], $3::uuid[], $7::int[]) AS r (digest, verification_id, validity_seconds)
 )
-SELECT ${epochMs("now()")}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
+SELECT ${epochMs(nowMs)}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
   1 / (coalesce(c.granted, -1) = d.calls)::int
 FROM (VALUES (0)) AS always
 LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS d (project_id, calls) ON true
@@ -202,6 +202,7 @@ export function createCreations(database: Database): Creations {
   const caution = createCaution();
 
   const enqueue = createBatcher<ChargedCreation, Outcome>({
+    observer: database.observer.batch("create"),
     maxSize: 256,
     maxWaiting: 10_000,
     async run(items) {

@@ -2,14 +2,18 @@ import { PrismaPg } from "@prisma/adapter-pg";
 import pg from "pg";
 import { Failure } from "../failures.ts";
 import { PrismaClient } from "../gen/prisma/client.ts";
+import { watchConnections } from "./connection-watch.ts";
+import { type StorageObserver, unobserved } from "./observer.ts";
 
 /** The pool for hot statements and the Prisma client for all else, on the same connections. */
 export interface Database {
   readonly pool: pg.Pool;
   readonly prisma: PrismaClient;
+  readonly observer: StorageObserver;
   close(): Promise<void>;
 }
 
+/** Also for a connection of the pool to become free. */
 const connectTimeoutMs = 5_000;
 /** The server gives up on a statement before the client does, so that its answer still arrives. */
 const statementTimeoutMs = 10_000;
@@ -19,16 +23,25 @@ const queryTimeoutMs = 12_000;
  * The hot statements join short arrays to tables by their keys, and a plan made while a table was small must not
  * scan it when it has grown: prepared plans live until the next ANALYZE, and a minute of growth is a hundred
  * thousand rows. (Without this a create took 96 µs of the server's time at first and 250 µs at sixty thousand
- * rows.) These are hints: where a pooler drops them, the answers are the same.
+ * rows.) Before Postgres 18 a scan that is switched off counts as endlessly dear, where there is no other way, and what
+ * is dear is compiled first where the server can: some statements then took longer than they are given.
+ * These are hints: where a pooler drops them, the answers are the same. It can set them itself: docs/operations.md.
  */
-const plannerSettings = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off";
+const plannerSettings = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off";
 
 export function openDatabase(
   connection: pg.ClientConfig,
-  options: { readonly poolSize: number; readonly onError: (error: Error) => void },
+  options: {
+    readonly poolSize: number;
+    /** False behind a pooler that hands each transaction to another connection, and keeps no statements there. */
+    readonly preparedStatements?: boolean;
+    readonly onError: (error: Error) => void;
+    readonly observer?: StorageObserver;
+  },
 ): Database {
   const pool = new pg.Pool({
     ...connection,
+    ...(options.preparedStatements === false ? { Client: UnpreparingClient } : {}),
     max: options.poolSize,
     connectionTimeoutMillis: connectTimeoutMs,
     statement_timeout: statementTimeoutMs,
@@ -38,8 +51,10 @@ export function openDatabase(
     keepAlive: true,
     onConnect: async (client) => {
       await client.query(plannerSettings);
+      await watch.meet(client);
     },
   });
+  const watch = watchConnections(pool, connection, options.onError);
   // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
   let closing = false;
   pool.on("error", (error) => {
@@ -50,23 +65,40 @@ export function openDatabase(
   pool.on("connect", (client) => {
     client.on("error", () => {});
   });
-  const prisma = new PrismaClient({ adapter: new PrismaPg(pool) });
+  const prisma = new PrismaClient({
+    adapter: new PrismaPg(pool),
+    // Two seconds by default, which a database that has just come back may need for its first connections.
+    transactionOptions: { maxWait: connectTimeoutMs },
+  });
   return {
     pool,
     prisma,
+    observer: options.observer ?? unobserved,
     async close() {
       closing = true;
+      watch.stop();
       await prisma.$disconnect();
       if (!pool.ended) await pool.end();
     },
   };
 }
 
+/** Leaves the names off statements, so that each is sent, planned and forgotten again. */
+class UnpreparingClient extends pg.Client {
+  constructor(config?: pg.ClientConfig) {
+    super(config);
+    const query = this.query.bind(this) as (...given: unknown[]) => unknown;
+    const unnamed = (statement: unknown, ...rest: unknown[]) =>
+      query(typeof statement === "object" ? { ...statement, name: undefined } : statement, ...rest);
+    this.query = unnamed as typeof this.query;
+  }
+}
+
 /** SQLSTATE classes and states that speak of the server, not of the statement's data. */
 const unavailableStates = /^(08|40|53|57|58|25006|55P03)/;
 
-/** Prisma's: the database cannot be reached, or has no connection left. */
-const unavailablePrismaCodes = /^(P1\d{3}|P2024|P2037)$/;
+/** Prisma's: the database cannot be reached, or has no connection left, also for a transaction. */
+const unavailablePrismaCodes = /^(P1\d{3}|P2024|P2028|P2037)$/;
 
 /**
  * Whether an error says that the database cannot answer at the moment, rather than that it refuses
@@ -124,12 +156,11 @@ export async function runStatement(
   values: readonly unknown[],
 ): Promise<unknown[][]> {
   try {
-    const result = await database.pool.query<unknown[]>({
-      name: statement.name,
-      text: statement.text,
-      values: values as unknown[],
-      rowMode: "array",
-    });
+    const { name, text } = statement;
+    const run = () =>
+      database.pool.query<unknown[]>({ name, text, values: values as unknown[], rowMode: "array" });
+    const traced = database.observer.statement;
+    const result = await (traced ? traced(name, run) : run());
     return result.rows;
   } catch (error) {
     throw asStorageError(error);

@@ -66,6 +66,7 @@ interface Numbers {
 const noNumbers: readonly DestinationNumber[] = [];
 
 export function createDirectory(database: Database): CachedDirectory {
+  /** By the credential itself: its digest would take longer than all the rest of knowing it. */
   const callers = new LRUCache<string, Remembered<Caller | null>>({ max: rememberedCredentials });
   const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
   const lists = new Map<string, Remembered<unknown>>();
@@ -147,7 +148,13 @@ export function createDirectory(database: Database): CachedDirectory {
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
 
   return {
-    caller: (credential) => recall(callers, digestCredential(credential), () => findCaller(credential)),
+    caller: (credential) => recall(callers, credential, () => findCaller(credential)),
+
+    remembered(credential) {
+      const known = callers.get(credential);
+      if (!known || known.until <= performance.now() || known.value instanceof Promise) return undefined;
+      return known.value ?? undefined;
+    },
 
     async project(id) {
       return recall(projects, id, async () => {

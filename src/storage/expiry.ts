@@ -1,5 +1,5 @@
 import { type Database, runStatement } from "./database.ts";
-import { noticeSent, transitionEffects } from "./transition.ts";
+import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
 /**
@@ -18,9 +18,9 @@ WITH due AS MATERIALIZED (
 expired AS (
   UPDATE verification v SET status = 'expired'
   FROM due WHERE v.id = due.id AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  RETURNING v.id, v.webhook_configuration_id
+  RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")}
-SELECT (SELECT count(*) FROM expired)::float8, ${noticeSent("expired")}`,
+SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}`,
 };
 
 /** Answers how many it expired: fewer than `limit` means that nothing more was due. */
@@ -29,6 +29,9 @@ export type ExpireDue = (limit: number) => Promise<number>;
 export function createExpireDue(database: Database): ExpireDue {
   return async (limit) => {
     const [row] = await runStatement(database, expireDueStatement, [limit]);
-    return row?.[0] as number;
+    const [live, test] = row as [number, number];
+    database.observer.moved("expired", "live", live);
+    database.observer.moved("expired", "test", test);
+    return live + test;
   };
 }

@@ -20,7 +20,15 @@ import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
 import { asStorageError, type Database, isDataRefused } from "./database.ts";
-import { hintChannel, noticeSent, noticesInPayload, transitionEffects } from "./transition.ts";
+import type { StorageObserver } from "./observer.ts";
+import {
+  expiredLive,
+  expiredTest,
+  hintChannel,
+  noticeSent,
+  noticesInPayload,
+  transitionEffects,
+} from "./transition.ts";
 import { epochMs } from "./verification-row.ts";
 
 /**
@@ -40,16 +48,20 @@ export function createInboundMessages(
   const caution = createCaution();
 
   const enqueue = createBatcher<InboundMessage, Judgement>({
+    observer: database.observer.batch("inbound"),
     maxSize: 500,
     // Streams bound what they have under way; refusing here would only make them send it again.
     maxWaiting: Number.POSITIVE_INFINITY,
     async run(messages) {
       // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
       // where it left off, ids and contents are looked up first.
-      const first = await judgeBatch(database.pool, messages, { cautious: caution.isDue() });
-      if (first) return first;
-      caution.learn();
-      return judgeAgain(database, messages);
+      let stored = await judgeBatch(database.pool, messages, { cautious: caution.isDue() });
+      if (stored === null) {
+        caution.learn();
+        stored = await judgeAgain(database, messages);
+      }
+      tell(database.observer, stored.moved);
+      return stored.judgements;
     },
   });
   return async (message) => {
@@ -69,13 +81,13 @@ export function createInboundMessages(
 const maxTries = 20;
 
 /** One process at a time judges again, so that those who do cannot keep one another from it. */
-async function judgeAgain(database: Database, messages: readonly InboundMessage[]): Promise<Judgement[]> {
+async function judgeAgain(database: Database, messages: readonly InboundMessage[]): Promise<Stored> {
   for (let tries = 1; tries <= maxTries; tries++) {
-    const judgements = await inTransaction(database, async (client) => {
+    const stored = await inTransaction(database, async (client) => {
       await client.query("SELECT pg_advisory_xact_lock(hashtext('phoneproof inbound'))");
       return judgeBatch(client, messages, { cautious: true });
     });
-    if (judgements) return judgements;
+    if (stored) return stored;
   }
   throw new Error("what inbound messages touch kept being changed by somebody else");
 }
@@ -100,18 +112,38 @@ async function inTransaction<T>(
   }
 }
 
+/** What a batch was answered, and what it did. */
+interface Stored {
+  readonly judgements: Judgement[];
+  readonly moved: Moved;
+}
+
+/** Of what a batch has verified the seconds since its creation, and how much it found expired. */
+interface Moved {
+  readonly verified: Readonly<Record<Environment, readonly number[]>>;
+  readonly expired: Readonly<Record<Environment, number>>;
+}
+
+const unmoved: Moved = { verified: { live: [], test: [] }, expired: { live: 0, test: 0 } };
+
+function tell(observer: StorageObserver, { verified, expired }: Moved): void {
+  for (const environment of ["live", "test"] as const) {
+    observer.verified(environment, verified[environment]);
+    observer.moved("expired", environment, expired[environment]);
+  }
+}
+
 /** Null where something has changed between the read and the write: then nothing is stored. */
 async function judgeBatch(
   client: Queryable,
   messages: readonly InboundMessage[],
   { cautious }: { readonly cautious: boolean },
-): Promise<Judgement[] | null> {
+): Promise<Stored | null> {
   const state = await readState(client, messages, cautious);
   const before = new Map([...state.senders].map(([key, sender]) => [key, { ...sender }]));
   const judgements = judge(messages, state);
-  return (await store(client, judgements, state, before))
-    ? judgements.judged.map(({ judgement }) => judgement)
-    : null;
+  const moved = await store(client, judgements, state, before);
+  return moved && { judgements: judgements.judged.map(({ judgement }) => judgement), moved };
 }
 
 /**
@@ -121,7 +153,7 @@ async function judgeBatch(
  */
 const stateText = `
 SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
-  ${epochMs("clock_timestamp()")}, NULL::bool
+  ${epochMs("date_trunc('milliseconds', clock_timestamp())")}, NULL::bool
 UNION ALL
 SELECT 'code', k.destination, k.code, v.id::text, v.status::text, v.mode::text, v.expected_phone, ${epochMs("v.expires_at")}, NULL
 FROM unnest($1::text[], $2::text[]) AS k (destination, code)
@@ -229,6 +261,15 @@ const nothing = "{}";
 /** Verifications that may wait for one sender on one destination and be told of a message: the newest. */
 const expectingLimit = 8;
 
+/** Of each that was verified, joined by commas. */
+function secondsToVerify(environment: Environment): string {
+  return `(SELECT string_agg(extract(epoch FROM took)::text, ',') FROM verified WHERE environment = '${environment}')`;
+}
+
+function secondsIn(joined: unknown): number[] {
+  return joined === null ? [] : (joined as string).split(",").map(Number);
+}
+
 /**
  * Stores a batch's judgements in one statement, or fails where they no longer hold: on the key of a message or of a
  * sender, or on the division by zero of its last line. The rows of a table are locked in order of their keys, and the
@@ -292,13 +333,13 @@ verified AS (
     status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = to_timestamp($1::float8 / 1000)
   FROM locked JOIN unnest($25::uuid[], $26::text[], $27::carrier[]) AS n (id, phone, carrier) ON n.id = locked.id
   WHERE v.id = n.id AND v.status = 'pending'
-  RETURNING v.id, v.webhook_configuration_id
+  RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
   FROM locked JOIN unnest($28::uuid[]) AS n (id) ON n.id = locked.id
   WHERE v.id = n.id AND v.status = 'pending'
-  RETURNING v.id, v.webhook_configuration_id
+  RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("verified")},${transitionEffects("expired")},
 hinted AS (
   INSERT INTO pending_hint (verification_id, reason, noticed_at)
@@ -324,7 +365,8 @@ hint_notice AS (
   FROM (SELECT verification_id, (row_number() OVER () - 1) / ${noticesInPayload} AS payload FROM hinted) numbered
   GROUP BY payload
 )
-SELECT ${noticeSent("verified")}, ${noticeSent("expired")}, (SELECT count(*) FROM hint_notice)::float8, 1 / (
+SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${expiredLive}, ${expiredTest},
+  ${noticeSent("verified")}, ${noticeSent("expired")}, (SELECT count(*) FROM hint_notice)::float8, 1 / (
   (SELECT count(*) FROM stored) = cardinality($3::text[])
   AND (SELECT count(*) FROM fingerprinted) = cardinality($12::text[])
   AND (SELECT count(*) FROM remembered) = cardinality($20::text[])
@@ -340,10 +382,10 @@ async function store(
   judgements: Judgements,
   state: InboundState,
   before: ReadonlyMap<string, Sender>,
-): Promise<boolean> {
+): Promise<Moved | null> {
   const { judged, verified, expired, changedSenders, hints, withoutCode } = judgements;
   const news = judged.filter(({ repeated }) => !repeated);
-  if (news.length === 0) return true;
+  if (news.length === 0) return unmoved;
   const first = news.filter(({ firstOfContent }) => firstOfContent);
   const contents = news.map(({ message }) => message.content);
   const met = [...changedSenders].filter((key) => !before.has(key));
@@ -353,7 +395,7 @@ async function store(
   const mutedIn = (senders: ReadonlyMap<string, Sender>, keys: readonly string[]) =>
     plainArray(keys.map((key) => senders.get(key)?.mutedUntil ?? null));
   try {
-    await query(client, "inbound_store", storeText, [
+    const [row] = await query(client, "inbound_store", storeText, [
       state.now,
       textArray(news.map(({ message }) => message.source)),
       textArray(news.map(({ message }) => message.messageId)),
@@ -388,9 +430,13 @@ async function store(
       plainArray(withoutCode.map(({ from }) => from)),
       textArray(withoutCode.map(({ to }) => to)),
     ]);
-    return true;
+    const [live, test, liveExpired, testExpired] = row as [unknown, unknown, number, number];
+    return {
+      verified: { live: secondsIn(live), test: secondsIn(test) },
+      expired: { live: liveExpired, test: testExpired },
+    };
   } catch (error) {
-    if (error instanceof pg.DatabaseError && changedMeanwhile.test(error.code ?? "")) return false;
+    if (error instanceof pg.DatabaseError && changedMeanwhile.test(error.code ?? "")) return null;
     throw error;
   }
 }

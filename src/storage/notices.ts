@@ -31,6 +31,9 @@ export interface NoticeListeners {
 
 const firstRetryMs = 100;
 const lastRetryMs = 2_000;
+/** A connection that only listens does not learn by itself that the other end is gone. */
+const askEveryMs = 500;
+const answerMs = 1_000;
 
 export function createNotices(connection: pg.ClientConfig, listeners: NoticeListeners): Notices {
   let client: pg.Client | undefined;
@@ -42,6 +45,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       ...connection,
       application_name: "phoneproof-notices",
       connectionTimeoutMillis: 5_000,
+      query_timeout: answerMs,
       keepAlive: true,
     });
     next.on("notification", ({ channel, payload }) => {
@@ -52,10 +56,12 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
         for (const verificationId of (payload ?? "").split(",")) listeners.onHint(verificationId);
       }
     });
-    let lost = false;
+    let asking: NodeJS.Timeout | undefined;
+    // Before it is the one in use the caller decides what to do, and after that nobody needs it.
+    const isInUse = () => client === next && !stopped;
     const onLost = (error?: unknown) => {
-      if (lost || stopped) return;
-      lost = true;
+      clearTimeout(asking);
+      if (!isInUse()) return;
       if (error) listeners.onError(error);
       client = undefined;
       next.end().catch(() => {});
@@ -67,20 +73,41 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       await next.connect();
       await next.query(`LISTEN ${transitionChannel}; LISTEN ${hintChannel}; LISTEN ${directoryChannel}`);
     } catch (error) {
-      // The caller decides whether to try again; `onLost` must not as well.
-      lost = true;
       next.end().catch(() => {});
       throw error;
     }
+    const former = client;
     client = next;
+    former?.end().catch(() => {});
+    ask();
+
+    function ask(): void {
+      asking = setTimeout(() => next.query("SELECT 1").then(ask, doubt), askEveryMs);
+    }
+
+    /** The server may only be slow: this connection stays until there is another in its place. */
+    async function doubt(error: unknown): Promise<void> {
+      if (!isInUse()) return;
+      listeners.onError(error);
+      try {
+        await replace();
+      } catch (another) {
+        listeners.onError(another);
+        if (isInUse()) ask();
+      }
+    }
+  }
+
+  async function replace(): Promise<void> {
+    await connect();
+    if (stopped) await client?.end();
+    else listeners.onGap();
   }
 
   function reconnect(delayMs: number): void {
     retry = setTimeout(async () => {
       try {
-        await connect();
-        if (stopped) await client?.end();
-        else listeners.onGap();
+        await replace();
       } catch (error) {
         listeners.onError(error);
         if (!stopped) reconnect(Math.min(delayMs * 2, lastRetryMs));

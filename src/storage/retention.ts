@@ -148,6 +148,8 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     ),
     deleting("codes", deletion("live_code", "expires_at <= now() - interval '24 hours'")),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
+    // The last attempt of a delivery is made three days after its transition.
+    deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '4 days'")),
     // None is looked at once its verification is over, which is an hour later at most.
     deleting("pending_hints", deletion("pending_hint", "noticed_at <= now() - interval '2 hours'")),
     deleting("fingerprints", deletion("message_fingerprint", "first_at <= now() - interval '1 minute'")),

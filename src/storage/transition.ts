@@ -3,6 +3,8 @@
  * written, its delivery is due, and the processes that wait for it are told.
  */
 
+import type { Environment } from "../core/project.ts";
+
 /** Channel of the notices `uuid:status`, joined by commas. Never a phone: notices are in the server's log. */
 export const transitionChannel = "phoneproof_transition";
 
@@ -44,4 +46,12 @@ ${transition}_notice AS (
 /** A scalar that makes the notices of `transitionEffects` happen. */
 export function noticeSent(transition: "verified" | "cancelled" | "expired"): string {
   return `(SELECT count(*) FROM ${transition}_notice)::float8`;
+}
+
+/** How many a CTE `expired` that returns their `environment` has moved, by environment. */
+export const expiredLive = expiredIn("live");
+export const expiredTest = expiredIn("test");
+
+function expiredIn(environment: Environment): string {
+  return `(SELECT count(*) FROM expired WHERE environment = '${environment}')::float8`;
 }

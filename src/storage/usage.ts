@@ -72,6 +72,7 @@ const chargeStatement = {
 /** Counts the calls that fail before they reach a statement of their own. */
 export function createUsageLedger(database: Database): UsageLedger {
   const charge = createBatcher<string, UsageCount | null>({
+    observer: database.observer.batch("usage"),
     maxSize: 500,
     maxWaiting: 10_000,
     async run(projectIds) {

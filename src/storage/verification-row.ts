@@ -1,5 +1,16 @@
 import type { Verification } from "../core/verification.ts";
 
+/** Now in whole milliseconds. Rounded down, lest a time that is stored lie ahead of the clock. */
+export const nowMs = "date_trunc('milliseconds', now())";
+
+/**
+ * Milliseconds since the epoch, of a time in whole milliseconds, as every stored one is. Floating point is half a
+ * millionth of a second off at most, and three times as fast as `extract`.
+ */
+export function epochMs(timestamp: string): string {
+  return `round(date_part('epoch', ${timestamp}) * 1000)`;
+}
+
 /** Unit separator, which no value beside the two free texts can hold. */
 const separator = "\x1f";
 
@@ -11,20 +22,12 @@ export const verificationColumns = `
   CASE WHEN v.id IS NOT NULL THEN concat_ws(
     E'${separator}', v.id, v.project_id, v.environment, v.mode, v.status, coalesce(v.phone, ''),
     coalesce(v.carrier::text, ''), ${epochMs("v.created_at")}, ${epochMs("v.expires_at")},
-    coalesce(${epochMs("v.verified_at")}::text, ''), ${epochMs("now()")}
+    coalesce(${epochMs("v.verified_at")}::text, ''), ${epochMs(nowMs)}
   ) END,
   v.client_reference, v.state`;
 
 /** How many columns those are. */
 export const verificationWidth = 3;
-
-/** Whole milliseconds, rounded down as every stored time is. */
-export function epochMs(timestamp: string): string {
-  return `floor(extract(epoch FROM ${timestamp}) * 1000)::float8`;
-}
-
-/** Now in whole milliseconds. Rounded down, lest a time that is stored lie ahead of the clock. */
-export const nowMs = "date_trunc('milliseconds', now())";
 
 /** The verification in a row's columns from `offset` on, or null where the join found none. */
 export function verificationOf(row: readonly unknown[], offset: number): Verification | null {

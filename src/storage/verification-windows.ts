@@ -2,7 +2,7 @@ import type { FoundWindow, VerificationWindows } from "../core/verification-wind
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
-import { epochMs } from "./verification-row.ts";
+import { epochMs, nowMs } from "./verification-row.ts";
 
 /**
  * A verification is over when its event happened, or at its expiry where that was not yet noticed or noticed late.
@@ -12,7 +12,7 @@ const findStatement = {
   name: "find_window",
   text: `
 SELECT encode(t.digest, 'hex'), v.id, p.name, v.environment, v.mode, v.status, v.phone, v.carrier, v.client_reference,
-  v.state, v.destination, v.sms_text, v.parent_origin, v.return_url, ${epochMs("v.expires_at")}, ${epochMs("now()")},
+  v.state, v.destination, v.sms_text, v.parent_origin, v.return_url, ${epochMs("v.expires_at")}, ${epochMs(nowMs)},
   h.reason, ${epochMs("h.noticed_at")}
 FROM unnest($1::text[]) AS k (digest)
 JOIN window_token t ON t.digest = decode(k.digest, 'hex')
@@ -30,6 +30,7 @@ const maxWaiting = 50_000;
 
 export function createVerificationWindows(database: Database): VerificationWindows {
   const find = createBatcher<string, FoundWindow | null>({
+    observer: database.observer.batch("window"),
     maxSize: batchSize,
     maxWaiting,
     async run(digests) {

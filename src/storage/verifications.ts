@@ -1,10 +1,11 @@
+import type { Environment } from "../core/project.ts";
 import { usageLimitExceeded } from "../core/usage.ts";
 import type { Charged, Verification, VerificationLookup, Verifications } from "../core/verification.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCreations } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
-import { noticeSent, transitionEffects } from "./transition.ts";
+import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
 import { chargedCalls, demandOf, usageOf } from "./usage.ts";
 import { listStatement } from "./verification-list.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
@@ -85,9 +86,9 @@ WITH locked AS MATERIALIZED (
 expired AS (
   UPDATE verification v SET status = 'expired'
   FROM locked WHERE v.id = locked.id AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  RETURNING v.id, v.webhook_configuration_id
+  RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")}
-SELECT ${noticeSent("expired")}`,
+SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}`,
 };
 
 const readAgainStatement = {
@@ -151,32 +152,43 @@ export function createVerifications(database: Database): Verifications {
   }
 
   const find = createBatcher<ChargedLookup, Charged<Verification | null> | null>({
+    observer: database.observer.batch("read"),
     maxSize: batchSize,
     maxWaiting,
     run: (items) => lookUp(findStatement, items, (verification) => verification),
   });
 
   const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | null>({
+    observer: database.observer.batch("cancel"),
     maxSize: batchSize,
     maxWaiting,
-    run: (items) =>
-      lookUp(cancelStatement, items, (verification, row) =>
-        row[firstColumn + verificationWidth] === true
-          ? { ...verification, status: "cancelled" }
-          : verification,
-      ),
+    async run(items) {
+      const cancelled = new Map<string, Environment>();
+      const results = await lookUp(cancelStatement, items, (verification, row) => {
+        if (row[firstColumn + verificationWidth] !== true) return verification;
+        cancelled.set(verification.id, verification.environment);
+        return { ...verification, status: "cancelled" };
+      });
+      for (const environment of cancelled.values()) database.observer.moved("cancelled", environment, 1);
+      return results;
+    },
   });
 
   const expire = createBatcher<string, undefined>({
+    observer: database.observer.batch("expire"),
     maxSize: batchSize,
     maxWaiting,
     async run(ids) {
-      await runStatement(database, expireStatement, [plainArray(ids)]);
+      const [row] = await runStatement(database, expireStatement, [plainArray(ids)]);
+      const [live, test] = row as [number, number];
+      database.observer.moved("expired", "live", live);
+      database.observer.moved("expired", "test", test);
       return ids.map(() => undefined);
     },
   });
 
   const readAgain = createBatcher<string, Verification | undefined>({
+    observer: database.observer.batch("read_again"),
     maxSize: batchSize,
     maxWaiting,
     async run(ids) {
@@ -193,17 +205,17 @@ export function createVerifications(database: Database): Verifications {
    * had waited for a lock since before the expiry could verify what a read has called expired.
    */
   async function settled(verification: Verification): Promise<Verification> {
-    if (verification.status !== "pending" || verification.serverTime < verification.expiresAt)
-      return verification;
+    if (isSettled(verification)) return verification;
     await expire(verification.id);
     return (await readAgain(verification.id)) ?? verification;
   }
 
   async function settledResult(
-    result: Charged<Verification | null> | null,
+    found: Promise<Charged<Verification | null> | null>,
   ): Promise<Charged<Verification | null>> {
+    const result = await found;
     if (result === null) throw usageLimitExceeded();
-    if (result.value === null) return result;
+    if (result.value === null || isSettled(result.value)) return result;
     return { usage: result.usage, value: await settled(result.value) };
   }
 
@@ -216,13 +228,9 @@ export function createVerifications(database: Database): Verifications {
       return { known: row?.[0] === true, exhausted: row?.[1] === true };
     },
 
-    async find(lookup, chargeTo) {
-      return settledResult(await find({ lookup, chargeTo }));
-    },
+    find: (lookup, chargeTo) => settledResult(find({ lookup, chargeTo })),
 
-    async cancel(lookup, chargeTo) {
-      return settledResult(await cancel({ lookup, chargeTo }));
-    },
+    cancel: (lookup, chargeTo) => settledResult(cancel({ lookup, chargeTo })),
 
     async list(filter) {
       const statement = listStatement(filter);
@@ -231,4 +239,9 @@ export function createVerifications(database: Database): Verifications {
       return Promise.all(page.map(settled));
     },
   };
+}
+
+/** Whether its status can be told as it stands. */
+function isSettled({ status, serverTime, expiresAt }: Verification): boolean {
+  return status !== "pending" || serverTime < expiresAt;
 }

@@ -27,6 +27,9 @@ const heldBackAtOnce = 500;
 /** What a version's endpoint is: versions of one URL share their fortune. URLs are long, so its digest stands for it. */
 const endpoint = `encode(sha256(convert_to(w.project_id || ' ' || w.environment || ' ' || w.url, 'UTF8')), 'hex')`;
 
+/** A row's place in the index `webhook_delivery_due`. */
+const pair = "(d.webhook_configuration_id, d.next_attempt_at)";
+
 /**
  * Claims what is due, fairly: the earliest first, but no more of an endpoint than there is room for, and no more of those
  * that are not known to be quick than their share, so that whoever hangs holds up only itself.
@@ -38,7 +41,8 @@ const endpoint = `encode(sha256(convert_to(w.project_id || ' ' || w.environment 
  *
  * Rows are found by arrays and by LATERAL look-ups that OFFSET 0 keeps apart, which leaves the planner little to choose:
  * its plan is made once, on tables that may be empty, and with joins it was one that walked them whole (nine seconds
- * at ten thousand rows). A row that this statement has locked is found again by where it lies; where somebody else moved it
+ * at ten thousand rows). A version's rows are asked for as a range of pairs, which one index alone can answer in order:
+ * by the index on the time, it walked past whatever else was due. A row that this statement has locked is found again by where it lies; where somebody else moved it
  * just before, it is not found, and left to the next claim.
  *
  * The attempt's row is written with the claim and commits before anything is sent: what was sent is on record, whatever
@@ -87,8 +91,8 @@ found AS MATERIALIZED (
     row_number() OVER (PARTITION BY o.endpoint ORDER BY due.next_attempt_at) AS turn
   FROM open o CROSS JOIN LATERAL (
     SELECT d.ctid AS row, d.next_attempt_at FROM webhook_delivery d
-    WHERE d.state = 'pending' AND d.webhook_configuration_id = o.id AND d.next_attempt_at <= ${nowMs}
-    ORDER BY d.next_attempt_at LIMIT least(o.room, greatest(1, o.size / o.versions))
+    WHERE d.state = 'pending' AND ${pair} > (o.id, '-infinity') AND ${pair} <= (o.id, ${nowMs})
+    ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT least(o.room, greatest(1, o.size / o.versions))
     FOR NO KEY UPDATE SKIP LOCKED
   ) due
   WHERE o.turn <= o.size
@@ -122,8 +126,8 @@ held_back AS (
     SELECT held.row
     FROM version v CROSS JOIN LATERAL (
       SELECT d.ctid AS row FROM webhook_delivery d
-      WHERE d.state = 'pending' AND d.webhook_configuration_id = v.id
-      ORDER BY d.next_attempt_at LIMIT ${heldBackAtOnce}
+      WHERE d.state = 'pending' AND ${pair} > (v.id, '-infinity') AND ${pair} <= (v.id, 'infinity')
+      ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${heldBackAtOnce}
       FOR NO KEY UPDATE SKIP LOCKED
     ) held
     WHERE v.disabled LIMIT ${heldBackAtOnce}
@@ -135,7 +139,7 @@ SELECT h.rows, c.verification_id::text, c.attempts::int, c.failures::int, c.rese
     SELECT string_agg(encode(o.secret, 'hex'), ',' ORDER BY o.version) FROM webhook_configuration o
     WHERE o.project_id = w.project_id AND o.environment = w.environment AND o.version >= w.version AND o.url = w.url
   ),
-  e.type::text, ${epochMs("e.occurred_at")}, ${epochMs("now()")}, ${verificationColumns}
+  e.type::text, ${epochMs("e.occurred_at")}, ${epochMs(nowMs)}, ${verificationColumns}
 FROM (SELECT count(*)::float8 AS rows FROM held_back) h
 LEFT JOIN claimed c ON true
 LEFT JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = c.webhook_configuration_id OFFSET 0) w ON true
@@ -267,6 +271,7 @@ export function createWebhookDeliveries(
   },
 ): WebhookDeliveries {
   const record = createBatcher<AttemptResult, undefined>({
+    observer: database.observer.batch("record"),
     maxSize: 256,
     // As many as are under way at most.
     maxWaiting: Number.POSITIVE_INFINITY,

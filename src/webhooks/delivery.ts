@@ -54,6 +54,8 @@ export function createEndpoints(options: {
   readonly allowPrivate: boolean;
   readonly timeoutMs?: number;
   readonly resolve?: ResolveName;
+  /** Sent besides: which span this belongs to, where the service is traced. */
+  readonly traceHeaders?: (() => Record<string, string>) | undefined;
 }): Endpoints {
   const { timeoutMs = wholeExchangeMs } = options;
   const policy = createAddressPolicy(options);
@@ -83,6 +85,7 @@ export function createEndpoints(options: {
         headers: {
           "content-type": "application/json",
           "user-agent": userAgent,
+          ...options.traceHeaders?.(),
           ...signedHeaders(message),
         },
         body: message.body,

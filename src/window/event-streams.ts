@@ -23,7 +23,13 @@ export interface EventStreams {
   close(): void;
 }
 
-export function createEventStreams(): EventStreams {
+/** Told of streams as they come and go. */
+export interface EventStreamObserver {
+  opened(): void;
+  closed(): void;
+}
+
+export function createEventStreams(observer: EventStreamObserver): EventStreams {
   const open = new Map<ServerResponse, { readonly controller: AbortController; readonly key: string }>();
   const perKey = new Map<string, number>();
   let beating: NodeJS.Timeout | undefined;
@@ -33,6 +39,7 @@ export function createEventStreams(): EventStreams {
     const entry = open.get(response);
     if (entry === undefined) return;
     open.delete(response);
+    observer.closed();
     const left = (perKey.get(entry.key) ?? 1) - 1;
     if (left === 0) perKey.delete(entry.key);
     else perKey.set(entry.key, left);
@@ -56,6 +63,7 @@ export function createEventStreams(): EventStreams {
       if (open.size >= streamsPerProcess || ofKey >= streamsPerWindow) return null;
       const controller = new AbortController();
       open.set(response, { controller, key });
+      observer.opened();
       perKey.set(key, ofKey + 1);
       beating ??= setInterval(beat, beatMs).unref();
       response.on("close", () => release(response));

@@ -17,7 +17,7 @@ import {
 import { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { type AssetPaths, type Assets, loadAssets } from "./assets.ts";
 import type { PlayedReceipt } from "./browser/state.ts";
-import { createEventStreams } from "./event-streams.ts";
+import { createEventStreams, type EventStreamObserver } from "./event-streams.ts";
 import { outcomeName, playedMessage, renderRefusal, renderWindow, type View } from "./page.ts";
 import { windowState } from "./state.ts";
 import { languageOf, platformOf } from "./visitor.ts";
@@ -29,6 +29,7 @@ export interface WindowParts {
   readonly publicBase: { readonly url: string };
   /** Told of what is no refusal but a fault. */
   readonly onFault: (request: FastifyRequest, failure: Failure) => void;
+  readonly streams: EventStreamObserver;
 }
 
 interface WindowRoute {
@@ -56,9 +57,9 @@ const headers = {
   "cache-control": "no-store",
 };
 
-export function verificationWindow({ windows, limits, publicBase, onFault }: WindowParts) {
+export function verificationWindow({ windows, limits, publicBase, onFault, streams: observer }: WindowParts) {
   const assets = loadAssets();
-  const streams = createEventStreams();
+  const streams = createEventStreams(observer);
 
   /** Whatever path a page is answered for, and whatever prefix the service is reached under. */
   function assetPaths(): AssetPaths {

@@ -11,7 +11,9 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   gen: [],
   core: ["failures", "gen"],
   config: [],
-  log: [],
+  log: ["log-output"],
+  "log-level": [],
+  "log-output": [],
   welcome: [],
   "admin-token": ["core"],
   storage: ["core", "failures", "gen"],
@@ -19,10 +21,12 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   gateway: ["core", "failures", "gen", "admission"],
   window: ["core", "failures", "gen", "admission"],
   rpc: ["core", "failures", "gen", "admission"],
-  ops: [],
+  ops: ["core", "failures"],
   webhooks: ["core"],
   jobs: ["core"],
+  tracing: ["core"],
   cli: ["gen"],
+  start: ["main"],
   main: [
     "admin-token",
     "admission",
@@ -31,9 +35,12 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "gateway",
     "jobs",
     "log",
+    "log-level",
+    "log-output",
     "ops",
     "rpc",
     "storage",
+    "tracing",
     "webhooks",
     "welcome",
     "window",
@@ -46,16 +53,18 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
   { packages: /^fastify$/, rooms: ["gateway", "window", "rpc", "ops"] },
   { packages: /^@connectrpc\//, rooms: ["rpc"] },
   { packages: /^@grpc\/grpc-js$|^commander$/, rooms: ["cli"] },
-  { packages: /^rate-limiter-flexible$/, rooms: ["admission"] },
+  { packages: /^(rate-limiter-flexible|@redis\/.*)$/, rooms: ["admission"] },
   { packages: /^(undici|ipaddr\.js)$/, rooms: ["webhooks"] },
-  { packages: /^pino$/, rooms: ["log", "gateway", "rpc", "main"] },
+  { packages: /^@opentelemetry\//, rooms: ["tracing"] },
+  { packages: /^prom-client$/, rooms: ["ops"] },
+  { packages: /^pino(-pretty)?$/, rooms: ["log", "log-level", "log-output", "gateway", "rpc", "main"] },
 ];
 
 /** The core knows no I/O: of Node it may use what computes. */
 const coreNodeModules = new Set(["node:crypto", "node:zlib", "node:buffer"]);
 
 /** The gateway is a client of the protobuf service: of the core it knows that interface and what travels with a call. */
-const gatewayKnows = /^src\/core\/(service|call|project|ids|idempotency-key)\.ts$/;
+const gatewayKnows = /^src\/core\/(service|call|project|ids|idempotency-key|tracing)\.ts$/;
 
 interface Import {
   readonly file: string;

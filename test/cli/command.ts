@@ -38,7 +38,16 @@ export function towards(service: TestService): Environment {
 }
 
 export function startNode(args: readonly string[], environment: Environment, cwd = root): Running {
-  const child = spawn(process.execPath, args, { cwd, env: plainEnvironment(environment) });
+  return startProgram([process.execPath, ...args], environment, cwd);
+}
+
+/** A program with its arguments. */
+export function startProgram(
+  [program = "", ...args]: readonly string[],
+  environment: Environment,
+  cwd = root,
+): Running {
+  const child = spawn(program, args, { cwd, env: plainEnvironment(environment) });
   let stdout = "";
   let stderr = "";
   let waiting: (() => void)[] = [];

@@ -196,7 +196,7 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
     expect(JSON.parse(stderr)).toEqual({
       error: {
         code: "validation_failed",
-        message: "The request has invalid fields: see fields.",
+        message: "The request has invalid fields: correct each one that is named, and send it again.",
         request_id: expect.stringMatching(/^req_/),
         fields: [{ field: "name", message: expect.any(String) }],
       },

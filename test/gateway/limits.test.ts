@@ -178,6 +178,17 @@ describe("failed authentications", () => {
     expect((await shop.call("GET", path, { headers: from("192.0.2.2", "wrong") })).status).toBe(401);
   });
 
+  test("of an IPv6 host count together, from whatever address of its network they come", async () => {
+    const shop = merchant(service.httpUrl, "wrong");
+    const statuses = await Promise.all(
+      Array.from({ length: 601 }, async (_, host) => {
+        const address = `2001:db8:7::${host.toString(16)}`;
+        return (await shop.call("GET", path, { headers: from(address, "wrong") })).status;
+      }),
+    );
+    expect(statuses.filter((status) => status === 429)).toHaveLength(1);
+  });
+
   test("of an address behind the proxy are not charged to what the client pretends to be", async () => {
     const shop = merchant(service.httpUrl, "wrong");
     await Promise.all(

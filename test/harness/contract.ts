@@ -13,7 +13,7 @@ interface DescribedResponse {
   readonly content: { readonly "application/json": { readonly schema: { readonly $ref: string } } };
 }
 
-const document = openApiDocument("http://localhost") as Described;
+const document = openApiDocument("http://localhost", []) as Described;
 const ajv = new Ajv2020({ strict: false, allErrors: true });
 ajv.addSchema(document, "openapi");
 const validators = new Map<string, ValidateFunction>();

@@ -15,7 +15,8 @@ import { type CreateProjectRequest, ProjectService } from "../../src/gen/proto/p
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createLog } from "../../src/log.ts";
-import { startService } from "../../src/main.ts";
+import { openLogOutput } from "../../src/log-output.ts";
+import { type Fixtures, startService } from "../../src/main.ts";
 import { createDatabase, type TestDatabase } from "./database.ts";
 
 export interface TestProject {
@@ -79,9 +80,12 @@ let numbersMade = 0;
 let messagesMade = 0;
 
 /** The service itself, in this process, on ports of its own and a database of the suite's own. */
-export async function startTestService(environment: Record<string, string> = {}): Promise<TestService> {
+export async function startTestService(
+  environment: Record<string, string> = {},
+  fixtures?: Fixtures,
+): Promise<TestService> {
   const database = await createDatabase();
-  const service = await start(database, newCredential("svc"), environment);
+  const service = await start(database, newCredential("svc"), environment, fixtures);
   const close = async () => {
     await service.close();
     await database.drop();
@@ -94,6 +98,7 @@ async function start(
   database: TestDatabase,
   adminToken: string,
   environment: Record<string, string>,
+  fixtures?: Fixtures,
 ): Promise<TestService> {
   const config = parseConfig({
     PORT: "0",
@@ -104,7 +109,8 @@ async function start(
     LOG_LEVEL: "silent",
     ...environment,
   });
-  const service = await startService(config, createLog(config.logLevel));
+  const output = openLogOutput();
+  const service = await startService(config, createLog(config.logLevel, output), output, fixtures);
   const { addresses } = service;
   const db = new pg.Pool({ ...database.connection, max: 4 });
   db.on("error", () => {});

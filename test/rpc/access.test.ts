@@ -1,19 +1,11 @@
-import { readdir } from "node:fs/promises";
-import path from "node:path";
-import type {
-  DescMethod,
-  DescMethodStreaming,
-  DescMethodUnary,
-  DescService,
-  UnknownEnum,
-} from "@bufbuild/protobuf";
+import type { DescMethod, UnknownEnum } from "@bufbuild/protobuf";
 import { Code, type Transport } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, test } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import {
   Environment,
   VerificationService,
@@ -23,6 +15,7 @@ import {
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { createPending } from "../service/pending.ts";
+import { callOnce, internalServices, isUnary, rpcs, transportTo } from "./every-rpc.ts";
 import { answerOf, refusalOf } from "./grpc-answer.ts";
 
 const service = await startTestService();
@@ -42,6 +35,7 @@ const needs: Record<string, Need> = {
   "phoneproof.v1.VerificationService/CancelVerification": "write",
   "phoneproof.v1.VerificationService/ListVerifications": "read",
   "phoneproof.v1.VerificationService/WatchVerification": "read",
+  "phoneproof.v1.StatisticsService/GetStatistics": "read",
   "phoneproof.v1.InboundMessageService/StreamInboundMessages": "ingest",
   "phoneproof.v1.ProjectService/CreateProject": "admin",
   "phoneproof.v1.ProjectService/GetProject": "admin",
@@ -113,34 +107,12 @@ function bearer(credential: string, allows: readonly Need[] | "invalid") {
   return { header: `Bearer ${credential}`, allows };
 }
 
-/** The services of all protos there are. */
-async function generatedServices(): Promise<DescService[]> {
-  const folder = path.join(import.meta.dirname, "../../src/gen/proto");
-  const files = (await readdir(folder, { recursive: true })).filter((file) => file.endsWith("_pb.ts"));
-  const modules = await Promise.all(files.map((file) => import(path.join(folder, file))));
-  const exported: unknown[] = modules.flatMap((module) => Object.values(module));
-  return exported.filter(isService);
-}
-
-function isService(value: unknown): value is DescService {
-  return typeof value === "object" && value !== null && "kind" in value && value.kind === "service";
-}
-
-/** What is called in process only, on no other authority than the call itself. */
-const isInternal = ({ typeName }: DescService) => typeName.startsWith("phoneproof.internal.");
-
-const all = await generatedServices();
-const services = all.filter((service) => !isInternal(service));
-const methods = services.flatMap(({ typeName, methods }) =>
-  methods.map((method) => ({ name: `${typeName}/${method.name}`, method })),
-);
-
 test("every RPC there is has its line in the table, and no other", () => {
-  expect(methods.map(({ name }) => name).sort()).toEqual(Object.keys(needs).sort());
+  expect(rpcs.map(({ name }) => name).sort()).toEqual(Object.keys(needs).sort());
 });
 
 test("what is for this process alone is not there for anybody else, whoever asks", async () => {
-  const internal = all.filter(isInternal).flatMap((service) => service.methods.filter(isUnary));
+  const internal = internalServices.flatMap(({ methods }) => methods.filter(isUnary));
   expect(internal.length).toBeGreaterThan(0);
   const transport = transportWith(`Bearer ${service.adminToken}`);
   for (const method of internal) {
@@ -157,14 +129,7 @@ interface Refusal {
 /** Calls with an empty request, and answers the refusal where it is one for want of a credential or a scope. */
 async function refusalFor(transport: Transport, method: DescMethod): Promise<Refusal | undefined> {
   try {
-    if (isUnary(method)) {
-      await transport.unary(method, undefined, undefined, undefined, {});
-    } else if (isStreaming(method)) {
-      const leave = new AbortController();
-      const { message } = await transport.stream(method, leave.signal, undefined, undefined, oneOf({}));
-      for await (const _ of message) break;
-      leave.abort();
-    }
+    await callOnce(transport, method, {});
     return undefined;
   } catch (error) {
     const { code, status } = refusalOf(error);
@@ -173,24 +138,7 @@ async function refusalFor(transport: Transport, method: DescMethod): Promise<Ref
   }
 }
 
-const isUnary = (method: DescMethod): method is DescMethodUnary => method.methodKind === "unary";
-const isStreaming = (method: DescMethod): method is DescMethodStreaming => method.methodKind !== "unary";
-
-async function* oneOf<T>(value: T): AsyncIterable<T> {
-  yield value;
-}
-
-function transportWith(authorization: string): Transport {
-  return createGrpcTransport({
-    baseUrl: `http://${service.grpcAddress}`,
-    interceptors: [
-      (next) => (request) => {
-        if (authorization !== "") request.header.set("authorization", authorization);
-        return next(request);
-      },
-    ],
-  });
-}
+const transportWith = (authorization: string) => transportTo(service.grpcAddress, authorization);
 
 const insufficientScope: Refusal = { code: "insufficient_scope", status: Code.PermissionDenied };
 const missingKey: Refusal = { code: "missing_api_key", status: Code.Unauthenticated };
@@ -212,10 +160,10 @@ test.for(Object.entries(credentials))("%s opens what it is for and nothing else"
 ]) => {
   const transport = transportWith(header);
   const refusals = await Promise.all(
-    methods.map(async ({ name, method }) => [name, await refusalFor(transport, method)] as const),
+    rpcs.map(async ({ name, method }) => [name, await refusalFor(transport, method)] as const),
   );
   expect(Object.fromEntries(refusals)).toEqual(
-    Object.fromEntries(methods.map(({ name }) => [name, refusalDue(needs[name], allows)])),
+    Object.fromEntries(rpcs.map(({ name }) => [name, refusalDue(needs[name], allows)])),
   );
 });
 
@@ -403,6 +351,43 @@ describe("a token of one project", async () => {
     for (const name of ["x-usage-calls", "x-usage-limit", "ratelimit", "ratelimit-policy"]) {
       expect(metadata.has(name)).toBe(false);
     }
+  });
+});
+
+describe("statistics", async () => {
+  const ok = { code: "ok" };
+  const invalid = { code: "validation_failed", fields: ["project_id"] };
+  const tokenOf = (projectId?: string) =>
+    service.createToken({ scope: "read", ...(projectId && { projectId }) });
+  const elsewhere = { projectId: neighbour.projectId };
+
+  test.for<[string, string, object, object]>([
+    ["its project's key", project.liveKey, {}, ok],
+    ["its project's key, of another project", project.liveKey, elsewhere, insufficientScope],
+    [
+      "its project's key, of the other environment",
+      project.liveKey,
+      { environment: Environment.TEST },
+      insufficientScope,
+    ],
+    ["a token of its project", await tokenOf(projectId), {}, ok],
+    ["a token of its project, of another", await tokenOf(projectId), elsewhere, insufficientScope],
+    ["a token for every project, of one", await tokenOf(), { projectId }, ok],
+    ["a token for every project, of none", await tokenOf(), {}, invalid],
+    ["the admin token", service.adminToken, { projectId }, ok],
+    [
+      "the admin token, of a project there is not",
+      service.adminToken,
+      { projectId: "prj_01kaex4mpyf2xbtyt1s6vdr4e9" },
+      { code: "not_found" },
+    ],
+  ])("are asked for with %s", async ([, credential, named, told]) => {
+    const client = service.client(StatisticsService, credential);
+    const answer = await answerOf((options) => client.getStatistics(named, options));
+    expect(answer).toMatchObject(told);
+    if (credential !== project.liveKey || answer.message === undefined) return;
+    expect(answer.message.environments.map(({ environment }) => environment)).toEqual([Environment.LIVE]);
+    expect(answer.metadata.get("x-usage-calls")).not.toBeNull();
   });
 });
 

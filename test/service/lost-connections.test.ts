@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { expect, test, vi } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
@@ -67,4 +68,15 @@ test("a fault of the service's own is not the message's: it gets no receipt, and
   expect(await service.sms(message)).toMatchObject([
     { outcome: "VERIFIED", verificationId: pending.id, duplicate: false },
   ]);
+});
+
+test("a statement that has to wait is not taken for one whose connection is dead", async () => {
+  const holder = await service.db.connect();
+  await holder.query("BEGIN; LOCK TABLE idempotency_record IN ACCESS EXCLUSIVE MODE");
+  const creating = shop.create();
+  // After one second without an answer the server is asked about it, four times a second.
+  await delay(2_500);
+  await holder.query("COMMIT");
+  holder.release();
+  expect((await creating).status).toBe(201);
 });

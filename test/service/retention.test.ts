@@ -42,6 +42,10 @@ test("what has had its time goes, what has not stays, and the contract still ans
   expect(await tablesWith(holder)).toEqual(["inbound_message", "verification"]);
   expect(await tablesWith(stranger)).toContain("inbound_sender");
   expect(await count("pending_hint")).toBe(1);
+  await plain.db.query(
+    "INSERT INTO creation_trace (verification_id, traceparent) VALUES ($1, '00-' || repeat('a', 32) || '-' || repeat('b', 16) || '-01')",
+    [uuidOf(verified.id)],
+  );
 
   await moveClock(plain.db, 2 * day);
   await roundUntil(async () => (await count("inbound_sender")) === 0);
@@ -50,10 +54,12 @@ test("what has had its time goes, what has not stays, and the contract still ans
   expect(await count("window_token")).toBe(0);
   expect(await count("pending_hint")).toBe(0);
   expect(await count("message_fingerprint")).toBe(0);
+  expect(await count("creation_trace")).toBe(1);
   expect(await tablesWith("secret-text")).toEqual(["inbound_message"]);
 
   await moveClock(plain.db, 6 * day);
   await roundUntil(async () => (await tablesWith("secret-text")).length === 0);
+  expect(await count("creation_trace")).toBe(0);
   expect(await tablesWith(holder)).toEqual(["inbound_message", "verification"]);
   expect(
     await service.sms({ to: verified.to, from: stranger, text: "new", messageId: "unmatched" }),

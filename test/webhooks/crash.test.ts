@@ -11,7 +11,7 @@ import { startTestService, type TestService } from "../harness/service.ts";
 import { hang, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, makeDue, openShop } from "./shop.ts";
 
-const program = path.join(import.meta.dirname, "../../src/main.ts");
+const program = path.join(import.meta.dirname, "../../src/start.ts");
 
 let service: TestService;
 const children: ChildProcess[] = [];

@@ -52,8 +52,9 @@ describe("a service with endpoints that hang", () => {
   test("an endpoint with a backlog does not hold up another's one event", async () => {
     const busy = await openShop(service);
     const quiet = await openShop(service);
+    const { promise: goingOn, resolve: goOn } = Promise.withResolvers<void>();
     const slow = await startReceiver((response) => {
-      setTimeout(() => response.writeHead(204).end(), 20);
+      void goingOn.then(() => response.writeHead(204).end());
     });
     const receiver = await startReceiver();
     await busy.setWebhook(slow.url);
@@ -62,6 +63,7 @@ describe("a service with endpoints that hang", () => {
     const id = await quiet.event();
     await deliveryWhen(service, id, delivered);
     expect(slow.received.length).toBeLessThan(300);
+    goOn();
     await untilReceived(slow, 300);
   });
 });

@@ -1,6 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { decodeId, encodeId } from "../ids.ts";
 import type { Caller } from "../project.ts";
+import { checkText } from "../text-field.ts";
 import { noSuchProject } from "./projects.ts";
 
 /** What an administrator can do, in the past tense: it is written down because it was done. */
@@ -81,6 +82,7 @@ export interface AuditLog {
 
 const defaultPageSize = 50;
 const maxPageSize = 200;
+const maxActorLength = 255;
 
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   return {
@@ -93,6 +95,8 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
       if (pageToken !== "" && before === null) {
         violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
       }
+      const actorViolation = checkText("actor", actor, { max: maxActorLength });
+      if (actorViolation) violations.push(actorViolation);
       if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
       const project = projectId === "" ? null : decodeId("prj_", projectId);
       if (projectId !== "" && project === null) throw noSuchProject();

@@ -141,6 +141,8 @@ export function administerWebhooks(parts: {
     remove: async (reference) => existing(await webhooks.remove(placeOf(reference))),
 
     async disable({ url, ...reference }) {
+      const violation = checkText("url", url, { max: maxUrlLength });
+      if (violation) throw new Failure("validation_failed", { fields: [violation] });
       return existing(
         await webhooks.disable(placeOf(reference), url === "" ? null : url, "disabled by hand"),
       );
@@ -225,7 +227,10 @@ function filterOf(request: Parameters<Webhooks["deliveries"]>[0]): DeliveryFilte
     violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
   }
   if (environment !== null && projectId === "") {
-    violations.push({ field: "environment", message: "goes with project_id" });
+    violations.push({
+      field: "environment",
+      message: "must be left out without project_id, or sent with it",
+    });
   }
   const verification = verificationId === "" ? null : decodeId("vrf_", verificationId);
   if (verificationId !== "" && verification === null) throw noSuchVerification();

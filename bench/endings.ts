@@ -1,0 +1,49 @@
+/** What a run has started is ended in reverse order, once, however the run ends. */
+
+export class Endings {
+  readonly #endings: (() => Promise<unknown> | unknown)[] = [];
+  #ending: Promise<void> | undefined;
+
+  add(end: () => Promise<unknown> | unknown): void {
+    this.#endings.push(end);
+  }
+
+  endAll(): Promise<void> {
+    this.#ending ??= (async () => {
+      for (const end of this.#endings.toReversed()) {
+        try {
+          await end();
+        } catch (error) {
+          process.stderr.write(`something did not end cleanly: ${(error as Error).message}\n`);
+        }
+      }
+    })();
+    return this.#ending;
+  }
+}
+
+/** Runs what a command of this folder does, and ends what that has started. */
+export async function runToItsEnd(work: (endings: Endings) => Promise<void>): Promise<void> {
+  const endings = new Endings();
+  let interrupted = false;
+  for (const [signal, code] of [
+    ["SIGINT", 130],
+    ["SIGTERM", 143],
+    ["SIGHUP", 129],
+  ] as const) {
+    process.once(signal, () => {
+      interrupted = true;
+      endings.endAll().then(() => process.exit(code));
+    });
+  }
+  try {
+    await work(endings);
+  } catch (error) {
+    // What a run that is being ended trips over is no news.
+    if (!interrupted) {
+      process.stderr.write(`the bench failed: ${(error as Error).message}\n`);
+      process.exitCode = 1;
+    }
+  }
+  await endings.endAll();
+}

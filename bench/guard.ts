@@ -1,0 +1,34 @@
+/** Whether a request has become more work than it was: CPU beside the ceiling's, which the machine's speed cancels out of. */
+
+import type { OperationName } from "./operations.ts";
+import type { Report } from "./report.ts";
+
+/**
+ * Service and Postgres together, by the bare server: what was measured, and half as much again. Less than that falls
+ * within what other processes do to caches; whoever makes a request cheaper lowers these.
+ */
+export const mostWork: Partial<Record<OperationName, number>> = { create: 10, read: 7, inbound: 13 };
+
+export const guardedOperations = Object.keys(mostWork) as OperationName[];
+
+/** A line for each operation, and whether all are within their bounds. */
+export function guard({ operations }: Report): {
+  readonly lines: readonly string[];
+  readonly holds: boolean;
+} {
+  let holds = true;
+  const lines = operations.map(({ operation, arms }) => {
+    const of = (name: "bare" | "service") => arms.find(({ arm }) => arm === name)?.medians;
+    const service = of("service");
+    const bare = of("bare")?.serverCpu;
+    const most = mostWork[operation] ?? Number.POSITIVE_INFINITY;
+    if (service?.serverCpu == null || service.postgresCpu == null || bare == null) {
+      holds = false;
+      return `${operation}: CPU times are not known here`;
+    }
+    const work = (service.serverCpu + service.postgresCpu) / bare;
+    if (work > most) holds = false;
+    return `${operation.padEnd(8)} ${work.toFixed(1)} times the bare server's CPU, at most ${most}${work > most ? ": TOO MUCH" : ""}`;
+  });
+  return { lines, holds };
+}

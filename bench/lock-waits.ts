@@ -1,0 +1,50 @@
+/** Who waits for locks in the database, looked at many times a second. */
+
+import { setTimeout as delay } from "node:timers/promises";
+import type pg from "pg";
+
+const everyMs = 20;
+
+export interface LockWaits {
+  readonly looks: number;
+  /** Of all looks, the connections that waited. */
+  readonly waiting: number;
+  readonly mostAtOnce: number;
+}
+
+export function together(seen: readonly LockWaits[]): LockWaits {
+  return {
+    looks: seen.reduce((sum, { looks }) => sum + looks, 0),
+    waiting: seen.reduce((sum, { waiting }) => sum + waiting, 0),
+    mostAtOnce: Math.max(0, ...seen.map(({ mostAtOnce }) => mostAtOnce)),
+  };
+}
+
+/** Looks for as long as `work` takes. */
+export async function watchLocks<Result>(
+  database: pg.Client,
+  work: () => Promise<Result>,
+): Promise<{ readonly result: Result; readonly locks: LockWaits }> {
+  const locks = { looks: 0, waiting: 0, mostAtOnce: 0 };
+  const over = new AbortController();
+  const watching = (async () => {
+    while (!over.signal.aborted) {
+      const { rows } = await database.query<{ waiting: number }>(
+        `SELECT count(*)::int4 AS waiting FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+      );
+      const waiting = rows[0]?.waiting ?? 0;
+      locks.looks += 1;
+      locks.waiting += waiting;
+      locks.mostAtOnce = Math.max(locks.mostAtOnce, waiting);
+      await delay(everyMs, undefined, { signal: over.signal }).catch(() => undefined);
+    }
+  })();
+  watching.catch(() => {});
+  try {
+    return { result: await work(), locks };
+  } finally {
+    over.abort();
+    await watching;
+  }
+}

@@ -1,0 +1,41 @@
+/** Arrivals at a constant rate, at shares of what the operation reaches at most: how long each waits. */
+
+import { setTimeout as delay } from "node:timers/promises";
+import type { LoadResult } from "./load.ts";
+import type { Arm } from "./operations.ts";
+
+export interface ArrivalFigures {
+  /** Of the most that was reached with every connection kept busy. */
+  readonly share: number;
+  readonly perSecond: number;
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+}
+
+export const arrivalShares = [0.25, 0.5, 0.9] as const;
+/** The share by which the waiting is judged. */
+export const judgedShare = 0.5;
+
+const roundMs = 2_000;
+const pauseMs = 200;
+
+export async function measureArrivals(arm: Arm, mostPerSecond: number): Promise<ArrivalFigures[]> {
+  const { pace } = arm;
+  if (pace === undefined) return [];
+  const figures: ArrivalFigures[] = [];
+  for (const share of arrivalShares) {
+    await arm.prepare?.();
+    await delay(pauseMs);
+    figures.push(figuresOf(share, await pace(roundMs, mostPerSecond * share)));
+  }
+  return figures;
+}
+
+function figuresOf(share: number, { answers, seconds, p50, p99 }: LoadResult): ArrivalFigures {
+  return { share, perSecond: answers / seconds, p50Ms: p50, p99Ms: p99 };
+}
+
+/** The bound on the 99th percentile: three times the median, and five milliseconds. */
+export function boundOf({ p50Ms }: ArrivalFigures): number {
+  return 3 * p50Ms + 5;
+}

@@ -1,0 +1,128 @@
+/** better-auth as a process beside the service, and what is sent to it. */
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFile } from "node:fs/promises";
+import path from "node:path";
+import pg from "pg";
+import { Talker } from "./child.ts";
+
+const folder = path.join(import.meta.dirname, "peer");
+const database = "peer";
+/** Connections to the database: as many as the service has. */
+export const defaultPoolSize = 16;
+
+/** Its packages are not among the service's: they come with the first run. */
+export async function installPeer(tell: (what: string) => void): Promise<void> {
+  const { dependencies } = await manifest("package.json");
+  const wanted = Object.entries(dependencies ?? {});
+  const installed = await Promise.all(
+    wanted.map(([name]) => manifest(`node_modules/${name}/package.json`).catch(() => undefined)),
+  );
+  if (wanted.every(([, version], index) => installed[index]?.version === version)) return;
+  tell(`installing ${wanted.map((pair) => pair.join(" ")).join(", ")} in bench/peer (npm ci)`);
+  const npm = spawn("npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], {
+    cwd: folder,
+    // Npm runs on the Node that is first here.
+    env: {
+      ...process.env,
+      PATH: `${path.dirname(process.execPath)}${path.delimiter}${process.env.PATH ?? ""}`,
+    },
+    stdio: ["ignore", "ignore", "inherit"],
+  });
+  const [code] = await once(npm, "exit");
+  if (code !== 0) throw new Error(`the peer's packages were not installed: npm ci ended with ${code}`);
+}
+
+async function manifest(
+  file: string,
+): Promise<{ readonly version?: string; readonly dependencies?: Readonly<Record<string, string>> }> {
+  return JSON.parse(await readFile(path.join(folder, file), "utf8"));
+}
+
+export async function peerVersion(): Promise<string> {
+  return (await manifest("node_modules/better-auth/package.json")).version ?? "unknown";
+}
+
+export interface PeerUnderLoad {
+  readonly pid: number;
+  readonly port: number;
+  readonly database: pg.Client;
+  close(): Promise<void>;
+}
+
+interface PeerStart {
+  readonly connection: pg.ClientConfig;
+  readonly poolSize: number;
+}
+type PeerAnswer = { readonly port: number } | { readonly failed: string };
+
+/** On a database of its own in the service's Postgres, with `rows` users and as many codes that nobody asks for. */
+export async function startPeer(
+  service: pg.ClientConfig,
+  options: { readonly poolSize: number; readonly rows: number },
+): Promise<PeerUnderLoad> {
+  const connection = { ...service, database };
+  const administration = new pg.Client(service);
+  await administration.connect();
+  await administration.query(`CREATE DATABASE ${database}`).finally(() => administration.end());
+  const talker = new Talker<PeerStart, PeerAnswer>("peer/server.mjs", [], {
+    NODE_ENV: "production",
+    BETTER_AUTH_TELEMETRY: "0",
+  });
+  const client = new pg.Client({ ...connection, application_name: "phoneproof-bench" });
+  client.on("error", () => {});
+  const close = async () => {
+    await client.end().catch(() => undefined);
+    talker.close();
+  };
+  try {
+    const answer = await talker.ask({ connection, poolSize: options.poolSize });
+    if ("failed" in answer) throw new Error(`the peer did not start: ${answer.failed}`);
+    await client.connect();
+    await seed(client, options.rows);
+    return { pid: talker.pid, port: answer.port, database: client, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** Rows as its own sign-ups and requests for a code leave them. */
+async function seed(client: pg.Client, rows: number): Promise<void> {
+  await client.query(
+    `INSERT INTO "user" (id, name, email, "emailVerified", "createdAt", "updatedAt", "phoneNumber", "phoneNumberVerified")
+     SELECT left(md5(n::text) || md5('id'), 32), '+8211' || n, '8211' || n || '@shop.example', false, now(), now(), '+8211' || n, true
+     FROM generate_series(10000000, 9999999 + $1::int) AS n`,
+    [rows],
+  );
+  await client.query(
+    `INSERT INTO verification (id, identifier, value, "expiresAt", "createdAt", "updatedAt")
+     SELECT left(md5(n::text) || md5('id'), 32), 'phone-number-otp-+8211' || n, lpad((n % 1000000)::text, 6, '0') || ':0',
+       now() + interval '1 hour', now(), now()
+     FROM generate_series(20000000, 19999999 + $1::int) AS n`,
+    [rows],
+  );
+}
+
+/** Of a client behind a proxy, as the rate limit needs to see one. `phone` begins with +. */
+export const peerRequests = {
+  send: (phone: string) => request("send-otp", JSON.stringify({ phoneNumber: phone })),
+  /** Without a session, which it would write to the database besides. */
+  verify: (phone: string, code: string) =>
+    request("verify", JSON.stringify({ phoneNumber: phone, code, disableSession: true })),
+};
+
+function request(action: string, body: string): string {
+  return (
+    `POST /api/auth/phone-number/${action} HTTP/1.1\r\nHost: api.shop.example\r\nUser-Agent: shop/1.0\r\n` +
+    `X-Forwarded-For: 192.0.2.1\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+  );
+}
+
+/** The code in the answer to `send`. */
+export function sentCode(answer: string): string {
+  const code = /\r\nx-sent-code: (\d+)\r\n/i.exec(answer)?.[1];
+  if (code === undefined) throw new Error(`an answer without a code: ${answer}`);
+  return code;
+}

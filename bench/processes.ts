@@ -1,0 +1,264 @@
+/**
+ * `node bench/processes.ts [rounds]`: creations through one, two and four processes on one Postgres, in one project and in a
+ * hundred. Fails where there was a deadlock, or where usage is not to the call what was answered.
+ */
+
+import { randomBytes, randomUUID } from "node:crypto";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import pg from "pg";
+import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
+import { Talker } from "./child.ts";
+import { type Endings, runToItsEnd } from "./endings.ts";
+import { HttpLoad } from "./http-load.ts";
+import { type LockWaits, together, watchLocks } from "./lock-waits.ts";
+import type { Arm } from "./operations.ts";
+import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
+import { databaseUrlOf, type ReadyService, startReady } from "./ready-service.ts";
+import { machine, machineLine } from "./report.ts";
+import { type MerchantRequests, merchantRequests } from "./requests.ts";
+import { type ArmFigures, measureInTurn } from "./rounds.ts";
+import { administer, type BenchProject, readPostmaster } from "./service.ts";
+
+const connections = 64;
+const secondsPerRound = 2;
+/** All of them run throughout; the load goes to so many. */
+const processCounts = [1, 2, 4] as const;
+const manyProjects = 100;
+const created = 201;
+/** A lock that is waited for as long is in Postgres' log. Its own setting is a second. */
+const lockWaitMs = 100;
+/** The log is read twice a second. */
+const logReadMs = 1_000;
+const resultFile = path.join(import.meta.dirname, "results/processes.json");
+
+interface Bench {
+  readonly processes: readonly ReadyService[];
+  readonly database: pg.Client;
+  readonly postgresCpu: CpuClock;
+}
+
+/** A project, and the creations that were sent for it; each was answered 201, else the run has ended. */
+interface Merchant {
+  readonly projectId: string;
+  readonly requests: readonly MerchantRequests[];
+  creations: number;
+}
+
+interface Workload {
+  readonly name: string;
+  readonly figures: readonly ArmFigures[];
+  readonly locks: readonly LockWaits[];
+}
+
+async function startPostgres(directory: string, endings: Endings) {
+  let lockWaits = 0;
+  const dataDir = path.join(directory, "data");
+  const postgres = await startEmbeddedPostgres({
+    dataDir,
+    transport: "tcp",
+    settings: { log_lock_waits: "on", deadlock_timeout: `${lockWaitMs}ms` },
+    onLog: (line) => {
+      if (/still waiting for|deadlock detected/.test(line)) lockWaits += 1;
+    },
+  });
+  endings.add(() => postgres.stop());
+  const { pid } = await readPostmaster(dataDir);
+  const keeper = new Talker("keeper.ts", [String(pid), directory]);
+  endings.add(() => keeper.close());
+  const database = new pg.Client({ ...postgres.connection, application_name: "phoneproof-bench" });
+  database.on("error", () => {});
+  await database.connect();
+  endings.add(() => database.end());
+  return {
+    database,
+    url: databaseUrlOf(postgres.connection),
+    postgresCpu: postgresClock(pid),
+    lockWaits: () => lockWaits,
+  };
+}
+
+const merchantOf = ({ id, keys }: Pick<BenchProject, "id" | "keys">): Merchant => ({
+  projectId: id,
+  requests: [merchantRequests(keys.live), merchantRequests(keys.test)],
+  creations: 0,
+});
+
+/** A creation for each in turn, now in one environment, now in the other. */
+function creationsOf(merchants: readonly Merchant[]): () => string {
+  let turn = 0;
+  return () => {
+    const merchant = merchants[turn % merchants.length] as Merchant;
+    const inTurn = Math.floor(turn++ / merchants.length) % merchant.requests.length;
+    merchant.creations += 1;
+    return (merchant.requests[inTurn] as MerchantRequests).create(randomUUID());
+  };
+}
+
+async function measure(bench: Bench, name: string, merchants: readonly Merchant[], rounds: number) {
+  const next = creationsOf(merchants);
+  const locks: LockWaits[][] = [];
+  let answers = 0;
+  const arms = processCounts.map((count): Arm => {
+    const used = bench.processes.slice(0, count);
+    const clocks = used.map(({ pid }) => processClock(pid));
+    const seen: LockWaits[] = [];
+    locks.push(seen);
+    let load: HttpLoad | undefined;
+    return {
+      name: `${count} process${count === 1 ? "" : "es"}`,
+      cpu: () => clocks.reduce((sum, cpu) => sum + (cpu() ?? Number.NaN), 0),
+      postgresCpu: bench.postgresCpu,
+      prepare: async () => {
+        // Not before its first round: the service cuts off who connects and is silent for ten seconds.
+        load ??= await HttpLoad.open(
+          used.map(({ httpPort }) => httpPort),
+          connections,
+        );
+        await bench.database.query("ANALYZE");
+      },
+      run: async (milliseconds) => {
+        const { result, locks: waits } = await watchLocks(bench.database, async () =>
+          load?.run({ status: created, next, milliseconds }),
+        );
+        if (result === undefined) throw new Error("a round was not prepared");
+        seen.push(waits);
+        answers += result.answers;
+        return result;
+      },
+      close: () => load?.close(),
+    };
+  });
+  try {
+    const figures = await measureInTurn(arms, { rounds, seconds: secondsPerRound });
+    await checkUsage(bench.database, merchants, answers);
+    return { name, figures, locks: locks.map(together) };
+  } finally {
+    for (const arm of arms) arm.close();
+  }
+}
+
+/** Every call counted once, in its own project. */
+async function checkUsage(
+  database: pg.Client,
+  merchants: readonly Merchant[],
+  answers: number,
+): Promise<void> {
+  const { rows } = await database.query<{ project_id: string; calls: number }>(
+    "SELECT project_id::text, sum(calls)::float8 AS calls FROM usage GROUP BY project_id",
+  );
+  const counted = new Map(rows.map(({ project_id, calls }) => [project_id, calls]));
+  const sent = merchants.reduce((sum, { creations }) => sum + creations, 0);
+  if (sent !== answers) throw new Error(`${sent} creations were sent, and ${answers} answered 201`);
+  for (const { projectId, creations } of merchants) {
+    const calls = counted.get(projectId) ?? 0;
+    if (calls !== creations) {
+      throw new Error(
+        `usage is not exact: ${creations} calls were answered 201, and ${calls} counted (${projectId})`,
+      );
+    }
+  }
+}
+
+async function deadlocksIn(database: pg.Client): Promise<number> {
+  const { rows } = await database.query<{ deadlocks: number }>(
+    "SELECT sum(deadlocks)::float8 AS deadlocks FROM pg_stat_database",
+  );
+  return rows[0]?.deadlocks ?? Number.NaN;
+}
+
+function table(workloads: readonly Workload[]): string {
+  const row = (cells: readonly string[]) =>
+    cells.map((cell, index) => (index < 2 ? cell.padEnd(13) : cell.padStart(9))).join("");
+  const micro = (value: number | null) => (value === null ? "–" : value.toFixed(0));
+  const lines = workloads.flatMap(({ name, figures, locks }) =>
+    figures.map(({ arm, medians }, index) => {
+      const { looks, waiting, mostAtOnce } = locks[index] ?? together([]);
+      return row([
+        index === 0 ? name : "",
+        arm,
+        Math.round(medians.perSecond).toLocaleString("en"),
+        medians.p50Ms.toFixed(1),
+        medians.p99Ms.toFixed(1),
+        micro(medians.serverCpu),
+        micro(medians.postgresCpu),
+        medians.others === null ? "–" : `${Math.round(medians.others * 100)} %`,
+        (waiting / looks).toFixed(2),
+        String(mostAtOnce),
+      ]);
+    }),
+  );
+  return [
+    `${" ".repeat(54)}CPU µs per create${" ".repeat(10)}waiting for a lock`,
+    row(["", "", "create/s", "p50 ms", "p99 ms", "servers", "Postgres", "others", "mean", "most"]),
+    ...lines,
+  ].join("\n");
+}
+
+function tell(what: string): void {
+  process.stderr.write(`${String(Math.round(performance.now() / 1000)).padStart(4)} s  ${what}\n`);
+}
+
+async function bench(rounds: number, endings: Endings): Promise<void> {
+  const loadBefore = os.loadavg()[0] ?? 0;
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  tell("starting");
+  const { database, url, postgresCpu, lockWaits } = await startPostgres(directory, endings);
+  const adminToken = randomBytes(24).toString("base64url");
+  const processes: ReadyService[] = [];
+  while (processes.length < Math.max(...processCounts)) {
+    const own = path.join(directory, `process-${processes.length}`);
+    await mkdir(own);
+    const started = await startReady(own, {
+      ROLES: processes.length === 0 ? "api,worker" : "api",
+      DATABASE_URL: url,
+      PHONEPROOF_ADMIN_TOKEN: adminToken,
+      LOG_LEVEL: "info",
+    });
+    processes.push(started);
+    const keeper = new Talker("keeper.ts", [String(started.pid), own]);
+    endings.add(() => started.stop().then(() => keeper.close()));
+  }
+  tell("making projects");
+  const administration = administer(processes[0]?.grpcAddress ?? "", adminToken);
+  const hot = merchantOf(await administration.createProject("000"));
+  const many: Merchant[] = [];
+  while (many.length < manyProjects) {
+    const lastDigits = String(many.length + 1).padStart(3, "0");
+    many.push(merchantOf(await administration.createProject(lastDigits)));
+  }
+  const workloads: Workload[] = [];
+  for (const [name, merchants] of [
+    ["hot project", [hot]],
+    [`${manyProjects} projects`, many],
+  ] as const) {
+    tell(name);
+    workloads.push(await measure({ processes, database, postgresCpu }, name, merchants, rounds));
+  }
+  await delay(logReadMs);
+  const deadlocks = await deadlocksIn(database);
+  const { rows } = await database.query<{ server_version: string }>("SHOW server_version");
+  const on = machine(rows[0]?.server_version ?? "unknown", loadBefore);
+  const creations = [hot, ...many].reduce((sum, merchant) => sum + merchant.creations, 0);
+  tell("done");
+  process.stdout.write(
+    `${machineLine(on)}\n${connections} connections, medians of ${rounds} rounds of ${secondsPerRound} s\n\n` +
+      `${table(workloads)}\n\n` +
+      `${deadlocks} deadlocks; ${lockWaits()} waits for a lock took ${lockWaitMs} ms or longer; ` +
+      `usage exact: ${creations.toLocaleString("en")} calls answered 201 and counted\n`,
+  );
+  await mkdir(path.dirname(resultFile), { recursive: true });
+  await writeFile(resultFile, `${JSON.stringify({ machine: on, workloads, deadlocks }, null, 2)}\n`);
+  if (deadlocks !== 0) throw new Error(`there were ${deadlocks} deadlocks`);
+}
+
+const rounds = Number(process.argv[2] ?? 5);
+if (Number.isInteger(rounds) && rounds > 0) {
+  await runToItsEnd((endings) => bench(rounds, endings));
+} else {
+  process.stderr.write("usage: node bench/processes.ts [rounds]\n");
+  process.exitCode = 2;
+}

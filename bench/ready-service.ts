@@ -1,0 +1,79 @@
+/** A service that is started with given settings, and how long it takes until it is ready. */
+
+import { readFile } from "node:fs/promises";
+import net from "node:net";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import type pg from "pg";
+import { type Daemon, startDaemon } from "./child.ts";
+
+export interface ReadyService extends Daemon {
+  readonly httpPort: number;
+  /** `host:port` */
+  readonly grpcAddress: string;
+  /** From the start of its process to its first good answer at /readyz. */
+  readonly readyAfterMs: number;
+}
+
+const root = path.join(import.meta.dirname, "..");
+const patienceMs = 60_000;
+const pollMs = 5;
+
+/** On ports of its own, with its output in `directory`; nothing of the caller's settings reaches it. */
+export async function startReady(
+  directory: string,
+  settings: Readonly<Record<string, string>>,
+): Promise<ReadyService> {
+  const [port, grpcPort, opsPort] = [await freePort(), await freePort(), await freePort()];
+  const outputFile = path.join(directory, "ready-service.log");
+  const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
+  const startedAt = performance.now();
+  const daemon = startDaemon({
+    program: path.join(root, "src/start.ts"),
+    execArgv: [],
+    outputFile,
+    environment: {
+      PATH,
+      HOME,
+      TMPDIR,
+      NODE_ENV: "production",
+      PORT: String(port),
+      GRPC_PORT: String(grpcPort),
+      OPS_PORT: String(opsPort),
+      ...settings,
+    },
+  });
+  let ended: string | undefined;
+  daemon.exited.then((how) => {
+    ended = how;
+  });
+  while (!(await isReady(opsPort))) {
+    if (ended !== undefined || performance.now() - startedAt > patienceMs) {
+      await daemon.stop();
+      throw new Error(`the service did not start: ${ended ?? ""} ${await readFile(outputFile, "utf8")}`);
+    }
+    await delay(pollMs);
+  }
+  const readyAfterMs = performance.now() - startedAt;
+  return { ...daemon, httpPort: port, grpcAddress: `127.0.0.1:${grpcPort}`, readyAfterMs };
+}
+
+const isReady = (port: number) =>
+  fetch(`http://127.0.0.1:${port}/readyz`).then(
+    ({ ok }) => ok,
+    () => false,
+  );
+
+async function freePort(): Promise<number> {
+  const server = net.createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as net.AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+export function databaseUrlOf({ host, port, user, password, database }: pg.ClientConfig): string {
+  const url = new URL(`postgres://${host}:${port}/${database}`);
+  Object.assign(url, { username: user, password });
+  return url.href;
+}

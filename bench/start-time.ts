@@ -1,0 +1,46 @@
+/** How long a start takes: on an embedded database that is there already, and beside a Postgres that runs. */
+
+import path from "node:path";
+import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
+import { median } from "./load.ts";
+import { databaseUrlOf, startReady } from "./ready-service.ts";
+
+export interface StartTimes {
+  /** Milliseconds until ready, medians. */
+  readonly embeddedMs: number;
+  readonly besidePostgresMs: number;
+}
+
+export const startGoals: StartTimes = { embeddedMs: 2_000, besidePostgresMs: 1_000 };
+
+const starts = 3;
+
+/** Leaves its databases in `directory`. */
+export async function measureStarts(directory: string): Promise<StartTimes> {
+  const embedded = { DATA_DIR: path.join(directory, "start-embedded") };
+  const embeddedMs = await medianStart(directory, embedded);
+  const postgres = await startEmbeddedPostgres({
+    dataDir: path.join(directory, "start-beside"),
+    transport: "tcp",
+  });
+  try {
+    const beside = { DATABASE_URL: databaseUrlOf(postgres.connection), PHONEPROOF_ADMIN_TOKEN: adminToken };
+    return { embeddedMs, besidePostgresMs: await medianStart(directory, beside) };
+  } finally {
+    await postgres.stop();
+  }
+}
+
+/** Good for these services alone, which nobody reaches. */
+const adminToken = "start-time-bench-token-of-no-other-use";
+
+async function medianStart(directory: string, settings: Readonly<Record<string, string>>): Promise<number> {
+  const times: number[] = [];
+  // The first makes the database.
+  for (let start = 0; start <= starts; start++) {
+    const service = await startReady(directory, settings);
+    await service.stop();
+    if (start > 0) times.push(service.readyAfterMs);
+  }
+  return median(times);
+}

@@ -1,0 +1,125 @@
+/**
+ * `node bench/tenancy-timing.ts [pairs]`: whether the time of an answer tells that another project's verification exists.
+ * Each pair asks, with one project's key, for a verification of another and for one that never existed, in turn first.
+ * Exits with 1 where the medians are further apart than 5 %.
+ */
+
+import { randomUUID } from "node:crypto";
+import { mkdtemp, rm } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { Agent, request } from "undici";
+import { encodeId, newId } from "../src/core/ids.ts";
+import { VerificationService } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { median } from "./load.ts";
+import { creationBody } from "./requests.ts";
+import { type ServiceUnderLoad, startService } from "./service.ts";
+
+const warmUpPairs = 300;
+const allowedDifference = 0.05;
+
+/** Asks for a verification that the caller is to be told nothing of. */
+type Ask = (verificationId: string) => Promise<void>;
+
+async function createMany({ httpPort, project }: ServiceUnderLoad, count: number): Promise<string[]> {
+  const ids: string[] = [];
+  while (ids.length < count) {
+    const { body } = await request(`http://127.0.0.1:${httpPort}/v1/verifications`, {
+      method: "POST",
+      headers: {
+        authorization: `Bearer ${project.keys.live}`,
+        "content-type": "application/json",
+        "idempotency-key": randomUUID(),
+      },
+      body: creationBody,
+    });
+    ids.push(((await body.json()) as { id: string }).id);
+  }
+  return ids;
+}
+
+function questions({ httpPort, grpcAddress, loopProject }: ServiceUnderLoad): Record<string, Ask> {
+  const authorization = `Bearer ${loopProject.keys.live}`;
+  const dispatcher = new Agent({ connections: 1 });
+  const overRest = async (method: "GET" | "POST", path: string) => {
+    const url = `http://127.0.0.1:${httpPort}/v1/verifications/${path}`;
+    const { statusCode, body } = await request(url, { method, headers: { authorization }, dispatcher });
+    await body.dump();
+    if (statusCode !== 404) throw new Error(`the service answered ${statusCode}`);
+  };
+  const client = createClient(
+    VerificationService,
+    createGrpcTransport({
+      baseUrl: `http://${grpcAddress}`,
+      interceptors: [
+        (next) => (call) => {
+          call.header.set("authorization", authorization);
+          return next(call);
+        },
+      ],
+    }),
+  );
+  const isRefused = async (answer: Promise<unknown>) => {
+    const refused = await answer.then(
+      () => false,
+      () => true,
+    );
+    if (!refused) throw new Error("the service told of another project's verification");
+  };
+  return {
+    "REST read": (id) => overRest("GET", id),
+    "REST cancel": (id) => overRest("POST", `${id}/cancel`),
+    "gRPC get": (verificationId) => isRefused(client.getVerification({ verificationId })),
+    "gRPC cancel": (verificationId) => isRefused(client.cancelVerification({ verificationId })),
+  };
+}
+
+/** Milliseconds. */
+async function timeOf(ask: Ask, verificationId: string): Promise<number> {
+  const startedAt = performance.now();
+  await ask(verificationId);
+  return performance.now() - startedAt;
+}
+
+async function compare(ask: Ask, existing: readonly string[]): Promise<{ existing: number; never: number }> {
+  const times: { existing: number[]; never: number[] } = { existing: [], never: [] };
+  const warmUp = existing.slice(0, warmUpPairs);
+  for (const [pair, id] of [...warmUp, ...existing].entries()) {
+    const never = encodeId("vrf_", newId());
+    const order = pair % 2 === 0 ? (["existing", "never"] as const) : (["never", "existing"] as const);
+    for (const arm of order) {
+      const time = await timeOf(ask, arm === "existing" ? id : never);
+      if (pair >= warmUp.length) times[arm].push(time);
+    }
+  }
+  return { existing: median(times.existing), never: median(times.never) };
+}
+
+async function main(): Promise<void> {
+  const pairs = Number(process.argv[2] ?? 1_000);
+  if (!Number.isInteger(pairs) || pairs < 1) throw new Error("usage: node bench/tenancy-timing.ts [pairs]");
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+  let service: ServiceUnderLoad | undefined;
+  try {
+    service = await startService(directory, { execArgv: [] });
+    const existing = await createMany(service, pairs);
+    const line = (name: string, cells: readonly string[]) =>
+      name.padEnd(14) + cells.map((cell) => cell.padStart(12)).join("");
+    console.log(`${pairs.toLocaleString("en")} interleaved pairs, medians in ms\n`);
+    console.log(line("", ["another's", "never was", "difference"]));
+    for (const [name, ask] of Object.entries(questions(service))) {
+      const medians = await compare(ask, existing);
+      const difference = medians.existing / medians.never - 1;
+      if (!(Math.abs(difference) <= allowedDifference)) process.exitCode = 1;
+      const percent = `${difference < 0 ? "" : "+"}${(difference * 100).toFixed(1)} %`;
+      console.log(line(name, [medians.existing.toFixed(3), medians.never.toFixed(3), percent]));
+    }
+  } finally {
+    await service?.close();
+    await rm(directory, { recursive: true, force: true, maxRetries: 3 });
+  }
+}
+
+await main();

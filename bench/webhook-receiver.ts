@@ -1,0 +1,70 @@
+/** The merchant's endpoint of cycle.ts. It is of the load's process, and so its cost is the load's. */
+
+import { once } from "node:events";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
+
+const patienceMs = 120_000;
+
+export class WebhookReceiver {
+  readonly #server: Server;
+  /** Ids of events: one that is sent again is no other. */
+  readonly #heard = new Set<string>();
+  #wanted = Number.POSITIVE_INFINITY;
+  #onAll: () => void = () => {};
+
+  private constructor(server: Server) {
+    this.#server = server;
+    server.on("request", (request, response) => {
+      request.resume();
+      request.once("end", () => {
+        response.writeHead(204).end();
+        this.#heard.add(String(request.headers["webhook-id"]));
+        if (this.#heard.size >= this.#wanted) this.#onAll();
+      });
+    });
+  }
+
+  static async open(): Promise<WebhookReceiver> {
+    const receiver = new WebhookReceiver(createServer());
+    receiver.#server.listen(0, "127.0.0.1");
+    await once(receiver.#server, "listening");
+    return receiver;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}/webhooks`;
+  }
+
+  /** Different events so far. */
+  get events(): number {
+    return this.#heard.size;
+  }
+
+  /** Resolves when there have been so many since `forget()`. */
+  async all(events: number): Promise<void> {
+    const patience = new AbortController();
+    const late = delay(patienceMs, undefined, { signal: patience.signal }).then(() => {
+      throw new Error(`${this.events} of ${events} webhooks came in ${patienceMs / 1000} s`);
+    });
+    late.catch(() => {});
+    const heard = new Promise<void>((resolve) => {
+      this.#wanted = events;
+      this.#onAll = resolve;
+      if (this.#heard.size >= events) resolve();
+    });
+    await Promise.race([heard, late]);
+    patience.abort();
+  }
+
+  forget(): void {
+    this.#heard.clear();
+    this.#wanted = Number.POSITIVE_INFINITY;
+  }
+
+  close(): void {
+    this.#server.close();
+    this.#server.closeAllConnections();
+  }
+}

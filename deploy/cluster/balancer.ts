@@ -1,0 +1,165 @@
+/** HAProxy before the processes with role api. */
+
+import { writeFile } from "node:fs/promises";
+import net from "node:net";
+import path from "node:path";
+import { endProcess, type Process, startProcess, until } from "./processes.ts";
+
+export interface Backend {
+  readonly name: string;
+  readonly httpPort: number;
+  readonly grpcPort: number;
+  readonly opsPort: number;
+}
+
+export interface Balancer {
+  readonly pid: number;
+  /** The socket on which it takes commands. */
+  readonly socket: string;
+  /** Sends nothing new to a backend, resolves when nothing is under way there any more but streams. */
+  drain(name: string): Promise<void>;
+  /** Sends to it again, resolves when it does. */
+  admit(name: string): Promise<void>;
+  stop(): Promise<void>;
+}
+
+/** What merchants are told where no process can be asked, in the shape of the service's own answer. */
+const unavailable = [
+  "HTTP/1.1 503 Service Unavailable",
+  "content-type: application/json; charset=utf-8",
+  "retry-after: 1",
+  "",
+  '{"error":{"code":"service_unavailable","message":"No process can answer at the moment. Try again with the same Idempotency-Key."}}',
+].join("\r\n");
+
+function configurationOf(options: {
+  readonly socket: string;
+  readonly unavailableFile: string;
+  readonly httpPort: number;
+  readonly grpcPort: number;
+  readonly backends: readonly Backend[];
+}): string {
+  const { socket, unavailableFile, httpPort, grpcPort, backends } = options;
+  const servers = (port: "httpPort" | "grpcPort") =>
+    backends.map((backend) => {
+      const check = `check port ${backend.opsPort} inter 500ms fastinter 200ms fall 2 rise 1`;
+      return `  server ${backend.name} 127.0.0.1:${backend[port]} ${check}`;
+    });
+  return [
+    "global",
+    `  stats socket ${socket} mode 600 level admin`,
+    "  hard-stop-after 10s",
+    "",
+    "defaults",
+    "  timeout connect 2s",
+    "  timeout client 75s",
+    // Longer than a call may take, and than the beat of the window's events.
+    "  timeout server 30s",
+    "  timeout check 3s",
+    "  retries 3",
+    "  option redispatch 1",
+    "  balance leastconn",
+    // Ready, not alive: a process that is starting, or has no database, is passed over.
+    "  option httpchk GET /readyz",
+    "",
+    "frontend merchants",
+    "  mode http",
+    `  bind 127.0.0.1:${httpPort}`,
+    // What clients say of themselves is not passed on: the service believes this proxy.
+    "  http-request del-header x-forwarded-for",
+    "  option forwardfor",
+    "  default_backend api",
+    "",
+    "backend api",
+    "  mode http",
+    ...[502, 503, 504].map((status) => `  errorfile ${status} ${unavailableFile}`),
+    ...servers("httpPort"),
+    "",
+    // Connections as they are, since streams stay open for days and the ends look after them by pings.
+    "frontend internal",
+    "  mode tcp",
+    `  bind 127.0.0.1:${grpcPort}`,
+    "  timeout client 24h",
+    "  default_backend grpc",
+    "",
+    "backend grpc",
+    "  mode tcp",
+    "  timeout server 24h",
+    ...servers("grpcPort"),
+    "",
+  ].join("\n");
+}
+
+export async function startBalancer(options: {
+  readonly directory: string;
+  readonly binary: string;
+  readonly httpPort: number;
+  readonly grpcPort: number;
+  readonly backends: readonly Backend[];
+}): Promise<Balancer> {
+  const { directory, binary } = options;
+  const socket = path.join(directory, "haproxy.sock");
+  const configuration = path.join(directory, "haproxy.cfg");
+  const unavailableFile = path.join(directory, "unavailable.http");
+  await writeFile(unavailableFile, unavailable);
+  await writeFile(configuration, configurationOf({ ...options, socket, unavailableFile }));
+  const balancer: Process = startProcess(
+    { file: binary, args: ["-W", "-db", "-f", configuration] },
+    path.join(directory, "log", "haproxy.log"),
+  );
+  const command = (line: string) => answerTo(socket, line);
+  await until("HAProxy", 10_000, () => command("show info"));
+
+  async function setState(name: string, state: "drain" | "ready"): Promise<void> {
+    for (const backend of ["api", "grpc"]) await command(`set server ${backend}/${name} state ${state}`);
+  }
+
+  /** The columns of a server's line in HAProxy's statistics. */
+  async function statistics(backend: string, name: string): Promise<Record<string, string>> {
+    const [header = "", ...lines] = (await command("show stat")).split("\n");
+    const columns = header.replace(/^# /, "").split(",");
+    const values = lines
+      .map((line) => line.split(","))
+      .find(([of, server]) => of === backend && server === name);
+    return Object.fromEntries(columns.map((column, index) => [column, values?.[index] ?? ""]));
+  }
+
+  return {
+    pid: balancer.pid,
+    socket,
+    async drain(name) {
+      await setState(name, "drain");
+      await until(`${name} without calls`, 15_000, async () => {
+        const { scur } = await statistics("api", name);
+        if (scur !== "0") throw new Error(`${scur} under way`);
+      });
+    },
+    async admit(name) {
+      await setState(name, "ready");
+      await until(`${name} in use by HAProxy`, 15_000, async () => {
+        for (const backend of ["api", "grpc"]) {
+          const { status } = await statistics(backend, name);
+          if (status !== "UP") throw new Error(`it is ${status}`);
+        }
+      });
+    },
+    stop: () => endProcess(balancer, [["SIGTERM", 3_000]]),
+  };
+}
+
+/** HAProxy's runtime interface: a line in, the answer until it closes. */
+function answerTo(socket: string, line: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let answer = "";
+    net
+      .connect(socket, function (this: net.Socket) {
+        this.end(`${line}\n`);
+      })
+      .setEncoding("utf8")
+      .on("data", (text) => {
+        answer += text;
+      })
+      .on("error", reject)
+      .on("close", () => resolve(answer));
+  });
+}

@@ -1,0 +1,143 @@
+/** Two Postgres servers, of which one is the primary and the other its synchronous standby. */
+
+import { execFile } from "node:child_process";
+import { rm, writeFile } from "node:fs/promises";
+import path from "node:path";
+import { promisify } from "node:util";
+import pg from "pg";
+import { giveTo, type Launch } from "../../src/storage/postgres-launch.ts";
+import { endProcess, type Process, startProcess, until } from "./processes.ts";
+
+const run = promisify(execFile);
+
+export const databaseName = "phoneproof";
+export const databaseUser = "phoneproof";
+
+export interface PostgresServer {
+  readonly name: string;
+  readonly port: number;
+  readonly pid: number;
+  query(text: string): Promise<Record<string, unknown>[]>;
+  /** What a failing machine does to it. */
+  kill(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+export interface PostgresServers {
+  /** A new, empty one. */
+  create(name: string, port: number): Promise<PostgresServer>;
+  /** A copy of `primary` that follows it, and that it waits for at every commit from then on. */
+  follow(primary: PostgresServer, name: string, port: number): Promise<PostgresServer>;
+  /** Makes a standby a primary. It waits for nobody: it was copied before its primary was told to wait. */
+  promote(standby: PostgresServer): Promise<void>;
+}
+
+export function createPostgresServers(options: {
+  readonly directory: string;
+  readonly binaries: string;
+  readonly launch: Launch;
+  readonly password: string;
+}): PostgresServers {
+  const { directory, binaries, launch, password } = options;
+  const dataOf = (name: string) => path.join(directory, `postgres-${name}`);
+  const commandOf = (program: string, args: string[]) => launch.command(path.join(binaries, program), args);
+
+  async function once(program: string, args: string[]): Promise<void> {
+    const { file, args: all, ...user } = commandOf(program, args);
+    await run(file, all, { ...user, cwd: directory, env: { ...process.env, PGPASSWORD: password } });
+  }
+
+  async function start(name: string, port: number): Promise<PostgresServer> {
+    const settings = Object.entries({
+      listen_addresses: "127.0.0.1",
+      port,
+      unix_socket_directories: "",
+      max_connections: 200,
+      wal_keep_size: "256MB",
+      hot_standby: "on",
+      cluster_name: name,
+    });
+    const args = settings.flatMap(([setting, value]) => ["-c", `${setting}=${value}`]);
+    const server: Process = startProcess(
+      commandOf("postgres", ["-D", dataOf(name), ...args]),
+      path.join(directory, "log", `postgres-${name}.log`),
+    );
+    const query = async (text: string) => {
+      const client = new pg.Client({
+        host: "127.0.0.1",
+        port,
+        user: databaseUser,
+        password,
+        database: "postgres",
+        connectionTimeoutMillis: 2_000,
+      });
+      client.on("error", () => {});
+      await client.connect();
+      try {
+        return (await client.query<Record<string, unknown>>(text)).rows;
+      } finally {
+        await client.end();
+      }
+    };
+    await until(`Postgres ${name}`, 30_000, () => query("SELECT 1"));
+    return {
+      name,
+      port,
+      pid: server.pid,
+      query,
+      async kill() {
+        server.kill("SIGKILL");
+        await server.ended;
+      },
+      stop: () =>
+        endProcess(server, [
+          ["SIGINT", 8_000],
+          ["SIGQUIT", 3_000],
+        ]),
+    };
+  }
+
+  return {
+    async create(name, port) {
+      const passwordFile = path.join(directory, "password");
+      await writeFile(passwordFile, password, { mode: 0o600 });
+      if (launch.owner !== undefined) await giveTo(launch.owner, directory);
+      await once("initdb", [
+        `--pgdata=${dataOf(name)}`,
+        `--username=${databaseUser}`,
+        `--pwfile=${passwordFile}`,
+        "--auth=scram-sha-256",
+        "--encoding=UTF8",
+        "--locale=C.UTF-8",
+      ]);
+      await rm(passwordFile);
+      const server = await start(name, port);
+      await server.query(`CREATE DATABASE ${databaseName}`);
+      return server;
+    },
+
+    async follow(primary, name, port) {
+      await rm(dataOf(name), { recursive: true, force: true });
+      await once("pg_basebackup", [
+        `--dbname=host=127.0.0.1 port=${primary.port} user=${databaseUser} application_name=${name}`,
+        `--pgdata=${dataOf(name)}`,
+        "--write-recovery-conf",
+        "--wal-method=stream",
+        "--checkpoint=fast",
+      ]);
+      const standby = await start(name, port);
+      await primary.query(`ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (${name})'`);
+      await primary.query("SELECT pg_reload_conf()");
+      await until(`${name} as synchronous standby of ${primary.name}`, 30_000, async () => {
+        const [row] = await primary.query("SELECT sync_state FROM pg_stat_replication");
+        if (row?.sync_state !== "sync") throw new Error(`it is ${row?.sync_state ?? "not connected"}`);
+      });
+      return standby;
+    },
+
+    async promote(standby) {
+      const [row] = await standby.query("SELECT pg_promote(wait_seconds => 30) AS promoted");
+      if (row?.promoted !== true) throw new Error(`${standby.name} was not promoted within 30 s`);
+    },
+  };
+}

@@ -1,0 +1,69 @@
+/** The processes of the cluster, each with a log of its own. */
+
+import { spawn } from "node:child_process";
+import { closeSync, openSync } from "node:fs";
+import { setTimeout as delay } from "node:timers/promises";
+
+export interface Command {
+  readonly file: string;
+  readonly args: readonly string[];
+  readonly env?: NodeJS.ProcessEnv;
+  readonly uid?: number;
+  readonly gid?: number;
+}
+
+export interface Process {
+  readonly pid: number;
+  /** Resolves when it has ended, with its exit code or the signal that ended it. */
+  readonly ended: Promise<string>;
+  kill(signal: NodeJS.Signals): void;
+  /** Resolves with whether it ended within this time. */
+  endsWithin(patienceMs: number): Promise<boolean>;
+}
+
+/** In a session of its own: a terminal's Ctrl-C is for the one who started the cluster, who ends all in order. */
+export function startProcess({ file, args, ...options }: Command, logFile: string): Process {
+  const log = openSync(logFile, "a");
+  const child = spawn(file, args, { ...options, stdio: ["ignore", log, log], detached: true });
+  closeSync(log);
+  const ended = new Promise<string>((resolve) => {
+    child.once("error", (error) => resolve(error.message));
+    child.once("exit", (code, signal) => resolve(signal ?? `exit code ${code}`));
+  });
+  return {
+    pid: child.pid ?? 0,
+    ended,
+    kill: (signal) => void child.kill(signal),
+    async endsWithin(patienceMs) {
+      const patience = new AbortController();
+      const late = delay(patienceMs, "late", { signal: patience.signal }).catch(() => "late");
+      const inTime = (await Promise.race([ended, late])) !== "late";
+      patience.abort();
+      return inTime;
+    },
+  };
+}
+
+/** Ends a process by ever harder signals, each with its patience in milliseconds. */
+export async function endProcess(
+  process: Process,
+  steps: readonly (readonly [NodeJS.Signals, number])[],
+): Promise<void> {
+  for (const [signal, patienceMs] of [...steps, ["SIGKILL", 5_000] as const]) {
+    process.kill(signal);
+    if (await process.endsWithin(patienceMs)) return;
+  }
+}
+
+/** Asks until there is an answer. What was refused last says why there was none in time. */
+export async function until<T>(what: string, patienceMs: number, ask: () => Promise<T>): Promise<T> {
+  const deadline = Date.now() + patienceMs;
+  for (;;) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (Date.now() > deadline) throw new Error(`${what}: not within ${patienceMs / 1000} s (${error})`);
+      await delay(50);
+    }
+  }
+}

@@ -1,0 +1,71 @@
+/** What the cluster is made of: programs of the system, by Debian's packages. */
+
+import { accessSync, constants, readdirSync } from "node:fs";
+import path from "node:path";
+
+export interface Programs {
+  /** The folder of PostgreSQL's programs. */
+  readonly postgres: string;
+  readonly pgbouncer: string;
+  readonly haproxy: string;
+  /** Undefined where there is none: it is not needed. */
+  readonly redis: string | undefined;
+}
+
+/** Of what is missing, the names of Debian's packages. */
+export class MissingPrograms extends Error {
+  constructor(packages: readonly string[]) {
+    super(`this machine lacks ${packages.join(", ")}: apt-get install ${packages.join(" ")}`);
+  }
+}
+
+export function findPrograms(): Programs {
+  const postgres = findPostgres();
+  const pgbouncer = findProgram("pgbouncer");
+  const haproxy = findProgram("haproxy");
+  if (postgres === undefined || pgbouncer === undefined || haproxy === undefined) {
+    throw new MissingPrograms([
+      ...(postgres === undefined ? ["postgresql"] : []),
+      ...(pgbouncer === undefined ? ["pgbouncer"] : []),
+      ...(haproxy === undefined ? ["haproxy"] : []),
+    ]);
+  }
+  return { postgres, pgbouncer, haproxy, redis: findProgram("redis-server") ?? findProgram("valkey-server") };
+}
+
+/** Debian keeps the programs of each major version in a folder of its own; the newest is taken. */
+function findPostgres(): string | undefined {
+  const debian = "/usr/lib/postgresql";
+  const versions = foldersOf(debian).sort((a, b) => Number(b) - Number(a));
+  const folders = [...versions.map((version) => path.join(debian, version, "bin")), ...searched()];
+  return folders.find((folder) =>
+    ["initdb", "postgres", "pg_basebackup"].every((name) => isExecutable(path.join(folder, name))),
+  );
+}
+
+/** Where a program of the system is; undefined where there is none. */
+export function findProgram(name: string): string | undefined {
+  return searched()
+    .map((folder) => path.join(folder, name))
+    .find(isExecutable);
+}
+
+/** Debian keeps servers in sbin, which an ordinary user's PATH lacks. */
+const searched = () => [...(process.env.PATH ?? "").split(path.delimiter), "/usr/sbin", "/sbin"];
+
+function foldersOf(parent: string): string[] {
+  try {
+    return readdirSync(parent);
+  } catch {
+    return [];
+  }
+}
+
+function isExecutable(file: string): boolean {
+  try {
+    accessSync(file, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,91 @@
+"""Streams SMS in, a JSON message a line on standard input: python3 ingest.py < messages.ndjson"""
+
+import json
+import random
+import sys
+import threading
+import time
+from collections import deque
+
+import grpc
+from phoneproof import connect, enum_name, message, method
+
+MAX_WAITING = 1_000  # Bounds the memory, and what is sent again after a cut.
+MAX_IN_REQUEST = 100
+HOPELESS = {
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+
+channel, metadata = connect()
+stream = method(channel, "InboundMessageService", "StreamInboundMessages")
+Request = message("StreamInboundMessagesRequest")
+InboundMessage = message("InboundMessage")
+
+waiting = {}  # Messages without a receipt by their id, in their order.
+unsent = deque()  # Those of them that the present connection has not sent.
+ended = False
+changed = threading.Condition()
+
+
+def read():
+    """In production: your queue, which keeps a message until its receipt has come."""
+    global ended
+    for line in sys.stdin:
+        # "from" is a word of Python's own: as a keyword argument it has to come out of a dict.
+        sms = InboundMessage(**json.loads(line))
+        with changed:
+            changed.wait_for(lambda: len(waiting) < MAX_WAITING)
+            waiting[sms.message_id] = sms
+            unsent.append(sms)
+            changed.notify_all()
+    with changed:
+        ended = True
+        changed.notify_all()
+
+
+def requests(connection_over):
+    """The library asks for the next request when HTTP/2 has room for it: that is the flow control."""
+    while True:
+        with changed:
+            changed.wait_for(lambda: connection_over.is_set() or ended or unsent)
+            if connection_over.is_set() or not unsent:
+                return
+            messages = [unsent.popleft() for _ in range(min(len(unsent), MAX_IN_REQUEST))]
+        yield Request(messages=messages)
+
+
+def exchange():
+    """One connection, until everything has its receipt or it breaks."""
+    connection_over = threading.Event()
+    with changed:
+        # What has no receipt is sent again: the service knows by the id what it has taken.
+        unsent.clear()
+        unsent.extend(waiting.values())
+    try:
+        for response in stream(requests(connection_over), metadata=metadata):
+            for receipt in response.receipts:
+                print(receipt.message_id, enum_name("InboundMessageOutcome", receipt.outcome), flush=True)
+                with changed:
+                    waiting.pop(receipt.message_id, None)
+                    changed.notify_all()
+    finally:
+        with changed:
+            connection_over.set()
+            changed.notify_all()
+
+
+threading.Thread(target=read, daemon=True).start()
+attempt = 0
+while not ended or waiting:
+    try:
+        exchange()
+    except grpc.RpcError as error:
+        if error.code() in HOPELESS:
+            raise
+        print(f"connecting again: {error.details()}", file=sys.stderr)
+    if not ended or waiting:
+        time.sleep(min(1, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1))
+        attempt += 1

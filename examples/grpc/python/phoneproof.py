@@ -1,0 +1,52 @@
+"""Messages and services of phoneproof.v1, read at run time from a descriptor set: no generated code.
+
+buf build proto --as-file-descriptor-set -o phoneproof.binpb makes one; each release brings its own.
+"""
+
+import os
+from pathlib import Path
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_files = descriptor_pb2.FileDescriptorSet.FromString(Path(os.environ["PHONEPROOF_DESCRIPTORS"]).read_bytes())
+_pool = descriptor_pool.DescriptorPool()
+for _file in _files.file:
+    _pool.Add(_file)
+
+# Its name since protobuf 4.22, and before.
+_class_of = getattr(message_factory, "GetMessageClass", None) or message_factory.MessageFactory(_pool).GetPrototype
+
+
+def message(name):
+    """The class of a message, such as message("InboundMessage")."""
+    return _class_of(_pool.FindMessageTypeByName(f"phoneproof.v1.{name}"))
+
+
+def enum_name(enum, number):
+    """VERIFIED for InboundMessageOutcome 1."""
+    name = _pool.FindEnumTypeByName(f"phoneproof.v1.{enum}").values_by_number[number].name
+    return name.split("_")[-1] if enum == "VerificationStatus" else name.removeprefix("INBOUND_MESSAGE_OUTCOME_")
+
+
+def connect():
+    """A channel to PHONEPROOF_ADDRESS, and the metadata every call shows."""
+    # grpc.secure_channel(address, grpc.ssl_channel_credentials()) where the service has TLS.
+    channel = grpc.insecure_channel(
+        os.environ.get("PHONEPROOF_ADDRESS", "127.0.0.1:50051"),
+        # A network that is silently gone ends the stream, and a lost connection is soon tried again.
+        options=[("grpc.keepalive_time_ms", 20_000), ("grpc.max_reconnect_backoff_ms", 1_000)],
+    )
+    return channel, [("authorization", f"Bearer {os.environ['PHONEPROOF_TOKEN']}")]
+
+
+def method(channel, service, name):
+    """A call such as method(channel, "VerificationService", "GetVerification")."""
+    methods = [m for f in _files.file for s in f.service if s.name == service for m in s.method]
+    found = next(m for m in methods if m.name == name)
+    kind = f"{'stream' if found.client_streaming else 'unary'}_{'stream' if found.server_streaming else 'unary'}"
+    return getattr(channel, kind)(
+        f"/phoneproof.v1.{service}/{name}",
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=_class_of(_pool.FindMessageTypeByName(found.output_type[1:])).FromString,
+    )

@@ -1,0 +1,82 @@
+/** Streams SMS in with Connect, a JSON message a line on standard input: node connect-ingest.ts < messages.ndjson */
+
+import { createInterface } from "node:readline";
+import { setTimeout as delay } from "node:timers/promises";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import {
+  InboundMessageOutcomeSchema,
+  InboundMessageService,
+} from "../../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { type Message, Outbox } from "./outbox.ts";
+
+const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
+const transport = createGrpcTransport({
+  baseUrl: `http://${PHONEPROOF_ADDRESS}`,
+  pingIntervalMs: 20_000,
+  interceptors: [
+    (next) => (request) => {
+      request.header.set("authorization", `Bearer ${PHONEPROOF_TOKEN}`);
+      return next(request);
+    },
+  ],
+});
+const inbound = createClient(InboundMessageService, transport);
+
+interface Sms extends Message {
+  readonly from: string;
+  readonly to: string;
+  readonly text: string;
+  readonly carrier: string;
+}
+
+const outbox = new Outbox<Sms>();
+
+/** In production: your queue, which keeps a message until its receipt has come. */
+async function read(): Promise<void> {
+  for await (const line of createInterface({ input: process.stdin })) {
+    const { message_id: messageId, from, to, text, carrier = "" } = JSON.parse(line);
+    await outbox.add({ messageId, from, to, text, carrier });
+  }
+  outbox.end();
+}
+
+/** The library asks for the next request when HTTP/2 has room for it: that is the flow control. */
+async function* requests(connection: AbortSignal) {
+  for (;;) {
+    const messages = await outbox.next(connection);
+    if (messages.length === 0) return;
+    yield { messages };
+  }
+}
+
+/** One connection, until everything has its receipt or it breaks. */
+async function exchange(): Promise<void> {
+  const connection = new AbortController();
+  outbox.startOver();
+  try {
+    for await (const { receipts } of inbound.streamInboundMessages(requests(connection.signal))) {
+      for (const { messageId, outcome } of receipts) {
+        console.log(messageId, InboundMessageOutcomeSchema.value[outcome]?.localName);
+        outbox.settle(messageId);
+      }
+    }
+  } finally {
+    connection.abort();
+  }
+}
+
+const reading = read();
+const hopeless = [Code.Unauthenticated, Code.PermissionDenied, Code.InvalidArgument, Code.Unimplemented];
+
+for (let attempt = 0; !outbox.done; attempt += 1) {
+  try {
+    await exchange();
+  } catch (error) {
+    const { code, message } = ConnectError.from(error);
+    if (hopeless.includes(code)) throw error;
+    console.error(`connecting again: ${message}`);
+  }
+  if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
+}
+await reading;

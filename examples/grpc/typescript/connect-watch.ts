@@ -1,0 +1,75 @@
+/** Creates a verification and watches it to its end, with Connect: node connect-watch.ts PROJECT_ID */
+
+import { randomUUID } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { ErrorDetailSchema } from "../../../src/gen/proto/phoneproof/v1/error_pb.ts";
+import {
+  Environment,
+  VerificationService,
+  VerificationStatus,
+  VerificationStatusSchema,
+} from "../../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+
+const [projectId = ""] = process.argv.slice(2);
+const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
+
+const transport = createGrpcTransport({
+  baseUrl: `http://${PHONEPROOF_ADDRESS}`, // https:// where the service has TLS.
+  pingIntervalMs: 20_000, // A network that is silently gone ends the stream.
+  interceptors: [
+    (next) => (request) => {
+      request.header.set("authorization", `Bearer ${PHONEPROOF_TOKEN}`);
+      return next(request);
+    },
+  ],
+});
+const verifications = createClient(VerificationService, transport);
+
+/** Tries again what is worth it, with growing pauses. */
+async function persistently<T>(call: () => Promise<T>): Promise<T> {
+  for (let attempt = 0; ; attempt += 1) {
+    try {
+      return await call();
+    } catch (error) {
+      const pauseMs = retryPauseMs(ConnectError.from(error), attempt);
+      if (pauseMs === undefined) throw error;
+      await delay(pauseMs);
+    }
+  }
+}
+
+function retryPauseMs(error: ConnectError, attempt: number): number | undefined {
+  const [detail] = error.findDetails(ErrorDetailSchema);
+  // Where the service spoke, its code decides; otherwise it was the network.
+  const passes =
+    detail === undefined
+      ? [
+          Code.Unavailable,
+          Code.Aborted,
+          Code.Internal,
+          Code.Unknown,
+          Code.DeadlineExceeded,
+          Code.Canceled,
+        ].includes(error.code)
+      : ["service_unavailable", "internal_error", "rate_limited"].includes(detail.code);
+  if (!passes) return undefined;
+  const pauseMs = Math.min(5_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2);
+  return Math.max(pauseMs, (detail?.retryAfterSeconds ?? 0) * 1_000);
+}
+
+// Made once: every attempt has the same key, so that one verification is made.
+const creation = { projectId, environment: Environment.TEST, idempotencyKey: randomUUID() };
+const created = await persistently(() => verifications.createVerification(creation, { timeoutMs: 5_000 }));
+const verificationId = created.verification?.id ?? "";
+console.log(`pending ${verificationId} ${created.destination} ${created.smsText}`);
+
+// No deadline: a watch lasts as long as the verification. Its first message is how things stand now.
+const finished = await persistently(async () => {
+  for await (const { verification } of verifications.watchVerification({ verificationId })) {
+    if (verification && verification.status !== VerificationStatus.PENDING) return verification;
+  }
+  throw new ConnectError("the watch has ended early", Code.Unavailable);
+});
+console.log(VerificationStatusSchema.value[finished.status]?.localName.toLowerCase(), finished.phone ?? "");

@@ -1,0 +1,98 @@
+/** Streams SMS in with @grpc/grpc-js, a JSON message a line on standard input: node grpc-js-ingest.ts < messages.ndjson */
+
+import { once } from "node:events";
+import path from "node:path";
+import { createInterface } from "node:readline";
+import { setTimeout as delay } from "node:timers/promises";
+import {
+  type ClientDuplexStream,
+  credentials,
+  type GrpcObject,
+  loadPackageDefinition,
+  Metadata,
+  type ServiceClientConstructor,
+  type ServiceError,
+  status,
+} from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+import { type Message, Outbox } from "./outbox.ts";
+
+const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
+
+const loaded = loadSync("phoneproof/v1/inbound_message.proto", {
+  includeDirs: [path.join(import.meta.dirname, "../../../proto")],
+  enums: String,
+});
+const { v1 } = loadPackageDefinition(loaded).phoneproof as GrpcObject;
+const InboundMessageService = (v1 as GrpcObject).InboundMessageService as ServiceClientConstructor;
+const inbound = new InboundMessageService(PHONEPROOF_ADDRESS, credentials.createInsecure(), {
+  "grpc.keepalive_time_ms": 20_000,
+  "grpc.max_reconnect_backoff_ms": 1_000,
+});
+const metadata = new Metadata();
+metadata.set("authorization", `Bearer ${PHONEPROOF_TOKEN}`);
+
+interface Receipts {
+  readonly receipts: readonly { readonly messageId: string; readonly outcome: string }[];
+}
+
+const outbox = new Outbox<Message>();
+
+/** In production: your queue, which keeps a message until its receipt has come. */
+async function read(): Promise<void> {
+  for await (const line of createInterface({ input: process.stdin })) {
+    const { message_id: messageId, ...message } = JSON.parse(line);
+    await outbox.add({ messageId, ...message });
+  }
+  outbox.end();
+}
+
+/** What `write` answers is the flow control: false means to wait. */
+async function send(call: ClientDuplexStream<object, Receipts>, connection: AbortSignal): Promise<void> {
+  for (;;) {
+    const messages = await outbox.next(connection);
+    if (messages.length === 0) break;
+    if (!call.write({ messages })) await once(call, "drain", { signal: connection });
+  }
+  call.end();
+}
+
+/** One connection, until everything has its receipt or it breaks. */
+async function exchange(): Promise<void> {
+  const connection = new AbortController();
+  const call: ClientDuplexStream<object, Receipts> = inbound.StreamInboundMessages?.(metadata);
+  outbox.startOver();
+  // A connection that breaks is told below, where receipts are read.
+  send(call, connection.signal).catch(() => call.cancel());
+  try {
+    for await (const { receipts } of call as AsyncIterable<Receipts>) {
+      for (const { messageId, outcome } of receipts) {
+        console.log(messageId, outcome.replace("INBOUND_MESSAGE_OUTCOME_", ""));
+        outbox.settle(messageId);
+      }
+    }
+  } finally {
+    connection.abort();
+  }
+}
+
+const reading = read();
+const hopeless = [
+  status.UNAUTHENTICATED,
+  status.PERMISSION_DENIED,
+  status.INVALID_ARGUMENT,
+  status.UNIMPLEMENTED,
+];
+
+for (let attempt = 0; !outbox.done; attempt += 1) {
+  try {
+    await exchange();
+  } catch (error) {
+    const { code, details } = error as ServiceError;
+    if (hopeless.includes(code)) throw error;
+    console.error(`connecting again: ${details}`);
+  }
+  if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
+}
+await reading;
+inbound.close();

@@ -1,0 +1,96 @@
+/** Creates a verification and watches it to its end, with @grpc/grpc-js: node grpc-js-watch.ts PROJECT_ID */
+
+import { randomUUID } from "node:crypto";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import {
+  type ClientReadableStream,
+  credentials,
+  type GrpcObject,
+  loadPackageDefinition,
+  Metadata,
+  type ServiceClientConstructor,
+  type ServiceError,
+  status,
+} from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+
+const [projectId = ""] = process.argv.slice(2);
+const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
+
+const loaded = loadSync("phoneproof/v1/verification.proto", {
+  includeDirs: [path.join(import.meta.dirname, "../../../proto")],
+  keepCase: true,
+  enums: String,
+});
+const { v1 } = loadPackageDefinition(loaded).phoneproof as GrpcObject;
+const VerificationService = (v1 as GrpcObject).VerificationService as ServiceClientConstructor;
+
+// credentials.createSsl() where the service has TLS.
+const verifications = new VerificationService(PHONEPROOF_ADDRESS, credentials.createInsecure(), {
+  "grpc.keepalive_time_ms": 20_000, // A network that is silently gone ends the stream.
+});
+const metadata = new Metadata();
+metadata.set("authorization", `Bearer ${PHONEPROOF_TOKEN}`);
+
+interface Verification {
+  readonly id: string;
+  readonly status: string;
+  readonly phone?: string;
+}
+
+interface Created {
+  readonly verification: Verification;
+  readonly destination: string;
+  readonly sms_text: string;
+}
+
+function create(request: object): Promise<Created> {
+  return new Promise((resolve, reject) => {
+    const deadline = Date.now() + 5_000;
+    verifications.CreateVerification?.(
+      request,
+      metadata,
+      { deadline },
+      (error: ServiceError | null, created: Created) => (error ? reject(error) : resolve(created)),
+    );
+  });
+}
+
+/** No deadline: a watch lasts as long as the verification. Its first message is how things stand now. */
+async function watch(verificationId: string): Promise<Verification> {
+  const call = verifications.WatchVerification?.({ verification_id: verificationId }, metadata);
+  for await (const { verification } of call as ClientReadableStream<{ verification: Verification }>) {
+    if (verification.status !== "VERIFICATION_STATUS_PENDING") return verification;
+  }
+  throw Object.assign(new Error("the watch has ended early"), { code: status.UNAVAILABLE });
+}
+
+const passing = [
+  status.UNAVAILABLE,
+  status.INTERNAL,
+  status.UNKNOWN,
+  status.DEADLINE_EXCEEDED,
+  status.CANCELLED,
+];
+
+/** Tries again what is worth it, with growing pauses. */
+async function persistently<T>(call: () => Promise<T>): Promise<T> {
+  for (let attempt = 0; ; attempt += 1) {
+    try {
+      return await call();
+    } catch (error) {
+      if (!passing.includes((error as ServiceError).code)) throw error;
+      await delay(Math.min(5_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
+    }
+  }
+}
+
+// Made once: every attempt has the same key, so that one verification is made.
+const creation = { project_id: projectId, environment: "ENVIRONMENT_TEST", idempotency_key: randomUUID() };
+const created = await persistently(() => create(creation));
+console.log(`pending ${created.verification.id} ${created.destination} ${created.sms_text}`);
+
+const finished = await persistently(() => watch(created.verification.id));
+console.log(finished.status.replace("VERIFICATION_STATUS_", "").toLowerCase(), finished.phone ?? "");
+verifications.close();

@@ -1,0 +1,56 @@
+import { randomUUID } from "node:crypto";
+import { createServer } from "node:http";
+import { createPhoneproof } from "@phoneproof/client";
+
+const phoneproof = createPhoneproof({
+  baseUrl: process.env.PHONEPROOF_URL || "http://localhost:8080",
+  apiKey: process.env.PHONEPROOF_API_KEY || "",
+});
+
+/** Of each session the verification it began. In production: a table. */
+const attempts = new Map();
+
+createServer(async (request, response) => {
+  try {
+    if (request.method === "POST" && request.url === "/begin") await begin(response);
+    else await show(request, response);
+  } catch (error) {
+    console.error(error);
+    response.writeHead(502).end("The phone cannot be verified at the moment.");
+  }
+}).listen(Number(process.env.SHOP_PORT || 3000), "127.0.0.1", function () {
+  console.log(`The shop is open at http://localhost:${this.address().port}`);
+});
+
+/** Creates a verification for a new session, and sends the browser to its window. */
+async function begin(response) {
+  const session = randomUUID();
+  const created = await phoneproof.create({ client_reference: `session-${session}` });
+  attempts.set(session, created.id);
+  response.writeHead(303, {
+    location: created.verification_url,
+    "set-cookie": `session=${session}; HttpOnly; SameSite=Lax; Path=/`,
+  });
+  response.end();
+}
+
+/** What this server has read itself is what counts. */
+async function show(request, response) {
+  const session = /(?:^|;\s*)session=([\w-]+)/.exec(request.headers.cookie ?? "")?.[1];
+  const id = attempts.get(session);
+  const verification = id === undefined ? undefined : await phoneproof.read(id);
+  const says =
+    verification === undefined
+      ? "Nothing verified yet."
+      : verification.status === "verified"
+        ? `Verified: ${verification.phone}`
+        : `Your verification is ${verification.status}.`;
+  response.writeHead(200, { "content-type": "text/html; charset=utf-8", "cache-control": "no-store" });
+  response.end(`<!doctype html>
+<html lang="en">
+  <title>My shop</title>
+  ${verification?.status === "verified" ? "" : '<meta http-equiv="refresh" content="2">'}
+  <p>${says}</p>
+  <form method="post" action="/begin" target="_blank"><button>Verify my phone</button></form>
+</html>`);
+}

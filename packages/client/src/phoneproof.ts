@@ -1,0 +1,121 @@
+import { type CallOptions, callService, defaultTimeoutMs, pause, type Settings } from "./call.js";
+import { PhoneproofError } from "./error.js";
+import type {
+  CreatedVerification,
+  FinishedVerification,
+  NewVerification,
+  Verification,
+} from "./verification.js";
+
+/** How to create. */
+export interface CreateOptions extends CallOptions {
+  /**
+   * 8 to 128 characters of `A-Z a-z 0-9 _ . : -`, new for each attempt of a person. By default a random one, which
+   * makes the retries of this one call safe. Give one that you have stored before, and calls after a crash of
+   * your own process are safe, too: the same key and body get the first answer again, for 24 hours.
+   */
+  readonly idempotencyKey?: string | undefined;
+}
+
+/** How to wait. */
+export interface WaitOptions {
+  /** Gives the wait up, which then rejects with the signal's reason. */
+  readonly signal?: AbortSignal | undefined;
+  /** How long to wait before the last look, in milliseconds. By default until the verification has expired. */
+  readonly timeoutMs?: number | undefined;
+  /** The pause between the first two looks, in milliseconds; it grows up to 5000. By default 1000. */
+  readonly pollMs?: number | undefined;
+}
+
+/** The API of one project and environment. */
+export interface Phoneproof {
+  /**
+   * Creates a verification. Show the person its `destination` and `sms_text`, or open its `verification_url`.
+   *
+   * Repeats the request where an answer is lost, with the same key, so that however often it is sent one
+   * verification is made; waits as long as `Retry-After` says.
+   */
+  create(verification?: NewVerification, options?: CreateOptions): Promise<CreatedVerification>;
+  /** Reads a verification as it is now. */
+  read(id: string, options?: CallOptions): Promise<Verification>;
+  /**
+   * Reads until the verification is verified, expired or cancelled. Each look is a call that counts; where many
+   * wait at a time, let a webhook tell you.
+   */
+  waitUntilFinished(id: string, options?: WaitOptions): Promise<FinishedVerification>;
+  /** Cancels a pending verification. Cancelling a cancelled one changes nothing. */
+  cancel(id: string, options?: CallOptions): Promise<Verification>;
+}
+
+const longestPollMs = 5_000;
+
+/** What the last look may take. */
+const lastLookMs = 2_000;
+
+/** A client for your server: it holds no connection and no state, and one is enough. */
+export function createPhoneproof(settings: Settings): Phoneproof {
+  checkSettings(settings);
+
+  const read = (id: string, options: CallOptions = {}) =>
+    callService<Verification>(settings, { ...options, method: "GET", path: pathOf(id) });
+
+  return {
+    read,
+
+    async create(verification = {}, { idempotencyKey = crypto.randomUUID(), ...options } = {}) {
+      if (!/^[\w.:-]{8,128}$/.test(idempotencyKey)) {
+        throw new TypeError("idempotencyKey must be 8 to 128 characters of A-Z a-z 0-9 _ . : -");
+      }
+      const body = JSON.stringify(verification);
+      return callService(settings, {
+        ...options,
+        method: "POST",
+        path: "/v1/verifications",
+        body,
+        idempotencyKey,
+      });
+    },
+
+    async waitUntilFinished(id, { signal, timeoutMs = Number.POSITIVE_INFINITY, pollMs = 1_000 } = {}) {
+      const until = performance.now() + timeoutMs;
+      for (let pauseMs = pollMs; ; pauseMs = Math.min(pauseMs * 1.5, longestPollMs)) {
+        const readMs = Math.max(until - performance.now(), lastLookMs);
+        const verification = await read(id, {
+          signal,
+          timeoutMs: Math.min(readMs, settings.timeoutMs ?? defaultTimeoutMs),
+        });
+        if (isFinished(verification)) return verification;
+        const leftMs = until - performance.now();
+        if (leftMs <= 0) {
+          throw new PhoneproofError(`${id} is still pending`, { code: "still_pending" });
+        }
+        // By the service's clock, so that the look after the expiry is neither early nor late.
+        const expiresMs = Date.parse(verification.expires_at) - Date.parse(verification.server_time);
+        const waitMs = Math.min(pauseMs * (0.75 + Math.random() / 2), Math.max(expiresMs, 50), leftMs);
+        await pause(waitMs, signal);
+      }
+    },
+
+    cancel: (id, options) =>
+      callService(settings, { ...options, method: "POST", path: `${pathOf(id)}/cancel` }),
+  };
+}
+
+/** What `fetch` would object to only at the first call, and then with the key in its message. */
+function checkSettings({ baseUrl, apiKey }: Settings): void {
+  if (!/^https?:\/\/[^@?#]+$/.test(baseUrl)) {
+    throw new TypeError("baseUrl must be an http(s) URL, such as https://phoneproof.example");
+  }
+  if (!/^[\x21-\x7e]+$/.test(apiKey))
+    throw new TypeError("apiKey must be an API key: pp_live_… or pp_test_…");
+}
+
+/** An id of dots would be taken for a step up the path. */
+function pathOf(id: string): string {
+  if (!/[^.]/.test(id)) throw new TypeError("id must be the id of a verification: vrf_…");
+  return `/v1/verifications/${encodeURIComponent(id)}`;
+}
+
+function isFinished(verification: Verification): verification is FinishedVerification {
+  return verification.status !== "pending";
+}

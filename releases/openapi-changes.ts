@@ -1,0 +1,200 @@
+/**
+ * What a later OpenAPI document would break for a client of an earlier one. Growth is no change: operations,
+ * webhooks, optional fields of requests, fields and headers of answers may be added.
+ */
+
+type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
+
+/** Whether a schema speaks of what clients send or of what they get: what is growth for one breaks the other. */
+type Direction = "sent" | "got";
+
+interface Documents {
+  readonly earlier: Json;
+  readonly later: Json;
+}
+
+/** One line each; none where every client goes on working. */
+export function openApiBreaks(earlier: Json, later: Json): string[] {
+  const documents = { earlier, later };
+  return [
+    ...(authentication(earlier) === authentication(later) ? [] : ["calls authenticate otherwise"]),
+    ...operations(earlier, "paths").flatMap(([path, methods]) =>
+      entries(methods).flatMap(([method, operation]) => {
+        const now = at(later, "paths", path, method);
+        return operationBreaks(documents, `${method.toUpperCase()} ${path}`, operation, now);
+      }),
+    ),
+    ...operations(earlier, "webhooks").flatMap(([name, { post = null }]) => {
+      const now = at(later, "webhooks", name, "post");
+      const where = `webhook ${name}`;
+      if (now === undefined) return [`${where}: is gone`];
+      const schema = ["requestBody", "content", "application/json", "schema"];
+      return [
+        ...parameterBreaks(where, post, now, "got"),
+        ...schemaBreaks(documents, where, at(post, ...schema), at(now, ...schema), "got"),
+      ];
+    }),
+  ];
+}
+
+function authentication(document: Json): string {
+  const schemes = entries(at(document, "components", "securitySchemes")).map(([name, scheme]) => {
+    return [name, at(scheme, "type"), at(scheme, "scheme")];
+  });
+  return JSON.stringify([at(document, "security"), schemes]);
+}
+
+function operations(document: Json, kind: string) {
+  return entries(at(document, kind)).map(
+    ([name, methods]) => [name, Object.fromEntries(entries(methods))] as const,
+  );
+}
+
+function operationBreaks(documents: Documents, where: string, before: Json, now: Json | undefined): string[] {
+  if (now === undefined) return [`${where}: is gone`];
+  const schema = ["requestBody", "content", "application/json", "schema"];
+  return [
+    ...parameterBreaks(where, before, now, "sent"),
+    ...schemaBreaks(documents, `${where} body`, at(before, ...schema), at(now, ...schema), "sent"),
+    ...responseBreaks(documents, where, before, now),
+  ];
+}
+
+function parameterBreaks(where: string, before: Json, now: Json, direction: Direction): string[] {
+  const named = (operation: Json) =>
+    new Map(items(at(operation, "parameters")).map((one) => [`${at(one, "in")} ${at(one, "name")}`, one]));
+  const [earlier, later] = [named(before), named(now)];
+  const gone = [...earlier.keys()]
+    .filter((name) => !later.has(name))
+    .map((name) => `${where}: ${name} is gone`);
+  const demanded = [...later].filter(
+    ([name, one]) =>
+      direction === "sent" && at(one, "required") === true && at(earlier.get(name), "required") !== true,
+  );
+  const changed = [...earlier].flatMap(([name, one]) => {
+    const [was, is] = [at(one, "schema"), at(later.get(name), "schema")];
+    return is === undefined
+      ? []
+      : schemaBreaks({ earlier: null, later: null }, `${where} ${name}`, was, is, direction);
+  });
+  return [...gone, ...demanded.map(([name]) => `${where}: ${name} is required`), ...changed];
+}
+
+function responseBreaks(documents: Documents, where: string, before: Json, now: Json): string[] {
+  const added = entries(at(now, "responses"))
+    .filter(([status]) => at(before, "responses", status) === undefined)
+    .map(([status]) => `${where}: may answer ${status}`);
+  const changed = entries(at(before, "responses")).flatMap(([status, response]) => {
+    const answer = `${where} ${status}`;
+    const later = at(now, "responses", status);
+    if (later === undefined) return [];
+    const headers = entries(at(response, "headers")).flatMap(([name, header]) => {
+      const is = at(later, "headers", name);
+      if (is === undefined) return [`${answer}: header ${name} is gone`];
+      const [was, will] = [resolved(documents.earlier, header), resolved(documents.later, is)];
+      const lost = at(was, "required") === true && at(will, "required") !== true;
+      return [
+        ...(lost ? [`${answer}: header ${name} may be missing`] : []),
+        ...schemaBreaks(documents, `${answer} header ${name}`, at(was, "schema"), at(will, "schema"), "got"),
+      ];
+    });
+    const schema = ["content", "application/json", "schema"];
+    return [
+      ...headers,
+      ...schemaBreaks(documents, answer, at(response, ...schema), at(later, ...schema), "got"),
+    ];
+  });
+  return [...added, ...changed];
+}
+
+function schemaBreaks(
+  documents: Documents,
+  where: string,
+  before: Json | undefined,
+  now: Json | undefined,
+  direction: Direction,
+): string[] {
+  if (before === undefined) return [];
+  if (now === undefined) return [`${where}: is gone`];
+  const [was, is] = [resolved(documents.earlier, before), resolved(documents.later, now)];
+  const breaks: string[] = [];
+  const tell = (what: string) => breaks.push(`${where}: ${what}`);
+
+  for (const kind of ["type", "enum"] as const) {
+    const [had, has] = [at(was, kind), at(is, kind)];
+    if (had === undefined && has === undefined) continue;
+    const [wider, narrower] = direction === "got" ? [had, has] : [has, had];
+    // Without the keyword, anything goes.
+    if (wider === undefined) continue;
+    const known = new Set(list(wider));
+    const beyond =
+      narrower === undefined ? ["anything"] : list(narrower).filter((value) => !known.has(value));
+    if (beyond.length === 0) continue;
+    tell(`${kind} ${direction === "got" ? "may be" : "may no longer be"} ${beyond.join(", ")}`);
+  }
+  for (const limit of ["minLength", "maxLength", "pattern", "default"]) {
+    const [had, has] = [at(was, limit), at(is, limit)];
+    if (JSON.stringify(had) === JSON.stringify(has) || isLooser(limit, had, has, direction)) continue;
+    tell(`${limit} was ${JSON.stringify(had)} and is ${JSON.stringify(has)}`);
+  }
+  if (
+    direction === "sent" &&
+    at(is, "additionalProperties") === false &&
+    at(was, "additionalProperties") !== false
+  ) {
+    tell("takes no further fields");
+  }
+
+  const [needed, needs] = [new Set(items(at(was, "required"))), new Set(items(at(is, "required")))];
+  if (direction === "sent") for (const name of needs.difference(needed)) tell(`${name} is required`);
+  else for (const name of needed.difference(needs)) tell(`${name} may be missing`);
+
+  for (const [name, property] of entries(at(was, "properties"))) {
+    const later = at(is, "properties", name);
+    breaks.push(...schemaBreaks(documents, `${where} ${name}`, property, later, direction));
+  }
+  breaks.push(...schemaBreaks(documents, `${where}[]`, at(was, "items"), at(is, "items"), direction));
+  return breaks;
+}
+
+/** A limit of what is sent may be raised or lifted; one of what is got may be lowered or added. */
+function isLooser(
+  limit: string,
+  had: Json | undefined,
+  has: Json | undefined,
+  direction: Direction,
+): boolean {
+  if (limit === "default") return false;
+  const [wider, narrower] = direction === "sent" ? [has, had] : [had, has];
+  if (wider === undefined) return true;
+  if (typeof wider !== "number" || typeof narrower !== "number") return false;
+  return limit === "maxLength" ? wider >= narrower : wider <= narrower;
+}
+
+function at(value: Json | undefined, ...path: readonly string[]): Json | undefined {
+  let found: Json | undefined = value;
+  for (const name of path) {
+    if (typeof found !== "object" || found === null || Array.isArray(found)) return undefined;
+    found = Object.hasOwn(found, name) ? (found as Record<string, Json>)[name] : undefined;
+  }
+  return found;
+}
+
+function entries(value: Json | undefined): [string, Json][] {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? Object.entries(value) : [];
+}
+
+function items(value: Json | undefined): readonly Json[] {
+  return Array.isArray(value) ? value : [];
+}
+
+/** `type` may be one or several. */
+function list(value: Json): string[] {
+  return [value].flat().map(String);
+}
+
+/** A `$ref` within its own document. */
+function resolved(document: Json, value: Json): Json {
+  const reference = at(value, "$ref");
+  return typeof reference === "string" ? (at(document, ...reference.split("/").slice(1)) ?? null) : value;
+}

@@ -1,0 +1,209 @@
+import { Failure, type FieldViolation } from "../failures.ts";
+import { boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
+import { noSuchProject } from "./administration/projects.ts";
+import type { Call } from "./call.ts";
+import type { Carrier } from "./carrier.ts";
+import type { Directory } from "./directory.ts";
+import type { Environment } from "./project.ts";
+import { hourMs, type ReceptionRow, type Silence, silencesIn } from "./silence.ts";
+import { noTimes } from "./time-to-verify.ts";
+import type { UsageCount } from "./usage.ts";
+
+export interface StatisticsRequest extends NamedScope {
+  /** Milliseconds since the epoch; null: as long ago as `hours` says. */
+  readonly since: number | null;
+  /** 1 to 744; 0: from `since` to now, or the last 24. */
+  readonly hours: number;
+}
+
+/** How many verifications were created in a time, and how many ended in it, each in one of the three ways. */
+export interface Counts {
+  readonly created: number;
+  readonly verified: number;
+  readonly expired: number;
+  readonly cancelled: number;
+  /** How many took how long to be verified, by buckets. */
+  readonly times: readonly number[];
+}
+
+/** What is kept of an hour: of a number, or of a carrier, which knows of verified ones only. */
+export interface HourRow extends ReceptionRow, Counts {
+  readonly environment: Environment;
+  /** The bucket that `times` begins with: empty ones are left out on either side. */
+  readonly firstBucket: number;
+}
+
+/** Times are milliseconds since the epoch by the database's clock. */
+export interface CountedHours {
+  readonly since: number;
+  /** After the last hour. */
+  readonly until: number;
+  readonly now: number;
+  readonly countedUntil: number;
+  /** Whether some of the past is still to be counted. */
+  readonly incomplete: boolean;
+  /** The hours asked for, and those of the last days that silence is judged by. */
+  readonly rows: readonly HourRow[];
+}
+
+export interface StatisticsStore {
+  /** At most `maxHours` and one more. */
+  read(filter: {
+    readonly projectId: string;
+    readonly environments: readonly Environment[];
+    readonly since: number | null;
+    readonly hours: number;
+    readonly maxHours: number;
+  }): Promise<CountedHours>;
+}
+
+export interface NumberStatistics {
+  readonly destination: string;
+  readonly counts: Counts;
+  readonly silence: Silence | null;
+}
+
+export interface CarrierStatistics {
+  readonly carrier: Carrier | null;
+  readonly counts: Counts;
+  readonly silence: Silence | null;
+}
+
+export interface EnvironmentStatistics {
+  readonly environment: Environment;
+  readonly total: Counts;
+  readonly hours: readonly { readonly hour: number; readonly counts: Counts }[];
+  readonly numbers: readonly NumberStatistics[];
+  readonly carriers: readonly CarrierStatistics[];
+}
+
+export interface Statistics extends Omit<CountedHours, "rows" | "now"> {
+  readonly environments: readonly EnvironmentStatistics[];
+}
+
+export type GetStatistics = (request: StatisticsRequest, call: Call) => Promise<Statistics>;
+
+const maxHours = 744;
+const everyEnvironment = ["live", "test"] as const;
+/** What google.protobuf.Timestamp can hold. */
+const earliestMs = -62_135_596_800_000;
+const latestMs = 253_402_300_799_999;
+
+/** Reads a project's counts of some hours, each environment apart, and finds what has gone silent. */
+export function getStatistics(parts: {
+  readonly statistics: StatisticsStore;
+  readonly directory: Pick<Directory, "project" | "numbersFor">;
+  readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
+}): GetStatistics {
+  const { statistics, directory } = parts;
+  return async (request, call) => {
+    requireScope(call.caller, "read");
+    const { projectId, environment } = boundsOf(call.caller, request);
+    const violations = violationsIn(request, projectId);
+    if (violations.length > 0 || projectId === null) {
+      throw new Failure("validation_failed", { fields: violations });
+    }
+    const chargeTo = chargedProject(call.caller);
+    if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
+    if ((await directory.project(projectId)) === null) throw noSuchProject();
+    const environments = environment === null ? everyEnvironment : [environment];
+    const { since, hours } = request;
+    const counted = await statistics.read({ projectId, environments, since, hours, maxHours });
+    refuseUnlikely(counted);
+    return {
+      ...counted,
+      environments: await Promise.all(
+        environments.map(async (name) => {
+          const numbers = await directory.numbersFor(projectId, name);
+          return statisticsOf(name, counted, (named) => numbers.some(({ number }) => number === named));
+        }),
+      ),
+    };
+  };
+}
+
+function violationsIn({ since, hours }: StatisticsRequest, projectId: string | null): FieldViolation[] {
+  const violations: FieldViolation[] = [];
+  if (projectId === null)
+    violations.push({ field: "project_id", message: "is required from a service token" });
+  if (hours < 0 || hours > maxHours) violations.push({ field: "hours", message: `must be 1 to ${maxHours}` });
+  if (since !== null && !(since >= earliestMs && since <= latestMs)) {
+    violations.push({ field: "since", message: "must be an instant of the years 1 to 9999" });
+  }
+  return violations;
+}
+
+/** What only the database's clock can tell. */
+function refuseUnlikely({ since, until, now }: CountedHours): void {
+  const message =
+    since > now
+      ? "must not lie ahead"
+      : until - since > maxHours * hourMs
+        ? `must be at most ${maxHours} hours ago, unless hours says how many of them`
+        : undefined;
+  if (message !== undefined) {
+    throw new Failure("validation_failed", { fields: [{ field: "since", message }] });
+  }
+}
+
+function statisticsOf(
+  environment: Environment,
+  counted: CountedHours,
+  inUse: (number: string) => boolean,
+): EnvironmentStatistics {
+  const { since, until, now, countedUntil } = counted;
+  const rows = counted.rows.filter((row) => row.environment === environment);
+  const asked = rows.filter(({ hour }) => hour >= since && hour < until);
+  const numbers = asked.filter(({ kind }) => kind === "number");
+  const silences = until > now ? silencesIn(rows, countedUntil, inUse) : [];
+  /** Everything of the kind that was met, and what of it is silent. */
+  const named = (kind: ReceptionRow["kind"]) => {
+    const met = groupedBy(
+      asked.filter((row) => row.kind === kind),
+      ({ name }) => name,
+    );
+    const silent = new Map(silences.filter((one) => one.kind === kind).map((one) => [one.name, one.silence]));
+    return [...new Set([...met.keys(), ...silent.keys()])].sort().map((name) => ({
+      name,
+      counts: sumOf(met.get(name) ?? []),
+      silence: silent.get(name) ?? null,
+    }));
+  };
+  const byHour = groupedBy(numbers, ({ hour }) => hour);
+  return {
+    environment,
+    total: sumOf(numbers),
+    hours: Array.from({ length: (until - since) / hourMs }, (_, index) => {
+      const hour = since + index * hourMs;
+      return { hour, counts: sumOf(byHour.get(hour) ?? []) };
+    }),
+    numbers: named("number").map(({ name, ...rest }) => ({ destination: name, ...rest })),
+    carriers: named("carrier").map(({ name, ...rest }) => ({ carrier: carrierNamed(name), ...rest })),
+  };
+}
+
+const carrierNamed = (name: string) => (name === "" ? null : (name as Carrier));
+
+function groupedBy<Key>(rows: readonly HourRow[], keyOf: (row: HourRow) => Key): Map<Key, HourRow[]> {
+  const groups = new Map<Key, HourRow[]>();
+  for (const row of rows) {
+    const group = groups.get(keyOf(row));
+    if (group) group.push(row);
+    else groups.set(keyOf(row), [row]);
+  }
+  return groups;
+}
+
+function sumOf(rows: readonly HourRow[]): Counts {
+  const sum = { created: 0, verified: 0, expired: 0, cancelled: 0, times: [...noTimes] };
+  for (const { created, verified, expired, cancelled, firstBucket, times } of rows) {
+    sum.created += created;
+    sum.verified += verified;
+    sum.expired += expired;
+    sum.cancelled += cancelled;
+    for (let index = 0; index < times.length; index++) {
+      sum.times[firstBucket + index] = (sum.times[firstBucket + index] ?? 0) + (times[index] ?? 0);
+    }
+  }
+  return sum;
+}

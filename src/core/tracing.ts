@@ -1,0 +1,60 @@
+/** What the rooms need of tracing. What does it is loaded only where the service is traced. */
+
+import { Failure } from "../failures.ts";
+
+export type SpanKind = "server" | "client" | "consumer" | "internal";
+
+/** Never a phone, a code, a text, a URL or a secret. */
+export type SpanAttributes = Readonly<Record<string, string | number | boolean | null | undefined>>;
+
+export interface Span {
+  /** As W3C Trace Context writes it; null where it is not sampled, and nobody will see it. */
+  readonly traceparent: string | null;
+  /** What is begun meanwhile is a part of it. */
+  run<T>(work: () => T): T;
+  /** What is null or undefined is left out. */
+  set(attributes: SpanAttributes): void;
+  link(traceparent: string): void;
+  fail(reason: string): void;
+  /** `at`: milliseconds since the epoch, where it was over before. */
+  end(at?: number): void;
+}
+
+export interface Tracing {
+  /**
+   * Under the span that is under way here, or as the first of a trace of its own. `headers`: under the one that they
+   * name, where they do; `root`: under none.
+   */
+  begin(
+    name: string,
+    options: {
+      readonly kind: SpanKind;
+      readonly headers?: (name: string) => string | undefined;
+      readonly under?: Span | undefined;
+      readonly root?: boolean;
+    },
+  ): Span;
+  /** The span that is under way here. */
+  current(): Span | undefined;
+  /** What tells somebody else which span theirs belong to: `traceparent`, `tracestate`. */
+  headers(): Record<string, string>;
+  /** Sends what has not been sent. */
+  close(): Promise<void>;
+}
+
+/** Work as a span. Of an error its code or its name is kept: a message may quote what no span may hold. */
+export async function within<T>(span: Span, work: () => Promise<T>): Promise<T> {
+  try {
+    return await span.run(work);
+  } catch (error) {
+    span.fail(reasonOf(error));
+    throw error;
+  } finally {
+    span.end();
+  }
+}
+
+export function reasonOf(error: unknown): string {
+  if (error instanceof Failure) return error.code;
+  return error instanceof Error ? error.name : "unknown";
+}

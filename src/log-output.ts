@@ -1,0 +1,130 @@
+/** Standard output as the log's: whoever reads it may be slow, stop for a while or be gone, and nothing waits for them. */
+
+import { constants, fstatSync, openSync } from "node:fs";
+import { createRequire } from "node:module";
+import { Socket } from "node:net";
+import { isatty } from "node:tty";
+import { pino } from "pino";
+
+export interface LogOutput {
+  /** Takes whole lines of JSON and does not wait. */
+  write(lines: string): void;
+  /** What the reader has not taken yet; 0 where that cannot be told. */
+  readonly waitingBytes: number;
+  readonly droppedLines: number;
+  /** Waits until all has been taken, but not for a reader that has stopped. */
+  end(): Promise<void>;
+}
+
+/**
+ * A reader that has stopped for a minute or two of full load loses nothing. One that has stopped for good must not take
+ * the process with it: beyond this lines are dropped, and counted.
+ */
+const maxWaitingBytes = 256 * 1024 * 1024;
+/** A reader that takes nothing for so long at the end is not waited for. */
+const endPatienceMs = 2_000;
+const lookMs = 50;
+
+/** For a terminal laid out for a person, otherwise JSON. */
+export function openLogOutput(): LogOutput {
+  const output = fstatSync(1);
+  if (output.isFIFO() || output.isSocket()) return streamOutput(output.isFIFO());
+  return fileOutput(isatty(1));
+}
+
+/**
+ * A pipe or a socket. Written to in the ordinary way, a full one holds a thread, and in the end the process' exit; so
+ * it is the event loop's. A pipe is opened anew for that: what is set on it would otherwise hold for standard
+ * error too, and for every process that shares it.
+ */
+function streamOutput(isPipe: boolean): LogOutput {
+  let opened: Socket | undefined;
+  let droppedLines = 0;
+  let untold = 0;
+
+  function open(): Socket {
+    const stream = new Socket({ fd: isPipe ? anewOrShared() : 1, readable: false, writable: true });
+    // The reader is gone. There is nobody to tell.
+    stream.on("error", () => {});
+    return stream.unref();
+  }
+
+  return {
+    write(lines) {
+      opened ??= open();
+      const stream = opened;
+      if (stream.destroyed) {
+        droppedLines += linesIn(lines);
+        return;
+      }
+      if (stream.writableLength > maxWaitingBytes) {
+        droppedLines += linesIn(lines);
+        untold += linesIn(lines);
+        return;
+      }
+      if (untold > 0) {
+        stream.write(
+          `${JSON.stringify({ level: 40, lines: untold, msg: "lines of the log were dropped" })}\n`,
+        );
+        untold = 0;
+      }
+      stream.write(lines);
+    },
+    get waitingBytes() {
+      return opened === undefined || opened.destroyed ? 0 : opened.writableLength;
+    },
+    get droppedLines() {
+      return droppedLines;
+    },
+    async end() {
+      if (opened === undefined) return;
+      let left = opened.writableLength;
+      let movedAt = performance.now();
+      while (left > 0 && !opened.destroyed && performance.now() - movedAt < endPatienceMs) {
+        await new Promise((resolve) => setTimeout(resolve, lookMs));
+        if (opened.writableLength < left) movedAt = performance.now();
+        left = opened.writableLength;
+      }
+    },
+  };
+}
+
+/** A pipe may belong to another user, who started this one: then it cannot be opened, only used. */
+function anewOrShared(): number {
+  try {
+    return openSync("/dev/stdout", constants.O_WRONLY | constants.O_NONBLOCK);
+  } catch {
+    return 1;
+  }
+}
+
+/** A file takes what it is given; written out when the process ends, however it does short of being killed. */
+function fileOutput(isTerminal: boolean): LogOutput {
+  const stream = pino.destination({ dest: 1, sync: false, maxLength: maxWaitingBytes });
+  let droppedLines = 0;
+  stream.on("drop", (lines) => {
+    droppedLines += linesIn(lines);
+  });
+  // A disk that is full, say. What is there is tried again with the next lines.
+  stream.on("error", () => {});
+  const laidOut = isTerminal ? layout() : (lines: string) => lines;
+  return {
+    write(lines) {
+      stream.write(laidOut(lines));
+    },
+    waitingBytes: 0,
+    get droppedLines() {
+      return droppedLines;
+    },
+    async end() {},
+  };
+}
+
+/** Loaded where it is needed only: it takes as long as a tenth of a start. */
+function layout(): (lines: string) => string {
+  const { prettyFactory } = createRequire(import.meta.url)("pino-pretty") as typeof import("pino-pretty");
+  const present = prettyFactory({ colorize: true, translateTime: "SYS:HH:MM:ss.l", singleLine: true });
+  return (lines) => lines.trimEnd().split("\n").map(present).join("");
+}
+
+const linesIn = (text: string) => text.split("\n").length - 1;

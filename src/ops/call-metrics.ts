@@ -1,0 +1,134 @@
+/** What is counted of calls, at either face. No label holds more than the few values its code can give it. */
+
+import { Counter, Gauge, type Registry } from "prom-client";
+import { contractCodes } from "../failures.ts";
+import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
+import { kept } from "./kept.ts";
+
+/** A request at the gateway that is over. */
+export interface AnsweredRequest {
+  readonly method: string;
+  /** The route's pattern; undefined where there is none. */
+  readonly route: string | undefined;
+  /** Null: its client went away. */
+  readonly status: number | null;
+  /** Of its refusal. */
+  readonly failureCode: string | undefined;
+  /** Whether it was counted as usage. */
+  readonly charged: boolean;
+  readonly seconds: number;
+}
+
+/** A gRPC call that is over. */
+export interface AnsweredRpc {
+  /** `phoneproof.v1.VerificationService/GetVerification` */
+  readonly method: string;
+  /** Its duration says nothing then. */
+  readonly streaming: boolean;
+  /** `ok`, of the catalogue, or one of gRPC's. */
+  readonly code: string;
+  readonly charged: boolean;
+  readonly seconds: number;
+}
+
+/** Other methods have no route: they are one, lest clients make up labels. */
+const knownMethods = new Set(["GET", "HEAD", "POST"]);
+
+export function createCallMetrics(registry: Registry) {
+  const requests = new HistogramFamily({
+    name: "phoneproof_http_request_duration_seconds",
+    help: "HTTP requests of merchants and windows by method, route and status; status none: the client went away",
+    buckets: briefBuckets,
+    registry,
+  });
+  const rpcs = new HistogramFamily({
+    name: "phoneproof_rpc_duration_seconds",
+    help: "Unary gRPC calls by method and code",
+    buckets: briefBuckets,
+    registry,
+  });
+  const streamsEnded = new Counter({
+    name: "phoneproof_rpc_streams_ended_total",
+    help: "gRPC streams that have ended, by method and code",
+    labelNames: ["method", "code"],
+    registers: [registry],
+  });
+  const streamsOpen = new Gauge({
+    name: "phoneproof_rpc_streams_open",
+    help: "gRPC streams that are open, by method",
+    labelNames: ["method"],
+    registers: [registry],
+  });
+  // All of them from the start: a count that begins with one has not risen, to those who watch its rise.
+  const refusals = { http: countsOf(contractCodes), grpc: countsOf(contractCodes) };
+  new Counter({
+    name: "phoneproof_refusals_total",
+    help: "Calls that were refused, by face and code of the catalogue",
+    labelNames: ["face", "code"],
+    registers: [registry],
+    collect() {
+      this.reset();
+      for (const [face, counts] of Object.entries(refusals)) {
+        for (const [code, count] of counts) this.inc({ face, code }, count);
+      }
+    },
+  });
+  let charged = 0;
+  new Counter({
+    name: "phoneproof_usage_calls_total",
+    help: "Calls that were counted as a project's usage",
+    registers: [registry],
+    collect() {
+      this.reset();
+      this.inc(charged);
+    },
+  });
+
+  // By one label after the other: a text put together for a key costs ten times as much.
+  const requestsOf = new Map<string, Map<string, Map<number | null, Observed>>>();
+  const rpcsOf = new Map<string, Map<string, Observed>>();
+
+  return {
+    answered({
+      method,
+      route = "none",
+      status,
+      failureCode,
+      charged: counts,
+      seconds,
+    }: AnsweredRequest): void {
+      const known = knownMethods.has(method) ? method : "other";
+      const ofRoute = requestsOf.get(route) ?? kept(requestsOf, route, new Map());
+      const ofMethod = ofRoute.get(known) ?? kept(ofRoute, known, new Map());
+      const observed =
+        ofMethod.get(status) ??
+        kept(ofMethod, status, requests.of({ method: known, route, status: String(status ?? "none") }));
+      observed.observe(seconds);
+      if (counts) charged++;
+      if (failureCode !== undefined) {
+        refusals.http.set(failureCode, (refusals.http.get(failureCode) ?? 0) + 1);
+      }
+    },
+
+    rpcBegun(method: string, streaming: boolean): void {
+      if (streaming) streamsOpen.inc({ method });
+    },
+
+    rpcAnswered({ method, streaming, code, charged: counts, seconds }: AnsweredRpc): void {
+      if (streaming) {
+        streamsOpen.dec({ method });
+        streamsEnded.inc({ method, code });
+      } else {
+        const ofMethod = rpcsOf.get(method) ?? kept(rpcsOf, method, new Map());
+        const observed = ofMethod.get(code) ?? kept(ofMethod, code, rpcs.of({ method, code }));
+        observed.observe(seconds);
+      }
+      if (counts) charged++;
+      if (code !== "ok") refusals.grpc.set(code, (refusals.grpc.get(code) ?? 0) + 1);
+    },
+  };
+}
+
+function countsOf(codes: readonly string[]): Map<string, number> {
+  return new Map(codes.map((code) => [code, 0]));
+}

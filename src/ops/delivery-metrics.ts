@@ -1,0 +1,82 @@
+import { Counter, Gauge, type Registry } from "prom-client";
+import type { AttemptResult, DueAttempt } from "../core/webhook.ts";
+import { HistogramFamily, type Observed } from "./histogram-family.ts";
+
+const results = ["delivered", "refused", "unanswered", "gone"] as const;
+
+type Result = (typeof results)[number];
+
+type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
+
+/** An exchange is cut after 15 s. */
+const exchangeBuckets = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15];
+/** The first attempt is promised within a second. */
+const firstBuckets = [0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
+
+export function createDeliveryMetrics(registry: Registry) {
+  const exchanges = new HistogramFamily({
+    name: "phoneproof_delivery_attempt_duration_seconds",
+    help: "Attempts to deliver a webhook by result: delivered, refused (another status than 2xx), unanswered, gone (410)",
+    buckets: exchangeBuckets,
+    registry,
+  });
+  const byResult = Object.fromEntries(results.map((result) => [result, exchanges.of({ result })])) as Record<
+    Result,
+    Observed
+  >;
+  const firstDelays = new HistogramFamily({
+    name: "phoneproof_delivery_first_attempt_delay_seconds",
+    help: "From a transition to the first attempt to tell its webhook",
+    buckets: firstBuckets,
+    registry,
+  }).of({});
+  const givenUp = new Counter({
+    name: "phoneproof_deliveries_given_up_total",
+    help: "Webhook deliveries whose last attempt has failed",
+    registers: [registry],
+  });
+  const disabled = new Counter({
+    name: "phoneproof_webhooks_disabled_total",
+    help: "Webhooks that were disabled because their endpoint said so or failed for five days",
+    registers: [registry],
+  });
+  let underWay = 0;
+  new Gauge({
+    name: "phoneproof_deliveries_under_way",
+    help: "Attempts to deliver a webhook that are under way in this process",
+    registers: [registry],
+    collect() {
+      this.set(underWay);
+    },
+  });
+
+  return {
+    /** The same attempts, counted. */
+    counted(attempt: MakeAttempt): MakeAttempt {
+      return async (due, signal) => {
+        underWay++;
+        if (due.number === 1) {
+          firstDelays.observe(Math.max(0, due.startedAt - due.event.occurredAt) / 1_000);
+        }
+        try {
+          const result = await attempt(due, signal);
+          byResult[resultOf(result)].observe(result.durationMs / 1_000);
+          if (result.error !== null && result.retryInSeconds === null) givenUp.inc();
+          return result;
+        } finally {
+          underWay--;
+        }
+      };
+    },
+
+    webhookDisabled(): void {
+      disabled.inc();
+    },
+  };
+}
+
+function resultOf({ error, status, gone }: AttemptResult): Result {
+  if (error === null) return "delivered";
+  if (gone) return "gone";
+  return status === null ? "unanswered" : "refused";
+}

@@ -1,0 +1,57 @@
+import { Counter, collectDefaultMetrics, Gauge, Registry } from "prom-client";
+import { createCallMetrics } from "./call-metrics.ts";
+import { createDeliveryMetrics } from "./delivery-metrics.ts";
+import { createStorageMetrics } from "./storage-metrics.ts";
+import { createVerificationMetrics } from "./verification-metrics.ts";
+
+/** What the log's output says of itself. */
+interface LogFigures {
+  readonly waitingBytes: number;
+  readonly droppedLines: number;
+}
+
+/** All that `/metrics` shows: what Node says of the process and its event loop, and what the rooms tell as they work. */
+export function createMetrics() {
+  const registry = new Registry();
+  collectDefaultMetrics({ register: registry });
+  let last = performance.eventLoopUtilization();
+  new Gauge({
+    name: "phoneproof_event_loop_utilization_ratio",
+    help: "The part of the time since the last scrape in which the event loop was busy",
+    registers: [registry],
+    collect() {
+      const now = performance.eventLoopUtilization();
+      this.set(performance.eventLoopUtilization(now, last).utilization);
+      last = now;
+    },
+  });
+  return {
+    registry,
+    calls: createCallMetrics(registry),
+    verifications: createVerificationMetrics(registry),
+    storage: createStorageMetrics(registry),
+    deliveries: createDeliveryMetrics(registry),
+
+    watchLog(figures: LogFigures): void {
+      new Gauge({
+        name: "phoneproof_log_waiting_bytes",
+        help: "What the reader of the log has not taken yet",
+        registers: [registry],
+        collect() {
+          this.set(figures.waitingBytes);
+        },
+      });
+      new Counter({
+        name: "phoneproof_log_dropped_lines_total",
+        help: "Lines of the log that were dropped because its reader takes nothing any more",
+        registers: [registry],
+        collect() {
+          this.reset();
+          this.inc(figures.droppedLines);
+        },
+      });
+    },
+  };
+}
+
+export type Metrics = ReturnType<typeof createMetrics>;

@@ -1,0 +1,165 @@
+import { Counter, Gauge, type Registry } from "prom-client";
+import { briefBuckets, HistogramFamily } from "./histogram-family.ts";
+
+/** The pool's own figures. */
+export interface PoolFigures {
+  readonly totalCount: number;
+  readonly idleCount: number;
+  readonly waitingCount: number;
+}
+
+/** What waits in the database for a process to do it. Null: nothing does. */
+export interface Backlog {
+  readonly oldestDeliverySeconds: number | null;
+  /** No more than are counted: see `readBacklog`. */
+  readonly deliveriesDue: number;
+  readonly oldestExpirySeconds: number | null;
+}
+
+/** As many as the largest batch has. */
+const sizeBuckets = [1, 2, 4, 8, 16, 32, 64, 128, 256, 500];
+
+/** Several scrapers, or one that is eager, cost the database no more than this. */
+const backlogKeptMs = 2_000;
+/** A scrape is answered whether or not the database is. */
+const patienceMs = 2_000;
+
+export function createStorageMetrics(registry: Registry) {
+  const sizes = new HistogramFamily({
+    name: "phoneproof_batch_size",
+    help: "Requests in a batched statement, by operation",
+    buckets: sizeBuckets,
+    registry,
+  });
+  const waits = new HistogramFamily({
+    name: "phoneproof_batch_wait_seconds",
+    help: "How long the first request of a batch waited for the one before, by operation",
+    buckets: briefBuckets,
+    registry,
+  });
+  const durations = new HistogramFamily({
+    name: "phoneproof_batch_duration_seconds",
+    help: "How long a batch was in the database, by operation",
+    buckets: briefBuckets,
+    registry,
+  });
+  const lost = new Counter({
+    name: "phoneproof_database_connections_lost_total",
+    help: "Connections to the database that were lost, by what they were for",
+    labelNames: ["connection"],
+    registers: [registry],
+  });
+  lost.inc({ connection: "pool" }, 0);
+  lost.inc({ connection: "notices" }, 0);
+
+  return {
+    batch(operation: string) {
+      const size = sizes.of({ operation });
+      const wait = waits.of({ operation });
+      const duration = durations.of({ operation });
+      return (items: number, waitedMs: number, tookMs: number): void => {
+        size.observe(items);
+        wait.observe(waitedMs / 1_000);
+        duration.observe(tookMs / 1_000);
+      };
+    },
+
+    connectionLost(connection: "pool" | "notices"): void {
+      lost.inc({ connection });
+    },
+
+    watchPool(pool: PoolFigures, size: number): void {
+      new Gauge({
+        name: "phoneproof_database_pool_connections",
+        help: "Connections of the pool, by whether they are in use",
+        labelNames: ["state"],
+        registers: [registry],
+        collect() {
+          this.set({ state: "idle" }, pool.idleCount);
+          this.set({ state: "busy" }, pool.totalCount - pool.idleCount);
+        },
+      });
+      new Gauge({
+        name: "phoneproof_database_pool_size",
+        help: "Connections the pool may have",
+        registers: [registry],
+        collect() {
+          this.set(size);
+        },
+      });
+      new Gauge({
+        name: "phoneproof_database_pool_waiting",
+        help: "Statements that wait for a connection of the pool",
+        registers: [registry],
+        collect() {
+          this.set(pool.waitingCount);
+        },
+      });
+    },
+
+    /** Shown are figures of the last seconds; where the database does not give them in time, none. */
+    watchBacklog(read: () => Promise<Backlog>): void {
+      let latest: Promise<Backlog | null> = Promise.resolve(null);
+      let askedAt = Number.NEGATIVE_INFINITY;
+      let asking = false;
+
+      function backlog(): Promise<Backlog | null> {
+        if (!asking && performance.now() - askedAt > backlogKeptMs) {
+          askedAt = performance.now();
+          asking = true;
+          latest = read()
+            .catch(() => null)
+            .finally(() => {
+              asking = false;
+            });
+        }
+        return inTime(latest);
+      }
+
+      new Gauge({
+        name: "phoneproof_database_up",
+        help: "Whether the database answered within two seconds, now or just before",
+        registers: [registry],
+        async collect() {
+          this.set((await backlog()) === null ? 0 : 1);
+        },
+      });
+      const gauge = (name: string, help: string, figureOf: (backlog: Backlog) => number) =>
+        new Gauge({
+          name,
+          help,
+          registers: [registry],
+          async collect() {
+            const found = await backlog();
+            this.remove();
+            if (found !== null) this.set(figureOf(found));
+          },
+        });
+      gauge(
+        "phoneproof_deliveries_oldest_due_seconds",
+        "For how long the oldest webhook delivery that is due has been due, in the whole installation",
+        ({ oldestDeliverySeconds }) => oldestDeliverySeconds ?? 0,
+      );
+      gauge(
+        "phoneproof_deliveries_due",
+        "Webhook deliveries that are due, in the whole installation, as far as 10,000",
+        ({ deliveriesDue }) => deliveriesDue,
+      );
+      gauge(
+        "phoneproof_expiry_oldest_due_seconds",
+        "For how long the oldest pending verification has been past its expiry, in the whole installation",
+        ({ oldestExpirySeconds }) => oldestExpirySeconds ?? 0,
+      );
+    },
+  };
+}
+
+function inTime<T>(answer: Promise<T>): Promise<T | null> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => resolve(null), patienceMs);
+    answer.then((found) => {
+      clearTimeout(timer);
+      resolve(found);
+    });
+  });
+}

@@ -1,0 +1,70 @@
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import { encodeId } from "../core/ids.ts";
+import type { Span, Tracing } from "../core/tracing.ts";
+import { callKey } from "./call-context.ts";
+
+/** Makes each call a span, under the one its metadata names. A stream is one until it ends. */
+export function tracingInterceptor(tracing: Tracing): Interceptor {
+  return (next) => async (request) => {
+    const method = `${request.service.typeName}/${request.method.name}`;
+    const span = tracing.begin(method, {
+      kind: "server",
+      headers: (name) => request.header.get(name) ?? undefined,
+    });
+    span.set({ "rpc.system.name": "grpc", "rpc.method": method });
+
+    const end = (headers: Headers, error?: ConnectError) => {
+      const caller = request.contextValues.get(callKey)?.caller;
+      span.set({
+        "phoneproof.request_id": headers.get("x-request-id"),
+        "phoneproof.project_id": caller?.kind === "merchant" ? encodeId("prj_", caller.project.id) : null,
+        "rpc.response.status_code": error === undefined ? "OK" : Code[error.code],
+      });
+      if (error !== undefined) span.fail(Code[error.code] ?? "Unknown");
+      span.end();
+    };
+    const failed = (thrown: unknown): ConnectError => {
+      const error = ConnectError.from(thrown);
+      end(error.metadata, error);
+      return error;
+    };
+
+    try {
+      const response = await span.run(() => next(request));
+      if (!response.stream) {
+        end(response.header);
+        return response;
+      }
+      const ended = () => end(response.header);
+      return { ...response, message: messagesWithin(span, response.message, ended, failed) };
+    } catch (thrown) {
+      throw failed(thrown);
+    }
+  };
+}
+
+/** A stream's answers are made as they are asked for, by whoever writes them: each is a part of the span all the same. */
+async function* messagesWithin<Message>(
+  span: Span,
+  messages: AsyncIterable<Message>,
+  ended: () => void,
+  failed: (thrown: unknown) => ConnectError,
+): AsyncIterable<Message> {
+  const iterator = messages[Symbol.asyncIterator]();
+  let open = true;
+  try {
+    for (;;) {
+      const result = await span.run(() => iterator.next());
+      if (result.done === true) return;
+      yield result.value;
+    }
+  } catch (thrown) {
+    open = false;
+    throw failed(thrown);
+  } finally {
+    if (open) {
+      await iterator.return?.();
+      ended();
+    }
+  }
+}

@@ -1,0 +1,151 @@
+/**
+ * Gives up connections on which no answer will come: the network has forgotten them, or the machine behind them is gone.
+ * TCP would find out in minutes, and a time-out short enough to be of use would also end statements that are merely slow.
+ * So the server is asked, over a new connection, whether it is at work on what is waited for.
+ */
+
+import type { Socket } from "node:net";
+import pg from "pg";
+
+/** A statement without an answer for so long is asked about: hot ones take milliseconds. */
+const suspectMs = 1_000;
+/** And then all others are asked about, too, that have waited for longer than a network takes. */
+const companyMs = 300;
+const checkMs = 250;
+/** How long asking may take. A server without time for this has none for new connections in place of old ones either. */
+const lookMs = 2_500;
+/** A server that has answered nobody for so long keeps nobody waiting any more. */
+const silenceMs = 6_000;
+
+/**
+ * Those that may be at work: not the idle ones, unless they have become so just now. Where a server does not keep track,
+ * all may be. One that is not there is not.
+ */
+const busyText = `
+SELECT pid FROM pg_stat_activity
+WHERE pid = ANY ($1::int[])
+  AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE`;
+
+interface Waiting {
+  readonly since: number;
+  readonly backend: number;
+}
+
+export interface ConnectionWatch {
+  /** To be called with each new connection: behind a pooler a backend is not the connection's own, and nothing can be asked. */
+  meet(client: pg.ClientBase): Promise<void>;
+  stop(): void;
+}
+
+export function watchConnections(
+  pool: pg.Pool,
+  connection: pg.ClientConfig,
+  onGivenUp: (error: Error) => void,
+): ConnectionWatch {
+  /** Of all connections that can be asked about. */
+  const backends = new Map<pg.ClientBase, number>();
+  const inUse = new Map<pg.PoolClient, Waiting>();
+  let silentSince: number | undefined;
+  let looking = false;
+  /** Whose backend was idle at the last look. */
+  let doubted = new Set<Waiting>();
+
+  pool.on("acquire", (client) => {
+    const backend = backends.get(client);
+    if (backend !== undefined) inUse.set(client, { since: performance.now(), backend });
+  });
+  pool.on("release", (_error, client) => inUse.delete(client));
+  pool.on("remove", (client) => {
+    inUse.delete(client);
+    backends.delete(client);
+  });
+
+  const timer = setInterval(() => {
+    if (!looking) void check();
+  }, checkMs);
+  timer.unref();
+
+  async function check(): Promise<void> {
+    if (waitingFor(suspectMs).length === 0) {
+      silentSince = undefined;
+      return;
+    }
+    const suspects = waitingFor(companyMs);
+    looking = true;
+    const askedAt = performance.now();
+    try {
+      const busy = await busyAmong(suspects.map(([, { backend }]) => backend));
+      silentSince = undefined;
+      const found = suspects.filter(([, { backend }]) => !busy.has(backend));
+      // On a machine that is short of time a backend may not have got to its statement yet: it is looked at twice.
+      const dead = found.filter(([, waiting]) => doubted.has(waiting));
+      doubted = new Set(found.map(([, waiting]) => waiting));
+      if (dead.some(([, { since }]) => since <= askedAt - suspectMs)) giveUp(dead, idle());
+    } catch (error) {
+      if (error instanceof pg.DatabaseError) {
+        // It is there, and has its reasons to tell nothing.
+        silentSince = undefined;
+      } else {
+        silentSince ??= askedAt;
+        // It may be gone or merely slow: what is idle may still be good, and new connections would cost it more.
+        if (performance.now() - silentSince >= silenceMs) giveUp(waitingFor(silenceMs), []);
+      }
+    } finally {
+      looking = false;
+    }
+  }
+
+  function waitingFor(milliseconds: number): [pg.PoolClient, Waiting][] {
+    const before = performance.now() - milliseconds;
+    return [...inUse].filter(([, { since }]) => since <= before);
+  }
+
+  const idle = () => [...backends.keys()].filter((client) => !inUse.has(client as pg.PoolClient));
+
+  /**
+   * A statement that is under way fails with its connection. Who has meanwhile been answered is left alone. Idle
+   * connections have most likely died of the same, and each would keep somebody waiting in turn.
+   */
+  function giveUp(suspects: readonly [pg.PoolClient, Waiting][], company: readonly pg.ClientBase[]): void {
+    const dead = suspects.filter(([client, waiting]) => inUse.get(client) === waiting);
+    if (dead.length === 0) return;
+    // As TCP would call it, had it found out.
+    const error = Object.assign(new Error("the database does not answer on a connection"), {
+      code: "ETIMEDOUT",
+    });
+    for (const client of [...dead.map(([client]) => client), ...company]) breakOff(client, error);
+    onGivenUp(error);
+  }
+
+  async function busyAmong(asked: readonly number[]): Promise<Set<number>> {
+    const client = new pg.Client({
+      ...connection,
+      application_name: "phoneproof-watch",
+      connectionTimeoutMillis: lookMs,
+      query_timeout: lookMs,
+    });
+    client.on("error", () => {});
+    try {
+      await client.connect();
+      const { rows } = await client.query<{ pid: number }>(busyText, [asked]);
+      return new Set(rows.map(({ pid }) => pid));
+    } finally {
+      client.end().catch(() => {});
+    }
+  }
+
+  return {
+    async meet(client) {
+      const { rows } = await client.query<{ pid: number }>("SELECT pg_backend_pid() AS pid");
+      const { processID } = client as { readonly processID?: number };
+      if (rows[0]?.pid === processID && processID !== undefined) backends.set(client, processID);
+    },
+    stop: () => clearInterval(timer),
+  };
+}
+
+/** Without a farewell, which nobody would answer; the pool hears of it as of any connection that breaks. */
+function breakOff(client: pg.ClientBase, error: Error): void {
+  const { connection } = client as unknown as { readonly connection: { readonly stream: Socket } };
+  connection.stream.destroy(error);
+}

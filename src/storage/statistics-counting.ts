@@ -1,0 +1,266 @@
+import { bucketsPerDoubling, timeBuckets } from "../core/time-to-verify.ts";
+import { type Database, runStatement } from "./database.ts";
+
+/**
+ * Counts what has happened into the rows of its hour, behind the statements that make it happen: these write nothing for
+ * it. A batch and how far counting has come are one statement, so each creation and each transition is counted exactly
+ * once, wherever a process is cut off and however many of them there are.
+ */
+export interface StatisticsCounting {
+  /** Counts a batch of what is left, and answers whether more is waiting. */
+  count(): Promise<boolean>;
+}
+
+/** Some 30 ms of work. */
+const batchSize = 5_000;
+
+/**
+ * Before which instant all is there to be counted: no transaction that is still to commit can bear an earlier time,
+ * since none that has begun earlier is under way. One that has written something counts whoever's it is, the service's
+ * own always. Two seconds are time enough for a transaction to show itself, and for the clock of a standby that
+ * takes over. Where the server does not show when the service's transactions began, it is longer than any may take.
+ *
+ * Asked by a statement of its own: what one that counts can see was settled before it looked at the clock of others.
+ */
+const settledStatement = {
+  name: "statistics_settled",
+  text: `
+SELECT date_trunc('milliseconds', now() - greatest(
+  CASE WHEN bool_or(a.application_name = 'phoneproof' AND coalesce(a.state, 'disabled') = 'disabled')
+    THEN interval '15 seconds' ELSE interval '2 seconds' END,
+  max(pg_catalog.clock_timestamp() - a.xact_start)
+    FILTER (WHERE a.backend_xid IS NOT NULL OR a.application_name = 'phoneproof')
+))::text
+FROM pg_stat_activity a
+WHERE a.datname = current_database() AND coalesce(a.backend_type, 'client backend') = 'client backend' AND a.pid <> pg_backend_pid()`,
+};
+
+/** The parts of a verification `v` that it is counted by. */
+const place = "v.project_id, v.environment, v.destination";
+
+const hourOf = (time: string) => `date_trunc('hour', ${time}, 'UTC')`;
+
+function creations(parts: { readonly from: string; readonly createdAt: string }): string {
+  const { from, createdAt } = parts;
+  return `
+SELECT ${place}, ${hourOf(createdAt)} AS hour, 'created' AS fact, '' AS carrier, NULL::int AS bucket,
+  NULL::timestamptz AS verified_at
+FROM ${from}`;
+}
+
+const secondsToVerify = "extract(epoch FROM v.verified_at - v.created_at)::float8";
+
+function transitions(from: string): string {
+  return `
+SELECT ${place}, ${hourOf("e.occurred_at")} AS hour, e.type::text AS fact, coalesce(v.carrier::text, '') AS carrier,
+  CASE WHEN e.type = 'verification.verified' THEN
+    least(${timeBuckets - 1}, floor(ln(greatest(1, ${secondsToVerify})) * ${bucketsPerDoubling / Math.LN2})::int)
+  END AS bucket,
+  CASE WHEN e.type = 'verification.verified' THEN e.occurred_at END AS verified_at
+FROM ${from}`;
+}
+
+const sumWhere = (condition: string) => `coalesce(sum(c.verified) FILTER (WHERE ${condition}), 0)`;
+
+const summedTimes = `ARRAY[${Array.from({ length: timeBuckets }, (_, bucket) => sumWhere(`c.bucket = ${bucket}`)).join(", ")}]::int[]`;
+
+const addedTimes = `(
+    SELECT array_agg(one + other ORDER BY bucket)
+    FROM unnest(s.times_to_verify, excluded.times_to_verify) WITH ORDINALITY AS t (one, other, bucket)
+  )`;
+
+const widerBuckets = `
+    fastest_bucket = least(s.fastest_bucket, excluded.fastest_bucket),
+    slowest_bucket = greatest(s.slowest_bucket, excluded.slowest_bucket)`;
+
+/**
+ * CTEs that add the facts of a CTE `fact` to the rows of their hours, in one order of tables and of rows: two processes
+ * may be at different things at once.
+ */
+const counted = `
+counted AS MATERIALIZED (
+  SELECT f.project_id, f.environment, f.destination, f.hour, f.carrier, f.bucket,
+    count(*) FILTER (WHERE f.fact = 'created') AS created,
+    count(*) FILTER (WHERE f.fact = 'verification.verified') AS verified,
+    count(*) FILTER (WHERE f.fact = 'verification.expired') AS expired,
+    count(*) FILTER (WHERE f.fact = 'verification.cancelled') AS cancelled,
+    max(f.verified_at) AS verified_at
+  FROM fact f GROUP BY 1, 2, 3, 4, 5, 6
+),
+by_number AS (
+  INSERT INTO number_statistics AS s (
+    project_id, environment, hour, destination, created, verified, expired, cancelled, times_to_verify,
+    fastest_bucket, slowest_bucket, last_verified_at
+  )
+  SELECT c.project_id, c.environment, c.hour, c.destination, sum(c.created), sum(c.verified), sum(c.expired),
+    sum(c.cancelled), ${summedTimes}, min(c.bucket), max(c.bucket), max(c.verified_at)
+  FROM counted c GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+  ON CONFLICT (project_id, environment, hour, destination) DO UPDATE SET
+    created = s.created + excluded.created, verified = s.verified + excluded.verified,
+    expired = s.expired + excluded.expired, cancelled = s.cancelled + excluded.cancelled,
+    times_to_verify = ${addedTimes}, ${widerBuckets},
+    last_verified_at = greatest(s.last_verified_at, excluded.last_verified_at)
+),
+by_carrier AS (
+  INSERT INTO carrier_statistics AS s (
+    project_id, environment, hour, carrier, verified, times_to_verify, fastest_bucket, slowest_bucket, last_verified_at
+  )
+  SELECT c.project_id, c.environment, c.hour, c.carrier, sum(c.verified), ${summedTimes}, min(c.bucket),
+    max(c.bucket), max(c.verified_at)
+  FROM counted c WHERE c.verified > 0 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+  ON CONFLICT (project_id, environment, hour, carrier) DO UPDATE SET
+    verified = s.verified + excluded.verified, times_to_verify = ${addedTimes}, ${widerBuckets},
+    last_verified_at = greatest(s.last_verified_at, excluded.last_verified_at)
+),
+of_all AS (
+  INSERT INTO reception_statistics AS s (environment, hour, kind, name, created, verified, last_verified_at)
+  SELECT c.environment, c.hour, c.kind, c.name, sum(c.created), sum(c.verified), max(c.verified_at)
+  FROM (
+    SELECT environment, hour, 'number'::reception_kind AS kind, destination AS name, created, verified, verified_at
+    FROM counted
+    UNION ALL
+    SELECT environment, hour, 'carrier', carrier, 0, verified, verified_at FROM counted WHERE verified > 0
+  ) c
+  GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+  ON CONFLICT (environment, hour, kind, name) DO UPDATE SET
+    created = s.created + excluded.created, verified = s.verified + excluded.verified,
+    last_verified_at = greatest(s.last_verified_at, excluded.last_verified_at)
+)`;
+
+/** Looked up one by one: thought of as a join, it is done by reading all there are. */
+const verificationOf = (row: string) =>
+  `CROSS JOIN LATERAL (SELECT * FROM verification v WHERE v.id = ${row}.verification_id OFFSET 0) v`;
+
+/**
+ * The next batch in the order of time, up to the instant $1. Times are whole milliseconds, and those of one go together.
+ * Whoever holds the row of the task counts; others find nothing to do.
+ *
+ * The span is put into the facts' statement as values, not as a join: only so it is looked up in the index on the time.
+ */
+function passOf(parts: {
+  readonly task: "creations" | "transitions";
+  readonly table: string;
+  readonly time: string;
+  /** The facts of rows with a time from `span`'s since and before its upto. */
+  readonly facts: (within: string) => string;
+  /** Where counting has fallen behind so far that the rows may be gone. */
+  readonly lost?: string;
+}) {
+  const { task, table, time, facts, lost = "false" } = parts;
+  return {
+    name: `statistics_${task}`,
+    text: `
+WITH progress AS MATERIALIZED (
+  SELECT p.counted_until AS since, ${lost} AS lost
+  FROM statistics_progress p WHERE p.task = '${task}' FOR UPDATE SKIP LOCKED
+),
+span AS MATERIALIZED (
+  SELECT p.since, p.lost, NOT p.lost AND next.found = ${batchSize} AS more,
+    greatest(p.since, CASE
+      WHEN NOT p.lost AND next.found = ${batchSize} THEN next.last + interval '1 millisecond' ELSE $1::timestamptz
+    END) AS upto
+  FROM progress p CROSS JOIN LATERAL (
+    SELECT count(*) AS found, max(batch.at) AS last
+    FROM (
+      SELECT t.${time} AS at FROM ${table} t WHERE t.${time} >= p.since AND t.${time} < $1::timestamptz
+      ORDER BY t.${time} LIMIT ${batchSize}
+    ) batch
+  ) next
+),
+fact AS (${facts(`>= (SELECT since FROM span WHERE NOT lost) AND t.${time} < (SELECT upto FROM span)`)}
+),${counted},
+moved AS (
+  UPDATE statistics_progress p SET counted_until = span.upto FROM span WHERE p.task = '${task}'
+),
+left_out AS (
+  INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
+  SELECT since, upto, ${firstIdAt("since - interval '1 hour'")} FROM span WHERE lost AND upto > since
+)
+SELECT more FROM span`,
+  };
+}
+
+/** Ids begin with the time they were made, by the clock of whoever made them: believed to an hour. */
+function firstIdAt(time: string): string {
+  return `(
+    lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'
+  )::uuid`;
+}
+
+/**
+ * Creations are found by their idempotency records, which have an index on the time. They live for 24 hours: what a worker
+ * comes to later than that becomes a gap, and counting goes on with the present.
+ */
+const creationsStatement = passOf({
+  task: "creations",
+  table: "idempotency_record",
+  time: "created_at",
+  lost: "p.counted_until < now() - interval '23 hours'",
+  facts: (within) =>
+    creations({
+      from: `idempotency_record t ${verificationOf("t")} WHERE t.created_at ${within}`,
+      createdAt: "t.created_at",
+    }),
+});
+
+const transitionsStatement = passOf({
+  task: "transitions",
+  table: "event",
+  time: "occurred_at",
+  facts: (within) =>
+    transitions(`(SELECT * FROM event t WHERE t.occurred_at ${within}) e ${verificationOf("e")}`),
+});
+
+/**
+ * The next verifications of a gap in the order of their ids, once no more can come to be in it. Their events only in the
+ * gap without a beginning, which is what was there before anything was counted.
+ */
+const gapStatement = {
+  name: "statistics_gap",
+  text: `
+WITH gap AS MATERIALIZED (
+  SELECT g.begins_at, g.ends_at, g.done_up_to FROM statistics_gap g
+  WHERE g.ends_at <= $1::timestamptz ORDER BY g.begins_at LIMIT 1 FOR UPDATE SKIP LOCKED
+),
+batch AS MATERIALIZED (
+  SELECT v.id, ${place}, v.carrier, v.created_at, v.verified_at FROM verification v
+  WHERE v.id > (SELECT done_up_to FROM gap)
+    AND v.id < (SELECT ${firstIdAt("ends_at + interval '1 hour'")} FROM gap)
+  ORDER BY v.id LIMIT ${batchSize}
+),
+passed AS MATERIALIZED (
+  SELECT count(*) AS found, (array_agg(id ORDER BY id DESC))[1] AS upto FROM batch
+),
+fact AS (
+  ${creations({
+    from: "batch v JOIN gap g ON v.created_at >= g.begins_at AND v.created_at < g.ends_at",
+    createdAt: "v.created_at",
+  })}
+  UNION ALL
+  ${transitions(`gap g CROSS JOIN batch v
+    CROSS JOIN LATERAL (SELECT * FROM event e WHERE e.verification_id = v.id OFFSET 0) e
+    WHERE g.begins_at = '-infinity' AND e.occurred_at < g.ends_at`)}
+),${counted},
+moved AS (
+  UPDATE statistics_gap g SET done_up_to = passed.upto
+  FROM gap, passed WHERE g.begins_at = gap.begins_at AND passed.found = ${batchSize}
+),
+closed AS (
+  DELETE FROM statistics_gap g USING gap, passed WHERE g.begins_at = gap.begins_at AND passed.found < ${batchSize}
+)
+SELECT found = ${batchSize} FROM passed`,
+};
+
+export function createStatisticsCounting(database: Database): StatisticsCounting {
+  return {
+    async count() {
+      const [settled] = await runStatement(database, settledStatement, []);
+      let more = false;
+      for (const statement of [creationsStatement, transitionsStatement, gapStatement]) {
+        const [row] = await runStatement(database, statement, [settled?.[0]]);
+        more = row?.[0] === true || more;
+      }
+      return more;
+    },
+  };
+}

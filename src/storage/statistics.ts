@@ -1,0 +1,167 @@
+import type { ReceptionStore } from "../core/find-silences.ts";
+import type { Environment } from "../core/project.ts";
+import { pastMs, type ReceptionRow } from "../core/silence.ts";
+import type { HourRow, StatisticsStore } from "../core/statistics.ts";
+import { plainArray } from "./array-literal.ts";
+import { type Database, runStatement } from "./database.ts";
+import { epochMs } from "./verification-row.ts";
+
+const thisHour = "date_trunc('hour', now(), 'UTC')";
+/** Whole hours: of the first one a part counts. */
+const firstOfPast = `date_trunc('hour', counted_until - make_interval(secs => ${pastMs / 1000}), 'UTC')`;
+/** Whole milliseconds; twice as fast as `extract`, which goes by numerics. */
+const epoch = (column: string) => `round(date_part('epoch', ${column}) * 1000)`;
+
+/**
+ * An hour in one text, since the driver's work goes by the column and the row. Of the buckets only those that hold any:
+ * writing down a number takes longer than all else.
+ */
+function packed(row: string, ...counts: readonly string[]): string {
+  return `concat_ws(' ', date_part('epoch', ${row}.hour)::int8, ${counts.join(", ")},
+    coalesce(${epoch(`${row}.last_verified_at`)}::int8, 0), coalesce(${row}.fastest_bucket, 0),
+    CASE WHEN ${row}.hour >= since AND ${row}.hour < until
+      THEN array_to_string(${row}.times_to_verify[${row}.fastest_bucket + 1:${row}.slowest_bucket + 1], ' ') END)`;
+}
+
+/**
+ * A project's hours, and the days that silence is judged by. All in one statement, so that the counts are those of the
+ * instant it tells. The first row is the span; the others hold all hours of a number or carrier.
+ */
+const hoursStatement = {
+  name: "statistics_hours",
+  text: `
+WITH asked AS MATERIALIZED (
+  SELECT first, least(
+    $5::int + 1,
+    CASE WHEN $4::int > 0 THEN $4::int ELSE greatest(1, extract(epoch FROM ${thisHour} - first) / 3600 + 1) END
+  )::int AS hours
+  FROM (
+    SELECT coalesce(
+      date_trunc('hour', to_timestamp($3::float8 / 1000), 'UTC'),
+      ${thisHour} - make_interval(hours => CASE WHEN $4::int > 0 THEN $4::int ELSE 24 END - 1)
+    ) AS first
+  ) f
+),
+span AS MATERIALIZED (
+  SELECT first AS since, first + make_interval(hours => hours) AS until, p.counted_until, ${firstOfPast} AS past
+  FROM asked, (SELECT min(counted_until) AS counted_until FROM statistics_progress) p
+)
+SELECT '', '', '', concat_ws(' ', ${epochMs("since")}, ${epochMs("until")}, ${epochMs("counted_until")}, ${epochMs("now()")},
+  EXISTS (SELECT FROM statistics_gap)::int)
+FROM span
+UNION ALL
+SELECT 'number', n.environment::text, n.destination,
+  string_agg(${packed("n", "n.created", "n.verified", "n.expired", "n.cancelled")}, ';')
+FROM span, number_statistics n
+WHERE n.project_id = $1::uuid AND n.environment = ANY ($2::environment[])
+  AND n.hour >= (SELECT least(since, past) FROM span) AND (n.hour < until OR n.hour >= past)
+GROUP BY 2, 3
+UNION ALL
+SELECT 'carrier', c.environment::text, c.carrier, string_agg(${packed("c", "0", "c.verified", "0", "0")}, ';')
+FROM span, carrier_statistics c
+WHERE c.project_id = $1::uuid AND c.environment = ANY ($2::environment[])
+  AND c.hour >= (SELECT least(since, past) FROM span) AND (c.hour < until OR c.hour >= past)
+GROUP BY 2, 3`,
+};
+
+const receptionsStatement = {
+  name: "statistics_receptions",
+  text: `
+WITH p AS MATERIALIZED (SELECT min(counted_until) AS counted_until FROM statistics_progress)
+SELECT '', '', '', ${epochMs("counted_until")}, 0, 0, NULL::float8 FROM p
+UNION ALL
+SELECT 'in use', '', n.number, 0, 0, 0, NULL FROM destination_number n WHERE n.removed_at IS NULL
+UNION ALL
+SELECT r.kind::text, r.environment::text, r.name, ${epoch("r.hour")}, r.created, r.verified, ${epoch("r.last_verified_at")}
+FROM reception_statistics r
+WHERE r.environment = ANY (enum_range(NULL::environment))
+  AND r.hour >= (SELECT ${firstOfPast} FROM p)`,
+};
+
+export function createStatisticsStore(database: Database): StatisticsStore {
+  return {
+    async read({ projectId, environments, since, hours, maxHours }) {
+      const [span, ...rows] = await runStatement(database, hoursStatement, [
+        projectId,
+        plainArray(environments),
+        since,
+        hours,
+        maxHours,
+      ]);
+      const [first = 0, until = 0, countedUntil = 0, now = 0, incomplete] = numbersIn(span?.[3] as string);
+      return {
+        since: first,
+        until,
+        countedUntil,
+        now,
+        incomplete: incomplete === 1,
+        rows: rows.flatMap(hourRowsOf),
+      };
+    },
+  };
+}
+
+function hourRowsOf([kind, environment, name, hours]: readonly unknown[]): HourRow[] {
+  return (hours as string).split(";").map((text) => {
+    const [hour = 0, created, verified, expired, cancelled, last, firstBucket, ...times] = numbersIn(text);
+    return {
+      kind,
+      environment,
+      name,
+      hour: hour * 1000,
+      created,
+      verified,
+      expired,
+      cancelled,
+      firstBucket,
+      times,
+      lastVerifiedAt: last === 0 ? null : last,
+    } as HourRow;
+  });
+}
+
+/** `1700000000 12 0`, by hand: there are a hundred thousand of them in a month. */
+function numbersIn(text: string): number[] {
+  const numbers: number[] = [];
+  let number = 0;
+  for (let index = 0; index < text.length; index++) {
+    const digit = text.charCodeAt(index) - zero;
+    if (digit >= 0) number = number * 10 + digit;
+    else {
+      numbers.push(number);
+      number = 0;
+    }
+  }
+  numbers.push(number);
+  return numbers;
+}
+
+/** A space comes before any digit. */
+const zero = "0".charCodeAt(0);
+
+export function createReceptionStore(database: Database): ReceptionStore {
+  return {
+    async read() {
+      const [first, ...rows] = await runStatement(database, receptionsStatement, []);
+      const numbers = rows.filter(([kind]) => kind === "in use");
+      return {
+        countedUntil: first?.[3] as number,
+        rows: rows.filter(([kind]) => kind !== "in use").map(receptionRowOf),
+        inUse: new Set(numbers.map(([, , number]) => number as string)),
+      };
+    },
+  };
+}
+
+function receptionRowOf(row: readonly unknown[]): ReceptionRow & { readonly environment: Environment } {
+  const [kind, environment, name, hour, created, verified, lastVerifiedAt] = row;
+  return {
+    kind,
+    environment,
+    name,
+    hour,
+    created,
+    verified,
+    lastVerifiedAt,
+  } as ReceptionRow & { readonly environment: Environment };
+}

@@ -1,0 +1,149 @@
+/**
+ * OpenTelemetry, sending over OTLP. Endpoint, headers, time-out, compression and certificates are read by the exporter
+ * from the standard variables, name and attributes of the service by its resource. Nothing is registered globally.
+ */
+
+import { setTimeout as delay } from "node:timers/promises";
+import {
+  type Attributes,
+  type Context,
+  type Span as OtelSpan,
+  SpanKind as OtelSpanKind,
+  ROOT_CONTEXT,
+  SpanStatusCode,
+  TraceFlags,
+  trace,
+} from "@opentelemetry/api";
+import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+import { parseTraceParent, W3CTraceContextPropagator } from "@opentelemetry/core";
+import { OTLPTraceExporter } from "@opentelemetry/exporter-trace-otlp-proto";
+import { detectResources, envDetector, resourceFromAttributes } from "@opentelemetry/resources";
+import {
+  AlwaysOffSampler,
+  AlwaysOnSampler,
+  BatchSpanProcessor,
+  ParentBasedSampler,
+  type Sampler,
+  TraceIdRatioBasedSampler,
+  TracerProvider,
+} from "@opentelemetry/sdk-trace";
+import type { Span, SpanAttributes, SpanKind, Tracing } from "../core/tracing.ts";
+
+/** For what has not been sent yet at the end: an exporter alone would try for eight seconds. */
+const lastSpansMs = 2_000;
+
+export interface TracingSettings {
+  /** Of OTEL_TRACES_SAMPLER. */
+  readonly sampler: string;
+  readonly samplerRatio: number;
+  /** Spans are sent so often. */
+  readonly scheduleDelayMs: number;
+}
+
+const kinds: Record<SpanKind, OtelSpanKind> = {
+  server: OtelSpanKind.SERVER,
+  client: OtelSpanKind.CLIENT,
+  consumer: OtelSpanKind.CONSUMER,
+  internal: OtelSpanKind.INTERNAL,
+};
+
+function samplerOf({ sampler, samplerRatio }: TracingSettings): Sampler {
+  const name = sampler.replace("parentbased_", "");
+  const root =
+    name === "always_on"
+      ? new AlwaysOnSampler()
+      : name === "always_off"
+        ? new AlwaysOffSampler()
+        : new TraceIdRatioBasedSampler(samplerRatio);
+  return sampler === name ? root : new ParentBasedSampler({ root });
+}
+
+export function openTracing(settings: TracingSettings): Tracing {
+  const provider = new TracerProvider({
+    resource: resourceFromAttributes({ "service.name": "phoneproof" }).merge(
+      detectResources({ detectors: [envDetector] }),
+    ),
+    sampler: samplerOf(settings),
+    spanProcessors: [
+      new BatchSpanProcessor({
+        exporter: new OTLPTraceExporter(),
+        scheduledDelayMillis: settings.scheduleDelayMs,
+      }),
+    ],
+  });
+  const tracer = provider.getTracer("phoneproof");
+  const contexts = new AsyncLocalStorageContextManager().enable();
+  const propagator = new W3CTraceContextPropagator();
+  const key = Symbol("span");
+
+  /** A span, and the context in which it is under way. */
+  class ContextSpan implements Span {
+    readonly #span: OtelSpan;
+    readonly context: Context;
+
+    constructor(span: OtelSpan, parent: Context) {
+      this.#span = span;
+      this.context = trace.setSpan(parent, span).setValue(key, this);
+    }
+
+    get traceparent(): string | null {
+      const { traceId, spanId, traceFlags } = this.#span.spanContext();
+      return (traceFlags & TraceFlags.SAMPLED) === 0 ? null : `00-${traceId}-${spanId}-01`;
+    }
+
+    run<T>(work: () => T): T {
+      return contexts.with(this.context, work);
+    }
+
+    set(attributes: SpanAttributes): void {
+      const given = Object.entries(attributes).filter(([, value]) => value !== null && value !== undefined);
+      this.#span.setAttributes(Object.fromEntries(given) as Attributes);
+    }
+
+    link(traceparent: string): void {
+      const context = parseTraceParent(traceparent);
+      if (context !== null) this.#span.addLink({ context });
+    }
+
+    fail(reason: string): void {
+      this.#span.setAttribute("error.type", reason);
+      this.#span.setStatus({ code: SpanStatusCode.ERROR });
+    }
+
+    end(at?: number): void {
+      this.#span.end(at);
+    }
+  }
+
+  const current = () => contexts.active().getValue(key) as ContextSpan | undefined;
+
+  return {
+    begin(name, { kind, headers, under, root = false }) {
+      let parent = under === undefined ? contexts.active() : (under as ContextSpan).context;
+      if (root) parent = ROOT_CONTEXT;
+      if (headers) {
+        parent = propagator.extract(ROOT_CONTEXT, headers, {
+          get: (carrier, header) => carrier(header),
+          keys: () => [],
+        });
+      }
+      return new ContextSpan(tracer.startSpan(name, { kind: kinds[kind] }, parent), parent);
+    },
+
+    current,
+
+    headers() {
+      const carrier: Record<string, string> = {};
+      propagator.inject(contexts.active(), carrier, {
+        set: (into, header, value) => {
+          into[header] = value;
+        },
+      });
+      return carrier;
+    },
+
+    // A collector that is away is no reason to end late, or otherwise than cleanly.
+    close: () =>
+      Promise.race([provider.shutdown().catch(() => {}), delay(lastSpansMs, undefined, { ref: false })]),
+  };
+}

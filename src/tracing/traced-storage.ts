@@ -1,0 +1,31 @@
+import { type Span, type Tracing, within } from "../core/tracing.ts";
+
+/** A batch as a span: under that of its first item, and linked to those of the others both ways. */
+export function tracedBatches(tracing: Tracing, operation: string) {
+  return {
+    current: () => tracing.current(),
+    within<T>(items: readonly (Span | undefined)[], work: () => Promise<T>): Promise<T> {
+      const [first, ...others] = items.filter((item) => item !== undefined);
+      const span = tracing.begin(`storage ${operation}`, {
+        kind: "internal",
+        ...(first ? { under: first } : { root: true }),
+      });
+      span.set({ "db.operation.batch.size": items.length });
+      for (const other of others) {
+        if (other.traceparent !== null) span.link(other.traceparent);
+        if (span.traceparent !== null) other.link(span.traceparent);
+      }
+      return within(span, work);
+    },
+  };
+}
+
+/** A statement as a span, where it is part of something: what the service does by the clock is none. */
+export function tracedStatements(tracing: Tracing) {
+  return <T>(name: string, work: () => Promise<T>): Promise<T> => {
+    if (tracing.current() === undefined) return work();
+    const span = tracing.begin(name, { kind: "client" });
+    span.set({ "db.system.name": "postgresql", "db.query.summary": name });
+    return within(span, work);
+  };
+}

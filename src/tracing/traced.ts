@@ -1,0 +1,140 @@
+/** The parts of the service as spans: the same functions, for a service that is traced. */
+
+import type { CancelVerification } from "../core/cancel-verification.ts";
+import type { CreateVerification } from "../core/create-verification.ts";
+import type { GetVerification } from "../core/get-verification.ts";
+import { encodeId } from "../core/ids.ts";
+import type { JudgeInboundMessage } from "../core/inbound-judgement.ts";
+import type { ListVerifications } from "../core/list-verifications.ts";
+import { reasonOf, type Span, type Tracing, within } from "../core/tracing.ts";
+import type { WatchVerification } from "../core/watch-verification.ts";
+import type { AttemptResult, DueAttempt } from "../core/webhook.ts";
+
+/** Under which span a verification was created, kept for whoever changes it or tells of it later. */
+export interface CreationTraces {
+  /** Does not wait, and is not missed where it fails. */
+  note(verificationId: string, traceparent: string): void;
+  find(verificationId: string): Promise<string | null>;
+}
+
+type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
+
+interface UseCases {
+  readonly createVerification: CreateVerification;
+  readonly getVerification: GetVerification;
+  readonly cancelVerification: CancelVerification;
+  readonly listVerifications: ListVerifications;
+  readonly watchVerification: WatchVerification;
+}
+
+export function tracedParts(tracing: Tracing, traces: CreationTraces) {
+  return {
+    /** A watch is the span of its call, and its looks are no steps of it. */
+    useCases: (useCases: UseCases): UseCases => ({
+      ...useCases,
+      createVerification: tracedCreation(tracing, traces, useCases.createVerification),
+      getVerification: tracedUseCase(tracing, "getVerification", useCases.getVerification),
+      cancelVerification: tracedUseCase(tracing, "cancelVerification", useCases.cancelVerification),
+      listVerifications: tracedUseCase(tracing, "listVerifications", useCases.listVerifications),
+    }),
+    judgement: (judge: JudgeInboundMessage) => tracedJudgement(tracing, traces, judge),
+    attempts: (attempt: MakeAttempt) => tracedAttempts(tracing, traces, attempt),
+  };
+}
+
+function tracedUseCase<Arguments extends unknown[], Result>(
+  tracing: Tracing,
+  name: string,
+  useCase: (...given: Arguments) => Promise<Result>,
+): (...given: Arguments) => Promise<Result> {
+  return (...given) => within(tracing.begin(`core ${name}`, { kind: "internal" }), () => useCase(...given));
+}
+
+function tracedCreation(
+  tracing: Tracing,
+  traces: CreationTraces,
+  create: CreateVerification,
+): CreateVerification {
+  return async (request, call) => {
+    const span = tracing.begin("core createVerification", { kind: "internal" });
+    return within(span, async () => {
+      const answer = await create(request, call);
+      const { id } = answer.created.verification;
+      span.set({ "phoneproof.verification_id": encodeId("vrf_", id) });
+      if (!answer.replayed && span.traceparent !== null) traces.note(id, span.traceparent);
+      return answer;
+    });
+  };
+}
+
+/**
+ * A message is a trace of its own, since its stream may be open for days: linked to the stream, and to the creation of
+ * the verification that it found.
+ */
+function tracedJudgement(
+  tracing: Tracing,
+  traces: CreationTraces,
+  judgeMessage: JudgeInboundMessage,
+): JudgeInboundMessage {
+  return async (message) => {
+    const stream = tracing.current()?.traceparent;
+    const span = tracing.begin("inbound message", { kind: "consumer", root: true });
+    if (stream) span.link(stream);
+    span.set({ "phoneproof.source": message.source, "phoneproof.carrier": message.content?.carrier });
+    return untilLinked(span, traces, async () => {
+      const { outcome, duplicate, verificationId } = await span.run(() => judgeMessage(message));
+      span.set({ "phoneproof.outcome": outcome, "phoneproof.duplicate": duplicate });
+      return { answer: { outcome, duplicate, verificationId }, verificationId };
+    });
+  };
+}
+
+function tracedAttempts(tracing: Tracing, traces: CreationTraces, attempt: MakeAttempt): MakeAttempt {
+  return async (due, signal) => {
+    const span = tracing.begin("webhook attempt", { kind: "client", root: true });
+    span.set({
+      "phoneproof.event_id": encodeId("evt_", due.verificationId),
+      "phoneproof.event_type": due.event.type,
+      "phoneproof.attempt": due.number,
+    });
+    return untilLinked(span, traces, async () => {
+      const answer = await span.run(() => attempt(due, signal));
+      span.set({ "http.response.status_code": answer.status });
+      if (answer.error !== null) span.fail(answer.status === null ? "unanswered" : "refused");
+      return { answer, verificationId: due.verificationId };
+    });
+  };
+}
+
+/** The span ends with the work; it is handed over once its link has been looked for, which the answer does not wait for. */
+async function untilLinked<Answer>(
+  span: Span,
+  traces: CreationTraces,
+  work: () => Promise<{ readonly answer: Answer; readonly verificationId: string | null }>,
+): Promise<Answer> {
+  let verificationId: string | null = null;
+  try {
+    const done = await work();
+    verificationId = done.verificationId;
+    return done.answer;
+  } catch (error) {
+    span.fail(reasonOf(error));
+    throw error;
+  } finally {
+    void linkAndEnd(span, traces, verificationId, Date.now());
+  }
+}
+
+async function linkAndEnd(
+  span: Span,
+  traces: CreationTraces,
+  verificationId: string | null,
+  endedAt: number,
+): Promise<void> {
+  if (verificationId !== null && span.traceparent !== null) {
+    span.set({ "phoneproof.verification_id": encodeId("vrf_", verificationId) });
+    const created = await traces.find(verificationId).catch(() => null);
+    if (created !== null) span.link(created);
+  }
+  span.end(endedAt);
+}

@@ -1,0 +1,138 @@
+import { beforeAll, describe, expect, test, vi } from "vitest";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { createPending } from "../service/pending.ts";
+import { answerOf, run, towards } from "./command.ts";
+
+let service: TestService;
+let project: TestProject;
+let environment: Record<string, string>;
+
+const stats = (...args: string[]) =>
+  answerOf(["stats", "--project", project.projectId, ...args], environment);
+
+/** As a person sees it, `columns` wide. */
+async function seen(columns: number, ...args: string[]): Promise<string[]> {
+  const { code, stdout, stderr } = await run(["stats", "--project", project.projectId, ...args], {
+    ...environment,
+    COLUMNS: String(columns),
+  });
+  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  return stdout.trimEnd().split("\n");
+}
+
+beforeAll(async () => {
+  service = await startTestService();
+  project = await service.createProject();
+  environment = towards(service);
+  const shop = merchant(service.httpUrl, project.liveKey);
+  const pending = await Promise.all(Array.from({ length: 5 }, () => createPending(shop)));
+  await service.sms(
+    ...pending
+      .slice(0, 3)
+      .map(({ to, text }, index) => ({ to, text, carrier: "LGT", from: `0103000000${index}` })),
+  );
+  await shop.cancel(pending[3]?.id ?? "");
+  await vi.waitUntil(
+    async () => {
+      const { environments } = await stats("--environment", "live");
+      const [{ total }] = environments;
+      return total.created + total.verified + total.cancelled === 9;
+    },
+    { interval: 100, timeout: 20_000 },
+  );
+});
+
+const instant = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+const counts = {
+  created: 5,
+  verified: 3,
+  expired: 0,
+  cancelled: 1,
+  conversion: 0.75,
+  time_to_verify: { p50_seconds: 1, p95_seconds: 1 },
+};
+const nothing = { created: 0, verified: 0, expired: 0, cancelled: 0, conversion: null, time_to_verify: null };
+
+test("--json has both environments apart, with every hour, number and carrier", async () => {
+  const answer = await stats();
+  expect(answer).toEqual({
+    since: instant,
+    until: instant,
+    counted_until: instant,
+    incomplete: false,
+    environments: [
+      {
+        environment: "live",
+        total: counts,
+        hours: expect.any(Array),
+        numbers: [{ destination: project.liveNumber, ...counts, silence: null }],
+        carriers: [{ carrier: "LGU+", verified: 3, time_to_verify: counts.time_to_verify, silence: null }],
+      },
+      { environment: "test", total: nothing, hours: expect.any(Array), numbers: [], carriers: [] },
+    ],
+  });
+  const [live] = answer.environments;
+  expect(live.hours).toHaveLength(24);
+  expect(live.hours[0]).toEqual({ hour: answer.since, ...nothing });
+});
+
+test("--since and --hours say which hours", async () => {
+  const { environments } = await stats("--since", "72h", "--hours", "30", "--environment", "live");
+  expect(environments[0].hours).toHaveLength(30);
+  expect(environments[0].total).toEqual(nothing);
+  expect((await stats("--since", "72h")).environments[0].hours).toHaveLength(73);
+});
+
+describe("for a person", () => {
+  test("the sums are drawn over the hours, and hours, the number and the carrier have bars", async () => {
+    const lines = await seen(120, "--hours", "12");
+    expect(lines).toContain("live");
+    expect(lines).toContainEqual(expect.stringMatching(/^created {5}5 {2}·{10,11}█·?$/));
+    expect(lines).toContainEqual(expect.stringMatching(/^cancelled {3}1 {2}·{10,11}█·?$/));
+    expect(lines).toContainEqual(expect.stringMatching(/^expired {5}0 {2}·{12}$/));
+    expect(lines).toContain("conversion  75.0 % of those that ended");
+    expect(lines).toContain("took        half of them 1 s or less, 95 % of them 1 s or less");
+    expect(lines.filter((line) => /^\d{4}-\d\d-\d\d \d\d:00 /.test(line))).toHaveLength(12);
+    expect(lines).toContainEqual(
+      expect.stringMatching(new RegExp(`^${project.liveNumber} +5 +█{16} +3 +0 +1 +75.0 % +1 s +1 s$`)),
+    );
+    expect(lines).toContainEqual(expect.stringMatching(/^LGU\+ +3 +█{16} +100 % +1 s +1 s$/));
+    expect(lines.slice(-2)).toEqual(["test", "Nothing happened here."]);
+  });
+
+  test("many hours are shown as this machine's days", async () => {
+    const lines = await seen(120, "--hours", "168", "--environment", "live");
+    const days = lines.filter((line) => /^\d{4}-\d\d-\d\d +\d+ /.test(line));
+    expect([8, 7]).toContain(days.length);
+  });
+
+  test.for([60, 80])("it fits %i columns", async (columns) => {
+    for (const line of await seen(columns, "--hours", "48")) {
+      if (!line.startsWith("took") && !line.startsWith("conversion"))
+        expect(line.length).toBeLessThanOrEqual(columns);
+    }
+  });
+});
+
+test.for([
+  { args: ["--hours", "0"], code: 2, says: /whole number from 1/ },
+  { args: ["--hours", "745"], code: 1, says: /validation_failed: hours: must be 1 to 744/ },
+  { args: ["--since", "yesterday"], code: 2, says: /an instant/ },
+  {
+    args: ["--since", "2999-01-01T00:00:00Z"],
+    code: 1,
+    says: /validation_failed: since: must not lie ahead/,
+  },
+])("$args is refused with a word on why", async ({ args, code, says }) => {
+  const finished = await run(["stats", "--project", project.projectId, ...args], environment);
+  expect(finished).toMatchObject({ code, stdout: "", stderr: expect.stringMatching(says) });
+});
+
+test("a project that there is not is said to be none", async () => {
+  const finished = await run(["stats", "--project", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], environment);
+  expect(finished).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/not_found: There is no such project/),
+  });
+});

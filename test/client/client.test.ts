@@ -1,0 +1,141 @@
+/** The merchant's package against the service, as npm would install it. */
+
+import { createPhoneproof, type ServiceRefusal } from "@phoneproof/client";
+import { describe, expect, test } from "vitest";
+import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { failureOf } from "./failure.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+const clientFor = (apiKey: string) => createPhoneproof({ baseUrl: service.httpUrl, apiKey });
+const phoneproof = clientFor(project.liveKey);
+
+describe("waitUntilFinished", () => {
+  test("ends when the SMS has come", async () => {
+    const { id, destination, sms_text: text } = await phoneproof.create();
+    const waiting = phoneproof.waitUntilFinished(id, { pollMs: 20 });
+    await service.sms({ to: destination, text, from: "010-1234-5678", carrier: "KT" });
+    expect(await waiting).toMatchObject({ id, status: "verified", phone: "01012345678", carrier: "KT" });
+  });
+
+  test("ends when it is cancelled", async () => {
+    const { id } = await phoneproof.create();
+    const waiting = phoneproof.waitUntilFinished(id, { pollMs: 20 });
+    await phoneproof.cancel(id);
+    expect(await waiting).toMatchObject({ id, status: "cancelled", phone: null });
+  });
+
+  test("looks at the expiry by the service's clock, however long its pauses are", async () => {
+    await installClock(service.db);
+    const other = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl) });
+    const { id } = await phoneproof.create();
+    await moveClock(service.db, 599_000);
+    const slow = createPhoneproof({ baseUrl: other.httpUrl, apiKey: project.liveKey });
+    expect(await slow.waitUntilFinished(id, { pollMs: 3_600_000 })).toMatchObject({ id, status: "expired" });
+  });
+
+  test("gives up after timeoutMs, having looked once more", async () => {
+    const { id } = await phoneproof.create();
+    const error = await failureOf(phoneproof.waitUntilFinished(id, { timeoutMs: 30, pollMs: 20 }));
+    expect(error).toMatchObject({ code: "still_pending" });
+  });
+
+  test("ends with the reason of an abort", async () => {
+    const { id } = await phoneproof.create();
+    const controller = new AbortController();
+    const waiting = phoneproof.waitUntilFinished(id, { signal: controller.signal });
+    controller.abort("enough");
+    await expect(waiting).rejects.toBe("enough");
+  });
+});
+
+describe("errors", () => {
+  test("have every code of the contract, with its status", () => {
+    type StatusOf<R, Code> = R extends { code: infer Known; status: infer Status }
+      ? Code extends Known
+        ? Status
+        : never
+      : never;
+    type Statuses = { [Code in ServiceRefusal["code"]]: StatusOf<ServiceRefusal, Code> };
+    const typed: Statuses = {
+      malformed_request: 400,
+      invalid_json: 400,
+      unsupported_content_type: 400,
+      body_too_large: 400,
+      idempotency_key_required: 400,
+      idempotency_key_invalid: 400,
+      missing_api_key: 401,
+      invalid_api_key: 401,
+      project_suspended: 403,
+      insufficient_scope: 403,
+      verification_not_found: 404,
+      route_not_found: 404,
+      idempotency_conflict: 409,
+      verification_not_cancellable: 409,
+      validation_failed: 422,
+      rate_limited: 429,
+      usage_limit_exceeded: 429,
+      no_receiving_number: 503,
+      service_unavailable: 503,
+      internal_error: 503,
+    };
+    const told = Object.fromEntries(
+      contractCodes.map((code: FailureCode) => [code, new Failure(code).status]),
+    );
+    expect(typed).toEqual(told);
+  });
+
+  test("are narrowed by their code", async () => {
+    const error = await failureOf(phoneproof.create({ mode: "match", expected_phone: "02-123-4567" }));
+    // @ts-expect-error: only validation_failed has fields.
+    error.fields;
+    if (error.code !== "validation_failed") throw error;
+    expect(error.fields).toEqual([{ field: "expected_phone", message: expect.stringContaining("010") }]);
+    expect(error).toMatchObject({ status: 422, requestId: expect.stringMatching(/^req_/) });
+    expect(error.idempotencyKey).toMatch(/^[\w-]{36}$/);
+  });
+
+  test.for<[code: string, failing: () => Promise<unknown>]>([
+    ["invalid_api_key", () => clientFor("pp_live_nonsense").create()],
+    ["verification_not_found", () => phoneproof.read("vrf_none")],
+    ["verification_not_found", () => phoneproof.read("../../docs")],
+    ["verification_not_found", () => clientFor(project.testKey).cancel("vrf_01kaex4mpyf2xbtyt1s6vdr4e9")],
+  ])("%s", async ([code, failing]) => {
+    expect(await failureOf(failing())).toMatchObject({ code });
+  });
+
+  test("say when what answers is no phoneproof", async () => {
+    const elsewhere = createPhoneproof({ baseUrl: service.opsUrl, apiKey: project.liveKey });
+    expect(await failureOf(elsewhere.create())).toMatchObject({ code: "unexpected_answer", status: 404 });
+  });
+
+  test("say when nothing answers", async () => {
+    const settings = { apiKey: project.liveKey, timeoutMs: 20, retryPauseMs: 1 };
+    const nowhere = createPhoneproof({ ...settings, baseUrl: "http://127.0.0.1:1" });
+    expect(await failureOf(nowhere.create())).toMatchObject({ code: "no_answer" });
+  });
+
+  test.for<[what: string, wrong: () => unknown]>([
+    ["a base URL without a scheme", () => createPhoneproof({ baseUrl: "localhost:8080", apiKey: "x" })],
+    ["a key that no header can carry", () => createPhoneproof({ baseUrl: service.httpUrl, apiKey: "pp\n" })],
+    ["an id that is a step up the path", () => phoneproof.read("..")],
+    ["an empty id", () => phoneproof.cancel("")],
+    ["a key that is too short", () => phoneproof.create({}, { idempotencyKey: "short" })],
+  ])("are TypeErrors for what is wrong with the arguments: %s", async ([, wrong]) => {
+    await expect((async () => wrong())()).rejects.toBeInstanceOf(TypeError);
+  });
+
+  test("tell an exhausted allowance at once, with how long it lasts", async () => {
+    const { projectId, liveKey } = await service.createProject({ usageLimit: 1n });
+    const limited = clientFor(liveKey);
+    await limited.create();
+    const error = await failureOf(limited.create());
+    if (error.code !== "usage_limit_exceeded") throw error;
+    expect(error.retryAfterSeconds).toBeGreaterThan(0);
+    await service.client(ProjectService).suspendProject({ projectId });
+    await expect.poll(async () => (await failureOf(limited.create())).code).toBe("project_suspended");
+  });
+});

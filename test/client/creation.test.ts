@@ -1,0 +1,146 @@
+/** However often a creation has to be sent, one verification is made. */
+
+import { createPhoneproof } from "@phoneproof/client";
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { startTestService } from "../harness/service.ts";
+import { failureOf } from "./failure.ts";
+import { type Fault, faults, startFaultyProxy } from "./faulty-proxy.ts";
+
+const attemptTimeoutMs = 150;
+const service = await startTestService();
+const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
+const proxy = await startFaultyProxy(service.httpUrl, attemptTimeoutMs);
+const settings = { baseUrl: proxy.url, apiKey: project.liveKey, attemptTimeoutMs, retryPauseMs: 1 };
+const phoneproof = createPhoneproof(settings);
+const verificationService = service.client(VerificationService);
+
+let references = 0;
+
+const newReference = () => `attempt-${++references}`;
+
+async function idsOf(reference: string): Promise<string[]> {
+  await proxy.settled();
+  const { verifications } = await verificationService.listVerifications({
+    projectId: project.projectId,
+    clientReference: reference,
+  });
+  return verifications.map(({ id }) => id);
+}
+
+test.for(faults)("one verification after: %s", async (fault) => {
+  const reference = newReference();
+  proxy.meet(fault);
+  const before = proxy.arrivals.length;
+  const created = await phoneproof.create({ client_reference: reference });
+  expect(proxy.arrivals.length - before).toBeGreaterThan(1);
+  expect(await idsOf(reference)).toEqual([created.id]);
+});
+
+test("one verification after any faults in any order", { timeout: 60_000 }, async () => {
+  const quick: readonly Fault[] = ["cut before", "cut after", "half", "refused", "refused after"];
+  const days = fc.array(
+    fc.oneof(
+      { weight: 6, arbitrary: fc.constantFrom(...quick) },
+      { weight: 1, arbitrary: fc.constantFrom(...faults) },
+    ),
+    { minLength: 2, maxLength: 6 },
+  );
+  await fc.assert(
+    fc.asyncProperty(days, async (day) => {
+      const reference = newReference();
+      proxy.meet(...day);
+      const created = await phoneproof.create({ client_reference: reference });
+      expect(await idsOf(reference)).toEqual([created.id]);
+    }),
+    { numRuns: 25 },
+  );
+});
+
+test("creations side by side through faults are one each", async () => {
+  proxy.meet(...Array.from({ length: 40 }, (_, index) => faults[index % faults.length] as Fault));
+  const references = Array.from({ length: 20 }, newReference);
+  const created = await Promise.all(
+    references.map((reference) => phoneproof.create({ client_reference: reference })),
+  );
+  for (const [index, reference] of references.entries()) {
+    expect(await idsOf(reference)).toEqual([created[index]?.id]);
+  }
+});
+
+test("one that failed for good is made once by creating again with its key", async () => {
+  const reference = newReference();
+  proxy.meet("cut after", "cut after", "cut after", "cut after", "cut after", "cut after");
+  const short = createPhoneproof({ ...settings, retryPauseMs: 50, timeoutMs: 80 });
+  const error = await failureOf(short.create({ client_reference: reference }));
+  expect(error.code).toBe("no_answer");
+  proxy.meet();
+  const { idempotencyKey } = error;
+  const created = await phoneproof.create({ client_reference: reference }, { idempotencyKey });
+  expect(await idsOf(reference)).toEqual([created.id]);
+});
+
+test("an own key makes it the same verification in another process", async () => {
+  const reference = newReference();
+  const idempotencyKey = `stored-before-${reference}`;
+  const first = await phoneproof.create({ client_reference: reference }, { idempotencyKey });
+  const again = await createPhoneproof(settings).create({ client_reference: reference }, { idempotencyKey });
+  expect(again).toEqual(first);
+});
+
+test("two creations without a key are two attempts", async () => {
+  const reference = newReference();
+  await phoneproof.create({ client_reference: reference });
+  await phoneproof.create({ client_reference: reference });
+  expect(await idsOf(reference)).toHaveLength(2);
+});
+
+test.for([
+  { name: "seconds", retryAfter: () => "1" },
+  { name: "a date", retryAfter: () => new Date(Date.now() + 2_000).toUTCString() },
+])("Retry-After in $name is waited for", async ({ retryAfter }) => {
+  const before = proxy.arrivals.length;
+  proxy.meet({ status: 503, code: "service_unavailable", headers: { "retry-after": retryAfter() } });
+  await phoneproof.create();
+  const [first = 0, second = 0] = proxy.arrivals.slice(before);
+  // A date has no milliseconds.
+  expect(second - first).toBeGreaterThanOrEqual(990);
+});
+
+test("a Retry-After beyond the time there is ends the call at once", async () => {
+  const before = proxy.arrivals.length;
+  proxy.meet({ status: 429, code: "rate_limited", headers: { "retry-after": "31" } });
+  const error = await failureOf(phoneproof.create());
+  expect(error).toMatchObject({ code: "rate_limited", status: 429, retryAfterSeconds: 31 });
+  expect(proxy.arrivals).toHaveLength(before + 1);
+});
+
+test("an abort ends the call with the signal's reason, in the request and in the pause", async () => {
+  for (const fault of ["stall", { status: 503, headers: { "retry-after": "20" } }] as const) {
+    const before = proxy.arrivals.length;
+    const controller = new AbortController();
+    const reason = new Error("the person has left");
+    proxy.meet(fault);
+    const patient = createPhoneproof({ ...settings, attemptTimeoutMs: 20_000 });
+    const creation = patient.create({}, { signal: controller.signal });
+    await expect.poll(() => proxy.arrivals.length).toBe(before + 1);
+    controller.abort(reason);
+    await expect(creation).rejects.toBe(reason);
+  }
+  await expect(phoneproof.create({}, { signal: AbortSignal.abort("no") })).rejects.toBe("no");
+});
+
+test("reads and cancels are tried again, too", async () => {
+  const { id } = await phoneproof.create();
+  proxy.meet("cut after", "half");
+  expect(await phoneproof.read(id)).toMatchObject({ id, status: "pending" });
+  proxy.meet("cut after", "refused after");
+  expect(await phoneproof.cancel(id)).toMatchObject({ id, status: "cancelled" });
+});
+
+test("a redirect is not followed: neither the key nor a creation goes elsewhere", async () => {
+  proxy.meet({ status: 307, headers: { location: `${service.httpUrl}/v1/verifications` } });
+  const error = await failureOf(phoneproof.create());
+  expect(error).toMatchObject({ code: "unexpected_answer", status: 307 });
+});

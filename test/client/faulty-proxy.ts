@@ -1,0 +1,129 @@
+/** What stands between a merchant and the service on a bad day: each request meets the next of the faults. */
+
+import { once } from "node:events";
+import { Agent, createServer, type IncomingMessage, request, type ServerResponse } from "node:http";
+import { afterAll } from "vitest";
+
+export const faults = [
+  /** The connection breaks before the request has reached the service. */
+  "cut before",
+  /** It reaches the service, and its answer is lost. */
+  "cut after",
+  /** Half of the answer comes, and the connection breaks. */
+  "half",
+  /** Half of the answer comes, and no more. */
+  "stall",
+  /** The answer comes long after the client has given it up. */
+  "slow",
+  /** The request reaches the service after the client has given it up. */
+  "late",
+  /** A proxy says so, and the request has not reached the service. */
+  "refused",
+  /** A proxy says so, and the request has reached the service. */
+  "refused after",
+] as const;
+
+export type Fault = (typeof faults)[number];
+
+export interface FaultyProxy {
+  readonly url: string;
+  /** When each request came, by `performance.now()`. */
+  readonly arrivals: number[];
+  /** What the next requests meet; those after them get through. */
+  meet(...faults: readonly (Fault | Refusal)[]): void;
+  /** Resolves when every request that was held back has been answered by the service. */
+  settled(): Promise<void>;
+}
+
+/** The service's own refusal, made here. */
+export interface Refusal {
+  readonly status: number;
+  readonly code?: string;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+interface Answer {
+  readonly status: number;
+  readonly headers: IncomingMessage["headers"];
+  readonly body: Buffer;
+}
+
+/** `patienceMs`: when the client gives an attempt up. */
+export async function startFaultyProxy(target: string, patienceMs: number): Promise<FaultyProxy> {
+  const script: (Fault | Refusal)[] = [];
+  const arrivals: number[] = [];
+  const underWay = new Set<Promise<unknown>>();
+  const agent = new Agent({ keepAlive: true });
+
+  async function forward(incoming: IncomingMessage, body: Buffer): Promise<Answer> {
+    const { method, url, headers } = incoming;
+    const outgoing = request(`${target}${url}`, { method, headers, agent });
+    outgoing.end(body);
+    const [response] = (await once(outgoing, "response")) as [IncomingMessage];
+    return { status: response.statusCode ?? 0, headers: response.headers, body: await whole(response) };
+  }
+
+  async function handle(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
+    arrivals.push(performance.now());
+    const body = await whole(incoming);
+    const fault = script.shift();
+    const cut = () => void incoming.socket.destroy();
+    if (typeof fault === "object") return refuse(response, fault);
+    if (fault === "cut before") return cut();
+    if (fault === "refused") return badGateway(response);
+    if (fault === "late") await pastPatience();
+    const { status, headers, body: answered } = await forward(incoming, body);
+    if (fault === "cut after") return cut();
+    if (fault === "refused after") return badGateway(response);
+    if (fault === "slow") await pastPatience();
+    response.writeHead(status, headers);
+    if (fault !== "half" && fault !== "stall") {
+      response.end(answered);
+      return;
+    }
+    response.write(answered.subarray(0, answered.length / 2), () => {
+      if (fault === "half") cut();
+    });
+  }
+
+  const pastPatience = () => new Promise((resolve) => setTimeout(resolve, patienceMs * 1.5));
+
+  const server = createServer((incoming, response) => {
+    const handling = handle(incoming, response);
+    underWay.add(handling);
+    handling.finally(() => underWay.delete(handling));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  afterAll(async () => {
+    agent.destroy();
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  });
+  const { port } = server.address() as { port: number };
+  return {
+    url: `http://127.0.0.1:${port}`,
+    arrivals,
+    meet(...next) {
+      script.splice(0, script.length, ...next);
+    },
+    async settled() {
+      await Promise.all(underWay);
+    },
+  };
+}
+
+function badGateway(response: ServerResponse): void {
+  response.writeHead(502, { "content-type": "text/html" }).end("<h1>Bad Gateway</h1>");
+}
+
+function refuse(response: ServerResponse, { status, code, headers = {} }: Refusal): void {
+  const body = code === undefined ? "" : JSON.stringify({ error: { code, message: "not now" } });
+  response.writeHead(status, { "content-type": "application/json", ...headers }).end(body);
+}
+
+async function whole(message: IncomingMessage): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of message as AsyncIterable<Buffer>) chunks.push(chunk);
+  return Buffer.concat(chunks);
+}

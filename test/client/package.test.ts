@@ -1,0 +1,105 @@
+/** The package as it would be published: what is in it, how large it is, where it runs. */
+
+import { execFile, execFileSync } from "node:child_process";
+import { existsSync, realpathSync } from "node:fs";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+import { promisify } from "node:util";
+import { createContext, runInContext } from "node:vm";
+import { rolldown } from "rolldown";
+import { expect, test } from "vitest";
+import { startTestService } from "../harness/service.ts";
+import { startFaultyProxy } from "./faulty-proxy.ts";
+
+const execute = promisify(execFile);
+const root = path.join(import.meta.dirname, "../..");
+const folder = path.join(root, "packages/client");
+const entry = path.join(folder, "dist/index.js");
+
+const service = await startTestService();
+const { liveKey } = await service.createProject();
+const proxy = await startFaultyProxy(service.httpUrl, 500);
+
+async function bundle(format: "esm" | "iife"): Promise<string> {
+  const build = await rolldown({ input: entry });
+  const { output } = await build.generate({ format, minify: true, name: "phoneproofClient" });
+  await build.close();
+  return output[0].code;
+}
+
+test("everything it exports, minified, is under 5 KiB", async () => {
+  expect(Buffer.byteLength(await bundle("esm"))).toBeLessThan(5 * 1024);
+});
+
+test("it holds what is needed and nothing else, and depends on nothing", async () => {
+  const { stdout } = await execute("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], {
+    cwd: folder,
+  });
+  const files = (JSON.parse(stdout)[0] as { files: { path: string }[] }).files.map(({ path: name }) => name);
+  const modules = ["call", "error", "index", "phoneproof", "verification", "webhook"];
+  expect(files.sort()).toEqual(
+    [
+      "README.md",
+      ...modules.flatMap((name) => [`dist/${name}.d.ts`, `dist/${name}.js`]),
+      "package.json",
+    ].sort(),
+  );
+  const { default: manifest } = await import(path.join(folder, "package.json"), { with: { type: "json" } });
+  expect(Object.keys(manifest).filter((name) => /dependencies/i.test(name))).toEqual([]);
+});
+
+const seen = {
+  created: "pending",
+  cancelled: "cancelled",
+  finished: "cancelled",
+  missing: "verification_not_found",
+  aborted: "enough",
+  event: "verification.expired",
+  forged: "webhook_not_authentic",
+};
+
+/** The pinned Node, and what else this machine has. */
+const runtimes = [
+  { name: "node (pinned)", command: process.execPath, options: [] },
+  ...onThePath("node").map((command) => ({ name: command, command, options: [] })),
+  ...onThePath("bun").map((command) => ({ name: command, command, options: [] })),
+  ...onThePath("deno").map((command) => ({
+    name: command,
+    command,
+    options: ["run", "--no-config", "--allow-net", "--allow-read"],
+  })),
+];
+
+function onThePath(name: string): string[] {
+  const found = (process.env.PATH ?? "")
+    .split(path.delimiter)
+    .filter((bin) => !bin.includes("node_modules"))
+    .map((bin) => path.join(bin, name))
+    .filter((file) => existsSync(file))
+    .map((file) => realpathSync(file));
+  return [...new Set(found)].filter((file) => name !== "node" || versionOf(file) >= 20);
+}
+
+function versionOf(node: string): number {
+  return Number.parseInt(execFileSync(node, ["--version"], { encoding: "utf8" }).slice(1), 10);
+}
+
+test.for(runtimes)("it does the same in $name", async ({ command, options }) => {
+  proxy.meet("cut after", "half");
+  const script = path.join(import.meta.dirname, "runtime-check.mjs");
+  const given = [...options, script, pathToFileURL(entry).href, proxy.url, liveKey];
+  const { stdout } = await execute(command, given);
+  expect(JSON.parse(stdout)).toEqual(seen);
+});
+
+test("it needs nothing but what every runtime of the web has", async () => {
+  const { AbortController, TextDecoder, TextEncoder, atob, crypto, fetch, performance } = globalThis;
+  const context = createContext({
+    ...{ AbortController, TextDecoder, TextEncoder, atob, crypto, fetch, performance },
+    ...{ clearTimeout, setTimeout },
+    settings: { baseUrl: service.httpUrl, apiKey: liveKey },
+  });
+  runInContext(await bundle("iife"), context);
+  const created = await runInContext("phoneproofClient.createPhoneproof(settings).create()", context);
+  expect(created).toMatchObject({ status: "pending" });
+});

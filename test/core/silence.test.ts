@@ -1,0 +1,56 @@
+import { describe, expect, test } from "vitest";
+import { type Reception, silenceOf } from "../../src/core/silence.ts";
+
+const hour = 3_600_000;
+const day = 24 * hour;
+/** Half past noon of some Saturday, UTC. */
+const now = Date.UTC(2026, 10, 21, 12, 30);
+const thisHour = now - hour / 2;
+
+/** What each hour of the last nine days brought, by how many days and hours ago it was. */
+function countsOf(count: (daysAgo: number, hoursAgo: number) => number): Map<number, number> {
+  const counts = new Map<number, number>();
+  for (let hoursAgo = 0; hoursAgo < 9 * 24; hoursAgo++) {
+    counts.set(thisHour - hoursAgo * hour, count(Math.floor(hoursAgo / 24), hoursAgo));
+  }
+  return counts;
+}
+
+const silentFor = (minutes: number) => now - minutes * 60_000;
+/** The hour that is now is half over. */
+const steady = (perHour: number) => countsOf((_, hoursAgo) => (hoursAgo === 0 ? perHour / 2 : perHour));
+
+const usual: Reception = { lastVerifiedAt: silentFor(30), verified: steady(100), created: steady(120) };
+
+test("what should have brought dozens and brought none is silent, since the last one", () => {
+  expect(silenceOf(usual, now)).toEqual({ since: silentFor(30), expected: expect.closeTo(50, 5) });
+});
+
+describe("not silent is", () => {
+  test.for<[string, Partial<Reception>]>([
+    ["what may be chance", { lastVerifiedAt: silentFor(15) }],
+    ["what brings few at any time", { verified: steady(4), lastVerifiedAt: silentFor(300) }],
+    ["what was asked for in the hour of the last one only", { lastVerifiedAt: silentFor(29) }],
+    ["what nobody asks for", { created: countsOf((daysAgo) => (daysAgo === 0 ? 0 : 120)) }],
+    ["what is younger than a week", { verified: countsOf((daysAgo) => (daysAgo < 6 ? 100 : 0)) }],
+    [
+      "what is as quiet as the same day a week ago",
+      { verified: countsOf((daysAgo) => (daysAgo === 7 ? 3 : 100)) },
+    ],
+    ["what had but one busy day", { verified: countsOf((daysAgo) => (daysAgo === 7 ? 100 : 3)) }],
+    ["what has brought nothing for days", { lastVerifiedAt: null }],
+  ])("%s", ([, different]) => {
+    expect(silenceOf({ ...usual, ...different }, now)).toBeNull();
+  });
+});
+
+test("a day that is half as busy lets half as many be expected", () => {
+  const created = countsOf((daysAgo, hoursAgo) => (hoursAgo === 0 ? 30 : daysAgo === 0 ? 60 : 120));
+  const silence = silenceOf({ ...usual, created, lastVerifiedAt: silentFor(90) }, now);
+  expect(silence?.expected).toBeCloseTo(75, 5);
+});
+
+test("of a long silence the last day counts", () => {
+  const silence = silenceOf({ ...usual, lastVerifiedAt: now - 3 * day }, now);
+  expect(silence?.expected).toBeCloseTo(2400, 5);
+});

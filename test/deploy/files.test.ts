@@ -1,0 +1,229 @@
+/** What deploy/ holds, against the service it deploys. Nothing here builds an image or needs a cluster. */
+import { execFile } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { glob, mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import path from "node:path";
+import { promisify } from "node:util";
+import { describe, expect, test } from "vitest";
+import { parseAllDocuments } from "yaml";
+import { findProgram } from "../../deploy/cluster/programs.ts";
+
+const root = path.join(import.meta.dirname, "../..");
+const run = promisify(execFile);
+
+const settings = new Set(
+  [...readFileSync(path.join(root, "src/config.ts"), "utf8").matchAll(/^ {2}([A-Z][A-Z_]*): /gm)].map(
+    ([, name = ""]) => name,
+  ),
+);
+
+interface Container {
+  readonly env?: readonly { readonly name: string }[];
+  readonly envFrom?: readonly object[];
+}
+
+interface Manifest {
+  readonly apiVersion: string;
+  readonly kind: string;
+  readonly data?: Readonly<Record<string, string>>;
+  readonly spec?: { readonly template?: { readonly spec: { readonly containers: readonly Container[] } } };
+}
+
+async function documentsIn(file: string): Promise<unknown[]> {
+  const documents = parseAllDocuments(await readFile(path.join(root, file), "utf8"), { merge: true });
+  return [...documents].map((document) => {
+    expect([file, document.errors, document.warnings]).toEqual([file, [], []]);
+    return document.toJS();
+  });
+}
+
+async function filesBelow(pattern: string): Promise<string[]> {
+  const files = await Array.fromAsync(glob(pattern, { cwd: root }));
+  expect(files).not.toEqual([]);
+  return files.sort();
+}
+
+async function manifests(): Promise<Manifest[]> {
+  const files = (await filesBelow("deploy/kubernetes/*.yaml")).filter((file) => !/kustomization/.test(file));
+  return (await Promise.all(files.map(documentsIn))).flat() as Manifest[];
+}
+
+/** Names that look like settings, in comments too: what an operator copies. Those of other programs are told apart. */
+const foreign = /^(NODE_ENV|NODE_IMAGE|POSTGRES_\w+|AF_\w+)$/;
+const namesIn = (text: string) =>
+  [...text.matchAll(/\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b/g)]
+    .map(([name]) => name)
+    .filter((n) => !foreign.test(n));
+
+describe("every setting that is named", () => {
+  test.for([
+    { files: "deploy/Containerfile", atLeast: 1 },
+    { files: "deploy/compose.yaml", atLeast: 6 },
+    { files: "deploy/kubernetes/*.yaml", atLeast: 6 },
+    { files: "deploy/systemd/*", atLeast: 2 },
+  ])("in $files is one that the service reads", async ({ files, atLeast }) => {
+    const texts = await Promise.all(
+      (await filesBelow(files)).map((file) => readFile(path.join(root, file), "utf8")),
+    );
+    const names = new Set(texts.flatMap(namesIn));
+    expect(names.size).toBeGreaterThanOrEqual(atLeast);
+    expect([...names].filter((name) => !settings.has(name))).toEqual([]);
+  });
+
+  test("for a container of the service is one that it reads", async () => {
+    const compose = (await documentsIn("deploy/compose.yaml"))[0] as {
+      readonly services: Readonly<Record<string, { readonly environment: object }>>;
+    };
+    const named = [
+      ...Object.keys(compose.services.api?.environment ?? {}),
+      ...Object.keys(compose.services.worker?.environment ?? {}),
+      ...(await manifests()).flatMap(({ kind, data, spec }) => [
+        ...(kind === "ConfigMap" ? Object.keys(data ?? {}) : []),
+        ...(spec?.template?.spec.containers ?? []).flatMap(({ env = [] }) => env.map(({ name }) => name)),
+      ]),
+    ];
+    expect(named).toEqual(expect.arrayContaining(["ROLES", "DATABASE_URL", "PUBLIC_BASE_URL", "REDIS_URL"]));
+    expect(named.filter((name) => !settings.has(name))).toEqual([]);
+  });
+
+  test("by the service has its row among the settings", async () => {
+    const rows = (await readFile(path.join(root, "docs/settings.md"), "utf8"))
+      .split("\n")
+      .filter((line) => line.startsWith("| `"));
+    const described = rows.flatMap((row) =>
+      [...(row.split("|")[1] ?? "").matchAll(/`(\w+)`/g)].map(([, name]) => name),
+    );
+    const mentioned = new Set([...described, ...rows.flatMap(namesIn)]);
+    expect(settings.size).toBeGreaterThan(20);
+    expect([...settings].filter((name) => !mentioned.has(name))).toEqual([]);
+  });
+});
+
+describe("the image", () => {
+  test("is made of files that are there", async () => {
+    const text = await readFile(path.join(root, "deploy/Containerfile"), "utf8");
+    const sources = [...text.matchAll(/^COPY (?!--from)(.+) \S+$/gm)].flatMap(([, paths = ""]) =>
+      paths.split(" "),
+    );
+    expect(sources.length).toBeGreaterThan(8);
+    for (const source of sources) await expect(stat(path.join(root, source))).resolves.toBeDefined();
+    const kept = (await readFile(path.join(root, ".dockerignore"), "utf8")).split("\n");
+    for (const source of sources) expect(kept).toContain(`!${source.split("/")[0]}`);
+  });
+
+  test("has all packages that the service and the command import, without the development tools", async () => {
+    const { dependencies } = JSON.parse(await readFile(path.join(root, "package.json"), "utf8")) as {
+      readonly dependencies: Readonly<Record<string, string>>;
+    };
+    const seen = new Set<string>();
+    const packages = new Set<string>();
+    const waiting = ["src/main.ts", "src/cli/main.ts", "bin/phoneproof.mjs"].map((file) =>
+      path.join(root, file),
+    );
+    for (const file of waiting) {
+      if (seen.has(file)) continue;
+      seen.add(file);
+      const text = await readFile(file, "utf8");
+      for (const [, typesOnly, target = ""] of text.matchAll(
+        /^(?:import|export) (type )?(?:[^;"]*? from )?"([^"]+)"|\bimport\("([^"]+)"\)/gm,
+      )) {
+        if (typesOnly !== undefined || target === "" || target.startsWith("node:")) continue;
+        if (target.startsWith(".")) waiting.push(path.join(path.dirname(file), target));
+        else
+          packages.add(
+            target
+              .split("/")
+              .slice(0, target.startsWith("@") ? 2 : 1)
+              .join("/"),
+          );
+      }
+    }
+    expect(seen.size).toBeGreaterThan(150);
+    expect(packages.size).toBeGreaterThan(15);
+    expect([...packages].filter((name) => !(name in dependencies))).toEqual([]);
+  });
+});
+
+/** Excess properties are errors to TypeScript, where a JSON schema of Kubernetes lets a slip of the pen pass. */
+async function typeErrors(checked: readonly Manifest[]): Promise<string> {
+  const folder = path.join(root, ".cache", `kubernetes-${process.pid}`);
+  const file = path.join(folder, "manifests.ts");
+  const lines = checked.flatMap((manifest, index) => [
+    `import type { I${manifest.kind} as I${index} } from "kubernetes-models/${manifest.apiVersion}";`,
+    `export const manifest${index}: I${index} = ${JSON.stringify(manifest)};`,
+  ]);
+  await mkdir(folder, { recursive: true });
+  await writeFile(file, lines.join("\n"));
+  const options = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2024"];
+  const tsc = path.join(root, "node_modules/.bin/tsc");
+  const failed = await run(tsc, ["--ignoreConfig", ...options, file]).then(
+    () => "",
+    ({ stdout }: { stdout: string }) => stdout,
+  );
+  await rm(folder, { recursive: true, force: true });
+  return failed;
+}
+
+describe("the Kubernetes manifests", () => {
+  test("hold what the Kubernetes API knows, and a slip of the pen would be found", async () => {
+    const checked = await manifests();
+    expect(checked.map(({ kind }) => kind)).toEqual(
+      expect.arrayContaining([
+        "Deployment",
+        "PodDisruptionBudget",
+        "HorizontalPodAutoscaler",
+        "NetworkPolicy",
+      ]),
+    );
+    expect(await typeErrors(checked)).toBe("");
+    const slip = JSON.parse(
+      JSON.stringify(checked).replaceAll("readinessProbe", "readynessProbe"),
+    ) as Manifest[];
+    expect(await typeErrors(slip)).toContain("readynessProbe");
+  });
+
+  test("of every workload let it write nothing, as nobody in particular", async () => {
+    const workloads = (await manifests()).filter(({ kind }) => kind === "Deployment");
+    expect(workloads).toHaveLength(2);
+    for (const { spec } of workloads) {
+      expect(spec?.template?.spec).toMatchObject({
+        automountServiceAccountToken: false,
+        securityContext: { runAsNonRoot: true, seccompProfile: { type: "RuntimeDefault" } },
+        containers: [
+          {
+            securityContext: {
+              readOnlyRootFilesystem: true,
+              allowPrivilegeEscalation: false,
+              capabilities: { drop: ["ALL"] },
+            },
+            livenessProbe: { httpGet: { path: "/healthz" } },
+            readinessProbe: { httpGet: { path: "/readyz" } },
+          },
+        ],
+      });
+    }
+  });
+
+  test("are all named in the kustomization", async () => {
+    const [kustomization] = (await documentsIn("deploy/kubernetes/kustomization.yaml")) as {
+      readonly resources: readonly string[];
+    }[];
+    const files = (await filesBelow("deploy/kubernetes/*.yaml")).map((file) => path.basename(file));
+    expect([...(kustomization?.resources ?? []), "kustomization.yaml"].sort()).toEqual(files);
+  });
+});
+
+const systemdAnalyze = findProgram("systemd-analyze");
+
+if (systemdAnalyze !== undefined)
+  test("systemd itself calls the unit well-formed and its exposure low", async () => {
+    const unit = "deploy/systemd/phoneproof@.service";
+    // Of a version, or a Node, that this machine does not have it may complain; of a line of the unit it may not.
+    const verified = await run(systemdAnalyze, ["verify", unit], { cwd: root }).catch((error) => error);
+    expect(verified.stderr).not.toMatch(/phoneproof@\S*:\d+:/);
+    const limit = "--threshold=20";
+    const { stdout } = await run(systemdAnalyze, ["security", "--offline=true", "--no-pager", limit, unit], {
+      cwd: root,
+    });
+    expect(stdout).toContain("Overall exposure level");
+  });

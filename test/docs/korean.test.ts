@@ -1,0 +1,75 @@
+/** The Korean pages are kept beside the English: the same headings, code, tables, lists and links. */
+
+import path from "node:path";
+import { describe, expect, test } from "vitest";
+import { type Page, pages, readPage } from "./pages.ts";
+
+const pairs = pages()
+  .map(({ file }) => file)
+  .filter((file) => file.startsWith("docs/ko/"))
+  .map((korean) => {
+    const name = path.posix.basename(korean);
+    return { korean, english: name === "README.md" ? name : `docs/${name}` };
+  });
+
+const count = ({ prose }: Page, pattern: RegExp) => [...prose.matchAll(pattern)].length;
+
+/** Where a page's links lead; a page that there is in both languages counts as one. */
+function targets({ file, prose }: Page): string[] {
+  return (
+    [...prose.matchAll(/\]\(([^)\s]+)\)/g)]
+      .map(([, link = ""]) => {
+        if (/^[a-z]+:/.test(link)) return link;
+        const target = path.posix.join(path.posix.dirname(file), link.replace(/#.*/, ""));
+        return (
+          pairs.find(({ korean, english }) => target === korean || target === english)?.english ?? target
+        );
+      })
+      // Each points to itself in the other language.
+      .filter(
+        (target) =>
+          target !== pairs.find(({ korean, english }) => file === korean || file === english)?.english,
+      )
+      .sort()
+  );
+}
+
+test("there is what merchants read", () => {
+  expect(pairs.map(({ english }) => english)).toEqual([
+    "README.md",
+    "docs/quick-start.md",
+    "docs/webhooks.md",
+    "docs/window.md",
+  ]);
+});
+
+describe.for(pairs)("$korean", ({ korean, english }) => {
+  const [there, here] = [readPage(english), readPage(korean)];
+
+  test("has the headings of the English page", () => {
+    expect(here.headings.map(({ level }) => level)).toEqual(there.headings.map(({ level }) => level));
+  });
+
+  test("has its code, to the letter", () => {
+    expect(here.blocks.map(({ code }) => code)).toEqual(there.blocks.map(({ code }) => code));
+  });
+
+  test("has its rows and items", () => {
+    for (const pattern of [/^\|/gm, /^ *- /gm, /^ *\d+\. /gm, /\*\*/g]) {
+      expect(count(here, pattern), String(pattern)).toBe(count(there, pattern));
+    }
+  });
+
+  test("has its links, and leads to Korean pages where there are any", () => {
+    expect(targets(here)).toEqual(targets(there));
+    const astray = pairs.filter(
+      (pair) => pair.korean !== korean && here.prose.includes(`](../${path.basename(pair.english)}`),
+    );
+    expect(astray).toEqual([]);
+  });
+
+  test("is Korean", () => {
+    expect((here.prose.match(/[가-힣]/g) ?? []).length).toBeGreaterThan(300);
+    expect(here.prose).toMatch(/(습니다|십시오)\./);
+  });
+});

@@ -1,0 +1,151 @@
+/** The programs in the documents, run as people paste them. Those of docs/webhooks.md in TypeScript: test/webhooks. */
+
+import { execFile, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import path from "node:path";
+import { promisify } from "node:util";
+import { Script } from "node:vm";
+import { Webhook } from "standardwebhooks";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { type Running, startProgram } from "../cli/command.ts";
+import { startTestService } from "../harness/service.ts";
+import { pages, readPage, root } from "./pages.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+const clientPage = readPage("packages/client/README.md");
+const programs = clientPage.blocks.filter(({ language }) => language === "ts").map(({ code }) => code);
+
+/** Within the project, so that the package is found; outside of node_modules, where Node takes no TypeScript. */
+let directory: string;
+
+beforeAll(async () => {
+  await mkdir(path.join(root, ".cache"), { recursive: true });
+  directory = await mkdtemp(path.join(root, ".cache/snippets-"));
+  await Promise.all(programs.map((code, index) => writeFile(path.join(directory, `${index}.ts`), code)));
+  await writeFile(
+    path.join(directory, "tsconfig.json"),
+    JSON.stringify({ extends: "../../tsconfig.json", include: ["*.ts"] }),
+  );
+});
+
+afterAll(() => rm(directory, { recursive: true }));
+
+const secret = `whsec_${Buffer.alloc(32, 3).toString("base64")}`;
+
+function start(index: number, more: Record<string, string> = {}): Running {
+  return startProgram([process.execPath, path.join(directory, `${index}.ts`)], {
+    PHONEPROOF_URL: service.httpUrl,
+    PHONEPROOF_API_KEY: project.liveKey,
+    ...more,
+  });
+}
+
+describe("packages/client/README.md", () => {
+  test("its programs are well typed", async () => {
+    await promisify(execFile)(path.join(root, "node_modules/.bin/tsc"), ["--noEmit", "-p", directory]);
+    expect(programs).toHaveLength(4);
+  });
+
+  test("the first waits for the SMS", async () => {
+    const running = start(0);
+    const [line = ""] = await running.lines(1);
+    const [, text = "", to = ""] = /^Send "(.*)" to (\d+)$/s.exec(line) ?? [];
+    await service.sms({ text, to, from: "01012345678" });
+    expect((await running.finished).stdout).toBe(`${line}\nverified 01012345678\n`);
+  });
+
+  test("the second creates once", async () => {
+    expect(await start(1).finished).toEqual({ code: 0, stdout: "true\n", stderr: "" });
+  });
+
+  test("the third tells which field is wrong", async () => {
+    const { stdout } = await start(2).finished;
+    expect(stdout).toBe("expected_phone must be a 010 mobile number, such as 010-1234-5678\n");
+  });
+
+  test("the fourth takes what is signed, once", async () => {
+    const port = await freePort();
+    const running = start(3, { PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secret });
+    await expectReceiver(port);
+    running.child.kill();
+    const { stdout } = await running.finished;
+    expect(stdout).toBe("verification.verified vrf_1 01012345678\n");
+  });
+});
+
+/** The first there is. */
+const pythons = ["python3", "/usr/bin/python3"]
+  .filter((command) => spawnSync(command, ["-V"]).status === 0)
+  .slice(0, 1);
+
+test.for(pythons)("docs/webhooks.md: the receiver for %s takes what is signed, once", async (python) => {
+  const [code = ""] = readPage("docs/webhooks.md")
+    .blocks.filter(({ language }) => language === "python")
+    .map((block) => block.code);
+  const port = await freePort();
+  const receiver = spawn(python, ["-c", code], {
+    env: { PATH: process.env.PATH ?? "", PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secret },
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  const exited = once(receiver, "exit");
+  let printed = "";
+  receiver.stdout.on("data", (chunk) => {
+    printed += chunk;
+  });
+  try {
+    await expectReceiver(port);
+    expect(printed).toBe("verification.verified vrf_1 01012345678\n");
+  } finally {
+    receiver.kill();
+    await exited;
+  }
+});
+
+test("what is JSON can be read, and what is for browsers can be parsed", () => {
+  const blocks = pages().flatMap((page) => page.blocks);
+  for (const { language, code } of blocks) {
+    if (language === "json") JSON.parse(code);
+    if (language === "js" && !code.startsWith("import ")) new Script(`async () => {${code}}`);
+  }
+  expect(blocks.filter(({ language }) => language === "js" || language === "json").length).toBeGreaterThan(5);
+});
+
+/** Forged once, broken off once, and signed twice with one id. */
+async function expectReceiver(port: number): Promise<void> {
+  const body = '{"type":"verification.verified","data":{"id":"vrf_1","phone":"01012345678"}}';
+  const now = new Date();
+  const headers = {
+    "webhook-id": "evt_1",
+    "webhook-timestamp": String(Math.floor(now.getTime() / 1000)),
+    "webhook-signature": new Webhook(secret).sign("evt_1", now, body),
+  };
+  const post = (sent: string) =>
+    fetch(`http://127.0.0.1:${port}/`, { method: "POST", body: sent, headers }).then(
+      ({ status }) => status,
+      () => 0,
+    );
+  await vi.waitUntil(async () => (await post(`${body} `)) === 401, { timeout: 10_000 });
+  await breakOff(port);
+  expect([await post(body), await post(body)]).toEqual([204, 204]);
+}
+
+/** Announces a body and goes away amid it, as anybody can. */
+async function breakOff(port: number): Promise<void> {
+  const socket = connect(port, "127.0.0.1");
+  socket.write("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
+  await delay(100);
+  socket.destroy();
+  await once(socket, "close");
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, "close");
+  return port;
+}

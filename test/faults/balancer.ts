@@ -1,0 +1,50 @@
+/** What stands before several processes: asks each whether it is ready, and sends nothing more to one that is not. */
+
+import { setTimeout as delay } from "node:timers/promises";
+import type { Random } from "./random.ts";
+import type { ServiceLife, ServiceProcess } from "./service-process.ts";
+
+export interface Balancer {
+  /** Waits for a process where there is none. */
+  choose(random: Random): Promise<ServiceLife>;
+  close(): void;
+}
+
+const askEveryMs = 200;
+const askPatienceMs = 1_000;
+
+export function startBalancer(processes: readonly ServiceProcess[]): Balancer {
+  let closed = false;
+
+  /** A process whose database is away still answers, with 503: only one that says it is stopping goes out. */
+  async function ask(): Promise<void> {
+    while (!closed) {
+      await Promise.all(processes.map(async ({ life }) => life && !life.out && look(life)));
+      await delay(askEveryMs);
+    }
+  }
+
+  async function look(life: ServiceLife): Promise<void> {
+    try {
+      const answer = await fetch(`${life.opsUrl}/readyz`, { signal: AbortSignal.timeout(askPatienceMs) });
+      const text = await answer.text();
+      if (text.includes("stopping")) life.out = true;
+    } catch {
+      // Dead, or slow: whoever is sent there finds out.
+    }
+  }
+
+  void ask();
+  return {
+    async choose(random) {
+      for (;;) {
+        const there = processes.flatMap(({ life }) => (life && !life.out && !life.killed ? [life] : []));
+        if (there.length > 0) return random.pick(there);
+        await delay(5);
+      }
+    },
+    close() {
+      closed = true;
+    },
+  };
+}

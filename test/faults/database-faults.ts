@@ -1,0 +1,110 @@
+/** A Postgres that is there and does not do what it should. */
+
+import { setTimeout as delay } from "node:timers/promises";
+import pg from "pg";
+import { signalIfThere } from "./database-server.ts";
+import type { Fault } from "./faults.ts";
+import { canMountSmallDisk, fillDisk } from "./small-disk.ts";
+import type { World } from "./world.ts";
+
+/** More than `max_connections` of any world. */
+const manyConnections = 100;
+
+/** Takes every connection there is, those of the service too; what it opens anew is refused. */
+async function takeAllConnections({ database }: World): Promise<pg.Client[]> {
+  const taken: pg.Client[] = [];
+  const take = async () => {
+    while (taken.length < manyConnections) {
+      const client = new pg.Client({ ...database.connection, application_name: "crowd" });
+      client.on("error", () => {});
+      try {
+        await client.connect();
+      } catch {
+        return;
+      }
+      taken.push(client);
+    }
+  };
+  await take();
+  const [first] = taken;
+  for (let left = 5; left > 0; left--) {
+    await first?.query(
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'phoneproof%'",
+    );
+    await take();
+  }
+  return taken;
+}
+
+const diskFull: Fault = {
+  name: "disk-full",
+  setting: "small disk",
+  processes: 2,
+  recoversWithinMs: 5_000,
+  async strike({ directory, database }, random) {
+    const giveBack = await fillDisk(directory);
+    await delay(random.between(2_000, 5_000));
+    await giveBack();
+    await database.ready();
+  },
+};
+
+export const databaseFaults: readonly Fault[] = [
+  {
+    name: "freeze",
+    processes: 2,
+    recoversWithinMs: 2_000,
+    async strike({ database }, random) {
+      await database.signal("SIGSTOP");
+      try {
+        await delay(random.between(500, 6_000));
+      } finally {
+        await database.signal("SIGCONT");
+      }
+    },
+  },
+  {
+    name: "read-only",
+    processes: 2,
+    recoversWithinMs: 2_000,
+    async strike({ database }, random) {
+      await database.query("ALTER SYSTEM SET default_transaction_read_only = on");
+      await database.query("SELECT pg_reload_conf()");
+      await delay(random.between(500, 2_500));
+      await database.query("ALTER SYSTEM RESET default_transaction_read_only");
+      await database.query("SELECT pg_reload_conf()");
+    },
+  },
+  {
+    name: "no-connections",
+    processes: 2,
+    recoversWithinMs: 2_000,
+    async strike(world, random) {
+      const taken = await takeAllConnections(world);
+      world.journal.append({ what: "fault", name: "no-connections", note: `${taken.length} are taken` });
+      await delay(random.between(500, 2_500));
+      await Promise.all(taken.map((client) => client.end()));
+    },
+  },
+  {
+    // In order, as for an upgrade: those who are connected are sent away.
+    name: "restart-postgres",
+    processes: 2,
+    recoversWithinMs: 5_000,
+    async strike({ database }) {
+      const [postmaster = 0] = await database.pids();
+      signalIfThere(postmaster, "SIGINT");
+      while ((await database.pids()).includes(postmaster)) await delay(20);
+      await database.ready();
+    },
+  },
+  {
+    // Every acknowledged commit is on the standby. Whatever the service still believes of the first is gone with it.
+    name: "failover",
+    setting: "standby",
+    processes: 2,
+    recoversWithinMs: 5_000,
+    strike: (world) => world.failOver(),
+  },
+  ...(canMountSmallDisk() ? [diskFull] : []),
+];

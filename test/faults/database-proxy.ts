@@ -1,0 +1,158 @@
+/** What lies between a service and its Postgres, and fails as networks do. */
+
+import { once } from "node:events";
+import { connect, createServer, type Server, type Socket } from "node:net";
+
+export type Weather =
+  | "fine"
+  /** Nobody listens. */
+  | "refused"
+  /** Connections open and stay, and nothing comes through; what was sent meanwhile arrives afterwards. */
+  | "black hole"
+  /** As before, but what was open before stays dead for ever: a firewall that has lost its table. */
+  | "dead"
+  /** Each piece is late. */
+  | "slow";
+
+export interface DatabaseProxy {
+  readonly port: number;
+  /** Where new connections go. */
+  target: { readonly host: string; readonly port: number };
+  turn(weather: Weather): Promise<void>;
+  /** Breaks all connections. */
+  reset(): void;
+  /**
+   * Breaks the next connection that carries one of these statements by name: `after` the server has answered, so that it
+   * is committed for sure and nobody is told, or as soon as it was sent. Resolves when it has happened.
+   */
+  cutAt(statements: readonly string[], when: "sent" | "answered"): Promise<string>;
+  close(): Promise<void>;
+}
+
+const slowMs = 150;
+
+interface Pair {
+  readonly client: Socket;
+  readonly upstream: Socket;
+  /** Never to carry anything again. */
+  dead: boolean;
+  /** The statement after whose answer it breaks. */
+  doomed: string | undefined;
+}
+
+export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promise<DatabaseProxy> {
+  const pairs = new Set<Pair>();
+  let weather: Weather = "fine";
+  let changed = Promise.withResolvers<void>();
+  let cut: { statements: readonly string[]; when: string; happened: (statement: string) => void } | undefined;
+
+  function breakPair(pair: Pair): void {
+    pair.client.resetAndDestroy();
+    pair.upstream.destroy();
+    pairs.delete(pair);
+  }
+
+  async function forward(pair: Pair, source: Socket, sink: Socket, piece: Buffer): Promise<void> {
+    while (weather === "black hole" || weather === "dead") await changed.promise;
+    if (pair.dead) return;
+    if (weather === "slow") await new Promise((resolve) => setTimeout(resolve, slowMs));
+    if (source === pair.upstream && pair.doomed !== undefined) {
+      cut?.happened(pair.doomed);
+      cut = undefined;
+      breakPair(pair);
+      return;
+    }
+    const named =
+      source === pair.client && cut !== undefined ? statementIn(piece, cut.statements) : undefined;
+    if (named !== undefined && cut?.when === "answered") pair.doomed = named;
+    if (sink.destroyed) return;
+    const written = sink.write(piece, () => {
+      if (named === undefined || cut?.when !== "sent") return;
+      cut.happened(named);
+      cut = undefined;
+      breakPair(pair);
+    });
+    if (!written) await once(sink, "drain").catch(() => {});
+  }
+
+  /** One piece after another, whatever each is held up by. */
+  function carry(pair: Pair, source: Socket, sink: Socket): void {
+    let turn = Promise.resolve();
+    source.on("data", (piece: Buffer) => {
+      source.pause();
+      turn = turn.then(() => forward(pair, source, sink, piece)).then(() => void source.resume());
+    });
+  }
+
+  function accept(client: Socket): void {
+    const upstream = connect(proxy.target.port, proxy.target.host);
+    const pair: Pair = { client, upstream, dead: false, doomed: undefined };
+    pairs.add(pair);
+    const end = () => {
+      if (pair.dead) return;
+      // A firewall does not tell of an end either.
+      if (weather === "black hole" || weather === "dead") void changed.promise.then(end);
+      else {
+        client.destroy();
+        upstream.destroy();
+        pairs.delete(pair);
+      }
+    };
+    for (const socket of [client, upstream]) {
+      socket.setNoDelay(true);
+      socket.on("error", end).on("close", end);
+    }
+    carry(pair, client, upstream);
+    carry(pair, upstream, client);
+  }
+
+  let server: Server | undefined;
+  async function listen(port: number): Promise<number> {
+    server = createServer(accept);
+    server.listen(port, "127.0.0.1");
+    await once(server, "listening");
+    return (server.address() as { port: number }).port;
+  }
+
+  const port = await listen(0);
+  const proxy: DatabaseProxy = {
+    port,
+    target,
+    async turn(next) {
+      weather = next;
+      if (next === "dead") for (const pair of pairs) pair.dead = true;
+      changed.resolve();
+      changed = Promise.withResolvers();
+      if (next === "refused") {
+        const closing = server;
+        server = undefined;
+        closing?.close();
+        for (const pair of [...pairs]) breakPair(pair);
+      } else if (server === undefined) {
+        await listen(port);
+      }
+    },
+    reset() {
+      for (const pair of [...pairs]) breakPair(pair);
+    },
+    cutAt: (statements, when) =>
+      new Promise((resolve) => {
+        cut = { statements, when, happened: resolve };
+      }),
+    async close() {
+      weather = "fine";
+      changed.resolve();
+      server?.close();
+      for (const { client, upstream } of pairs) {
+        client.destroy();
+        upstream.destroy();
+      }
+    },
+  };
+  return proxy;
+}
+
+/** A Bind message names its prepared statement between an empty portal's name and its own end. */
+function statementIn(piece: Buffer, statements: readonly string[]): string | undefined {
+  return statements.find((statement) => piece.includes(`\0${statement}\0`));
+}

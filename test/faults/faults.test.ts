@@ -1,0 +1,25 @@
+import { expect, test } from "vitest";
+import { faultNamed } from "./faults.ts";
+import { newSeed } from "./random.ts";
+import { strikeAll } from "./rounds.ts";
+
+/** Those that say most in a few seconds each. `npm run test:faults` takes all, as long as it is told to. */
+const names = ["kill-service", "kill-postgres", "cut-commit", "read-only", "no-connections"];
+
+test(
+  "whatever breaks under load, what clients were promised is what the database holds",
+  { timeout: 180_000 },
+  async () => {
+    const seed = newSeed();
+    console.log(`npm run test:faults -- --seed ${seed} --duration 1s --only ${names}`);
+    const struck: string[] = [];
+    const violations = await strikeAll({
+      seed,
+      faults: names.map(faultNamed),
+      inTime: false,
+      onStruck: ({ fault }) => struck.push(fault),
+    });
+    expect(violations).toEqual([]);
+    expect(struck.sort()).toEqual([...names].sort());
+  },
+);

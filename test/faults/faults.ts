@@ -1,0 +1,38 @@
+/** What is done to the service, by name. */
+
+import { databaseFaults } from "./database-faults.ts";
+import { fleetFaults } from "./fleet-faults.ts";
+import { killFaults } from "./kills.ts";
+import { migrationFaults } from "./migration-faults.ts";
+import { networkFaults } from "./network-faults.ts";
+import { orderFaults } from "./order-faults.ts";
+import type { Random } from "./random.ts";
+import type { Setting, World } from "./world.ts";
+
+export interface Fault {
+  readonly name: string;
+  /** What is particular about its world. */
+  readonly setting?: Setting;
+  /** Processes of the service in its world. */
+  readonly processes: number;
+  /** How soon everything has to work again afterwards, on every process. */
+  readonly recoversWithinMs: number;
+  /** Resolves when nothing is in the way any more. */
+  strike(world: World, random: Random): Promise<void>;
+}
+
+export const faults: readonly Fault[] = [
+  ...killFaults,
+  ...networkFaults,
+  ...databaseFaults,
+  ...fleetFaults,
+  ...orderFaults,
+  ...migrationFaults,
+];
+
+/** By name; throws for one that there is not. */
+export function faultNamed(name: string): Fault {
+  const found = faults.find((fault) => fault.name === name);
+  if (found === undefined) throw new Error(`--only takes some of ${faults.map((fault) => fault.name)}`);
+  return found;
+}

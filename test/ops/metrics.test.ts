@@ -1,0 +1,284 @@
+import net from "node:net";
+import { expect, test, vi } from "vitest";
+import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { startReceiver } from "../webhooks/receiver.ts";
+import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
+import { scrape } from "./scrape.ts";
+
+const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+const project = await service.createProject({ usageLimit: 1_000n });
+const shop = merchant(service.httpUrl, project.liveKey);
+const phone = "01098761234";
+const receiver = await startReceiver((response, request) =>
+  response.writeHead(request.path === "/refuse" ? 500 : 204).end(),
+);
+/** Nobody is there to work off what is due. */
+const idle = await startTestService({ ROLES: "api" });
+
+/** What a name has grown by while something was done, once it has grown at all. */
+async function growthOf<Names extends string>(
+  measured: Readonly<Record<Names, readonly [string, Record<string, string>?]>>,
+  work: () => Promise<unknown>,
+): Promise<Record<Names, number>> {
+  const entries = Object.entries(measured) as [Names, readonly [string, Record<string, string>?]][];
+  const read = async () => {
+    const { sum } = await scrape(service.opsUrl);
+    return entries.map(([, [name, labels]]) => sum(name, labels));
+  };
+  const before = await read();
+  await work();
+  // A request is counted when its answer has left, which may be after its client has it.
+  return vi.waitUntil(async () => {
+    const after = await read();
+    const grown = after.map((value, index) => value - (before[index] ?? 0));
+    return grown.every((value) => value > 0)
+      ? (Object.fromEntries(entries.map(([key], index) => [key, grown[index]])) as Record<Names, number>)
+      : undefined;
+  });
+}
+
+const duration = "phoneproof_http_request_duration_seconds_count";
+
+test("requests are counted by method, route and status, and those that were usage", async () => {
+  const route = "/v1/verifications/:verification_id";
+  const grown = await growthOf(
+    {
+      created: [duration, { method: "POST", route: "/v1/verifications", status: "201" }],
+      refused: [duration, { method: "POST", route: "/v1/verifications", status: "422" }],
+      missed: [duration, { method: "GET", route, status: "404" }],
+      violations: ["phoneproof_refusals_total", { face: "http", code: "validation_failed" }],
+      usage: ["phoneproof_usage_calls_total"],
+    },
+    async () => {
+      await shop.create();
+      await shop.create({ mode: "match" });
+      await shop.read("vrf_none");
+      await shop.read("vrf_none");
+    },
+  );
+  expect(grown).toEqual({ created: 1, refused: 1, missed: 2, violations: 1, usage: 4 });
+});
+
+test("whatever a client makes up is one label", async () => {
+  const grown = await growthOf(
+    { unknown: [duration, { method: "other", route: "none", status: "404" }] },
+    async () => {
+      for (const method of ["DELETE", "PUT", "PATCH"]) await shop.call(method, `/made-up-${method}`);
+    },
+  );
+  expect(grown).toEqual({ unknown: 3 });
+  const { text } = await scrape(service.opsUrl);
+  expect(text).not.toMatch(/made-up|DELETE/);
+});
+
+test("what is not HTTP is counted", async () => {
+  const grown = await growthOf({ malformed: [duration, { route: "none", status: "400" }] }, async () => {
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname).end("nonsense\r\n\r\n");
+    await new Promise((resolve) => socket.on("close", resolve).resume());
+  });
+  expect(grown).toEqual({ malformed: 1 });
+});
+
+test("gRPC calls are counted by method and code", async () => {
+  const client = service.client(VerificationService, project.liveKey);
+  const method = "phoneproof.v1.VerificationService/GetVerification";
+  const grown = await growthOf(
+    {
+      calls: ["phoneproof_rpc_duration_seconds_count", { method, code: "verification_not_found" }],
+      refusals: ["phoneproof_refusals_total", { face: "grpc", code: "verification_not_found" }],
+      usage: ["phoneproof_usage_calls_total"],
+    },
+    () => client.getVerification({ verificationId: "vrf_none" }).catch(() => undefined),
+  );
+  expect(grown).toEqual({ calls: 1, refusals: 1, usage: 1 });
+});
+
+test("limits that were hit are counted by their code", async () => {
+  const small = await service.createProject({ usageLimit: 1n, rateLimitPerMinute: 2 });
+  const merchantOfSmall = merchant(service.httpUrl, small.testKey);
+  const grown = await growthOf(
+    {
+      usage: ["phoneproof_refusals_total", { code: "usage_limit_exceeded" }],
+      rate: ["phoneproof_refusals_total", { code: "rate_limited" }],
+    },
+    async () => {
+      for (const status of [404, 429, 429]) {
+        expect(await merchantOfSmall.read("vrf_none")).toMatchObject({ status });
+      }
+    },
+  );
+  expect(grown).toEqual({ usage: 1, rate: 1 });
+});
+
+test("verifications are counted by transition, messages by outcome and carrier, each once", async () => {
+  const live = { environment: "live" };
+  const transition = (name: string) =>
+    ["phoneproof_verifications_total", { transition: name, ...live }] as const;
+  const inbound = (labels: Record<string, string>) => ["phoneproof_inbound_messages_total", labels] as const;
+  const grown = await growthOf(
+    {
+      created: transition("created"),
+      verified: transition("verified"),
+      cancelled: transition("cancelled"),
+      expired: transition("expired"),
+      timesToVerify: ["phoneproof_time_to_verify_seconds_count", live],
+      secondsToVerify: ["phoneproof_time_to_verify_seconds_sum", live],
+      matching: inbound({ outcome: "verified", carrier: "LGU+", duplicate: "false" }),
+      repeated: inbound({ outcome: "verified", carrier: "LGU+", duplicate: "true" }),
+      stray: inbound({ outcome: "no_match", carrier: "none" }),
+      receipts: ["phoneproof_receipt_latency_seconds_count"],
+    },
+    async () => {
+      const { body: verified } = await shop.create();
+      const { body: cancelled } = await shop.create();
+      const { body: late } = await shop.create();
+      await Promise.all([shop.cancel(cancelled.id), shop.cancel(cancelled.id)]);
+      await service.db.query(
+        "UPDATE verification SET created_at = created_at - interval '40 seconds' WHERE sms_text = $1",
+        [verified.sms_text],
+      );
+      const message = { to: verified.destination, from: phone, text: verified.sms_text, carrier: "LGT" };
+      await service.sms(
+        { ...message, messageId: "metrics-1" },
+        { ...message, messageId: "metrics-1" },
+        { ...message, text: "nothing in it", carrier: "nobody" },
+      );
+      await service.db.query(
+        "UPDATE verification SET created_at = created_at - interval '1 day', expires_at = now() - interval '1 second' WHERE sms_text = $1",
+        [late.sms_text],
+      );
+      await shop.read(late.id);
+    },
+  );
+  const { secondsToVerify, ...counted } = grown;
+  expect(counted).toEqual({
+    created: 3,
+    verified: 1,
+    cancelled: 1,
+    expired: 1,
+    timesToVerify: 1,
+    matching: 1,
+    repeated: 1,
+    stray: 1,
+    receipts: 3,
+  });
+  expect(secondsToVerify).toBeGreaterThan(39);
+  expect(secondsToVerify).toBeLessThan(60);
+});
+
+test("batches are counted by operation, with their sizes", async () => {
+  const grown = await growthOf(
+    {
+      reads: ["phoneproof_batch_size_sum", { operation: "read" }],
+      waits: ["phoneproof_batch_wait_seconds_count", { operation: "read" }],
+      durations: ["phoneproof_batch_duration_seconds_sum", { operation: "read" }],
+    },
+    () => Promise.all(Array.from({ length: 20 }, () => shop.read("vrf_01m7yrddhzfyja3hhg9my162t1"))),
+  );
+  expect(grown.reads).toBe(20);
+  expect(grown.waits).toBeLessThanOrEqual(20);
+});
+
+test("attempts to deliver are counted by result", async () => {
+  const merchantWithWebhook = await openShop(service);
+  const attempts = "phoneproof_delivery_attempt_duration_seconds_count";
+  const grown = await growthOf(
+    {
+      delivered: [attempts, { result: "delivered" }],
+      refused: [attempts, { result: "refused" }],
+      unanswered: [attempts, { result: "unanswered" }],
+      first: ["phoneproof_delivery_first_attempt_delay_seconds_count"],
+    },
+    async () => {
+      for (const url of [receiver.url, `${receiver.origin}/refuse`, "http://127.0.0.1:9/hook"]) {
+        await merchantWithWebhook.setWebhook(url);
+        await deliveryWhen(service, await merchantWithWebhook.event(), attempted(1));
+      }
+    },
+  );
+  expect(grown).toEqual({ delivered: 1, refused: 1, unanswered: 1, first: 3 });
+});
+
+test("for how long something has been due is shown, by every process", async () => {
+  const { liveKey, projectId } = await idle.createProject();
+  expect((await scrape(idle.opsUrl)).sum("phoneproof_database_up")).toBe(1);
+  const due = async () => {
+    const { sum } = await scrape(idle.opsUrl);
+    return [
+      sum("phoneproof_deliveries_due"),
+      sum("phoneproof_deliveries_oldest_due_seconds"),
+      sum("phoneproof_expiry_oldest_due_seconds"),
+    ];
+  };
+  expect(await due()).toEqual([0, 0, 0]);
+  await idle.client(WebhookService).setWebhook({
+    projectId,
+    environment: Environment.LIVE,
+    url: "https://shop.example.com/hook",
+  });
+  const idleShop = merchant(idle.httpUrl, liveKey);
+  for (let made = 0; made < 2; made++) await idleShop.cancel((await idleShop.create()).body.id);
+  await idleShop.create();
+  await idle.db.query("UPDATE webhook_delivery SET next_attempt_at = now() - interval '100 seconds'");
+  await idle.db.query(
+    `UPDATE verification SET created_at = created_at - interval '1 day', expires_at = now() - interval '200 seconds'
+     WHERE status = 'pending'`,
+  );
+  await expect.poll(async () => (await due())[0], { timeout: 10_000 }).toBe(2);
+  const [, delivery = 0, expiry = 0] = await due();
+  expect(delivery).toBeGreaterThanOrEqual(100);
+  expect(expiry).toBeGreaterThanOrEqual(200);
+  expect(expiry).toBeLessThan(300);
+});
+
+/** A source that has sent a message and has no other. */
+async function* oneThenNone(signal: AbortSignal) {
+  yield { messages: [{ messageId: "metrics-open", from: phone, to: project.liveNumber, text: "hello" }] };
+  await new Promise((resolve) => signal.addEventListener("abort", resolve));
+}
+
+test("streams and windows are shown while they are open", async () => {
+  const open = async () => {
+    const { sum } = await scrape(service.opsUrl);
+    return {
+      watches: sum("phoneproof_rpc_streams_open", {
+        method: "phoneproof.v1.VerificationService/WatchVerification",
+      }),
+      inbound: sum("phoneproof_rpc_streams_open", {
+        method: "phoneproof.v1.InboundMessageService/StreamInboundMessages",
+      }),
+      windows: sum("phoneproof_windows_open"),
+    };
+  };
+  const { body } = await shop.create();
+  const leave = new AbortController();
+  const { signal } = leave;
+  const watch = service
+    .client(VerificationService)
+    .watchVerification({ verificationId: body.id }, { signal });
+  await watch[Symbol.asyncIterator]().next();
+  const inbound = service
+    .client(InboundMessageService)
+    .streamInboundMessages(oneThenNone(signal), { signal });
+  await inbound[Symbol.asyncIterator]().next();
+  const events = await fetch(
+    `${body.verification_url.replace(/^http:\/\/localhost:\d+/, service.httpUrl)}/events`,
+    { signal },
+  );
+  expect(events.status).toBe(200);
+  await expect.poll(open).toEqual({ watches: 1, inbound: 1, windows: 1 });
+  leave.abort();
+  await expect.poll(open).toEqual({ watches: 0, inbound: 0, windows: 0 });
+});
+
+test("no phone and no credential is in any of it", async () => {
+  const { samples } = await scrape(service.opsUrl);
+  const labels = samples.map((sample) => JSON.stringify(sample.labels)).join("\n");
+  expect(labels).toContain("no_match");
+  expect(labels).not.toMatch(/\d{7}|pp_(test|live|svc)_|vrf_|prj_/);
+});

@@ -1,0 +1,115 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import path from "node:path";
+import { describe, expect, test } from "vitest";
+import { parse } from "yaml";
+import { startTestService } from "../harness/service.ts";
+import { scrape } from "./scrape.ts";
+
+const root = path.join(import.meta.dirname, "../..");
+const read = (file: string) => readFileSync(path.join(root, file), "utf8");
+
+interface Rule {
+  readonly alert: string;
+  readonly expr: string;
+  readonly annotations: Readonly<Record<string, string>>;
+}
+
+const rules = (parse(read("deploy/monitoring/alerts.yml")) as { groups: { rules: Rule[] }[] }).groups.flatMap(
+  (group) => group.rules,
+);
+
+interface Panel {
+  readonly id: number;
+  readonly title: string;
+  readonly targets?: readonly { readonly expr: string }[];
+}
+
+const dashboard = JSON.parse(read("deploy/monitoring/dashboard.json")) as { panels: Panel[] };
+const monitoring = read("docs/monitoring.md");
+
+/** Every name a registry can show, whether it has a value yet or not. */
+function namesIn(text: string): Set<string> {
+  const names = [...text.matchAll(/^# TYPE (\S+) (\S+)$/gm)].flatMap(([, name = "", type]) =>
+    type === "histogram" ? [`${name}_bucket`, `${name}_sum`, `${name}_count`] : [name],
+  );
+  return new Set(names);
+}
+
+const words = new Set(["and", "or", "unless", "by", "without", "on", "ignoring", "bool", "offset"]);
+
+/** The metrics of a PromQL expression: what is neither a function, a word, a label, a number nor a range. */
+function metricsIn(expression: string): string[] {
+  const bare = expression
+    .replace(/"[^"]*"/g, "")
+    .replace(/\{[^}]*\}/g, "")
+    .replace(/\[[^\]]*\]/g, "")
+    .replace(/\b(by|without|on|ignoring)\s*\([^)]*\)/g, "");
+  return [...bare.matchAll(/(?<![\w.])[a-z_:][\w:]*(?!\w|\s*\()/gi)]
+    .map(([name]) => name)
+    .filter((name) => !words.has(name));
+}
+
+const service = await startTestService();
+const { text } = await scrape(service.opsUrl);
+const names = namesIn(text);
+
+test("what finds metrics in an expression finds them all", () => {
+  expect(
+    metricsIn('sum by (le, a) (rate(one_bucket{b="two"}[5m])) / 1.5e3 > on (c) max(three) and four == 0'),
+  ).toEqual(["one_bucket", "three", "four"]);
+});
+
+test.for(rules)("$alert: its metrics are there, and what to do is written down", ({
+  alert,
+  expr,
+  annotations,
+}) => {
+  const metrics = metricsIn(expr);
+  expect(metrics.length).toBeGreaterThan(0);
+  // Prometheus' own says whether a scrape succeeded.
+  expect(metrics.filter((name) => name !== "up" && !names.has(name))).toEqual([]);
+  expect(annotations.summary).toMatch(/\.$/);
+  expect(annotations.action).toMatch(/\.$/);
+  expect(annotations.runbook_url).toBe(`docs/monitoring.md#${alert.toLowerCase()}`);
+  expect(monitoring).toContain(`\n### ${alert}\n\n`);
+});
+
+test("the dashboard's metrics are there, and its panels are told apart", () => {
+  const { panels } = dashboard;
+  expect(new Set(panels.map(({ id }) => id)).size).toBe(panels.length);
+  const expressions = panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr));
+  expect(expressions.length).toBeGreaterThan(30);
+  expect(expressions.flatMap(metricsIn).filter((name) => !names.has(name))).toEqual([]);
+});
+
+test("every metric of the service stands in the table with its labels, and on the dashboard", async () => {
+  const shown = [...text.matchAll(/^# TYPE (phoneproof_\S+) /gm)].map(([, name]) => name ?? "");
+  const documented = [...monitoring.matchAll(/^\| `(phoneproof_\w+)` \| (.*?) \|/gm)];
+  expect(documented.map(([, name]) => name).sort()).toEqual([...shown].sort());
+  const drawn = dashboard.panels.flatMap(({ targets = [] }) =>
+    targets.flatMap(({ expr }) => metricsIn(expr)),
+  );
+  const families = new Set(drawn.map((name) => name.replace(/_(bucket|sum|count)$/, "")));
+  expect(shown.filter((name) => !families.has(name) && !drawn.includes(name))).toEqual([]);
+  // As far as they have values by now.
+  const { samples } = await scrape(service.opsUrl);
+  for (const [, name = "", labels = ""] of documented) {
+    const sample = samples.find((found) => found.name === name || found.name === `${name}_count`);
+    if (sample === undefined) continue;
+    const known = [...labels.matchAll(/`(\w+)`/g)].map(([, label]) => label);
+    expect({ name, labels: Object.keys(sample.labels) }).toEqual({ name, labels: known });
+  }
+});
+
+// Only Debian has it; what the names mean is held against a live scrape above, with it or without.
+describe.runIf(existsSync("/usr/bin/promtool"))("by Prometheus' own tool", () => {
+  test.for([
+    ["check", "rules", "alerts.yml"],
+    ["check", "config", "prometheus.yml"],
+    ["test", "rules", "alerts.test.yml"],
+  ])("%s %s %s", (command) => {
+    const options = { cwd: path.join(root, "deploy/monitoring"), encoding: "utf8", stdio: "pipe" } as const;
+    expect(execFileSync("/usr/bin/promtool", command, options)).toContain("SUCCESS");
+  });
+});

@@ -1,0 +1,111 @@
+/** The service as a process of its own, whose standard output the test reads, or does not. */
+
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { randomInt } from "node:crypto";
+import { once } from "node:events";
+import { closeSync, constants, mkdtempSync, openSync, rmSync } from "node:fs";
+import net from "node:net";
+import os from "node:os";
+import path from "node:path";
+import type { Readable } from "node:stream";
+import { onTestFinished, vi } from "vitest";
+
+const program = path.join(import.meta.dirname, "../../src/start.ts");
+
+export interface ServiceProcess {
+  readonly child: ChildProcess;
+  readonly httpUrl: string;
+  readonly opsUrl: string;
+  /** Standard output: flowing into `text` unless it is paused. */
+  readonly output: Readable;
+  text(): string;
+  /** Answers the exit code. */
+  ended(): Promise<number | null>;
+}
+
+/** What standard output is: what Node's own children have, and what a shell's and a container's have. */
+export type OutputKind = "socket" | "pipe";
+
+/** Resolves once it is ready. Killed at the end of the test. */
+export async function startProcess(
+  environment: Record<string, string>,
+  kind: OutputKind = "socket",
+): Promise<ServiceProcess> {
+  const { PATH = "", HOME = "" } = process.env;
+  const [httpPort, opsPort] = [await freePort(), await freePort()];
+  const pipe = kind === "pipe" ? openPipe() : undefined;
+  const child = spawn(process.execPath, [program], {
+    stdio: ["ignore", pipe?.writeEnd ?? "pipe", "inherit"],
+    env: {
+      PATH,
+      HOME,
+      PORT: String(httpPort),
+      GRPC_PORT: "0",
+      OPS_PORT: String(opsPort),
+      PHONEPROOF_ADMIN_TOKEN: "an-admin-token",
+      DRAIN_SECONDS: "0",
+      ...environment,
+    },
+  });
+  if (pipe) closeSync(pipe.writeEnd);
+  const exited = once(child, "exit") as Promise<[number | null]>;
+  onTestFinished(async () => {
+    child.kill("SIGKILL");
+    await exited;
+    output.destroy();
+  });
+  const output = pipe?.readEnd ?? (child.stdout as Readable);
+  let text = "";
+  output.setEncoding("utf8").on("data", (chunk: string) => {
+    text += chunk;
+  });
+  const opsUrl = `http://127.0.0.1:${opsPort}`;
+  await vi.waitUntil(
+    async () => {
+      if (child.exitCode !== null) throw new Error(`the service has ended: ${text}`);
+      return (await fetch(`${opsUrl}/readyz`).catch(() => undefined))?.status === 200;
+    },
+    { timeout: 60_000, interval: 50 },
+  );
+  return {
+    child,
+    httpUrl: `http://127.0.0.1:${httpPort}`,
+    opsUrl,
+    output,
+    text: () => text,
+    ended: async () => (await exited)[0],
+  };
+}
+
+function openPipe(): { readonly readEnd: net.Socket; readonly writeEnd: number } {
+  const directory = mkdtempSync(path.join(os.tmpdir(), "phoneproof-pipe-"));
+  const file = path.join(directory, "pipe");
+  execFileSync("mkfifo", [file]);
+  const readEnd = new net.Socket({
+    fd: openSync(file, constants.O_RDONLY | constants.O_NONBLOCK),
+    readable: true,
+    writable: false,
+  });
+  const writeEnd = openSync(file, constants.O_WRONLY);
+  rmSync(directory, { recursive: true });
+  return { readEnd, writeEnd };
+}
+
+/**
+ * Free a moment ago, since a service whose log nobody reads cannot tell which one it took; and below those that systems
+ * hand out by themselves, so that nobody takes it by chance.
+ */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = 20_000 + randomInt(10_000);
+    const server = net.createServer().listen(port, "127.0.0.1");
+    const isFree = await once(server, "listening").then(
+      () => true,
+      () => false,
+    );
+    if (!isFree) continue;
+    server.close();
+    await once(server, "close");
+    return port;
+  }
+}

@@ -1,0 +1,80 @@
+/** Every RPC there is, as the generated code tells: what is asked of all of them cannot leave out a new one. */
+
+import { readdir } from "node:fs/promises";
+import path from "node:path";
+import type {
+  DescMessage,
+  DescMethod,
+  DescMethodStreaming,
+  DescMethodUnary,
+  DescService,
+  MessageInitShape,
+} from "@bufbuild/protobuf";
+import type { Transport } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+
+/** The services of all protos. */
+const all = await generatedServices();
+
+/** What is called in process only, on no other authority than the call itself. */
+export const internalServices = all.filter(isInternal);
+
+export const rpcs = all
+  .filter((service) => !isInternal(service))
+  .flatMap(({ typeName, methods }) =>
+    methods.map((method) => ({ name: `${typeName}/${method.name}`, method })),
+  );
+
+async function generatedServices(): Promise<DescService[]> {
+  const folder = path.join(import.meta.dirname, "../../src/gen/proto");
+  const files = (await readdir(folder, { recursive: true })).filter((file) => file.endsWith("_pb.ts"));
+  const modules = await Promise.all(files.map((file) => import(path.join(folder, file))));
+  const exported: unknown[] = modules.flatMap((module) => Object.values(module));
+  return exported.filter(isService);
+}
+
+function isService(value: unknown): value is DescService {
+  return typeof value === "object" && value !== null && "kind" in value && value.kind === "service";
+}
+
+function isInternal({ typeName }: DescService): boolean {
+  return typeName.startsWith("phoneproof.internal.");
+}
+
+export const isUnary = (method: DescMethod): method is DescMethodUnary => method.methodKind === "unary";
+const isStreaming = (method: DescMethod): method is DescMethodStreaming => method.methodKind !== "unary";
+
+/** Sends one request; answers the first message, or undefined where a stream ends without one. */
+export async function callOnce(
+  transport: Transport,
+  method: DescMethod,
+  request: MessageInitShape<DescMessage>,
+): Promise<unknown> {
+  if (isUnary(method))
+    return (await transport.unary(method, undefined, undefined, undefined, request)).message;
+  if (!isStreaming(method)) throw new Error(`${method.name} is of no known kind`);
+  const leave = new AbortController();
+  const { message } = await transport.stream(method, leave.signal, undefined, undefined, oneOf(request));
+  for await (const first of message) {
+    leave.abort();
+    return first;
+  }
+  return undefined;
+}
+
+async function* oneOf<T>(value: T): AsyncIterable<T> {
+  yield value;
+}
+
+/** To `host:port`, with this Authorization header or none. */
+export function transportTo(grpcAddress: string, authorization: string): Transport {
+  return createGrpcTransport({
+    baseUrl: `http://${grpcAddress}`,
+    interceptors: [
+      (next) => (request) => {
+        if (authorization !== "") request.header.set("authorization", authorization);
+        return next(request);
+      },
+    ],
+  });
+}

@@ -1,0 +1,121 @@
+/** examples/grpc against the service, over connections that break: what docs/grpc.md tells people to build on. */
+
+import { spawnSync } from "node:child_process";
+import path from "node:path";
+import { describe, expect, onTestFinished, test } from "vitest";
+import { releases } from "../../releases/release.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { type Running, startProgram } from "../cli/command.ts";
+import { type Cut, startCuttingProxy } from "../cli/cutting-proxy.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+
+const service = await startTestService();
+const root = path.join(import.meta.dirname, "../..");
+const folder = path.join(root, "examples/grpc");
+
+const inTypescript = (name: string) => [process.execPath, path.join(folder, "typescript", `${name}.ts`)];
+const inPython = (python: string, name: string) => [python, path.join(folder, "python", `${name}.py`)];
+
+/** The first that has the libraries: Debian's is not always the first on the PATH. */
+const python = ["python3", "/usr/bin/python3"].find(
+  (command) => spawnSync(command, ["-c", "import grpc, google.protobuf"]).status === 0,
+);
+
+const clients = [
+  { name: "Connect", watch: inTypescript("connect-watch"), ingest: inTypescript("connect-ingest") },
+  { name: "@grpc/grpc-js", watch: inTypescript("grpc-js-watch"), ingest: inTypescript("grpc-js-ingest") },
+  ...(python === undefined
+    ? []
+    : [{ name: "Python", watch: inPython(python, "watch"), ingest: inPython(python, "ingest") }]),
+];
+
+async function start(command: readonly string[], token: string, cuts: readonly Cut[]) {
+  const proxy = await startCuttingProxy(service.grpcAddress, cuts);
+  const running = startProgram(command, {
+    PHONEPROOF_ADDRESS: proxy.address,
+    PHONEPROOF_TOKEN: token,
+    PHONEPROOF_DESCRIPTORS: path.join(root, "releases", releases().at(-1) ?? "", "protobuf.binpb"),
+    PYTHONDONTWRITEBYTECODE: "1",
+  });
+  onTestFinished(async () => {
+    running.child.kill();
+    await running.finished;
+    await proxy.close();
+  });
+  return { proxy, running };
+}
+
+async function succeeded({ finished }: Running): Promise<string[]> {
+  const { code, stdout, stderr } = await finished;
+  expect(code, stderr).toBe(0);
+  return stdout.trim().split("\n");
+}
+
+describe.for(clients)("$name", ({ watch, ingest }) => {
+  test("creates once and watches to the end, whatever breaks", async () => {
+    const { projectId } = await service.createProject();
+    const token = await service.createToken({ scope: "write", projectId });
+    // While the creation is answered, and while it is watched.
+    const cuts: Cut[] = [
+      { from: "server", bytes: 120 },
+      { from: "server", bytes: 700 },
+    ];
+    const { proxy, running } = await start([...watch, projectId], token, cuts);
+    const [pending = ""] = await running.lines(1);
+    const [, id, destination, text] = /^pending (\S+) (\S+) (.*)$/s.exec(pending) ?? [];
+    await service.sms({ to: destination ?? "", text: text ?? "", from: "01012345678" });
+    expect((await succeeded(running)).at(-1)).toBe("verified 01012345678");
+    expect(proxy.cuts()).toBeGreaterThan(0);
+    const { rows } = await service.db.query("SELECT id FROM verification WHERE destination = $1", [
+      destination,
+    ]);
+    expect(rows).toHaveLength(1);
+    expect(id).toMatch(/^vrf_/);
+  });
+
+  test("brings every message in once, in order, over connections that break", async () => {
+    const project = await service.createProject();
+    const shop = merchant(service.httpUrl, project.testKey);
+    const token = await service.createToken({
+      scope: "ingest",
+      source: `gateway-${project.projectId.slice(-8)}`,
+      environment: Environment.TEST,
+    });
+    const { body: created } = await shop.create();
+    const messages = Array.from({ length: 600 }, (_, index) => ({
+      message_id: `sms-${index}`,
+      from: `0100${String(index).padStart(7, "0")}`,
+      to: created.destination,
+      text: index === 450 ? created.sms_text : "감사합니다",
+      carrier: "KT",
+    }));
+    const cuts: Cut[] = [
+      { from: "client", bytes: 9_000 },
+      { from: "server", bytes: 400 },
+      { from: "client", bytes: 15_000 },
+      { from: "server", bytes: 250 },
+    ];
+    const { proxy, running } = await start(ingest, token, cuts);
+    running.child.stdin?.end(messages.map((message) => `${JSON.stringify(message)}\n`).join(""));
+    const lines = await succeeded(running);
+    expect(proxy.cuts()).toBe(cuts.length);
+    expect(lines).toEqual(
+      messages.map(({ message_id: id }, index) => `${id} ${index === 450 ? "VERIFIED" : "NO_MATCH"}`),
+    );
+    expect((await shop.read(created.id)).body).toMatchObject({ status: "verified", phone: "01000000450" });
+    const { rows } = await service.db.query(
+      "SELECT count(*)::int AS taken FROM inbound_message WHERE destination = $1",
+      [created.destination],
+    );
+    expect(rows[0]?.taken).toBe(messages.length);
+  });
+
+  test("gives up where it is not wanted", async () => {
+    const { running } = await start(ingest, "pp_svc_none", []);
+    running.child.stdin?.end('{"message_id":"1","from":"01012345678","to":"1","text":"1"}\n');
+    const { code, stdout } = await running.finished;
+    expect(code).not.toBe(0);
+    expect(stdout).toBe("");
+  });
+});

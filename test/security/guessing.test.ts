@@ -1,0 +1,95 @@
+/** What guessing leads to at the best rate there is: the limits themselves, and the odds that docs/security.md tells from them. */
+
+import { readFileSync } from "node:fs";
+import path from "node:path";
+import { describe, expect, test } from "vitest";
+import { failedAuthenticationsPerMinute } from "../../src/admission/rate-limits.ts";
+import { missesPerAddress } from "../../src/admission/window-limits.ts";
+import { codeSpace, defaultCodeFormat, defaultCodeLength } from "../../src/core/code.ts";
+import { crowdedShare } from "../../src/core/code-allocation.ts";
+import { newCredential } from "../../src/core/credential.ts";
+import { missesUntilMuted, missWindowMs, muteMs } from "../../src/core/inbound-judgement.ts";
+import { candidateLimit } from "../../src/core/message-text.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending } from "../service/pending.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
+
+const service = await startTestService();
+const project = await service.createProject();
+const shop = merchant(service.httpUrl, project.liveKey);
+const source = smsSource(service);
+const to = project.liveNumber;
+
+let guessed = 10_000_000;
+
+/** So many codes of eight digits that nobody has, in one text. */
+function wrongCodes(count: number): string {
+  return Array.from({ length: count }, () => `${guessed++}`).join(", ");
+}
+
+test("a sender has its misses, each of as many codes as a message may hold, and is not looked at after that", async () => {
+  const from = newPhone();
+  const { id, code } = await createPending(shop);
+  const outcomes: string[] = [];
+  for (let miss = 0; miss < missesUntilMuted; miss++) {
+    outcomes.push((await source.send({ to, from, text: wrongCodes(candidateLimit) })).outcome);
+  }
+  outcomes.push((await source.send({ to, from, text: code })).outcome);
+  expect(outcomes).toEqual([...Array.from({ length: missesUntilMuted }, () => "NO_MATCH"), "MUTED"]);
+  expect((await shop.read(id)).body.status).toBe("pending");
+});
+
+test("a message of more codes than that is none, with the right one among them too", async () => {
+  const { id, code } = await createPending(shop);
+  const text = `${code}, ${wrongCodes(candidateLimit)}`;
+  expect(await source.send({ to, text })).toMatchObject({ outcome: "AMBIGUOUS" });
+  expect((await shop.read(id)).body.status).toBe("pending");
+});
+
+describe("the odds that docs/security.md tells", () => {
+  const day = 24 * 60;
+  const space = codeSpace(defaultCodeFormat, defaultCodeLength);
+  /** Misses in the day's first minutes, and again whenever the mute is over. */
+  const messagesADay = missesUntilMuted * ((day * 60_000) / muteMs + 1);
+  const guessesADay = messagesADay * candidateLimit;
+  /** Sent before and after one mute at most, with the usual validity. */
+  const guessesWhilePending = 2 * missesUntilMuted * candidateLimit;
+  const networks = 1_000_000;
+  const secretsThereAre = 1_000_000;
+  const keySpace = 62 ** 32;
+  const tokenSpace = 2 ** 128;
+
+  const table = [
+    ["One verification that is pending for ten minutes, by one phone", guessesWhilePending / space],
+    ["Any of 100 that are pending on a number, by one phone in a day", (guessesADay * 100) / space],
+    ["Any of 1,000 that are pending on a number, by one phone in a day", (guessesADay * 1_000) / space],
+    [
+      "One of a million keys, from a million networks in a day",
+      (failedAuthenticationsPerMinute * day * networks * secretsThereAre) / keySpace,
+    ],
+    [
+      "One of a million windows, from a million networks in a day",
+      (missesPerAddress * day * networks * secretsThereAre) / tokenSpace,
+    ],
+  ] as const;
+  const docs = readFileSync(path.join(import.meta.dirname, "../../docs/security.md"), "utf8");
+
+  test.for(table)("%s", ([what, expected]) => {
+    expect(docs).toContain(
+      `| ${what} | ${expected.toExponential(1).replace("e", " × 10^").replace("^+", "^")} |`,
+    );
+  });
+
+  test("a code is not so crowded that one guess has better odds than a thousand to one", () => {
+    expect(crowdedShare).toBeLessThanOrEqual(1 / 1_000);
+    expect(docs).toContain(`${guessesADay.toLocaleString("en")} guesses a day`);
+  });
+
+  test("rest on misses that are remembered as long as a mute lasts, and on secrets of the length that is told", async () => {
+    expect(missWindowMs).toBeGreaterThanOrEqual(muteMs);
+    expect(newCredential("live")).toMatch(/^pp_live_[0-9A-Za-z]{32}[0-9A-Za-z]{6}$/);
+    const { body } = await shop.create();
+    expect(Buffer.from(body.verification_url.split("/").at(-1) ?? "", "base64url")).toHaveLength(16);
+  });
+});

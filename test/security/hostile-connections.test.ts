@@ -1,0 +1,297 @@
+/** Connections that mean harm, beside a client that means none: it is answered throughout, and memory stays bounded. */
+
+import { once } from "node:events";
+import http2 from "node:http2";
+import net from "node:net";
+import { Readable } from "node:stream";
+import { setTimeout as delay } from "node:timers/promises";
+import { gzipSync } from "node:zlib";
+import { Code } from "@connectrpc/connect";
+import { afterAll, describe, expect, test } from "vitest";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { callHeaders, endHeaders, frame, headerBlock, preface } from "./http2-frames.ts";
+import { startServiceProcess } from "./service-process.ts";
+
+const service = await startTestService();
+const { liveKey } = await service.createProject({ rateLimitPerMinute: 1_000_000 });
+const attacked = await startServiceProcess(service);
+const shop = merchant(attacked.httpUrl, liveKey);
+
+const listProjects = "/phoneproof.v1.ProjectService/ListProjects";
+const createVerification = "/phoneproof.v1.VerificationService/CreateVerification";
+
+const sockets = new Set<net.Socket>();
+afterAll(() => sockets.forEach((socket) => void socket.destroy()));
+
+interface Hostile {
+  readonly socket: net.Socket;
+  /** What the service has said. */
+  heard(): string;
+  /** Resolves when the service has ended the connection. */
+  readonly ended: Promise<void>;
+  /** Sends it again and again until the connection ends, or so many bytes have left. */
+  flood(bytes: Uint8Array, atMost?: number): Promise<void>;
+}
+
+/** Says `first` and listens; `deaf`: reads nothing that it is answered. */
+async function connect(address: string, first: Uint8Array | string, { deaf = false } = {}): Promise<Hostile> {
+  const [host, port] = address.replace("http://", "").split(":");
+  const socket = net.connect({ host: host ?? "", port: Number(port) });
+  sockets.add(socket);
+  let heard = "";
+  const ended = new Promise<void>((resolve) => {
+    socket.once("end", resolve).once("close", () => resolve());
+  });
+  void ended.then(() => socket.destroy());
+  socket.on("close", () => sockets.delete(socket));
+  socket.on("error", () => {});
+  await new Promise<void>((resolve) =>
+    socket.once("connect", () => resolve()).once("close", () => resolve()),
+  );
+  if (!deaf) {
+    socket.on("data", (bytes: Buffer) => {
+      heard += bytes.toString("latin1");
+    });
+  }
+  socket.write(first);
+  return {
+    socket,
+    heard: () => heard,
+    ended,
+    async flood(bytes, atMost = Number.POSITIVE_INFINITY) {
+      for (let sent = 0; sent < atMost && !socket.destroyed; sent += bytes.length) {
+        if (socket.write(bytes)) continue;
+        await Promise.race([ended, new Promise((resolve) => socket.once("drain", resolve))]);
+      }
+    },
+  };
+}
+
+/** So many at a time as the kernel's queue of new connections has room for. */
+async function connectMany(
+  count: number,
+  ...[address, first]: Parameters<typeof connect>
+): Promise<Hostile[]> {
+  const all: Hostile[] = [];
+  while (all.length < count) {
+    const size = Math.min(200, count - all.length);
+    all.push(...(await Promise.all(Array.from({ length: size }, () => connect(address, first)))));
+  }
+  return all;
+}
+
+/**
+ * Attacks while a merchant goes on with its business, over connections old and new, and at least until it has done so
+ * for a while. Answers by how much the service's memory had grown at most.
+ */
+async function besideAGoodClient(attack: () => Promise<unknown>): Promise<number> {
+  const before = await attacked.memoryMiB();
+  let most = before;
+  let attacking = true;
+  const attackOver = attack().finally(() => {
+    attacking = false;
+  });
+  attackOver.catch(() => {});
+  for (let rounds = 0; attacking || rounds < 10; rounds++) {
+    const fresh: Record<string, string> = rounds % 2 === 0 ? { connection: "close" } : {};
+    const { status, body } = await shop.create({}, undefined, fresh);
+    expect(status).toBe(201);
+    expect((await shop.read(body.id)).status).toBe(200);
+    most = Math.max(most, await attacked.memoryMiB());
+  }
+  await attackOver;
+  return most - before;
+}
+
+/** Takes ten seconds, in which the rest goes on. */
+const slow = Promise.all([
+  ...[
+    "GET / HTTP/1.1\r\nHost: localhost\r\nName: ",
+    `POST /v1/verifications HTTP/1.1\r\nHost: localhost\r\n`,
+  ].map(async (head) => {
+    const all = await connectMany(100, attacked.httpUrl, head);
+    await Promise.all(all.map(drip));
+    return all.map(({ heard }) => heard());
+  }),
+]);
+const slowCall = connectHttp2();
+const slowCalls = Array.from({ length: 100 }, () => {
+  const stream = slowCall.request({ ...callTo(createVerification), authorization: `Bearer ${liveKey}` });
+  // The head of a message that never comes.
+  stream.write(Buffer.of(0, 0, 0, 0, 100));
+  stream.on("error", () => {}).resume();
+  return once(stream, "close");
+});
+
+function connectHttp2(): http2.ClientHttp2Session {
+  const session = http2.connect(`http://${attacked.grpcAddress}`);
+  session.on("error", () => {});
+  afterAll(() => session.destroy());
+  return session;
+}
+
+function callTo(path: string) {
+  return { ":method": "POST", ":path": path, "content-type": "application/grpc" };
+}
+
+/** The status that a call ends with. */
+async function statusOf(stream: http2.ClientHttp2Stream): Promise<string | undefined> {
+  let status: string | undefined;
+  stream.on("trailers", (trailers) => {
+    status = String(trailers["grpc-status"]);
+  });
+  stream.on("error", () => {}).resume();
+  await once(stream, "close").catch(() => {});
+  return status;
+}
+
+/** A byte at a time, as long as the service puts up with it. */
+async function drip({ socket, ended }: Hostile): Promise<void> {
+  let over = false;
+  void ended.then(() => {
+    over = true;
+  });
+  while (!over) {
+    socket.write("a");
+    await Promise.race([ended, delay(500)]);
+  }
+}
+
+test("ten thousand connections that say nothing cost some memory, and nobody else's answer", async () => {
+  const idle: Hostile[] = [];
+  const growth = await besideAGoodClient(async () => {
+    idle.push(...(await connectMany(7_000, attacked.httpUrl, "")));
+    idle.push(...(await connectMany(3_000, attacked.grpcAddress, preface)));
+  });
+  for (const { socket } of idle) socket.destroy();
+  expect(idle).toHaveLength(10_000);
+  expect(growth).toBeLessThan(600);
+});
+
+test("headers without end are refused where they pass the limit", async () => {
+  const growth = await besideAGoodClient(async () => {
+    const all = await connectMany(100, attacked.httpUrl, "GET / HTTP/1.1\r\nHost: localhost\r\n");
+    const header = Buffer.from(`Name: ${"a".repeat(1_000)}\r\n`);
+    await Promise.all(all.map(({ flood, ended }) => flood(header, 64_000).then(() => ended)));
+    for (const { heard } of all) expect(heard()).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
+  });
+  expect(growth).toBeLessThan(200);
+});
+
+test("who asks and asks and never reads an answer is not read any further", async () => {
+  const request = `GET /v1/verifications/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${liveKey}\r\n\r\n`;
+  const atMost = 50_000_000;
+  const growth = await besideAGoodClient(async () => {
+    const deaf = await connect(attacked.httpUrl, "", { deaf: true });
+    await Promise.race([deaf.flood(Buffer.from(request.repeat(100)), atMost), delay(1_500)]);
+    expect(deaf.socket.bytesWritten).toBeLessThan(atMost);
+    deaf.socket.destroy();
+  });
+  expect(growth).toBeLessThan(300);
+});
+
+describe("on the port of gRPC", () => {
+  test("strangers are refused before their messages are read, however much they would send", async () => {
+    const growth = await besideAGoodClient(async () => {
+      const connection = connectHttp2();
+      const statuses = Array.from({ length: 50 }, () => {
+        const stream = connection.request(callTo(listProjects));
+        // The head of a message of 8 MiB, and nearly all of it.
+        const message = (function* () {
+          yield Buffer.of(0, 0, 128, 0, 0);
+          for (let piece = 0; piece < 7 * 64; piece++) yield Buffer.alloc(2 ** 14);
+        })();
+        Readable.from(message).pipe(stream);
+        return statusOf(stream);
+      });
+      expect(new Set(await Promise.all(statuses))).toEqual(new Set([String(Code.Unauthenticated)]));
+      connection.destroy();
+    });
+    expect(growth).toBeLessThan(200);
+  });
+
+  const resetOf = (streamId: number) =>
+    Buffer.concat([
+      frame("headers", endHeaders, streamId, callHeaders(listProjects)),
+      frame("rstStream", 0, streamId, Buffer.of(0, 0, 0, 8)),
+    ]);
+  const pings = Buffer.concat(Array.from({ length: 1_000 }, () => frame("ping", 0, 0, Buffer.alloc(8))));
+  const settings = Buffer.concat(Array.from({ length: 1_000 }, () => frame("settings", 0, 0)));
+  const opened = Buffer.concat([preface, frame("headers", 0, 1, callHeaders(listProjects))]);
+  const continuation = frame("continuation", 0, 1, headerBlock({ name: "a".repeat(10_000) }));
+
+  test.for<{ name: string; first: Uint8Array; flood: Uint8Array; deaf?: true }>([
+    {
+      name: "calls that are taken back at once",
+      first: preface,
+      flood: Buffer.concat(Array.from({ length: 3_000 }, (_, index) => resetOf(2 * index + 1))),
+    },
+    { name: "pings by somebody who reads no answer", first: preface, flood: pings, deaf: true },
+    { name: "settings by somebody who reads no answer", first: preface, flood: settings, deaf: true },
+    { name: "headers that go on and on", first: opened, flood: continuation },
+  ])("a flood of $name ends its connection", async ({ first, flood, deaf = false }) => {
+    const growth = await besideAGoodClient(async () => {
+      const hostile = await connect(attacked.grpcAddress, first, { deaf });
+      await hostile.flood(flood, 200_000_000);
+      await hostile.ended;
+    });
+    expect(growth).toBeLessThan(200);
+  });
+
+  test.for<[string, Uint8Array]>([
+    [
+      "bytes of another protocol",
+      Buffer.from("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".repeat(10), "latin1"),
+    ],
+    ["HTTP/1.1", Buffer.from("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")],
+    ["a frame of no type", Buffer.concat([preface, Buffer.alloc(500, 0xaa)])],
+    ["a frame over the limit", Buffer.concat([preface, frame("data", 0, 1, Buffer.alloc(20_000))])],
+    ["data on no stream", Buffer.concat([preface, frame("data", 0, 0, Buffer.alloc(10))])],
+    ["data on a stream that is not open", Buffer.concat([preface, frame("data", 0, 5, Buffer.alloc(10))])],
+    [
+      "a stream of the server's own",
+      Buffer.concat([preface, frame("headers", endHeaders, 2, callHeaders("/"))]),
+    ],
+    [
+      "headers that are none",
+      Buffer.concat([preface, frame("headers", endHeaders, 1, Buffer.alloc(9, 0xff))]),
+    ],
+    [
+      "a window that grows by nothing",
+      Buffer.concat([preface, frame("windowUpdate", 0, 0, Buffer.alloc(4))]),
+    ],
+    ["settings of half a setting", Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(5))])],
+    ["a ping of three bytes", Buffer.concat([preface, frame("ping", 0, 0, Buffer.alloc(3))])],
+  ])("%s ends its connection", async ([, bytes]) => {
+    const hostile = await connect(attacked.grpcAddress, bytes);
+    await hostile.ended;
+  });
+
+  test("a message that unpacks to more than a call may say is refused, not unpacked", async () => {
+    const bomb = gzipSync(Buffer.alloc(100 * 2 ** 20));
+    const head = Buffer.of(1, 0, 0, 0, 0);
+    head.writeUInt32BE(bomb.length, 1);
+    const growth = await besideAGoodClient(async () => {
+      const connection = connectHttp2();
+      for (const path of [createVerification, "/phoneproof.v1.InboundMessageService/StreamInboundMessages"]) {
+        const authorization = `Bearer ${service.adminToken}`;
+        const stream = connection.request({ ...callTo(path), "grpc-encoding": "gzip", authorization });
+        stream.end(Buffer.concat([head, bomb]));
+        expect(await statusOf(stream)).toBe(String(Code.ResourceExhausted));
+      }
+      connection.destroy();
+    });
+    expect(growth).toBeLessThan(200);
+  });
+});
+
+test("what comes a byte at a time is told so after ten seconds, and who sent half a call is let go", async () => {
+  for (const heard of (await slow).flat()) expect(heard).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
+  await Promise.all(slowCalls);
+}, 20_000);
+
+test("after all of this the service answers as before, and nothing of it was a fault", async () => {
+  expect((await shop.create()).status).toBe(201);
+  expect(attacked.output()).not.toMatch(/"level":[56]0/);
+});

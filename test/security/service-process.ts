@@ -1,0 +1,72 @@
+/** The service as a process of its own, as production starts it: what it prints and takes is its alone. */
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import path from "node:path";
+import { afterAll } from "vitest";
+import type { TestService } from "../harness/service.ts";
+
+export interface ServiceProcess {
+  readonly pid: number;
+  readonly httpUrl: string;
+  /** `host:port` */
+  readonly grpcAddress: string;
+  readonly opsUrl: string;
+  /** All that it has printed so far, on either output. */
+  output(): string;
+  /** Resident memory. */
+  memoryMiB(): Promise<number>;
+  stop(): Promise<void>;
+}
+
+const program = path.join(import.meta.dirname, "../../src/start.ts");
+
+/** Another process on the database and with the admin token of a service under test. */
+export async function startServiceProcess(
+  { databaseUrl, adminToken }: TestService,
+  environment: Record<string, string> = {},
+): Promise<ServiceProcess> {
+  const { PATH = "", HOME = "" } = process.env;
+  const child = spawn(process.execPath, [program], {
+    env: {
+      PATH,
+      HOME,
+      PORT: "0",
+      GRPC_PORT: "0",
+      OPS_PORT: "0",
+      DATABASE_URL: databaseUrl,
+      PHONEPROOF_ADMIN_TOKEN: adminToken,
+      ...environment,
+    },
+  });
+  let output = "";
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding("utf8").on("data", (text: string) => {
+      output += text;
+    });
+  }
+  const exited = once(child, "exit");
+  const stop = async () => {
+    child.kill("SIGTERM");
+    await exited;
+  };
+  afterAll(stop);
+  const running = () => output.split("\n").find((line) => line.includes('"phoneproof is running"'));
+  while (running() === undefined) {
+    if (child.exitCode !== null) throw new Error(`the service did not start: ${output}`);
+    await Promise.race([once(child.stdout, "data"), exited]);
+  }
+  const { http, grpc, ops } = JSON.parse(running() ?? "");
+  return {
+    pid: child.pid ?? 0,
+    httpUrl: http.replace("localhost", "127.0.0.1"),
+    grpcAddress: grpc,
+    opsUrl: `http://${ops}`,
+    output: () => output,
+    async memoryMiB() {
+      const metrics = await (await fetch(`http://${ops}/metrics`)).text();
+      return Number(/^process_resident_memory_bytes (\S+)$/m.exec(metrics)?.[1]) / 2 ** 20;
+    },
+    stop,
+  };
+}

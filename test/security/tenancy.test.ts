@@ -1,0 +1,234 @@
+/**
+ * Nobody learns of, or touches, what belongs to another project or environment: whatever is asked about it is answered as
+ * if it had never existed. How long that takes is compared by bench/tenancy-timing.ts.
+ */
+
+import { create, type DescMethod, type Message, ScalarType, toJsonString } from "@bufbuild/protobuf";
+import type { Transport } from "@connectrpc/connect";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { type encodeId, newRequestId } from "../../src/core/ids.ts";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { type Answer, merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
+import { refusalOf } from "../rpc/grpc-answer.ts";
+import { createPending } from "../service/pending.ts";
+import { smsSource } from "../service/sms-source.ts";
+
+const service = await startTestService({ ROLES: "api" });
+const environment = Environment.LIVE;
+const parentOrigin = "https://shop.example";
+const returnUrl = "https://shop.example/back";
+const plenty = { rateLimitPerMinute: 1_000_000 };
+
+const owner = await service.createProject({ ...plenty, parentOrigin, returnUrl });
+const neighbour = await service.createProject(plenty);
+const shop = merchant(service.httpUrl, owner.liveKey);
+
+const pending = await createPending(shop);
+const verified = await createPending(shop, { client_reference: "the owner's" });
+const phone = "01012345678";
+await service.sms({ to: verified.to, text: verified.text, from: phone });
+const idempotencyKey = "the-owners-key";
+await shop.create({}, idempotencyKey);
+await shop.create({}, `${idempotencyKey}-rest`);
+const { webhook } = await service
+  .client(WebhookService)
+  .setWebhook({ projectId: owner.projectId, environment, url: "https://shop.example/hook" });
+const { apiKeys } = await service.client(ApiKeyService).listApiKeys({ projectId: owner.projectId });
+const ownerToken = await service.createToken({ scope: "read", projectId: owner.projectId });
+const { serviceTokens } = await service.client(ServiceTokenService).listServiceTokens({});
+
+const never = (prefix: Parameters<typeof encodeId>[0]) => newRequestId().replace("req_", prefix);
+
+/** What a request can name, by its field: first what there is and is another's, then what never existed. */
+const named: Record<string, readonly [existing: string, never: string]> = {
+  project_id: [owner.projectId, never("prj_")],
+  verification_id: [pending.id, never("vrf_")],
+  event_id: [verified.id.replace("vrf_", "evt_"), never("evt_")],
+  api_key_id: [apiKeys[0]?.id ?? "", never("key_")],
+  webhook_id: [webhook?.id ?? "", never("whk_")],
+  service_token_id: [
+    serviceTokens.find(({ ending }) => ownerToken.endsWith(ending))?.id ?? "",
+    never("tok_"),
+  ],
+  idempotency_key: [idempotencyKey, "a-key-of-nobody"],
+  number: [owner.liveNumber, "0299999999"],
+  numbers: [owner.liveNumber, "0299999999"],
+  phone: [phone, "01087654321"],
+  client_reference: ["the owner's", "nobody's"],
+  parent_origin: [parentOrigin, "https://nobody.example"],
+  return_url: [returnUrl, "https://nobody.example/back"],
+};
+
+/** Texts of requests that name nothing. A page's token is tried in test/rpc/list-verifications.test.ts. */
+const nameless = new Set(
+  "name state expected_phone sms_template url actor source page_token service host".split(" "),
+);
+
+/** Who is a stranger to all of it, the owner's key of the other environment among them. */
+const strangers: Record<string, { credential: string; namesProject: boolean }> = {
+  "another project's live key": { credential: neighbour.liveKey, namesProject: true },
+  "another project's test key": { credential: neighbour.testKey, namesProject: true },
+  "the other environment's key": { credential: owner.testKey, namesProject: false },
+  "another project's read token": {
+    credential: await service.createToken({ scope: "read", projectId: neighbour.projectId }),
+    namesProject: true,
+  },
+  "another project's write token": {
+    credential: await service.createToken({ scope: "write", projectId: neighbour.projectId }),
+    namesProject: true,
+  },
+  "an ingest token": {
+    credential: await service.createToken({
+      scope: "ingest",
+      source: "elsewhere",
+      environment: Environment.TEST,
+    }),
+    namesProject: true,
+  },
+};
+
+/** All that belongs to the owner's live environment and can be changed. */
+async function belongings(): Promise<unknown> {
+  const tables = ["verification", "event", "api_key", "webhook_configuration", "destination_number"];
+  const rows = tables.map((table) => `SELECT to_jsonb(t) - 'last_used_at' AS row FROM "${table}" t`);
+  const { rows: found } = await service.db.query(`${rows.join(" UNION ALL ")} ORDER BY 1`);
+  return found.filter(({ row }) => row.environment !== "test" && JSON.stringify(row).includes(ownerUuid));
+}
+
+let ownerUuid = "";
+let before: unknown;
+beforeAll(async () => {
+  const { rows } = await service.db.query(
+    "SELECT project_id::text AS id FROM destination_number WHERE number = $1",
+    [owner.liveNumber],
+  );
+  ownerUuid = rows[0].id;
+  before = await belongings();
+});
+afterAll(async () => {
+  expect(before).not.toEqual([]);
+  expect(await belongings()).toEqual(before);
+});
+
+/** Without what differs between any two answers: ids, times, codes, and what is given back as it was sent. */
+function withoutChance(text: string): string {
+  return text
+    .replace(/\b(vrf|prj|key|evt|whk|tok|req)_[0-9a-z]{26}/g, "$1_…")
+    .replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, "…")
+    .replace(/\/v\/[\w-]{22}/g, "/v/…")
+    .replace(/the owner's|nobody's/g, "…")
+    .replace(/본인확인 \d+/g, "본인확인 …");
+}
+
+const texts = ({ input }: DescMethod) =>
+  input.fields.filter(
+    (field) =>
+      (field.fieldKind === "scalar" && field.scalar === ScalarType.STRING) ||
+      (field.fieldKind === "list" && field.listKind === "scalar" && field.scalar === ScalarType.STRING),
+  );
+
+test("the table knows every text that a request of any RPC may hold", () => {
+  const unknown = rpcs.flatMap(({ name, method }) =>
+    texts(method)
+      .filter((field) => !(field.name in named) && !nameless.has(field.name))
+      .map((field) => `${name}: ${field.name}`),
+  );
+  expect(unknown.filter((field) => !/^grpc\./.test(field))).toEqual([]);
+  expect(Object.values(named).flat()).not.toContain("");
+});
+
+function requestNaming(method: DescMethod, which: 0 | 1, leftOut: readonly string[]): Message {
+  const request: Record<string, unknown> = {};
+  for (const { name, localName, fieldKind } of texts(method)) {
+    const pair = named[name];
+    if (pair === undefined || leftOut.includes(name)) continue;
+    request[localName] = fieldKind === "list" ? [pair[which]] : pair[which];
+  }
+  if (!leftOut.includes("environment") && method.input.field.environment) request.environment = environment;
+  return create(method.input, request);
+}
+
+async function told(transport: Transport, method: DescMethod, request: Message): Promise<string> {
+  try {
+    const message = await callOnce(transport, method, request);
+    return withoutChance(message === undefined ? "nothing" : toJsonString(method.output, message as Message));
+  } catch (error) {
+    const { code, status, fields, retryAfterSeconds } = refusalOf(error);
+    const { rawMessage } = error as { rawMessage: string };
+    return withoutChance(JSON.stringify({ code, status, fields, retryAfterSeconds, rawMessage }));
+  }
+}
+
+const ours = rpcs.filter(({ name }) => name.startsWith("phoneproof."));
+
+test.for(Object.entries(strangers))("over gRPC %s is told the same of everything, in every RPC", async ([
+  ,
+  { credential, namesProject },
+]) => {
+  const transport = transportTo(service.grpcAddress, `Bearer ${credential}`);
+  // What belongs to the project belongs to both its environments.
+  const own = namesProject ? [] : ["project_id", "parent_origin", "return_url"];
+  const omissions = [own, [...own, "environment"]];
+  if (namesProject) omissions.push(["project_id"], ["project_id", "environment"]);
+  const answers = ours.flatMap(({ name, method }) =>
+    omissions.map(async (leftOut) => {
+      const of = (which: 0 | 1) => told(transport, method, requestNaming(method, which, leftOut));
+      return [`${name} without ${leftOut}`, await of(0), await of(1)] as const;
+    }),
+  );
+  const all = await Promise.all(answers);
+  expect(Object.fromEntries(all.map(([call, existing]) => [call, existing]))).toEqual(
+    Object.fromEntries(all.map(([call, , unknown]) => [call, unknown])),
+  );
+});
+
+function overRest({ status, headers, text }: Answer) {
+  const names = [...headers.keys()].filter((name) => name !== "date").sort();
+  return { status, names, replayed: headers.get("idempotent-replayed"), body: withoutChance(text) };
+}
+
+test.for(
+  Object.entries({
+    "another project's live key": neighbour.liveKey,
+    "another project's test key": neighbour.testKey,
+    "the other environment's key": owner.testKey,
+  }),
+)("over REST %s is told the same of everything", async ([stranger, apiKey]) => {
+  const other = merchant(service.httpUrl, apiKey);
+  for (const [what, call] of Object.entries({
+    "reads a pending verification": (which: 0 | 1) => other.read(named.verification_id?.[which] ?? ""),
+    "cancels a pending verification": (which: 0 | 1) => other.cancel(named.verification_id?.[which] ?? ""),
+    "reads a verified one": (which: 0 | 1) => other.read([verified.id, never("vrf_")][which] ?? ""),
+    "cancels a verified one": (which: 0 | 1) => other.cancel([verified.id, never("vrf_")][which] ?? ""),
+    "uses an Idempotency-Key": (which: 0 | 1) =>
+      other.create({ state: "s" }, `${named.idempotency_key?.[which]}-rest`),
+  })) {
+    expect([what, overRest(await call(0))]).toEqual([what, overRest(await call(1))]);
+  }
+  if (stranger === "the other environment's key") return;
+  for (const field of ["parent_origin", "return_url"]) {
+    const create = async (which: 0 | 1) => overRest(await other.create({ [field]: named[field]?.[which] }));
+    expect(await create(0)).toEqual(await create(1));
+  }
+});
+
+test("a source that may not deliver to a number is told the same of it as of no number, and verifies nothing", async () => {
+  const elsewhere = [
+    await service.createToken({ scope: "ingest", source: "of-test", environment: Environment.TEST }),
+    await service.createToken({ scope: "ingest", source: "of-others", numbers: [neighbour.liveNumber] }),
+  ];
+  for (const token of elsewhere) {
+    const source = smsSource(service, token);
+    for (const to of [pending.to, "0299999999"]) {
+      expect(await source.send({ to, text: pending.text })).toMatchObject({
+        outcome: "NO_MATCH",
+        verificationId: "",
+      });
+    }
+  }
+});

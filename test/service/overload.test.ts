@@ -1,0 +1,128 @@
+/** More than can be done. What stands in for it is a database that does nothing for a while: so nothing here hangs on speed. */
+
+import { randomUUID } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
+import { toBinary } from "@bufbuild/protobuf";
+import { afterAll, expect, test } from "vitest";
+import { Health } from "../../src/gen/proto/health/v1/health_pb.ts";
+import {
+  InboundMessageService,
+  StreamInboundMessagesRequestSchema,
+} from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { type Answer, merchant } from "../gateway/merchant.ts";
+import { exchange } from "../gateway/raw-http.ts";
+import { startTestService } from "../harness/service.ts";
+import { connectRaw, type RawConnection } from "../rpc/raw-grpc.ts";
+import { createPending } from "./pending.ts";
+import { inboundMessage } from "./sms-source.ts";
+
+const service = await startTestService();
+const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
+const shop = merchant(service.httpUrl, project.liveKey);
+
+const connections: RawConnection[] = [];
+afterAll(() => connections.forEach((connection) => void connection.destroy()));
+
+/** Lets no statement get anywhere on a table until it is let go. */
+async function holdTable(table: string): Promise<{ letGo(): Promise<void> }> {
+  const lock = await service.db.connect();
+  await lock.query(`BEGIN; LOCK TABLE ${table}`);
+  return {
+    async letGo() {
+      await lock.query("ROLLBACK");
+      lock.release();
+    },
+  };
+}
+
+/** Calls again and again, without waiting for an answer, until one is refused. Answers what those before it are told. */
+async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answer>[]> {
+  const waiting: Promise<Answer>[] = [];
+  for (;;) {
+    const answer = call();
+    const shed = await Promise.race([answer, delay(50)]);
+    if (shed === undefined) {
+      waiting.push(answer);
+      continue;
+    }
+    expect([shed.status, shed.body.error.code]).toEqual([503, "service_unavailable"]);
+    expect(Number(shed.headers.get("retry-after"))).toBeGreaterThanOrEqual(1);
+    expect(shed.headers.has("x-usage-calls")).toBe(false);
+    return waiting;
+  }
+}
+
+test("where the wait has grown long, new calls are told so at once, and those that wait are served", async () => {
+  const { letGo } = await holdTable("verification");
+  const waiting = await callUntilShed(() => shop.create()).finally(letGo);
+  const statuses = (await Promise.all(waiting)).map(({ status }) => status);
+  // The last ones may have been refused, too, and only been slow to hear of it; nobody who came before one that is served.
+  const served = statuses.filter((status) => status === 201).length;
+  expect(served).toBeGreaterThan(0);
+  expect(statuses).toEqual(statuses.map((_, position) => (position < served ? 201 : 503)));
+  expect((await shop.create()).status).toBe(201);
+  const { rows } = await service.db.query("SELECT count(*)::int AS made FROM verification");
+  expect(rows).toEqual([{ made: served + 1 }]);
+});
+
+test("so many calls wait and no more: the rest is told to come again, and everybody is answered", async () => {
+  const { id } = await createPending(shop);
+  const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n\r\n`;
+  const each = 600;
+  const { letGo } = await holdTable("verification");
+  const answers = Array.from({ length: 20 }, () =>
+    exchange(service.httpUrl, `GET /v1/verifications/${id} HTTP/1.1\r\n${head}`.repeat(each), {
+      answers: each,
+    }),
+  );
+  await Promise.all(await callUntilShed(() => shop.read(id)).finally(letGo));
+  const all = (await Promise.all(answers)).flat();
+  const refused = all.filter(({ status }) => status === 503);
+  for (const { headers } of refused) expect(Number(headers.get("retry-after"))).toBeGreaterThanOrEqual(1);
+  const served = all.filter(({ status }) => status === 200);
+  expect(served.length).toBeLessThanOrEqual(10_000);
+  expect(served.length + refused.length).toBe(20 * each);
+  expect((await shop.read(id)).status).toBe(200);
+});
+
+test("streams that send more than is stored are held back, all of them together, and go on afterwards", async () => {
+  const request = toBinary(StreamInboundMessagesRequestSchema, {
+    $typeName: "phoneproof.v1.StreamInboundMessagesRequest",
+    messages: Array.from({ length: 100 }, () =>
+      inboundMessage({ to: project.liveNumber, text: "hello ".repeat(80) }),
+    ),
+  });
+  const { letGo } = await holdTable("inbound_message");
+  let sent = 0;
+  const { typeName, method } = InboundMessageService;
+  for (let stream = 0; stream < 6; stream++) {
+    const connection = connectRaw(service.grpcAddress);
+    connections.push(connection);
+    const call = connection.call(`${typeName}/${method.streamInboundMessages.name}`, {
+      authorization: `Bearer ${service.adminToken}`,
+    });
+    void (async () => {
+      while (sent < 100_000) {
+        await call.send(request);
+        sent += 100;
+      }
+    })().catch(() => {});
+  }
+  // Others are answered meanwhile; when fifty of their calls have brought no more of these messages, nothing will.
+  const health = service.client(Health);
+  try {
+    for (let [before, unchanged] = [0, 0]; unchanged < 50; before = sent) {
+      await health.check({});
+      unchanged = sent === before && sent > 0 ? unchanged + 1 : 0;
+    }
+  } finally {
+    for (const connection of connections) connection.destroy();
+    await letGo();
+  }
+  // Each stream's window, and what all may have under way.
+  expect(sent).toBeLessThan(30_000);
+  const messageId = randomUUID();
+  expect(await service.sms({ to: project.liveNumber, text: "hello", messageId })).toMatchObject([
+    { messageId },
+  ]);
+});

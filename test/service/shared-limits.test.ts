@@ -1,0 +1,159 @@
+/** Rate limits of several processes at once. What needs a Redis is registered where the machine has one. */
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import net from "node:net";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { freePorts } from "../../deploy/cluster/ports.ts";
+import { findProgram } from "../../deploy/cluster/programs.ts";
+import { merchant, usageOf } from "../gateway/merchant.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { createWindow, getPage } from "../window/open-window.ts";
+
+const redisServer = findProgram("redis-server") ?? findProgram("valkey-server");
+
+/** How many of so many creations are let through, sent to these services in turn and all at once. */
+async function admitted(services: readonly TestService[], key: string, calls: number): Promise<number> {
+  const shops = services.map(({ httpUrl }) => merchant(httpUrl, key));
+  const answers = await Promise.all(
+    Array.from({ length: calls }, (_, call) => shops[call % shops.length]?.create()),
+  );
+  for (const answer of answers) expect([201, 429]).toContain(answer?.status);
+  return answers.filter((answer) => answer?.status === 201).length;
+}
+
+describe("where Redis is out of reach", () => {
+  test("the service starts, answers, and limits rates by itself", async () => {
+    const [port] = await freePorts(1);
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
+    const { testKey } = await service.createProject({ rateLimitPerMinute: 5 });
+    expect(await admitted([service], testKey, 8)).toBe(5);
+  });
+
+  test("or takes connections and never says a word, no call waits for it", async () => {
+    const sockets: net.Socket[] = [];
+    const silent = net.createServer((socket) => sockets.push(socket.on("error", () => {})));
+    await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", resolve));
+    const { port } = silent.address() as net.AddressInfo;
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
+    const { testKey } = await service.createProject({ rateLimitPerMinute: 5 });
+    expect(await admitted([service], testKey, 8)).toBe(5);
+    await service.close();
+    for (const socket of sockets) socket.destroy();
+    await new Promise((resolve) => silent.close(resolve));
+  });
+});
+
+if (redisServer !== undefined)
+  describe("processes with one Redis", () => {
+    let port: number;
+    let redis: ChildProcess;
+    let service: TestService;
+    let other: TestService;
+
+    const startRedis = async () => {
+      redis = spawn(redisServer, ["--bind", "127.0.0.1", "--port", String(port), "--save", ""], {
+        stdio: ["ignore", "pipe", "inherit"],
+      });
+      for await (const line of redis.stdout ?? []) {
+        if (/ready to accept connections/i.test(String(line))) break;
+      }
+    };
+
+    beforeAll(async () => {
+      [port = 0] = await freePorts(1);
+      await startRedis();
+      const settings = { REDIS_URL: `redis://127.0.0.1:${port}/3`, TRUSTED_PROXIES: "127.0.0.1" };
+      service = await startTestService(settings);
+      other = await service.startAnother();
+    });
+
+    afterAll(async () => {
+      await service.close();
+      redis.kill("SIGKILL");
+    });
+
+    test("share a project's allowance: of two hundred calls at once exactly as many pass as it has room for", async () => {
+      const { testKey, liveKey } = await service.createProject({ rateLimitPerMinute: 70 });
+      expect(await admitted([service, other], testKey, 200)).toBe(70);
+      const refused = await merchant(other.httpUrl, testKey).create();
+      expect([refused.status, refused.body.error.code, usageOf(refused)]).toEqual([
+        429,
+        "rate_limited",
+        null,
+      ]);
+      expect(refused.headers.get("ratelimit")).toMatch(/^"create";r=0;t=([1-9]|[1-5]\d|60)$/);
+      expect((await merchant(other.httpUrl, liveKey).create()).headers.get("ratelimit")).toMatch(/;r=69;/);
+      expect((await merchant(service.httpUrl, testKey).read("vrf_none")).status).toBe(404);
+      expect((await merchant(other.httpUrl, testKey).read("vrf_none")).headers.get("ratelimit")).toMatch(
+        /;r=68;/,
+      );
+    });
+
+    test("count an address's failed authentications together", async () => {
+      const shops = [merchant(service.httpUrl, "wrong"), merchant(other.httpUrl, "wrong")];
+      const headers = { "x-forwarded-for": "192.0.2.7" };
+      const answers = await Promise.all(
+        Array.from({ length: 620 }, (_, call) =>
+          shops[call % 2]?.call("GET", "/v1/verifications/x", { headers }),
+        ),
+      );
+      expect(answers.filter((answer) => answer?.status === 401)).toHaveLength(600);
+      expect(answers.filter((answer) => answer?.status === 429)).toHaveLength(20);
+    });
+
+    test("count the requests of a window together", async () => {
+      const window = await createWindow(service, await service.createProject());
+      const { pathname } = new URL(window.url);
+      const answers = await Promise.all(
+        Array.from({ length: 140 }, (_, call) =>
+          getPage(`${call % 2 === 0 ? service.httpUrl : other.httpUrl}${pathname}/status`),
+        ),
+      );
+      expect(answers.filter(({ status }) => status === 200)).toHaveLength(120);
+    });
+
+    test("that has stopped answering go on, each by itself, and come back to it by themselves", async () => {
+      const { testKey } = await service.createProject({ rateLimitPerMinute: 10 });
+      redis.kill("SIGSTOP");
+      expect(await admitted([service], testKey, 15)).toBe(10);
+      expect(await admitted([other], testKey, 15)).toBe(10);
+      redis.kill("SIGCONT");
+      await expectShared();
+    });
+
+    test("that has died go on, and share one that is started in its place", async () => {
+      const { testKey } = await service.createProject({ rateLimitPerMinute: 10 });
+      redis.kill("SIGKILL");
+      await once(redis, "exit");
+      expect(await admitted([service], testKey, 15)).toBe(10);
+      expect(await admitted([other], testKey, 15)).toBe(10);
+      await startRedis();
+      await expectShared();
+    });
+
+    /** An allowance taken whole at one process is gone at the other. */
+    async function expectShared(): Promise<void> {
+      await expect
+        .poll(
+          async () => {
+            const { testKey } = await service.createProject({ rateLimitPerMinute: 1 });
+            return [await admitted([service], testKey, 1), await admitted([other], testKey, 1)];
+          },
+          { timeout: 10_000, interval: 200 },
+        )
+        .toEqual([1, 0]);
+    }
+
+    test("that refuses to write is as good as away", async () => {
+      const { testKey } = await service.createProject({ rateLimitPerMinute: 3 });
+      const asked = net.connect(port, "127.0.0.1");
+      asked.write("REPLICAOF 127.0.0.1 1\r\n");
+      await once(asked, "data");
+      expect(await admitted([service], testKey, 5)).toBe(3);
+      expect(await admitted([other], testKey, 5)).toBe(3);
+      asked.write("REPLICAOF NO ONE\r\n");
+      await once(asked, "data");
+      asked.destroy();
+      await expectShared();
+    });
+  });

@@ -1,0 +1,159 @@
+/** What takes days: silence is judged by a week, and creations outlive their records by a day. */
+import { timestampDate } from "@bufbuild/protobuf/wkt";
+import { expect, test, vi } from "vitest";
+import {
+  type EnvironmentStatistics,
+  StatisticsService,
+} from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
+import { CarrierSchema } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { startTestService, type TestProject } from "../harness/service.ts";
+import { createPending } from "./pending.ts";
+
+const minute = 60_000;
+const day = 1_440 * minute;
+
+let senders = 20_000_000;
+
+/** A service whose time is moved, and workers of it. Ids go by the real time, so each test begins with that. */
+async function onTheClock() {
+  const plain = await startTestService({ ROLES: "api" });
+  await installClock(plain.db);
+  const DATABASE_URL = byTheClock(plain.databaseUrl);
+  const service = await plain.startAnother({ ROLES: "api", DATABASE_URL });
+  const startWorker = () => plain.startAnother({ ROLES: "worker", DATABASE_URL });
+
+  /** Counts until the past has no gaps and the present is reached. */
+  async function countAll(): Promise<void> {
+    await moveClock(plain.db, minute);
+    const worker = await startWorker();
+    await vi.waitUntil(
+      async () => {
+        const { rows } = await plain.db.query(
+          `SELECT min(counted_until) > clock.now() - interval '1 minute' AND NOT EXISTS (SELECT FROM statistics_gap) AS done
+           FROM statistics_progress`,
+        );
+        return rows[0].done;
+      },
+      { timeout: 20_000, interval: 20 },
+    );
+    await worker.close();
+  }
+
+  return { service, db: plain.db, startWorker, countAll };
+}
+
+type Clocked = Awaited<ReturnType<typeof onTheClock>>;
+
+const everyCarrier = ["SKT", "KT", "LGU+"];
+
+/** Creates so many, of which each third is verified by another carrier, as far as that is heard. */
+async function use({ service }: Clocked, { liveKey }: TestProject, count: number, heard: readonly string[]) {
+  const shop = merchant(service.httpUrl, liveKey);
+  const pending = await Promise.all(Array.from({ length: count }, () => createPending(shop)));
+  const messages = pending.map(({ to, text }, index) => ({
+    to,
+    text,
+    carrier: everyCarrier[index % 3] ?? "",
+    from: `010${++senders}`,
+  }));
+  await service.sms(...messages.filter(({ carrier }) => heard.includes(carrier)));
+}
+
+async function read(
+  { service }: Clocked,
+  { liveKey }: TestProject,
+  hours = 0,
+): Promise<EnvironmentStatistics> {
+  const { environments } = await service.client(StatisticsService, liveKey).getStatistics({ hours });
+  const [environment] = environments;
+  if (environment === undefined) throw new Error("there is no environment");
+  return environment;
+}
+
+async function silentIn(clocked: Clocked, project: TestProject): Promise<string[]> {
+  const { numbers, carriers } = await read(clocked, project);
+  return [
+    ...numbers.filter(({ silence }) => silence).map(({ destination }) => destination),
+    ...carriers
+      .filter(({ silence }) => silence)
+      .map(({ carrier }) => CarrierSchema.value[carrier]?.localName ?? ""),
+  ].sort();
+}
+
+test("what was created while no worker ran for more than a day is counted, its records gone", async () => {
+  const clocked = await onTheClock();
+  const project = await clocked.service.createProject();
+  await use(clocked, project, 9, everyCarrier);
+  await moveClock(clocked.db, 2 * day);
+  await clocked.db.query("DELETE FROM idempotency_record");
+  await use(clocked, project, 6, ["KT"]);
+  await clocked.countAll();
+  const { total } = await read(clocked, project, 72);
+  expect([total?.created, total?.verified].map(Number)).toEqual([15, 11]);
+});
+
+test(
+  "a number or carrier silent against its own past is flagged, and a metric tells it",
+  { timeout: 60_000 },
+  async () => {
+    const clocked = await onTheClock();
+    const { service, db } = clocked;
+    const make = () => service.createProject();
+    const [shop, dead, closed, quiet, young] = [
+      await make(),
+      await make(),
+      await make(),
+      await make(),
+      await make(),
+    ];
+    for (let daysAgo = 8; daysAgo > 0; daysAgo--) {
+      await Promise.all([
+        use(clocked, shop, 90, everyCarrier),
+        use(clocked, dead, 40, everyCarrier),
+        use(clocked, closed, 40, everyCarrier),
+        use(clocked, quiet, 6, everyCarrier),
+        daysAgo < 4 && use(clocked, young, 40, everyCarrier),
+      ]);
+      await moveClock(db, day);
+    }
+    await use(clocked, shop, 90, ["SKT"]);
+    for (const [project, count] of [
+      [dead, 40],
+      [quiet, 6],
+      [young, 40],
+    ] as const) {
+      await use(clocked, project, count, []);
+    }
+    await clocked.countAll();
+
+    expect(await silentIn(clocked, shop)).toEqual(["KT", "LGU_PLUS"]);
+    expect(await silentIn(clocked, dead)).toEqual([dead.liveNumber]);
+    for (const project of [closed, quiet, young]) expect(await silentIn(clocked, project)).toEqual([]);
+    const [number] = (await read(clocked, dead)).numbers;
+    expect(number?.silence?.expected).toBeCloseTo(40, 0);
+    expect(number?.silence?.since && timestampDate(number.silence.since).getTime()).toBeLessThan(
+      Date.now() + 8 * day - 20 * 60 * minute,
+    );
+
+    const worker = await clocked.startWorker();
+    const metrics = async () => {
+      const text = await (await fetch(`${worker.opsUrl}/metrics`)).text();
+      return text.split("\n").filter((line) => line.startsWith("phoneproof_silent{"));
+    };
+    await vi.waitUntil(async () => (await metrics()).length > 0, { timeout: 10_000, interval: 20 });
+    expect((await metrics()).sort()).toEqual([
+      'phoneproof_silent{environment="live",kind="carrier",name="KT"} 1',
+      'phoneproof_silent{environment="live",kind="carrier",name="LGU+"} 1',
+      `phoneproof_silent{environment="live",kind="number",name="${dead.liveNumber}"} 1`,
+    ]);
+    await worker.close();
+
+    await use(clocked, dead, 1, everyCarrier);
+    await use(clocked, shop, 3, everyCarrier);
+    await clocked.countAll();
+    expect(await silentIn(clocked, dead)).toEqual([]);
+    expect(await silentIn(clocked, shop)).toEqual([]);
+  },
+);

@@ -1,0 +1,327 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import path from "node:path";
+import { timestampDate, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
+import { afterAll, describe, expect, test, vi } from "vitest";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
+import {
+  type EnvironmentStatistics,
+  StatisticsService,
+  type VerificationCounts,
+} from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
+import { Carrier, Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createStatisticsCounting } from "../../src/storage/statistics-counting.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { tablesWith } from "../harness/every-table.ts";
+import { startTestService, type TestProject } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+import { untilWaiting } from "./barrier.ts";
+import { createPending, letExpire, type Pending, uuidOf } from "./pending.ts";
+
+/** Counts nothing: that is for workers which tests start, and end. */
+const service = await startTestService({ ROLES: "api" });
+const database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 4, onError: () => {} });
+afterAll(() => database.close());
+const counting = createStatisticsCounting(database);
+
+const program = path.join(import.meta.dirname, "../../src/start.ts");
+
+async function read(project: TestProject, request: object = {}) {
+  return service.client(StatisticsService, project.liveKey).getStatistics(request);
+}
+
+async function live(project: TestProject, request: object = {}) {
+  const { environments } = await read(project, request);
+  const [environment] = environments;
+  if (environments.length !== 1 || environment === undefined) throw new Error("there is not one environment");
+  return environment;
+}
+
+const numbersIn = (counts: VerificationCounts | undefined) =>
+  counts && [counts.created, counts.verified, counts.expired, counts.cancelled].map(Number);
+
+/** Created, verified, expired, cancelled in the last day. */
+const totalOf = async (project: TestProject) => numbersIn((await live(project)).total);
+
+/** Counts until all that has happened by now is counted. */
+async function countAll(): Promise<void> {
+  const { rows } = await service.db.query<{ now: Date }>("SELECT now()");
+  const [{ now }] = rows as [{ now: Date }];
+  await vi.waitUntil(
+    async () => {
+      while (await counting.count());
+      const { rows } = await service.db.query(
+        "SELECT min(counted_until) > $1 AND NOT EXISTS (SELECT FROM statistics_gap) AS done FROM statistics_progress",
+        [now],
+      );
+      return rows[0].done;
+    },
+    { interval: 50, timeout: 10_000 },
+  );
+}
+
+const cancelAll = (project: TestProject, pending: readonly Pending[]) =>
+  Promise.all(pending.map(({ id }) => merchant(service.httpUrl, project.liveKey).cancel(id)));
+
+const pendings = (project: TestProject, count: number, key = project.liveKey): Promise<Pending[]> =>
+  Promise.all(Array.from({ length: count }, () => createPending(merchant(service.httpUrl, key))));
+
+let senders = 10_000_000;
+
+async function verify(pending: readonly Pending[], carrier: string): Promise<void> {
+  const receipts = await service.sms(
+    ...pending.map(({ to, text }) => ({ to, text, carrier, from: `010${++senders}` })),
+  );
+  expect(new Set(receipts.map(({ outcome }) => outcome))).toEqual(new Set(["VERIFIED"]));
+}
+
+// Tests move creations into the past, where they are not to be met as what was there before.
+await countAll();
+
+test("what was created and how it ended is told by number and carrier, each environment apart", async () => {
+  const project = await service.createProject();
+  const [skt, kt, unknown, expired, cancelled] = [3, 2, 1, 2, 1].map((count) => pendings(project, count));
+  await pendings(project, 4, project.testKey);
+  await verify((await skt) ?? [], "SKT");
+  await verify((await kt) ?? [], "KTF");
+  await verify((await unknown) ?? [], "another");
+  await cancelAll(project, (await cancelled) ?? []);
+  for (const { id } of (await expired) ?? []) {
+    await letExpire(service.db, id);
+    await merchant(service.httpUrl, project.liveKey).read(id);
+  }
+  await pendings(project, 1);
+  await countAll();
+
+  const answer = await read(project);
+  expect(answer.incomplete).toBe(false);
+  const [environment, ...others] = answer.environments;
+  expect(others).toEqual([]);
+  expect(environment?.environment).toBe(Environment.LIVE);
+  expect(numbersIn(environment?.total)).toEqual([10, 6, 2, 1]);
+  expect(environment?.total?.conversion).toBeCloseTo(6 / 9);
+  expect(environment?.total?.timeToVerify).toMatchObject({ p50Seconds: 1, p95Seconds: 1 });
+  expect(environment?.numbers.map(({ destination, counts }) => [destination, numbersIn(counts)])).toEqual([
+    [project.liveNumber, [10, 6, 2, 1]],
+  ]);
+  const carriers = environment?.carriers.map(({ carrier, verified }) => [carrier, Number(verified)]);
+  expect(Object.fromEntries(carriers ?? [])).toEqual({
+    [Carrier.SKT]: 3,
+    [Carrier.KT]: 2,
+    [Carrier.UNSPECIFIED]: 1,
+  });
+  expect(environment?.hours).toHaveLength(24);
+  const inHours = environment?.hours.map(({ counts }) => numbersIn(counts) ?? []) ?? [];
+  expect(inHours.reduce((sum, counts) => sum.map((count, index) => count + (counts[index] ?? 0)))).toEqual([
+    10, 6, 2, 1,
+  ]);
+
+  const token = await service.createToken({ scope: "read", projectId: project.projectId });
+  const both = await service.client(StatisticsService, token).getStatistics({});
+  expect(both.environments.map(({ environment, total }) => [environment, numbersIn(total)])).toEqual([
+    [Environment.LIVE, [10, 6, 2, 1]],
+    [Environment.TEST, [4, 0, 0, 0]],
+  ]);
+});
+
+test("what commits after later ones were to be counted is waited for, and counted", async () => {
+  const project = await service.createProject();
+  const [late, early] = (await pendings(project, 2)) as [Pending, Pending];
+  await countAll();
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query("UPDATE verification SET status = 'cancelled' WHERE id = $1", [uuidOf(late.id)]);
+    await holder.query("INSERT INTO event VALUES ($1, 'verification.cancelled', now())", [uuidOf(late.id)]);
+    await cancelAll(project, [early]);
+    const { rows } = await holder.query<{ now: Date }>("SELECT now()");
+    // Longer than what is counted lies behind where nobody is under way.
+    await vi.waitUntil(async () => Date.now() - (rows[0]?.now.getTime() ?? 0) > 3_500, {
+      interval: 50,
+      timeout: 10_000,
+    });
+    await counting.count();
+    const { countedUntil, environments } = await read(project);
+    expect(numbersIn(environments[0]?.total)).toEqual([2, 0, 0, 0]);
+    expect(countedUntil && timestampDate(countedUntil).getTime()).toBeLessThanOrEqual(
+      rows[0]?.now.getTime() ?? 0,
+    );
+    await holder.query("COMMIT");
+  } finally {
+    holder.release(true);
+  }
+  await countAll();
+  expect(await totalOf(project)).toEqual([2, 0, 0, 2]);
+});
+
+describe("with workers that are killed", () => {
+  const barrier = 4712;
+  const children: ChildProcess[] = [];
+
+  function startWorker(): ChildProcess {
+    const { PATH = "", HOME = "" } = process.env;
+    const environment = { ROLES: "worker", OPS_PORT: "0", DATABASE_URL: service.databaseUrl };
+    const child = spawn(process.execPath, [program], {
+      stdio: "ignore",
+      env: { PATH, HOME, LOG_LEVEL: "silent", ...environment },
+    });
+    children.push(child);
+    return child;
+  }
+
+  /** A worker has counted, if only nothing. */
+  async function untilCounting(): Promise<void> {
+    const look = () => service.db.query("SELECT xmin::text FROM statistics_progress ORDER BY task");
+    const { rows: before } = await look();
+    await vi.waitUntil(async () => JSON.stringify((await look()).rows) !== JSON.stringify(before), {
+      interval: 20,
+      timeout: 20_000,
+    });
+  }
+
+  async function endTheWaiting(): Promise<void> {
+    await service.db.query(
+      `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+       WHERE datname = current_database() AND wait_event = 'advisory'`,
+    );
+  }
+
+  async function kill(child: ChildProcess): Promise<void> {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    child.kill("SIGKILL");
+    await once(child, "exit");
+  }
+
+  afterAll(() => Promise.all(children.map(kill)));
+
+  test.for([
+    { name: "its database goes on with what it was told", ends: false },
+    { name: "its database gives up what it was at", ends: true },
+  ])("in the middle of counting, each is counted once: $name", async ({ ends }) => {
+    const project = await service.createProject();
+    const worker = startWorker();
+    await untilCounting();
+    await service.db.query(`
+      CREATE OR REPLACE FUNCTION stand_still_counting() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock_shared(${barrier}); RETURN NEW; END';
+      CREATE TRIGGER stand_still BEFORE INSERT ON reception_statistics
+        FOR EACH ROW EXECUTE FUNCTION stand_still_counting()`);
+    const holder = await service.db.connect();
+    try {
+      await holder.query(`SELECT pg_advisory_lock(${barrier})`);
+      const pending = await pendings(project, 20);
+      await cancelAll(project, pending.slice(0, 5));
+      await untilWaiting(service.db, 1);
+      await kill(worker);
+      if (ends) await endTheWaiting();
+    } finally {
+      holder.release(true);
+      await service.db.query("DROP TRIGGER stand_still ON reception_statistics");
+    }
+    await countAll();
+    expect(await totalOf(project)).toEqual([20, 0, 0, 5]);
+  });
+});
+
+test("several workers count each once, while it happens, and are seconds behind at most", async () => {
+  const project = await service.createProject();
+  const workers = await Promise.all([1, 2].map(() => service.startAnother({ ROLES: "worker" })));
+  let racing = true;
+  const races = [1, 2].map(async () => {
+    while (racing) await counting.count();
+  });
+  for (let round = 0; round < 10; round++) {
+    const pending = await pendings(project, 40);
+    await cancelAll(project, pending.slice(0, 10));
+    await verify(pending.slice(10, 20), "LGU+");
+  }
+  racing = false;
+  await Promise.all(races);
+  await vi.waitUntil(async () => (await totalOf(project))?.[1] === 100, { interval: 50, timeout: 10_000 });
+  expect(await totalOf(project)).toEqual([400, 100, 0, 100]);
+  await Promise.all(workers.map((worker) => worker.close()));
+});
+
+test("an installation that had no statistics counts its past by itself, beside what is new", async () => {
+  const project = await service.createProject();
+  const before = await pendings(project, 7);
+  await verify(before.slice(0, 2), "SKT");
+  await cancelAll(project, before.slice(2, 3));
+  // As the version before left it.
+  await service.db.query(`
+    DROP TABLE number_statistics, carrier_statistics, reception_statistics, statistics_progress, statistics_gap;
+    DROP TYPE reception_kind;
+    DROP INDEX event_occurred_at_idx;
+    DELETE FROM _prisma_migrations WHERE migration_name LIKE '%_statistics'`);
+  const upgraded = await service.startAnother({ ROLES: "api" });
+  await cancelAll(project, before.slice(3, 5));
+  await pendings(project, 1);
+  expect((await read(project)).incomplete).toBe(true);
+  await countAll();
+  expect((await read(project)).incomplete).toBe(false);
+  expect(await totalOf(project)).toEqual([8, 2, 0, 3]);
+  await upgraded.close();
+});
+
+test("counts stay when a person's number is erased, and never knew it", async () => {
+  const project = await service.createProject();
+  const phone = "01087653333";
+  const [pending] = (await pendings(project, 1)) as [Pending];
+  await service.sms({ to: pending.to, text: pending.text, from: phone, carrier: "KT" });
+  await countAll();
+  expect(await tablesWith(service.db, phone)).toEqual(["inbound_message", "verification"]);
+  await Array.fromAsync(service.client(ErasureService).erasePhone({ phone }));
+  expect(await tablesWith(service.db, phone)).toEqual([]);
+  expect(await totalOf(project)).toEqual([1, 1, 0, 0]);
+});
+
+describe("a window", async () => {
+  const project = await service.createProject();
+  await pendings(project, 1);
+  await countAll();
+  const hour = 3_600_000;
+  const thisHour = Math.floor(Date.now() / hour) * hour;
+
+  test.for([
+    { name: "is the last 24 hours by default", request: {}, first: thisHour - 23 * hour, hours: 24 },
+    {
+      name: "is as many hours as are asked for",
+      request: { hours: 744 },
+      first: thisHour - 743 * hour,
+      hours: 744,
+    },
+    { name: "reaches from an instant to now", request: { since: 5 }, first: thisHour - 5 * hour, hours: 6 },
+    {
+      name: "reaches from an instant on",
+      request: { since: 5, hours: 2 },
+      first: thisHour - 5 * hour,
+      hours: 2,
+    },
+  ])("$name", async ({ request, first, hours }) => {
+    const { since: ago, ...rest } = request as { since?: number; hours?: number };
+    const since = ago === undefined ? {} : { since: timestampFromMs(thisHour - ago * hour + 1_234_567) };
+    const answer = await read(project, { ...since, ...rest });
+    expect(answer.since && timestampMs(answer.since)).toBe(first);
+    expect(answer.until && timestampMs(answer.until)).toBe(first + hours * hour);
+    const [{ hours: told, total }] = answer.environments as [EnvironmentStatistics];
+    expect(told.map(({ hour }) => hour && timestampMs(hour))).toEqual(
+      Array.from({ length: hours }, (_, index) => first + index * hour),
+    );
+    expect(Number(total?.created)).toBe(first + hours * hour > thisHour ? 1 : 0);
+  });
+
+  test.for([
+    { name: "more hours than there may be", request: { hours: 745 }, fields: ["hours"] },
+    { name: "fewer than none", request: { hours: -1 }, fields: ["hours"] },
+    { name: "the future", request: { since: timestampFromMs(Date.now() + 2 * hour) }, fields: ["since"] },
+    { name: "all since long ago", request: { since: timestampFromMs(0) }, fields: ["since"] },
+    { name: "an instant that cannot be", request: { since: { seconds: 1n << 60n } }, fields: ["since"] },
+  ])("is refused: $name", async ({ request, fields }) => {
+    const client = service.client(StatisticsService, project.liveKey);
+    expect(await answerOf((options) => client.getStatistics(request, options))).toMatchObject({
+      code: "validation_failed",
+      fields,
+    });
+  });
+});

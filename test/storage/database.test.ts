@@ -1,0 +1,59 @@
+import { afterAll, expect, test } from "vitest";
+import { parseConfig } from "../../src/config.ts";
+import { createLog } from "../../src/log.ts";
+import { openLogOutput } from "../../src/log-output.ts";
+import { startService } from "../../src/main.ts";
+import { openDatabase, runStatement } from "../../src/storage/database.ts";
+import { createDatabase } from "../harness/database.ts";
+
+const own = await createDatabase();
+afterAll(() => own.drop());
+
+const statement = { name: "sum", text: "SELECT $1::int + $2::int" };
+
+test.for([
+  { preparedStatements: true, kept: ["sum"] },
+  { preparedStatements: false, kept: [] },
+])("with preparedStatements $preparedStatements a connection keeps $kept", async ({
+  preparedStatements,
+  kept,
+}) => {
+  const database = openDatabase(own.connection, { poolSize: 1, preparedStatements, onError() {} });
+  for (const term of [1, 2])
+    expect(await runStatement(database, statement, [term, 40])).toEqual([[40 + term]]);
+  expect(await database.prisma.project.count()).toBe(0);
+  const { rows } = await database.pool.query<{ name: string }>("SELECT name FROM pg_prepared_statements");
+  expect(rows.map(({ name }) => name)).toEqual(kept);
+  await database.close();
+});
+
+test("a connection neither scans what it could look up nor compiles what seems dear", async () => {
+  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
+  const { rows } = await database.pool.query(
+    "SELECT current_setting('enable_seqscan') AS scan, current_setting('jit') AS jit, current_setting('plan_cache_mode') AS plan",
+  );
+  expect(rows).toEqual([{ scan: "off", jit: "off", plan: "force_generic_plan" }]);
+  await database.close();
+});
+
+test("a connection for notices that cannot be had is told by its own setting, without its password", async () => {
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
+    DATABASE_URL: own.url,
+    DATABASE_NOTICES_URL: "postgres://somebody:secret@127.0.0.1:1/notices",
+  });
+  await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
+    /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:1\/notices cannot be used: (?!.*secret)/,
+  );
+});
+
+test.for([
+  { name: "DATABASE_NOTICES_URL", value: "postgres://127.0.0.1/notices" },
+  { name: "DATABASE_PREPARED_STATEMENTS", value: "maybe" },
+  { name: "REDIS_URL", value: "127.0.0.1:6379" },
+  { name: "REDIS_URL", value: "redis://127.0.0.1/not-a-number" },
+  { name: "REDIS_URL", value: "redis://:a b@" },
+])("$name=$value alone is refused by its name, without its value", ({ name, value }) => {
+  expect(() => parseConfig({ [name]: value })).toThrow(new RegExp(`^${name} must `));
+  expect(() => parseConfig({ [name]: value })).not.toThrow(value);
+});

@@ -1,0 +1,195 @@
+import { execFileSync } from "node:child_process";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { afterAll, expect, test, vi } from "vitest";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { startReceiver } from "../webhooks/receiver.ts";
+import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
+import { type CollectedSpan, startCollector } from "./collector.ts";
+
+const collector = await startCollector();
+// The exporter reads the standard variables itself, and so they are this process' own.
+vi.stubEnv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint);
+vi.stubEnv("OTEL_EXPORTER_OTLP_HEADERS", "x-collector-key=of-the-tests");
+vi.stubEnv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=tests");
+afterAll(() => vi.unstubAllEnvs());
+
+const service = await startTestService({
+  OTEL_EXPORTER_OTLP_ENDPOINT: collector.endpoint,
+  OTEL_BSP_SCHEDULE_DELAY: "50",
+  WEBHOOK_ALLOW_PRIVATE: "true",
+});
+const receiver = await startReceiver();
+const shop = await openShop(service);
+const api = merchant(service.httpUrl, shop.liveKey);
+const phone = "01087651234";
+
+const traceId = "0af7651916cd43dd8448eb211c80319c";
+const parent = { traceparent: `00-${traceId}-b7ad6b7169203331-01`, tracestate: "shop=1" };
+
+const named = (name: string) => (span: CollectedSpan) => span.name === name;
+const childOf = (span: CollectedSpan, name: string) =>
+  collector.spanWhere((found) => found.parentSpanId === span.spanId && found.name === name);
+
+test("a call is a span under the one its headers name, with what gateway, core and storage did under it", async () => {
+  const answer = await api.create({ state: "secret-state" }, "tracing-1", parent);
+  const request = await collector.spanWhere(
+    (span) => span.attributes["phoneproof.request_id"] === answer.headers.get("x-request-id"),
+  );
+  expect(request).toMatchObject({
+    traceId,
+    parentSpanId: "b7ad6b7169203331",
+    name: "POST /v1/verifications",
+    kind: 2,
+    failed: false,
+    attributes: {
+      "http.request.method": "POST",
+      "http.route": "/v1/verifications",
+      "http.response.status_code": 201,
+      "phoneproof.project_id": shop.projectId,
+    },
+  });
+  const core = await childOf(request, "core createVerification");
+  expect(core.attributes["phoneproof.verification_id"]).toBe(answer.body.id);
+  const batch = await childOf(core, "storage create");
+  expect(batch.attributes["db.operation.batch.size"]).toBe(1);
+  const statement = await childOf(batch, "create_new");
+  expect(statement).toMatchObject({ traceId, kind: 3, attributes: { "db.system.name": "postgresql" } });
+});
+
+test("a call over gRPC is one too", async () => {
+  const client = service.client(VerificationService, shop.liveKey);
+  const grpcTrace = "1af7651916cd43dd8448eb211c80319c";
+  await client
+    .getVerification(
+      { verificationId: "vrf_01m7yrddhzfyja3hhg9my162t1" },
+      { headers: { traceparent: `00-${grpcTrace}-b7ad6b7169203331-01` } },
+    )
+    .catch(() => undefined);
+  const name = "phoneproof.v1.VerificationService/GetVerification";
+  const span = await collector.spanWhere((found) => found.traceId === grpcTrace && found.name === name);
+  expect(span).toMatchObject({
+    kind: 2,
+    failed: true,
+    attributes: { "rpc.response.status_code": "NotFound", "phoneproof.project_id": shop.projectId },
+  });
+  await childOf(await childOf(span, "core getVerification"), "storage read");
+});
+
+test("requests that share a statement are linked to it, and it to them", async () => {
+  const headersOf = (index: number) => ({ traceparent: `00-${traceId}-00000000000000${10 + index}-01` });
+  // While the first is held up, the others gather behind it.
+  const lock = await service.db.connect();
+  await lock.query("BEGIN; LOCK TABLE verification");
+  const created = Array.from({ length: 30 }, (_, index) =>
+    api.create({}, `tracing-shared-${index}`, headersOf(index)),
+  );
+  await delay(500);
+  await lock.query("ROLLBACK");
+  lock.release();
+  await Promise.all(created);
+  const batch = await collector.spanWhere(({ name, links }) => name === "storage create" && links.length > 0);
+  expect(batch.attributes["db.operation.batch.size"]).toBe(batch.links.length + 1);
+  for (const { spanId } of batch.links) {
+    const linked = await collector.spanWhere((span) => span.spanId === spanId);
+    expect(linked.name).toBe("core createVerification");
+    expect(linked.links).toContainEqual({ traceId: batch.traceId, spanId: batch.spanId });
+  }
+});
+
+test("the message that verifies, and the webhook that tells of it, are linked to the creation", async () => {
+  await shop.setWebhook(receiver.url);
+  const creationTrace = "2af7651916cd43dd8448eb211c80319c";
+  const { body } = await api.create({}, "tracing-2", {
+    traceparent: `00-${creationTrace}-b7ad6b7169203331-01`,
+  });
+  const created = await collector.spanWhere(
+    ({ name, traceId }) => name === "core createVerification" && traceId === creationTrace,
+  );
+  const creation = { traceId: created.traceId, spanId: created.spanId };
+  const [receipt] = await service.sms({ to: body.destination, from: phone, text: body.sms_text });
+  expect(receipt).toMatchObject({ outcome: "VERIFIED" });
+
+  const of = (name: string) =>
+    collector.spanWhere(
+      (span) => span.name === name && span.attributes["phoneproof.verification_id"] === body.id,
+    );
+  const message = await of("inbound message");
+  expect(message).toMatchObject({
+    kind: 5,
+    parentSpanId: "",
+    attributes: {
+      "phoneproof.outcome": "verified",
+      "phoneproof.carrier": "SKT",
+      "phoneproof.duplicate": false,
+    },
+  });
+  expect(message.links).toContainEqual(creation);
+  await childOf(message, "storage inbound");
+  const stream = await collector.spanWhere(
+    named("phoneproof.v1.InboundMessageService/StreamInboundMessages"),
+  );
+  expect(message.links).toContainEqual({ traceId: stream.traceId, spanId: stream.spanId });
+
+  await deliveryWhen(service, body.id, attempted(1));
+  const attempt = await of("webhook attempt");
+  expect(attempt).toMatchObject({
+    kind: 3,
+    attributes: { "phoneproof.event_type": "verification.verified", "http.response.status_code": 204 },
+  });
+  expect(attempt.links).toEqual([creation]);
+  // The endpoint is told which span its own belong to.
+  expect(receiver.received[0]?.headers.traceparent).toBe(`00-${attempt.traceId}-${attempt.spanId}-01`);
+});
+
+test("what was not sampled upstream is not collected", async () => {
+  const unsampled = "3af7651916cd43dd8448eb211c80319c";
+  await api.create({}, "tracing-3", { traceparent: `00-${unsampled}-b7ad6b7169203331-00` });
+  // What came after it is there.
+  const { headers } = await api.read("vrf_none");
+  await collector.spanWhere(
+    (span) => span.attributes["phoneproof.request_id"] === headers.get("x-request-id"),
+  );
+  expect(collector.spans.filter((span) => span.traceId === unsampled)).toEqual([]);
+});
+
+test("no phone, code, text, secret or window's token is in any span", async () => {
+  const { body } = await api.create({ mode: "match", expected_phone: phone });
+  const token = body.verification_url.split("/").at(-1) ?? "";
+  const answer = await fetch(`${service.httpUrl}/v/${token}?secret-query`);
+  expect(answer.status).toBe(200);
+  await collector.spanWhere(({ attributes }) => attributes["http.route"] === "/v/:token");
+  const sent = collector.bodies.map((bytes) => bytes.toString("latin1")).join("\n");
+  const [code = ""] = /\d{8}/.exec(body.sms_text) ?? [];
+  for (const secret of [phone, code, body.destination, token, shop.liveKey, service.adminToken, "secret-"]) {
+    expect(sent).not.toContain(secret);
+  }
+});
+
+test("what the standard variables say goes with the spans", () => {
+  const [request] = collector.requests;
+  expect(request).toMatchObject({
+    path: "/v1/traces",
+    headers: { "content-type": "application/x-protobuf", "x-collector-key": "of-the-tests" },
+  });
+  expect(collector.resources[0]).toMatchObject({
+    "service.name": "phoneproof",
+    "deployment.environment.name": "tests",
+  });
+});
+
+test("without an endpoint nothing of OpenTelemetry is loaded", () => {
+  const program = path.join(import.meta.dirname, "loaded-modules.ts");
+  const { OTEL_EXPORTER_OTLP_ENDPOINT: _, ...environment } = process.env;
+  const loaded = execFileSync(process.execPath, [program], {
+    encoding: "utf8",
+    env: { ...environment, DATABASE_URL: service.databaseUrl },
+  });
+  expect(loaded).toContain("node_modules/pino/");
+  // The metrics' library loads the interface, for exemplars.
+  expect(loaded.split("\n").filter((file) => /@opentelemetry\/(?!api\/)|open-telemetry/.test(file))).toEqual(
+    [],
+  );
+});
