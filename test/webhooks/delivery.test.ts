@@ -1,6 +1,10 @@
 import { beforeAll, expect, test, vi } from "vitest";
 import { decodeId, encodeId } from "../../src/core/ids.ts";
-import { WebhookDeliveryState, WebhookEventType } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import {
+  WebhookDeliveryState,
+  WebhookEventType,
+  WebhookService,
+} from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerWith, startReceiver, untilReceived, verified } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, openShop } from "./shop.ts";
@@ -159,4 +163,27 @@ test("a refused event stays pending, with its next attempt", async () => {
     attempts: [{ number: 1, status: 500, error: "answered 500", answer: "not today" }],
   });
   expect(delivery.nextAttemptAt).toBeDefined();
+});
+
+test("a delivery's state and its attempts are of one moment, whenever one asks", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url);
+  const events = 150;
+  let sent = false;
+  const sending = Promise.all(Array.from({ length: events }, () => shop.event())).finally(() => {
+    sent = true;
+  });
+  for (let done = false; !done; ) {
+    const allSent = sent;
+    const { deliveries } = await service
+      .client(WebhookService)
+      .listWebhookDeliveries({ projectId: shop.projectId, pageSize: 200 });
+    for (const { state, attempts } of deliveries) {
+      expect(attempts.some(({ status }) => status === 204)).toBe(state === WebhookDeliveryState.DELIVERED);
+    }
+    done = allSent && deliveries.every(({ state }) => state === WebhookDeliveryState.DELIVERED);
+  }
+  await sending;
+  expect(receiver.received).toHaveLength(events);
 });

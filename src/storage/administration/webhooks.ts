@@ -242,9 +242,9 @@ interface DeliveryRow {
   readonly next_attempt_at: Date | null;
 }
 
-interface AttemptRow {
-  readonly verification_id: string;
-  readonly number: number;
+/** A delivery with one of its attempts; the columns of the attempt are null where there is none yet. */
+interface DeliveryAttemptRow extends DeliveryRow {
+  readonly number: number | null;
   readonly started_at: Date;
   readonly duration_ms: number | null;
   readonly status: number | null;
@@ -289,29 +289,36 @@ async function exists(database: Database, row: Prisma.Sql): Promise<boolean> {
   return (await database.prisma.$queryRaw<unknown[]>`SELECT FROM ${row}`).length > 0;
 }
 
-/** A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. */
+/**
+ * A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. One
+ * statement, so that a delivery's state and its attempts are of one moment.
+ */
 async function deliveriesWhere(
   database: Database,
   condition: Prisma.Sql,
   limit: number,
 ): Promise<Delivery[]> {
-  const rows = await database.prisma.$queryRaw<DeliveryRow[]>`
-    SELECT d.verification_id, d.webhook_configuration_id, e.type::text, e.occurred_at, w.url, d.resends::int,
-      CASE WHEN held.back THEN 'disabled' ELSE d.state::text END AS state,
-      CASE WHEN NOT held.back THEN d.next_attempt_at END AS next_attempt_at
-    FROM webhook_delivery d
-    JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
-    JOIN event e ON e.verification_id = d.verification_id
-    CROSS JOIN LATERAL (SELECT d.state = 'pending' AND w.disabled_at IS NOT NULL AS back) held
-    WHERE ${condition}
-    ORDER BY d.verification_id DESC LIMIT ${limit}`;
-  const attempts = await database.prisma.$queryRaw<AttemptRow[]>`
-    SELECT verification_id, number::int, started_at, duration_ms, status::int, error, answer
-    FROM webhook_attempt
-    WHERE verification_id = ANY (${rows.map((row) => row.verification_id)}::text[]::uuid[])
-    ORDER BY verification_id, number`;
-  const made = Map.groupBy(attempts, (attempt) => attempt.verification_id);
-  return rows.map((row) => ({
+  const rows = await database.prisma.$queryRaw<DeliveryAttemptRow[]>`
+    SELECT delivery.*, a.number::int, a.started_at, a.duration_ms, a.status::int, a.error, a.answer
+    FROM (
+      SELECT d.verification_id, d.webhook_configuration_id, e.type::text, e.occurred_at, w.url, d.resends::int,
+        CASE WHEN held.back THEN 'disabled' ELSE d.state::text END AS state,
+        CASE WHEN NOT held.back THEN d.next_attempt_at END AS next_attempt_at
+      FROM webhook_delivery d
+      JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
+      JOIN event e ON e.verification_id = d.verification_id
+      CROSS JOIN LATERAL (SELECT d.state = 'pending' AND w.disabled_at IS NOT NULL AS back) held
+      WHERE ${condition}
+      ORDER BY d.verification_id DESC LIMIT ${limit}
+    ) delivery
+    LEFT JOIN webhook_attempt a ON a.verification_id = delivery.verification_id
+    ORDER BY delivery.verification_id DESC, a.number`;
+  return [...Map.groupBy(rows, (row) => row.verification_id).values()].map(deliveryOf);
+}
+
+function deliveryOf(rows: readonly DeliveryAttemptRow[]): Delivery {
+  const [row] = rows as [DeliveryAttemptRow, ...DeliveryAttemptRow[]];
+  return {
     verificationId: row.verification_id,
     webhookId: row.webhook_configuration_id,
     type: row.type,
@@ -320,11 +327,12 @@ async function deliveriesWhere(
     state: row.state,
     resends: row.resends,
     nextAttemptAt: row.next_attempt_at,
-    attempts: (made.get(row.verification_id) ?? []).map(attemptOf),
-  }));
+    attempts: rows.map(attemptOf).filter((attempt) => attempt !== null),
+  };
 }
 
-function attemptOf(row: AttemptRow): Attempt {
+function attemptOf(row: DeliveryAttemptRow): Attempt | null {
+  if (row.number === null) return null;
   return {
     number: row.number,
     startedAt: row.started_at,
