@@ -1,31 +1,23 @@
 /** The phoneproof command. */
 
-import { CommanderError } from "commander";
-import { Interrupted } from "./interrupt.ts";
-import { buildProgram } from "./program.ts";
+import { execute, wantsJson } from "./execute.ts";
 import { report, Trouble } from "./trouble.ts";
+
+const args = process.argv.slice(2);
 
 /** `| head` ends a pipe early, and has what it wanted. */
 function endWithTheOutput(error: NodeJS.ErrnoException): void {
   if (error.code === "EPIPE") process.exit(process.exitCode ?? 0);
   process.exit(
-    report(new Trouble(1, "output_failed", `the output cannot be written: ${error.message}`), wantsJson()),
+    report(
+      new Trouble(1, "output_failed", `the output cannot be written: ${error.message}`),
+      wantsJson(args),
+    ),
   );
-}
-
-function wantsJson(): boolean {
-  const end = process.argv.indexOf("--");
-  return process.argv.slice(2, end === -1 ? undefined : end).includes("--json");
 }
 
 process.stdout.on("error", endWithTheOutput);
 // Whoever no longer reads what went wrong is not to be told that either.
 process.stderr.on("error", () => {});
 
-try {
-  await buildProgram().parseAsync();
-} catch (error) {
-  if (error instanceof CommanderError) process.exitCode = error.exitCode === 0 ? 0 : 2;
-  else if (error instanceof Interrupted) process.exitCode = error.exitCode;
-  else process.exitCode = report(error, wantsJson());
-}
+await execute(args);

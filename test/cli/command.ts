@@ -1,9 +1,10 @@
 /** The phoneproof command as a person or a script starts it. */
 
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, fork, spawn } from "node:child_process";
 import { once } from "node:events";
 import { fileURLToPath } from "node:url";
 import type { TestService } from "../harness/service.ts";
+import type { Order } from "./command-host.ts";
 
 export interface Finished {
   readonly code: number | null;
@@ -93,8 +94,8 @@ export function startDemo(environment: Environment): Running {
   return startNode([demo], environment);
 }
 
-/** The command with its arguments, to its end; `input` is its standard input. */
-export async function run(
+/** The command with its arguments in a process of its own, to its end; `input` is its standard input. */
+export async function runProcess(
   args: readonly string[],
   environment: Environment,
   options: { input?: string; cwd?: string } = {},
@@ -103,6 +104,35 @@ export async function run(
   child.stdin?.on("error", () => {});
   child.stdin?.end(options.input ?? "");
   return finished;
+}
+
+/** The same without a standard input, where it makes no difference that other commands ran in that process before. */
+export async function run(args: readonly string[], environment: Environment, cwd = root): Promise<Finished> {
+  const host = idleHosts.pop() ?? startHost();
+  const answer = once(host, "message");
+  const order: Order = { args, environment: plainEnvironment(environment), cwd };
+  host.send(order);
+  const [finished] = (await answer) as [Finished];
+  idleHosts.push(host);
+  return finished;
+}
+
+/** They live as long as this process. */
+const idleHosts: ChildProcess[] = [];
+
+function startHost(): ChildProcess {
+  const host = fork(fileURLToPath(new URL("command-host.ts", import.meta.url)), {
+    execPath: process.execPath,
+    execArgv: [],
+    env: plainEnvironment({}),
+    stdio: ["ignore", "ignore", "ignore", "ipc"],
+  });
+  host.unref();
+  host.channel?.unref();
+  host.on("exit", (code) => {
+    throw new Error(`the process for commands ended with ${code}`);
+  });
+  return host;
 }
 
 /** What `--json` printed, which must be one object on one line and nothing else. */

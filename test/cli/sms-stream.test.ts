@@ -9,7 +9,7 @@ import { inboundLines } from "../../src/cli/inbound-lines.ts";
 import { streamInboundMessages } from "../../src/cli/inbound-stream.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
-import { type Finished, run, startCommand, towards } from "./command.ts";
+import { type Finished, run, runProcess, startCommand, towards } from "./command.ts";
 import { type Cut, startCuttingProxy } from "./cutting-proxy.ts";
 
 interface Message {
@@ -52,7 +52,7 @@ const receiptsOf = ({ stdout }: Pick<Finished, "stdout">): Receipt[] =>
     .map((line) => JSON.parse(line));
 
 const stream = (input: string, ...args: string[]) =>
-  run(["sms", "stream", "--json", ...args], environment, { input });
+  runProcess(["sms", "stream", "--json", ...args], environment, { input });
 
 /** Senders of an exchange that nobody has, one a message, so that none is muted. */
 const sender = (index: number) => `0100${String(index).padStart(7, "0")}`;
@@ -192,9 +192,9 @@ describe("receipts", () => {
     const input = ndjson([
       { message_id: "a\tb\u001b[2J", from: sender(2), to: shop.testNumber, text: "tabs" },
     ]);
-    const first = await run(["sms", "stream"], environment, { input });
+    const first = await runProcess(["sms", "stream"], environment, { input });
     expect(first).toEqual({ code: 0, stdout: "a\\tb\\x1b[2J\tNO_MATCH\t\t\n", stderr: "" });
-    const second = await run(["sms", "stream"], environment, { input });
+    const second = await runProcess(["sms", "stream"], environment, { input });
     expect(second.stdout).toBe("a\\tb\\x1b[2J\tNO_MATCH\t\tduplicate\n");
   });
 });
@@ -220,7 +220,9 @@ describe("lines", () => {
         note: "unknown fields do no harm",
       }),
     ];
-    const { code, stdout, stderr } = await run(["sms", "stream"], environment, { input: lines.join("\r\n") });
+    const { code, stdout, stderr } = await runProcess(["sms", "stream"], environment, {
+      input: lines.join("\r\n"),
+    });
     expect(code).toBe(1);
     expect(stdout).toBe("l1\tNO_MATCH\t\t\nl9\tNO_MATCH\t\t\n");
     expect(stderr.trimEnd().split("\n")).toEqual([
@@ -231,7 +233,7 @@ describe("lines", () => {
       "phoneproof: line 7: longer than 1 MiB",
       "phoneproof: 5 lines could not be read",
     ]);
-    const asJson = await run(["sms", "stream", "--json"], environment, { input: "{" });
+    const asJson = await runProcess(["sms", "stream", "--json"], environment, { input: "{" });
     expect(asJson).toMatchObject({ code: 1, stdout: "" });
     expect(JSON.parse(asJson.stderr)).toEqual({
       error: { code: "unparsable_line", message: "line 1: not JSON", request_id: null, fields: [], line: 1 },

@@ -7,7 +7,7 @@ import path from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { buildProgram } from "../../src/cli/program.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { type Finished, run, startNode, towards } from "./command.ts";
+import { type Finished, run, runProcess, startNode, towards } from "./command.ts";
 
 let service: TestService;
 let environment: Record<string, string>;
@@ -95,7 +95,7 @@ describe("help", () => {
   });
 
   test("--version says the package's", async () => {
-    expect(await run(["--version"], {})).toEqual({
+    expect(await runProcess(["--version"], {})).toEqual({
       code: 0,
       stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
       stderr: "",
@@ -215,7 +215,7 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
     ],
     [["sms", "stream", "--token", "pp_svc_wrong"], "invalid_api_key"],
   ] as const)("%j is %s", async ([args, refusal]) => {
-    const { code, stdout, stderr } = await run(args, environment, { input: '{"message_id":"x"}\n' });
+    const { code, stdout, stderr } = await runProcess(args, environment, { input: '{"message_id":"x"}\n' });
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(stderr).toMatch(new RegExp(`^phoneproof: ${refusal}: [^\\n]+\\n$`));
   });
@@ -231,7 +231,7 @@ describe("no service or no token is exit 3 and one line", () => {
     ["sms", "stream"],
   ])("%s %s: nothing listens", async (args) => {
     const address = await deadAddress();
-    const { code, stdout, stderr } = await run(
+    const { code, stdout, stderr } = await runProcess(
       args,
       { ...environment, PHONEPROOF_ADDRESS: address },
       { input: messages },
@@ -302,7 +302,7 @@ describe("address and token", () => {
     const given = { GRPC_PORT: port(), DATA_DIR: dataDirectory };
     expect(await run(list, given)).toMatchObject({ code: 0, stderr: "" });
     const relative = { ...given, DATA_DIR: path.basename(dataDirectory) };
-    expect(await run(list, relative, { cwd: directory })).toMatchObject({ code: 0, stderr: "" });
+    expect(await run(list, relative, directory)).toMatchObject({ code: 0, stderr: "" });
   });
 
   test("come from the environment before that, and from the options before that", async () => {
