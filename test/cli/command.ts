@@ -28,10 +28,10 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 const launcher = fileURLToPath(new URL("../../bin/phoneproof.mjs", import.meta.url));
 const demo = fileURLToPath(new URL("../../src/cli/demo.ts", import.meta.url));
 
-/** Nothing of the environment that the tests run in reaches the command but what a shell always has. */
+/** Nothing of the environment that the tests run in reaches the command but what a shell always has, and what npm sets. */
 function plainEnvironment(environment: Environment): Record<string, string> {
-  const { PATH = "", HOME = "" } = process.env;
-  return { PATH, HOME, TZ: "Asia/Seoul", ...environment };
+  const { PATH = "", HOME = "", NODE_COMPILE_CACHE = "" } = process.env;
+  return { PATH, HOME, NODE_COMPILE_CACHE, TZ: "Asia/Seoul", ...environment };
 }
 
 export function towards(service: TestService): Environment {

@@ -26,6 +26,8 @@ export interface TestServer {
 const PREFIX = "phoneproof-test-";
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  // For every process of the run: a third of the time of most is their start.
+  process.env.NODE_COMPILE_CACHE = path.join(import.meta.dirname, "../../.cache/compiled");
   await removeLeftovers();
   const dataDir = await mkdtemp(path.join(os.tmpdir(), `${PREFIX}${process.pid}-`));
   // TCP, so that the URL given to a service under test looks like one from the real world.
