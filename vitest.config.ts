@@ -13,5 +13,6 @@ export default defineConfig({
     // A bound on what hangs: on two busy cores the longest take half of it.
     testTimeout: 60_000,
     hookTimeout: 120_000,
+    expect: { poll: { timeout: 45_000 } },
   },
 });

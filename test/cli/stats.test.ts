@@ -39,7 +39,7 @@ beforeAll(async () => {
       const [{ total }] = environments;
       return total.created + total.verified + total.cancelled === 9;
     },
-    { interval: 100, timeout: 20_000 },
+    { interval: 100, timeout: 45_000 },
   );
 });
 

@@ -128,7 +128,7 @@ async function expectReceiver(port: number): Promise<void> {
       ({ status }) => status,
       () => 0,
     );
-  await vi.waitUntil(async () => (await post(`${body} `)) === 401, { timeout: 10_000 });
+  await vi.waitUntil(async () => (await post(`${body} `)) === 401, { timeout: 45_000 });
   await breakOff(port);
   expect([await post(body), await post(body)]).toEqual([204, 204]);
 }

@@ -66,7 +66,7 @@ describe.for<OutputKind>(["socket", "pipe"])("with a %s for its log", { timeout 
       linesOf(service.text())
         .filter(({ msg }) => msg === "request")
         .map(({ requestId }) => requestId);
-    await expect.poll(() => logged().length, { timeout: 10_000 }).toBe(ids.length);
+    await expect.poll(() => logged().length, { timeout: 45_000 }).toBe(ids.length);
     expect(new Set(logged())).toEqual(new Set(ids));
 
     service.output.destroy();

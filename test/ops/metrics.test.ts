@@ -38,7 +38,7 @@ async function growthOf<Names extends string>(
     return grown.every((value) => value > 0)
       ? (Object.fromEntries(entries.map(([key], index) => [key, grown[index]])) as Record<Names, number>)
       : undefined;
-  });
+  }, 45_000);
 }
 
 const duration = "phoneproof_http_request_duration_seconds_count";
@@ -229,7 +229,7 @@ test("for how long something has been due is shown, by every process", async () 
     `UPDATE verification SET created_at = created_at - interval '1 day', expires_at = now() - interval '200 seconds'
      WHERE status = 'pending'`,
   );
-  await expect.poll(async () => (await due())[0], { timeout: 10_000 }).toBe(2);
+  await expect.poll(async () => (await due())[0], { timeout: 45_000 }).toBe(2);
   const [, delivery = 0, expiry = 0] = await due();
   expect(delivery).toBeGreaterThanOrEqual(100);
   expect(expiry).toBeGreaterThanOrEqual(200);

@@ -241,7 +241,7 @@ test("when the service stops, what it has taken gets its receipts, and the clien
   await send(...times(10, (index) => message(index + 1)));
   await untilWaiting(stopping.db, 1);
   const closing = stopping.close();
-  await vi.waitUntil(() => isRefused(stopping.httpUrl), { interval: 5 });
+  await vi.waitUntil(() => isRefused(stopping.httpUrl), { interval: 5, timeout: 45_000 });
   await holder.query("COMMIT");
   holder.release();
 

@@ -22,7 +22,7 @@ test("a client that says it is leaving and does not go is cut off, and ends noth
     openAndLeave(port),
   ])) as unknown as [[net.Socket], [ServerHttp2Session]];
   const closed = once(socket, "close");
-  await vi.waitUntil(() => session.destroyed);
+  await vi.waitUntil(() => session.destroyed, { timeout: 45_000 });
   vi.advanceTimersByTime(30_000);
   await closed;
   server.close();

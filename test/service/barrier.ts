@@ -51,6 +51,6 @@ export async function untilWaiting(db: pg.Pool, count: number): Promise<void> {
       );
       return (rows[0]?.waiting ?? 0) >= count;
     },
-    { interval: 5, timeout: 10_000 },
+    { interval: 5, timeout: 45_000 },
   );
 }

@@ -143,7 +143,7 @@ describe("by the notice, though the other process would believe for ever what it
     const { key, secret } = await knownKey();
     believeForEver();
     await whileDeaf("UPDATE api_key SET revoked_at = now() WHERE id = $1", key.id);
-    await vi.waitUntil(async () => (await keyThere(secret)) === 401, { timeout: 10_000, interval: 5 });
+    await vi.waitUntil(async () => (await keyThere(secret)) === 401, { timeout: 45_000, interval: 5 });
   });
 });
 
@@ -163,7 +163,7 @@ describe("within a second, though no notice is sent:", () => {
         await revoke("now()");
         return (await keyThere(secret)) === good;
       },
-      { timeout: 10_000, interval: 5 },
+      { timeout: 45_000, interval: 5 },
     );
     aSecondPasses();
     expect(await keyThere(secret)).toBe(401);
@@ -229,7 +229,7 @@ test("a key that was made to expire works until then on every process, and not a
       ]);
       return rows[0].over;
     },
-    { timeout: 10_000, interval: 5 },
+    { timeout: 45_000, interval: 5 },
   );
   await effective(() => keyThere(secret), 401);
 });

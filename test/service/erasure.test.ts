@@ -262,7 +262,7 @@ describe("webhooks", () => {
       else response.writeHead(204).end();
     };
     const { id } = await verifiedBy(phone);
-    const response = await vi.waitUntil(() => held, { timeout: 10_000, interval: 5 });
+    const response = await vi.waitUntil(() => held, { timeout: 45_000, interval: 5 });
     await erasePhone(phone);
     response.writeHead(200).end(`thanks for ${phone}`);
     const { attempts } = await deliveryWhen(service, id, delivered);
@@ -404,7 +404,7 @@ describe("an erasure that is cut short", () => {
     // On the same connection: when this is answered, the service has heard of the other's end.
     await answerOf(() => client.eraseVerification({ verificationId: "nonsense" }));
     await release();
-    await vi.waitUntil(async () => !(await isLeft(7000)), { timeout: 10_000, interval: 5 });
+    await vi.waitUntil(async () => !(await isLeft(7000)), { timeout: 45_000, interval: 5 });
     await erasePhone("01099999999", quiet);
     expect(await isLeft(1)).toBe(true);
     expect(await erasePhone(phone, quiet)).toEqual({ ...nothing, messages: 5000 });

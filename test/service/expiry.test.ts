@@ -78,7 +78,7 @@ test("a backlog is drained by several processes, each row once, while others are
   );
   await expireIn(0);
   await cancelled;
-  await vi.waitUntil(async () => (await statuses()).pending === undefined, { timeout: 10_000, interval: 50 });
+  await vi.waitUntil(async () => (await statuses()).pending === undefined, { timeout: 45_000, interval: 50 });
   const { expired = 0, cancelled: byHand = 0 } = await statuses();
   expect(expired + byHand).toBe(3_000);
   const { rows } = await service.db.query("SELECT type, count(*)::int FROM event GROUP BY 1 ORDER BY 1");

@@ -14,7 +14,7 @@ export async function knownProject(
   const [maker, ...others] = processes;
   const project = await maker.createProject(settings);
   await Promise.all(
-    others.map((other) => vi.waitUntil(() => knows(other, project), { interval: 5, timeout: 5_000 })),
+    others.map((other) => vi.waitUntil(() => knows(other, project), { interval: 5, timeout: 45_000 })),
   );
   return project;
 }

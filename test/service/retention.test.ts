@@ -28,7 +28,7 @@ async function count(table: string): Promise<number> {
 /** A worker makes a round when it starts; the condition is what that round is to bring about. */
 async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
   const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
-  await vi.waitUntil(condition, { timeout: 10_000, interval: 20 });
+  await vi.waitUntil(condition, { timeout: 45_000, interval: 20 });
   await worker.close();
 }
 

@@ -139,7 +139,7 @@ if (redisServer !== undefined)
             const { testKey } = await service.createProject({ rateLimitPerMinute: 1 });
             return [await admitted([service], testKey, 1), await admitted([other], testKey, 1)];
           },
-          { timeout: 10_000, interval: 200 },
+          { timeout: 45_000, interval: 200 },
         )
         .toEqual([1, 0]);
     }

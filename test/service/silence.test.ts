@@ -36,7 +36,7 @@ async function onTheClock() {
         );
         return rows[0].done;
       },
-      { timeout: 20_000, interval: 20 },
+      { timeout: 45_000, interval: 20 },
     );
     await worker.close();
   }
@@ -142,7 +142,7 @@ test(
       const text = await (await fetch(`${worker.opsUrl}/metrics`)).text();
       return text.split("\n").filter((line) => line.startsWith("phoneproof_silent{"));
     };
-    await vi.waitUntil(async () => (await metrics()).length > 0, { timeout: 10_000, interval: 20 });
+    await vi.waitUntil(async () => (await metrics()).length > 0, { timeout: 45_000, interval: 20 });
     expect((await metrics()).sort()).toEqual([
       'phoneproof_silent{environment="live",kind="carrier",name="KT"} 1',
       'phoneproof_silent{environment="live",kind="carrier",name="LGU+"} 1',

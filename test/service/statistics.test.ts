@@ -57,7 +57,7 @@ async function countAll(): Promise<void> {
       );
       return rows[0].done;
     },
-    { interval: 50, timeout: 10_000 },
+    { interval: 50, timeout: 45_000 },
   );
 }
 
@@ -139,7 +139,7 @@ test("what commits after later ones were to be counted is waited for, and counte
     // Longer than what is counted lies behind where nobody is under way.
     await vi.waitUntil(async () => Date.now() - (rows[0]?.now.getTime() ?? 0) > 3_500, {
       interval: 50,
-      timeout: 10_000,
+      timeout: 45_000,
     });
     await counting.count();
     const { countedUntil, environments } = await read(project);
@@ -176,7 +176,7 @@ describe("with workers that are killed", () => {
     const { rows: before } = await look();
     await vi.waitUntil(async () => JSON.stringify((await look()).rows) !== JSON.stringify(before), {
       interval: 20,
-      timeout: 20_000,
+      timeout: 45_000,
     });
   }
 
@@ -238,7 +238,7 @@ test("several workers count each once, while it happens, and are seconds behind 
   }
   racing = false;
   await Promise.all(races);
-  await vi.waitUntil(async () => (await totalOf(project))?.[1] === 100, { interval: 50, timeout: 10_000 });
+  await vi.waitUntil(async () => (await totalOf(project))?.[1] === 100, { interval: 50, timeout: 45_000 });
   expect(await totalOf(project)).toEqual([400, 100, 0, 100]);
   await Promise.all(workers.map((worker) => worker.close()));
 });

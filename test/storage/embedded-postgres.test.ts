@@ -15,7 +15,7 @@ import {
 } from "../../src/storage/embedded-postgres.ts";
 
 /** For what other processes do; a condition that never comes fails the test. */
-const until = { timeout: 20_000, interval: 10 };
+const until = { timeout: 45_000, interval: 10 };
 const cleanUp: (() => unknown)[] = [];
 /** What a first start and a clean stop leave. A copy of it spares most tests an initialisation. */
 let initialised: string;

@@ -63,7 +63,7 @@ async function waitingFor(key: number): Promise<number> {
   return rows[0].waiting;
 }
 
-const until = { timeout: 20_000, interval: 10 };
+const until = { timeout: 45_000, interval: 10 };
 
 test("migrations are applied in the order of their names, once, and recorded as Prisma does", async () => {
   await migration(second, "ALTER TABLE fruit ADD name text;");

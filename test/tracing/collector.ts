@@ -138,6 +138,6 @@ export async function startCollector(): Promise<Collector> {
     bodies,
     requests,
     resources,
-    spanWhere: (wanted) => vi.waitUntil(() => spans.find(wanted), { timeout: 10_000, interval: 20 }),
+    spanWhere: (wanted) => vi.waitUntil(() => spans.find(wanted), { timeout: 45_000, interval: 20 }),
   };
 }

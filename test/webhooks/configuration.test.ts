@@ -25,7 +25,7 @@ beforeAll(async () => {
 });
 
 const environment = Environment.LIVE;
-const slowly = { timeout: 10_000, interval: 50 };
+const slowly = { timeout: 45_000, interval: 50 };
 const webhooks = () => service.client(WebhookService);
 
 async function inForce({ projectId }: Shop): Promise<Webhook> {

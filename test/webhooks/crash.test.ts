@@ -195,7 +195,7 @@ test("what is due when its webhook is disabled is never sent", async () => {
       );
       return rows[0].count === ids.length;
     },
-    { timeout: 10_000, interval: 50 },
+    { timeout: 45_000, interval: 50 },
   );
   expect(receiver.received).toEqual([]);
   await worker.close();

@@ -144,7 +144,7 @@ test("two workers and two services make each attempt once, however many there ar
       );
       return rows[0].count === ids.length;
     },
-    { timeout: 20_000, interval: 50 },
+    { timeout: 45_000, interval: 50 },
   );
   const sent = receiver.received.map(({ headers }) => headers["webhook-id"]).sort();
   expect(sent).toEqual(ids.map((id) => encodeId("evt_", decodeId("vrf_", id) ?? "")).sort());

@@ -74,7 +74,7 @@ test("the TypeScript receiver accepts what is sent, once, also while the secret 
           () => 0,
         ),
       {
-        timeout: 10_000,
+        timeout: 45_000,
       },
     );
 

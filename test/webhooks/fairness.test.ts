@@ -29,7 +29,7 @@ describe("a service with endpoints that hang", () => {
       await stuck.setWebhook(`${receiver.origin}/hang${index}`);
       await Promise.all([stuck.event(), stuck.event(), stuck.event()]);
     }
-    await vi.waitUntil(() => [...hanging.values()].flat().length >= 192, { timeout: 10_000 });
+    await vi.waitUntil(() => [...hanging.values()].flat().length >= 192, { timeout: 45_000 });
 
     for (const shop of healthy) {
       const before = performance.now();
@@ -45,7 +45,7 @@ describe("a service with endpoints that hang", () => {
 
     // What was held up by its own endpoint follows as that answers.
     for (const response of hanging.get("/hang0")?.splice(0) ?? []) response.writeHead(204).end();
-    await vi.waitUntil(() => (hanging.get("/hang0")?.length ?? 0) > 0, { timeout: 10_000 });
+    await vi.waitUntil(() => (hanging.get("/hang0")?.length ?? 0) > 0, { timeout: 45_000 });
     for (const response of [...hanging.values()].flat()) response.destroy();
   });
 

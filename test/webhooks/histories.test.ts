@@ -120,7 +120,7 @@ async function live(steps: readonly Step[]): Promise<void> {
       );
       return rows[0].pending === 0;
     },
-    { timeout: 10_000, interval: 10 },
+    { timeout: 45_000, interval: 10 },
   );
   await worker.close();
 

@@ -67,7 +67,7 @@ export async function startReceiver(answer: Answer = answerWith(204)): Promise<R
 
 /** The first so many requests, once they are there. */
 export async function untilReceived(receiver: Receiver, count = 1): Promise<Received[]> {
-  await vi.waitUntil(() => receiver.received.length >= count, { timeout: 10_000, interval: 5 });
+  await vi.waitUntil(() => receiver.received.length >= count, { timeout: 45_000, interval: 5 });
   return receiver.received.slice(0, count);
 }
 

@@ -79,7 +79,7 @@ export async function deliveryWhen(
   service: TestService,
   verificationId: string,
   wanted: (delivery: WebhookDelivery) => boolean,
-  timeout = 10_000,
+  timeout = 45_000,
 ): Promise<WebhookDelivery> {
   return vi.waitUntil(
     async () => {

@@ -77,6 +77,6 @@ async function startExample(): Promise<string[]> {
   for (const stream of [child.stdout, child.stderr]) {
     stream.setEncoding("utf8").on("data", (text: string) => printed.push(text));
   }
-  await vi.waitUntil(() => printed.join("").includes("The shop is open"), { timeout: 20_000 });
+  await vi.waitUntil(() => printed.join("").includes("The shop is open"), { timeout: 45_000 });
   return printed;
 }

@@ -230,7 +230,7 @@ test("notices carry no phone, no text and no reason", async () => {
     const { window, phone, hint } = await expecting();
     await cli.send({ to: window.to, text: "확인해 주세요", from: phone });
     await hint();
-    await vi.waitUntil(() => heard.length > 0);
+    await vi.waitUntil(() => heard.length > 0, { timeout: 45_000 });
     for (const payload of heard) expect(payload).toMatch(/^[0-9a-f-]{36}(:\w+)?(,[0-9a-f-]{36}(:\w+)?)*$/);
   } finally {
     client.removeAllListeners("notification");
@@ -283,11 +283,11 @@ test("clients that are gone before their stream begins keep no room", async () =
     socket.write(`GET ${pathname} HTTP/1.1\r\nHost: x\r\n\r\n`);
     return socket;
   });
-  await vi.waitUntil(async () => (await blocked()) > 0, { timeout: 10_000 });
+  await vi.waitUntil(async () => (await blocked()) > 0, { timeout: 45_000 });
   for (const socket of sockets) socket.resetAndDestroy();
   await lock.query("ROLLBACK");
   lock.release();
-  await vi.waitUntil(async () => (await blocked()) === 0, { timeout: 10_000 });
+  await vi.waitUntil(async () => (await blocked()) === 0, { timeout: 45_000 });
   const room = await Promise.all(Array.from({ length: 10 }, () => openStream(window.url)));
   expect(room).toHaveLength(10);
 });

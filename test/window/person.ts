@@ -31,7 +31,7 @@ export async function person(
     ...devices[device],
     ...options,
   });
-  context.setDefaultTimeout(10_000);
+  context.setDefaultTimeout(45_000);
   contexts.push(context);
   return context;
 }
