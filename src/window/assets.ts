@@ -1,16 +1,17 @@
-/** What the page is made of besides itself: read, stripped of its types and compressed once, at the start. */
+/** What the page is made of besides itself: read and stripped of its types at the start, compressed when first asked for. */
 
 import { hash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { stripTypeScriptTypes } from "node:module";
 import path from "node:path";
-import { brotliCompressSync, gzipSync } from "node:zlib";
+import { promisify } from "node:util";
+import { brotliCompress, gzip } from "node:zlib";
 
 export interface Asset {
   readonly type: string;
   readonly plain: Buffer;
-  readonly gzip: Buffer;
-  readonly brotli: Buffer;
+  gzip(): Promise<Buffer>;
+  brotli(): Promise<Buffer>;
 }
 
 /** Relative to a window's address, so that a prefix in PUBLIC_BASE_URL does not matter. */
@@ -33,7 +34,12 @@ export function loadAssets(): Assets {
   const add = (name: string, extension: string, type: string, text: string): string => {
     const plain = Buffer.from(text);
     const fileName = `${name}-${hash("sha256", plain, "hex").slice(0, 16)}.${extension}`;
-    byName.set(fileName, { type, plain, gzip: gzipSync(plain), brotli: brotliCompressSync(plain) });
+    byName.set(fileName, {
+      type,
+      plain,
+      gzip: once(() => promisify(gzip)(plain)),
+      brotli: once(() => promisify(brotliCompress)(plain)),
+    });
     return `assets/${fileName}`;
   };
   const paths = {
@@ -42,6 +48,14 @@ export function loadAssets(): Assets {
     icon: add("icon", "svg", "image/svg+xml", read("icon.svg")),
   };
   return { paths, byName };
+}
+
+function once<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined;
+  return () => {
+    made ??= make();
+    return made;
+  };
 }
 
 function read(file: string): string {

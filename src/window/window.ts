@@ -113,9 +113,9 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
 
     const withHead = { exposeHeadRoute: true };
 
-    scope.get<{ Params: { file: string } }>("/assets/:file", withHead, (request, reply) => {
-      sendAsset(assets, request.params.file, request, reply);
-    });
+    scope.get<{ Params: { file: string } }>("/assets/:file", withHead, (request, reply) =>
+      sendAsset(assets, request.params.file, request, reply),
+    );
 
     // As links are pasted.
     scope.get<WindowRoute>("/:token/", withHead, async (request, reply) =>
@@ -229,16 +229,22 @@ function viewOf(request: FastifyRequest): View {
 }
 
 /** A name of another version is answered with this one: while a new version is rolled out, both are asked for. */
-function sendAsset(assets: Assets, file: string, request: FastifyRequest, reply: FastifyReply): void {
+async function sendAsset(
+  assets: Assets,
+  file: string,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<Buffer> {
   const exact = assets.byName.get(file);
   const asset = exact ?? otherVersion(assets, file);
   if (asset === undefined) throw new Failure("not_found");
   const accepted = request.headers["accept-encoding"] ?? "";
   reply.type(asset.type).header("vary", "Accept-Encoding");
   if (exact) reply.header("cache-control", "public, max-age=31536000, immutable");
-  if (/\bbr\b/.test(accepted)) reply.header("content-encoding", "br").send(asset.brotli);
-  else if (/\bgzip\b/.test(accepted)) reply.header("content-encoding", "gzip").send(asset.gzip);
-  else reply.send(asset.plain);
+  const encoding = /\bbr\b/.test(accepted) ? "br" : /\bgzip\b/.test(accepted) ? "gzip" : undefined;
+  if (encoding === undefined) return asset.plain;
+  reply.header("content-encoding", encoding);
+  return encoding === "br" ? asset.brotli() : asset.gzip();
 }
 
 function otherVersion({ byName }: Assets, file: string) {

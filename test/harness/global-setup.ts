@@ -41,7 +41,6 @@ export default async function setup(project: TestProject): Promise<() => Promise
       synchronous_commit: "off",
       wal_level: "minimal",
       max_wal_senders: "0",
-      autovacuum_naptime: "5s",
       max_connections: "400",
       shared_buffers: "128MB",
       // Told in tests' logs, which nobody else reads.
