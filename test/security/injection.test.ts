@@ -74,6 +74,27 @@ test.for(
   expect(page).not.toMatch(/<script>|<img|Set-Cookie: |forged\r?\n/);
 });
 
+test.for(
+  Object.entries(hostile),
+)("a project's name is a text on the window's page, or is refused: %s", async ([, text]) => {
+  const named = await service.createProject({ name: text }).catch((error) => refusalOf(error).status);
+  if (typeof named !== "object") {
+    expect(named).toBe(Code.InvalidArgument);
+    return;
+  }
+  const { body } = await merchant(heard.httpUrl, named.liveKey).create();
+  const page = await (await fetch(body.verification_url.replace("localhost", "127.0.0.1"))).text();
+  const shown = text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
+  const known: Record<string, string> = {
+    "&amp;": "&#38;",
+    "&lt;": "&#60;",
+    "&gt;": "&#62;",
+    "&quot;": "&#34;",
+  };
+  expect(page.replace(/&(amp|lt|gt|quot);/g, (entity) => known[entity] ?? "")).toContain(shown);
+  if (/[<>]/.test(text)) expect(page).not.toContain(text);
+});
+
 const isText = (field: DescField) =>
   (field.fieldKind === "scalar" || (field.fieldKind === "list" && field.listKind === "scalar")) &&
   field.scalar === ScalarType.STRING;
@@ -189,9 +210,8 @@ test("no command lets through what a terminal would obey, whoever wrote it", asy
     ["key", "create", "--project", evil, "--environment", evil],
   ];
   const said: string[] = [];
-  for (const [index, command] of commands.entries()) {
-    // Laid out for a person, and every other time for a program.
-    const args = index % 2 === 0 ? command : [...command, "--json"];
+  // Laid out for a person, and for a program.
+  for (const args of commands.flatMap((command) => [command, [...command, "--json"]])) {
     const { stdout, stderr } = await run(args, { ...towards(service), COLUMNS: "200" });
     said.push(stdout + stderr);
   }

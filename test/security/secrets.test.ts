@@ -154,6 +154,13 @@ async function breakTheDatabase(): Promise<void> {
     ALTER TABLE verification ADD CONSTRAINT none CHECK (expected_phone IS NULL) NOT VALID;
     ALTER TABLE inbound_message ADD CONSTRAINT none CHECK (sender IS NULL) NOT VALID`);
   expect(told(await live.create(request)).status).toBe(503);
+  await inner.db.query(`
+    CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS
+      $$ BEGIN RAISE EXCEPTION 'there is no room for % (%)', NEW.expected_phone, NEW.client_reference; END $$;
+    CREATE TRIGGER telling BEFORE INSERT ON verification FOR EACH ROW EXECUTE FUNCTION tell()`);
+  const quoted = { ...request, client_reference: `the key is ${liveKey}` };
+  expect(told(await live.create(quoted)).status).toBe(503);
+  await inner.db.query("DROP TRIGGER telling ON verification");
   await smsSource(service).send({ to: liveNumber, from: sender, text: "hello" }).catch(refused);
   await inner.db.query(`
     ALTER TABLE verification DROP CONSTRAINT none;
