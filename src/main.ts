@@ -6,19 +6,14 @@ import closeWithGrace from "close-with-grace";
 import type pg from "pg";
 import type { Logger } from "pino";
 import { readOrMakeAdminToken } from "./admin-token.ts";
+import type { OpenAdministration } from "./administration.ts";
 import { createAdmission } from "./admission/admission.ts";
 import { type CountsOf, ownCounts } from "./admission/counts.ts";
 import { createRateLimits } from "./admission/rate-limits.ts";
 import { createWindowLimits } from "./admission/window-limits.ts";
 import { type Config, parseConfig, SettingError } from "./config.ts";
 import type { AdministrationAs } from "./core/administration/administration.ts";
-import { administerApiKeys } from "./core/administration/api-keys.ts";
-import { readAudit, serviceActor } from "./core/administration/audit.ts";
-import { administerDestinationNumbers } from "./core/administration/destination-numbers.ts";
-import { administerErasures } from "./core/administration/erasure.ts";
-import { administerProjects } from "./core/administration/projects.ts";
-import { administerServiceTokens } from "./core/administration/service-tokens.ts";
-import { administerWebhooks } from "./core/administration/webhooks.ts";
+import { serviceActor } from "./core/administration/audit.ts";
 import { cancelVerification } from "./core/cancel-verification.ts";
 import { createVerification } from "./core/create-verification.ts";
 import { makeDemoProject } from "./core/demo-project.ts";
@@ -52,20 +47,12 @@ import { createSilenceMetrics } from "./ops/silence-metrics.ts";
 import { createRpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
 import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
-import { createAdminister } from "./storage/administration/announcement.ts";
-import { createApiKeyStore } from "./storage/administration/api-keys.ts";
-import { createAuditStore } from "./storage/administration/audit.ts";
-import { createDestinationNumberStore } from "./storage/administration/destination-numbers.ts";
-import { createProjectStore } from "./storage/administration/projects.ts";
-import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
-import { createWebhookStore } from "./storage/administration/webhooks.ts";
 import { readBacklog } from "./storage/backlog.ts";
 import { createCodeOccupancy } from "./storage/code-occupancy.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
 import { openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
-import { createErasureStore } from "./storage/erasure.ts";
 import { createExpireDue } from "./storage/expiry.ts";
 import { createInboundMessages } from "./storage/inbound-messages.ts";
 import { createLastUses } from "./storage/last-used.ts";
@@ -82,7 +69,6 @@ import { tracedParts } from "./tracing/traced.ts";
 import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
 import { createMakeAttempt } from "./webhooks/attempt.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
-import { createSendSample } from "./webhooks/sample.ts";
 import { type Addresses, welcome } from "./welcome.ts";
 import { verificationWindow } from "./window/window.ts";
 
@@ -220,28 +206,15 @@ async function start(
   });
   closers.add(() => endpoints.close());
 
-  const administrationAs: AdministrationAs = (actor) => {
-    const administer = createAdminister(database, directory, actor);
-    const audit = createAuditStore(database, actor);
-    return {
-      projects: administerProjects({ projects: createProjectStore(database, administer) }),
-      apiKeys: administerApiKeys({ apiKeys: createApiKeyStore(database, administer) }),
-      destinationNumbers: administerDestinationNumbers({
-        destinationNumbers: createDestinationNumberStore(database, administer),
-      }),
-      serviceTokens: administerServiceTokens({
-        serviceTokens: createServiceTokenStore(database, administer),
-      }),
-      webhooks: administerWebhooks({
-        webhooks: createWebhookStore(database, administer),
-        refusalOf: endpoints.refusalOf,
-        sendSample: createSendSample(endpoints),
-        audit,
-      }),
-      audit: readAudit({ audit }),
-      erasures: administerErasures({ erasures: createErasureStore(database), audit }),
-    };
+  // Loaded with Prisma by who first administers: it would be a tenth of every start.
+  let opened: Promise<OpenAdministration> | undefined;
+  const administration = () => {
+    opened ??= import("./administration.ts").then(({ openAdministration }) =>
+      openAdministration({ database, directory, endpoints }),
+    );
+    return opened;
   };
+  const administrationAs: AdministrationAs = async (actor) => (await administration()).as(actor);
 
   let serving = !config.roles.api;
   let stopping = false;
@@ -369,7 +342,7 @@ async function start(
         );
       }
     },
-    auditOf: (actor) => createAuditStore(database, actor),
+    writeDown: async (actor, act) => (await administration()).writeDown(actor, act),
     judgeMessage: traced ? traced.judgement(judgeMessage) : judgeMessage,
   });
 
@@ -432,7 +405,7 @@ async function start(
   addresses.http = `http://localhost:${httpPort}`;
   publicBase.url = config.publicBaseUrl ?? addresses.http;
 
-  const keys = config.databaseUrl === null ? await makeDemoProject(administrationAs(serviceActor)) : {};
+  const keys = config.databaseUrl === null ? await makeDemoProject(await administrationAs(serviceActor)) : {};
   serving = true;
   if (config.databaseUrl === null) {
     const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };

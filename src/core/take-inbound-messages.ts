@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { Failure } from "../failures.ts";
 import { requireScope } from "./access.ts";
-import { type Act, type Actor, type AuditStore, actorOf } from "./administration/audit.ts";
+import { type Act, type Actor, actorOf } from "./administration/audit.ts";
 import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
 import type { CodeLengths, DestinationNumber, Directory } from "./directory.ts";
@@ -35,10 +35,10 @@ export function takeInboundMessages(parts: {
   readonly judgeMessage: JudgeInboundMessage;
   /** Told of each receipt: its carrier is null where it is not known, its seconds are counted from the call. */
   readonly onReceipt: (receipt: InboundReceipt, carrier: Carrier | null, seconds: number) => void;
-  /** The audit log of an actor. */
-  readonly auditOf: (actor: Actor) => Pick<AuditStore, "add">;
+  /** Into the audit log. */
+  readonly writeDown: (actor: Actor, act: Act) => Promise<void>;
 }): TakeInboundMessages {
-  const { directory, judgeMessage, onReceipt, auditOf } = parts;
+  const { directory, judgeMessage, onReceipt, writeDown } = parts;
 
   return async (messages, call, { played } = notPlayed) => {
     const startedAt = performance.now();
@@ -46,7 +46,7 @@ export function takeInboundMessages(parts: {
     requireScope(caller, "ingest");
     if (caller.kind !== "service" || caller.source === null) throw new Failure("insufficient_scope");
     const { source } = caller;
-    if (caller.scope === "admin") await auditOf(actorOf(call)).add(sending(messages));
+    if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages));
     const codeLengths = await directory.codeLengths();
     const prepared: { readonly messageId: string; readonly message: InboundMessage | null }[] = [];
     for (const fields of messages) {

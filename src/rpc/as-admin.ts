@@ -10,14 +10,15 @@ export type AsAdmin = <Request, Response>(
 ) => (request: Request, context: HandlerContext) => Promise<Response>;
 
 export function adminMethods(administrationAs: AdministrationAs): AsAdmin {
-  return (method) => async (request, context) => method(administrationOf(administrationAs, context), request);
+  return (method) => async (request, context) =>
+    method(await administrationOf(administrationAs, context), request);
 }
 
 /** What the caller may do as administrator. Refuses whoever is none with insufficient_scope. */
-export function administrationOf(
+export async function administrationOf(
   administrationAs: AdministrationAs,
   context: HandlerContext,
-): Administration {
+): Promise<Administration> {
   const call = callOf(context);
   requireScope(call.caller, "admin");
   return administrationAs(actorOf(call));

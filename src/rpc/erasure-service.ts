@@ -17,7 +17,7 @@ export function erasureRoutes(router: ConnectRouter, administrationAs: Administr
       erasure: erasureMessage(await erasures.eraseVerification(verificationId)),
     })),
     async *erasePhone({ phone }, context) {
-      const { erasures } = administrationOf(administrationAs, context);
+      const { erasures } = await administrationOf(administrationAs, context);
       for await (const erasure of erasures.erasePhone(phone, context.signal)) {
         yield create(ErasePhoneResponseSchema, { erasure: erasureMessage(erasure) });
       }

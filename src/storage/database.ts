@@ -1,20 +1,17 @@
-import { PrismaPg } from "@prisma/adapter-pg";
 import pg from "pg";
 import { Failure } from "../failures.ts";
-import { PrismaClient } from "../gen/prisma/client.ts";
 import { watchConnections } from "./connection-watch.ts";
 import { type StorageObserver, unobserved } from "./observer.ts";
 
-/** The pool for hot statements and the Prisma client for all else, on the same connections. */
+/** The pool for the hot statements. What is administered goes through Prisma, on the same connections: prisma.ts. */
 export interface Database {
   readonly pool: pg.Pool;
-  readonly prisma: PrismaClient;
   readonly observer: StorageObserver;
   close(): Promise<void>;
 }
 
 /** Also for a connection of the pool to become free. */
-const connectTimeoutMs = 5_000;
+export const connectTimeoutMs = 5_000;
 /** The server gives up on a statement before the client does, so that its answer still arrives. */
 const statementTimeoutMs = 10_000;
 const queryTimeoutMs = 12_000;
@@ -65,19 +62,12 @@ export function openDatabase(
   pool.on("connect", (client) => {
     client.on("error", () => {});
   });
-  const prisma = new PrismaClient({
-    adapter: new PrismaPg(pool),
-    // Two seconds by default, which a database that has just come back may need for its first connections.
-    transactionOptions: { maxWait: connectTimeoutMs },
-  });
   return {
     pool,
-    prisma,
     observer: options.observer ?? unobserved,
     async close() {
       closing = true;
       watch.stop();
-      await prisma.$disconnect();
       if (!pool.ended) await pool.end();
     },
   };

@@ -27,8 +27,10 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   tracing: ["core"],
   cli: ["gen"],
   start: ["main"],
+  administration: ["core", "storage", "webhooks"],
   main: [
     "admin-token",
+    "administration",
     "admission",
     "config",
     "core",

@@ -4,6 +4,7 @@ import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { startService } from "../../src/main.ts";
 import { openDatabase, runStatement } from "../../src/storage/database.ts";
+import { withPrisma } from "../../src/storage/prisma.ts";
 import { createDatabase } from "../harness/database.ts";
 
 const own = await createDatabase();
@@ -21,7 +22,7 @@ test.for([
   const database = openDatabase(own.connection, { poolSize: 1, preparedStatements, onError() {} });
   for (const term of [1, 2])
     expect(await runStatement(database, statement, [term, 40])).toEqual([[40 + term]]);
-  expect(await database.prisma.project.count()).toBe(0);
+  expect(await withPrisma(database).prisma.project.count()).toBe(0);
   const { rows } = await database.pool.query<{ name: string }>("SELECT name FROM pg_prepared_statements");
   expect(rows.map(({ name }) => name)).toEqual(kept);
   await database.close();

@@ -18,4 +18,4 @@ export interface Administration {
 }
 
 /** What is done through it is written down as done by this actor, in the transaction that does it. */
-export type AdministrationAs = (actor: Actor) => Administration;
+export type AdministrationAs = (actor: Actor) => Promise<Administration>;

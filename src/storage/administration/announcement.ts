@@ -1,9 +1,9 @@
 import type { Act, Actor } from "../../core/administration/audit.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
-import type { Database } from "../database.ts";
 import { asStorageError } from "../database.ts";
 import type { CachedDirectory } from "../directory.ts";
 import { directoryChannel } from "../notices.ts";
+import type { PrismaDatabase } from "../prisma.ts";
 import { writeDown } from "./audit.ts";
 
 export type Transaction = Prisma.TransactionClient;
@@ -21,7 +21,11 @@ export type Administer = <T>(
  * A change, its entry in the audit log and its announcement commit together; this process forgets at once what it
  * believed, so that whoever made the change sees it in the next call.
  */
-export function createAdminister(database: Database, directory: CachedDirectory, actor: Actor): Administer {
+export function createAdminister(
+  database: PrismaDatabase,
+  directory: CachedDirectory,
+  actor: Actor,
+): Administer {
   return async (change, describe) => {
     try {
       return await database.prisma.$transaction(async (transaction) => {

@@ -3,10 +3,10 @@ import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import { encodeId, newId } from "../../core/ids.ts";
 import type { Environment } from "../../core/project.ts";
 import type { ApiKey as ApiKeyRow } from "../../gen/prisma/client.ts";
-import type { Database } from "../database.ts";
+import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 
-export function createApiKeyStore(database: Database, administer: Administer): ApiKeyStore {
+export function createApiKeyStore(database: PrismaDatabase, administer: Administer): ApiKeyStore {
   return {
     add: (key, maxActive) =>
       administer(

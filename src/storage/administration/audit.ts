@@ -1,10 +1,11 @@
 import type { Act, Actor, AuditAction, AuditEntry, AuditStore } from "../../core/administration/audit.ts";
 import { newId } from "../../core/ids.ts";
 import type { AuditEntry as AuditEntryRow } from "../../gen/prisma/client.ts";
-import { asStorageError, type Database } from "../database.ts";
+import { asStorageError } from "../database.ts";
+import type { PrismaDatabase } from "../prisma.ts";
 import type { Transaction } from "./announcement.ts";
 
-export function createAuditStore({ prisma }: Database, actor: Actor): AuditStore {
+export function createAuditStore({ prisma }: PrismaDatabase, actor: Actor): AuditStore {
   return {
     async add(act) {
       try {

@@ -3,11 +3,11 @@ import type { DestinationNumberStore } from "../../core/administration/destinati
 import type { DestinationNumber } from "../../core/directory.ts";
 import { newId } from "../../core/ids.ts";
 import type { DestinationNumber as DestinationNumberRow } from "../../gen/prisma/client.ts";
-import type { Database } from "../database.ts";
+import type { PrismaDatabase } from "../prisma.ts";
 import { type Administer, isForeignKeyViolation, isUniqueViolation } from "./announcement.ts";
 
 export function createDestinationNumberStore(
-  database: Database,
+  database: PrismaDatabase,
   administer: Administer,
 ): DestinationNumberStore {
   return {

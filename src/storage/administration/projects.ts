@@ -3,10 +3,10 @@ import type { ProjectSettings, ProjectStore } from "../../core/administration/pr
 import { encodeId, newId } from "../../core/ids.ts";
 import type { Project } from "../../core/project.ts";
 import type { Project as ProjectRow } from "../../gen/prisma/client.ts";
-import type { Database } from "../database.ts";
+import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer } from "./announcement.ts";
 
-export function createProjectStore(database: Database, administer: Administer): ProjectStore {
+export function createProjectStore(database: PrismaDatabase, administer: Administer): ProjectStore {
   return {
     add: (settings) =>
       administer(

@@ -2,10 +2,10 @@ import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { ServiceToken, ServiceTokenStore } from "../../core/administration/service-tokens.ts";
 import { encodeId, newId } from "../../core/ids.ts";
 import type { ServiceToken as ServiceTokenRow } from "../../gen/prisma/client.ts";
-import type { Database } from "../database.ts";
+import type { PrismaDatabase } from "../prisma.ts";
 import { type Administer, isForeignKeyViolation } from "./announcement.ts";
 
-export function createServiceTokenStore(database: Database, administer: Administer): ServiceTokenStore {
+export function createServiceTokenStore(database: PrismaDatabase, administer: Administer): ServiceTokenStore {
   return {
     async add({ digest, numbers, ...token }) {
       try {

@@ -4,10 +4,11 @@ import { encodeId, newId } from "../../core/ids.ts";
 import type { Environment } from "../../core/project.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
-import { asStorageError, type Database } from "../database.ts";
+import { asStorageError } from "../database.ts";
+import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 
-export function createWebhookStore(database: Database, administer: Administer): WebhookStore {
+export function createWebhookStore(database: PrismaDatabase, administer: Administer): WebhookStore {
   const { prisma } = database;
 
   return {
@@ -253,7 +254,7 @@ interface DeliveryAttemptRow extends DeliveryRow {
 }
 
 async function listDeliveries(
-  database: Database,
+  database: PrismaDatabase,
   filter: DeliveryFilter,
 ): Promise<Delivery[] | "no_project" | "no_verification"> {
   const { verificationId, projectId, environment, before, limit } = filter;
@@ -285,7 +286,7 @@ async function listDeliveries(
   return deliveriesWhere(database, newest, limit);
 }
 
-async function exists(database: Database, row: Prisma.Sql): Promise<boolean> {
+async function exists(database: PrismaDatabase, row: Prisma.Sql): Promise<boolean> {
   return (await database.prisma.$queryRaw<unknown[]>`SELECT FROM ${row}`).length > 0;
 }
 
@@ -294,7 +295,7 @@ async function exists(database: Database, row: Prisma.Sql): Promise<boolean> {
  * statement, so that a delivery's state and its attempts are of one moment.
  */
 async function deliveriesWhere(
-  database: Database,
+  database: PrismaDatabase,
   condition: Prisma.Sql,
   limit: number,
 ): Promise<Delivery[]> {

@@ -1,0 +1,64 @@
+/** What is administered, wired: the core's rules on Prisma's stores. */
+
+import type { Administration } from "./core/administration/administration.ts";
+import { administerApiKeys } from "./core/administration/api-keys.ts";
+import { type Act, type Actor, readAudit } from "./core/administration/audit.ts";
+import { administerDestinationNumbers } from "./core/administration/destination-numbers.ts";
+import { administerErasures } from "./core/administration/erasure.ts";
+import { administerProjects } from "./core/administration/projects.ts";
+import { administerServiceTokens } from "./core/administration/service-tokens.ts";
+import { administerWebhooks } from "./core/administration/webhooks.ts";
+import { createAdminister } from "./storage/administration/announcement.ts";
+import { createApiKeyStore } from "./storage/administration/api-keys.ts";
+import { createAuditStore } from "./storage/administration/audit.ts";
+import { createDestinationNumberStore } from "./storage/administration/destination-numbers.ts";
+import { createProjectStore } from "./storage/administration/projects.ts";
+import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
+import { createWebhookStore } from "./storage/administration/webhooks.ts";
+import type { Database } from "./storage/database.ts";
+import type { CachedDirectory } from "./storage/directory.ts";
+import { createErasureStore } from "./storage/erasure.ts";
+import { withPrisma } from "./storage/prisma.ts";
+import type { Endpoints } from "./webhooks/delivery.ts";
+import { createSendSample } from "./webhooks/sample.ts";
+
+export interface OpenAdministration {
+  /** What `actor` may do as administrator; it is written down as done by it. */
+  as(actor: Actor): Administration;
+  /** Writes down what was done elsewhere. */
+  writeDown(actor: Actor, act: Act): Promise<void>;
+}
+
+export function openAdministration(parts: {
+  readonly database: Database;
+  readonly directory: CachedDirectory;
+  readonly endpoints: Endpoints;
+}): OpenAdministration {
+  const { directory, endpoints } = parts;
+  const database = withPrisma(parts.database);
+  return {
+    as(actor) {
+      const administer = createAdminister(database, directory, actor);
+      const audit = createAuditStore(database, actor);
+      return {
+        projects: administerProjects({ projects: createProjectStore(database, administer) }),
+        apiKeys: administerApiKeys({ apiKeys: createApiKeyStore(database, administer) }),
+        destinationNumbers: administerDestinationNumbers({
+          destinationNumbers: createDestinationNumberStore(database, administer),
+        }),
+        serviceTokens: administerServiceTokens({
+          serviceTokens: createServiceTokenStore(database, administer),
+        }),
+        webhooks: administerWebhooks({
+          webhooks: createWebhookStore(database, administer),
+          refusalOf: endpoints.refusalOf,
+          sendSample: createSendSample(endpoints),
+          audit,
+        }),
+        audit: readAudit({ audit }),
+        erasures: administerErasures({ erasures: createErasureStore(database), audit }),
+      };
+    },
+    writeDown: (actor, act) => createAuditStore(database, actor).add(act),
+  };
+}
