@@ -126,9 +126,26 @@ test("an abort ends the call with the signal's reason, in the request and in the
     const creation = patient.create({}, { signal: controller.signal });
     await expect.poll(() => proxy.arrivals.length).toBe(before + 1);
     controller.abort(reason);
-    await expect(creation).rejects.toBe(reason);
+    expect(await failureOf(creation)).toMatchObject({ code: "aborted", cause: reason });
   }
-  await expect(phoneproof.create({}, { signal: AbortSignal.abort("no") })).rejects.toBe("no");
+  const before = proxy.arrivals.length;
+  const never = phoneproof.create({}, { signal: AbortSignal.abort("no") });
+  expect(await failureOf(never)).toMatchObject({ code: "aborted", cause: "no" });
+  expect(proxy.arrivals).toHaveLength(before);
+});
+
+test("one that was given up is made once by creating again with the key of its error", async () => {
+  const reference = newReference();
+  const before = proxy.arrivals.length;
+  proxy.meet("stall");
+  const controller = new AbortController();
+  const patient = createPhoneproof({ ...settings, attemptTimeoutMs: 20_000 });
+  const creation = patient.create({ client_reference: reference }, { signal: controller.signal });
+  await expect.poll(() => proxy.arrivals.length).toBe(before + 1);
+  controller.abort();
+  const { idempotencyKey } = await failureOf(creation);
+  const created = await phoneproof.create({ client_reference: reference }, { idempotencyKey });
+  expect(await idsOf(reference)).toEqual([created.id]);
 });
 
 test("reads and cancels are tried again, too", async () => {
