@@ -178,7 +178,7 @@ const advice: Partial<Record<FailureCode, string>> = {
   idempotency_key_required:
     "Make it when the person begins, and store it with the body before you send them: then a creation whose answer was lost can be repeated, also by a process that comes after yours.",
   invalid_api_key:
-    "A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `phoneproof key list` shows which are active, `phoneproof key create` makes another.",
+    "A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `npx phoneproof key list` shows which are active, `npx phoneproof key create` makes another.",
   missing_api_key:
     "Calls are made by your server only: a page or an app that held the key would give it away.",
   insufficient_scope:
@@ -192,7 +192,7 @@ const advice: Partial<Record<FailureCode, string>> = {
   usage_limit_exceeded:
     "The limit is the project's own, for a calendar month in Seoul. An administrator can raise it.",
   no_receiving_number:
-    "A new project needs a number in each environment that it uses: `phoneproof number add NUMBER --environment live`. One that has numbers has too many pending verifications for them.",
+    "A new project needs a number in each environment that it uses: `npx phoneproof number add NUMBER --environment live`. One that has numbers has too many pending verifications for them.",
   service_unavailable:
     "A creation may have been made though its answer was lost: repeat it with the same Idempotency-Key and body, and it is made once.",
   internal_error:

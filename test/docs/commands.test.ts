@@ -342,3 +342,18 @@ test("commands in the text have the words and options they are given", () => {
     if (!command.includes("--help")) expect(found.commands, `${command} in ${file}`).toHaveLength(0);
   }
 });
+
+test("commands in the text can be typed where nothing is installed", () => {
+  // Who operates an installation starts the command as it is installed there.
+  const operators = ["docs/operations.md", "docs/monitoring.md"];
+  const bare = pages()
+    .filter(({ file }) => !operators.includes(file))
+    .flatMap(({ file, text }) =>
+      [
+        ...text.matchAll(
+          /`(?:phoneproof [a-z]|node (?:bench|examples)\/)[^`]*`|^node (?:bench|examples)\/.*$/gm,
+        ),
+      ].map(([command]) => `${command} in ${file}`),
+    );
+  expect(bare).toEqual([]);
+});
