@@ -2,7 +2,7 @@
 
 import { createPhoneproof } from "@phoneproof/client";
 import fc from "fast-check";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { failureOf } from "./failure.ts";
@@ -114,6 +114,22 @@ test("a Retry-After beyond the time there is ends the call at once", async () =>
   const error = await failureOf(phoneproof.create());
   expect(error).toMatchObject({ code: "rate_limited", status: 429, retryAfterSeconds: 31 });
   expect(proxy.arrivals).toHaveLength(before + 1);
+});
+
+test("a Retry-After beyond what a timer can count is waited for", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const controller = new AbortController();
+  const fetch = vi.fn(async () => {
+    const body = { error: { code: "usage_limit_exceeded", message: "not this month" } };
+    return Response.json(body, { status: 429, headers: { "retry-after": "2592000" } });
+  });
+  const patient = createPhoneproof({ ...settings, timeoutMs: Number.POSITIVE_INFINITY, fetch });
+  const creation = failureOf(patient.create({}, { signal: controller.signal }));
+  await vi.advanceTimersByTimeAsync(86_400_000);
+  expect(fetch).toHaveBeenCalledOnce();
+  controller.abort();
+  expect((await creation).code).toBe("aborted");
 });
 
 test("an abort ends the call with the signal's reason, in the request and in the pause", async () => {
