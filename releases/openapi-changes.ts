@@ -11,11 +11,15 @@ type Direction = "sent" | "got";
 interface Documents {
   readonly earlier: Json;
   readonly later: Json;
+  /** Values that a list may get: only who has asked for a new kind of webhook gets one. */
+  readonly newKinds?: ReadonlySet<string>;
 }
 
 /** One line each; none where every client goes on working. */
 export function openApiBreaks(earlier: Json, later: Json): string[] {
   const documents = { earlier, later };
+  const kinds = (document: Json) => new Set(operations(document, "webhooks").map(([name]) => name));
+  const forWebhooks = { ...documents, newKinds: kinds(later).difference(kinds(earlier)) };
   return [
     ...(authentication(earlier) === authentication(later) ? [] : ["calls authenticate otherwise"]),
     ...operations(earlier, "paths").flatMap(([path, methods]) =>
@@ -29,9 +33,16 @@ export function openApiBreaks(earlier: Json, later: Json): string[] {
       const where = `webhook ${name}`;
       if (now === undefined) return [`${where}: is gone`];
       const schema = ["requestBody", "content", "application/json", "schema"];
+      const bodyLost = isRequired(at(post, "requestBody")) && !isRequired(at(now, "requestBody"));
+      // Here it is the client who answers.
+      const answers = entries(at(post, "responses")).filter(
+        ([status]) => at(now, "responses", status) === undefined,
+      );
       return [
         ...parameterBreaks(where, post, now, "got"),
-        ...schemaBreaks(documents, where, at(post, ...schema), at(now, ...schema), "got"),
+        ...(bodyLost ? [`${where}: body may be missing`] : []),
+        ...schemaBreaks(forWebhooks, where, at(post, ...schema), at(now, ...schema), "got"),
+        ...answers.map(([status]) => `${where}: may no longer be answered ${status}`),
       ];
     }),
   ];
@@ -53,8 +64,12 @@ function operations(document: Json, kind: string) {
 function operationBreaks(documents: Documents, where: string, before: Json, now: Json | undefined): string[] {
   if (now === undefined) return [`${where}: is gone`];
   const schema = ["requestBody", "content", "application/json", "schema"];
+  const bodyDemanded = !isRequired(at(before, "requestBody")) && isRequired(at(now, "requestBody"));
+  const sameSecurity = JSON.stringify(at(before, "security")) === JSON.stringify(at(now, "security"));
   return [
+    ...(sameSecurity ? [] : [`${where}: authenticates otherwise`]),
     ...parameterBreaks(where, before, now, "sent"),
+    ...(bodyDemanded ? [`${where}: body is required`] : []),
     ...schemaBreaks(documents, `${where} body`, at(before, ...schema), at(now, ...schema), "sent"),
     ...responseBreaks(documents, where, before, now),
   ];
@@ -67,17 +82,18 @@ function parameterBreaks(where: string, before: Json, now: Json, direction: Dire
   const gone = [...earlier.keys()]
     .filter((name) => !later.has(name))
     .map((name) => `${where}: ${name} is gone`);
-  const demanded = [...later].filter(
-    ([name, one]) =>
-      direction === "sent" && at(one, "required") === true && at(earlier.get(name), "required") !== true,
+  const [stricter, looser] = direction === "sent" ? [later, earlier] : [earlier, later];
+  const changes = [...stricter.keys()].filter(
+    (name) => isRequired(stricter.get(name)) && !isRequired(looser.get(name)) && later.has(name),
   );
+  const word = direction === "sent" ? "is required" : "may be missing";
   const changed = [...earlier].flatMap(([name, one]) => {
     const [was, is] = [at(one, "schema"), at(later.get(name), "schema")];
     return is === undefined
       ? []
       : schemaBreaks({ earlier: null, later: null }, `${where} ${name}`, was, is, direction);
   });
-  return [...gone, ...demanded.map(([name]) => `${where}: ${name} is required`), ...changed];
+  return [...gone, ...changes.map((name) => `${where}: ${name} ${word}`), ...changed];
 }
 
 function responseBreaks(documents: Documents, where: string, before: Json, now: Json): string[] {
@@ -87,12 +103,12 @@ function responseBreaks(documents: Documents, where: string, before: Json, now: 
   const changed = entries(at(before, "responses")).flatMap(([status, response]) => {
     const answer = `${where} ${status}`;
     const later = at(now, "responses", status);
-    if (later === undefined) return [];
+    if (later === undefined) return [`${where}: no longer answers ${status}`];
     const headers = entries(at(response, "headers")).flatMap(([name, header]) => {
       const is = at(later, "headers", name);
       if (is === undefined) return [`${answer}: header ${name} is gone`];
       const [was, will] = [resolved(documents.earlier, header), resolved(documents.later, is)];
-      const lost = at(was, "required") === true && at(will, "required") !== true;
+      const lost = isRequired(was) && !isRequired(will);
       return [
         ...(lost ? [`${answer}: header ${name} may be missing`] : []),
         ...schemaBreaks(documents, `${answer} header ${name}`, at(was, "schema"), at(will, "schema"), "got"),
@@ -120,19 +136,21 @@ function schemaBreaks(
   const breaks: string[] = [];
   const tell = (what: string) => breaks.push(`${where}: ${what}`);
 
-  for (const kind of ["type", "enum"] as const) {
-    const [had, has] = [at(was, kind), at(is, kind)];
+  for (const [kind, had, has] of [
+    ["type", at(was, "type"), at(is, "type")],
+    ["value", valuesOf(was), valuesOf(is)],
+  ] as const) {
     if (had === undefined && has === undefined) continue;
     const [wider, narrower] = direction === "got" ? [had, has] : [has, had];
     // Without the keyword, anything goes.
     if (wider === undefined) continue;
-    const known = new Set(list(wider));
+    const known = new Set([...list(wider), ...(documents.newKinds ?? [])]);
     const beyond =
       narrower === undefined ? ["anything"] : list(narrower).filter((value) => !known.has(value));
     if (beyond.length === 0) continue;
     tell(`${kind} ${direction === "got" ? "may be" : "may no longer be"} ${beyond.join(", ")}`);
   }
-  for (const limit of ["minLength", "maxLength", "pattern", "default"]) {
+  for (const limit of [...limits, ...wholes]) {
     const [had, has] = [at(was, limit), at(is, limit)];
     if (JSON.stringify(had) === JSON.stringify(has) || isLooser(limit, had, has, direction)) continue;
     tell(`${limit} was ${JSON.stringify(had)} and is ${JSON.stringify(has)}`);
@@ -157,6 +175,15 @@ function schemaBreaks(
   return breaks;
 }
 
+const limits = [
+  ...["minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
+  ...["minItems", "maxItems", "minProperties", "maxProperties", "multipleOf", "uniqueItems"],
+  ...["pattern", "format"],
+];
+
+/** Of these any change is told: which way it goes would have to be reasoned out, and only the first is in use. */
+const wholes = ["default", "allOf", "anyOf", "oneOf", "not", "prefixItems", "patternProperties"];
+
 /** A limit of what is sent may be raised or lifted; one of what is got may be lowered or added. */
 function isLooser(
   limit: string,
@@ -164,11 +191,12 @@ function isLooser(
   has: Json | undefined,
   direction: Direction,
 ): boolean {
-  if (limit === "default") return false;
+  if (wholes.includes(limit)) return false;
   const [wider, narrower] = direction === "sent" ? [has, had] : [had, has];
   if (wider === undefined) return true;
   if (typeof wider !== "number" || typeof narrower !== "number") return false;
-  return limit === "maxLength" ? wider >= narrower : wider <= narrower;
+  if (limit === "multipleOf") return narrower % wider === 0;
+  return /max/i.test(limit) ? wider >= narrower : wider <= narrower;
 }
 
 function at(value: Json | undefined, ...path: readonly string[]): Json | undefined {
@@ -186,6 +214,17 @@ function entries(value: Json | undefined): [string, Json][] {
 
 function items(value: Json | undefined): readonly Json[] {
   return Array.isArray(value) ? value : [];
+}
+
+/** Of a parameter, a header or a body. */
+function isRequired(value: Json | undefined): boolean {
+  return at(value, "required") === true;
+}
+
+/** The values that a schema lists, one of them where it is a constant. */
+function valuesOf(schema: Json): Json | undefined {
+  const constant = at(schema, "const");
+  return constant === undefined ? at(schema, "enum") : [constant];
 }
 
 /** `type` may be one or several. */

@@ -48,7 +48,8 @@ export function createMerchantServer(settings: MerchantSettings): Server {
     else if (request.method === "GET" && pathname === "/attempts/mine") await confirm(request, response);
     else if (request.method === "GET" && pathname === "/back")
       await comeBack(request, response, searchParams);
-    else if (request.method === "POST" && pathname === "/webhook") await takeWebhook(request, response);
+    else if (request.method === "POST" && pathname === "/webhook" && webhookSecret !== null)
+      await takeWebhook(request, response, webhookSecret);
     else send(response, 404, "Not found");
   }
 
@@ -97,8 +98,12 @@ export function createMerchantServer(settings: MerchantSettings): Server {
     response.writeHead(303, { location: "/#returned" }).end();
   }
 
-  async function takeWebhook(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const event = await authenticEvent(request);
+  async function takeWebhook(
+    request: IncomingMessage,
+    response: ServerResponse,
+    secret: string,
+  ): Promise<void> {
+    const event = await authenticEvent(request, secret);
     if (event === null) return send(response, 401, "Not signed");
     // The same event can come twice: what is done with it must not be done twice.
     for (const attempt of attempts.values()) {
@@ -111,10 +116,10 @@ export function createMerchantServer(settings: MerchantSettings): Server {
   }
 
   /** Null for what phoneproof has not sent. */
-  async function authenticEvent(request: IncomingMessage): Promise<WebhookEvent | null> {
+  async function authenticEvent(request: IncomingMessage, secret: string): Promise<WebhookEvent | null> {
     const body = await bodyOf(request);
     try {
-      return await verifyWebhook(body, request.headers, webhookSecret ?? []);
+      return await verifyWebhook(body, request.headers, secret);
     } catch (error) {
       if (error instanceof PhoneproofError) return null;
       throw error;

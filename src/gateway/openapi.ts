@@ -44,6 +44,18 @@ const cancelledExample = {
   server_time: "2026-11-21T06:41:22.000Z",
 } as const;
 
+/** As events have them: at the instant at which it happened. */
+const eventExamples = {
+  verified: { ...verifiedExample, server_time: verifiedExample.verified_at },
+  expired: { ...pendingExample, status: "expired", server_time: "2026-11-21T06:51:00.377Z" },
+  cancelled: cancelledExample,
+} as const;
+
+export function eventExample(kind: keyof typeof eventExamples) {
+  const data = eventExamples[kind];
+  return { type: `verification.${kind}`, timestamp: data.server_time, data };
+}
+
 const text = (description: string, pattern?: string) => ({
   description,
   schema: { type: "string", ...(pattern === undefined ? {} : { pattern }) },
@@ -181,7 +193,7 @@ const webhookHeader = (name: string, description: string) => ({
   schema: { type: "string" },
 });
 
-function webhook(type: "verified" | "expired" | "cancelled", summary: string, data: object) {
+function webhook(type: keyof typeof eventExamples, summary: string) {
   return {
     post: {
       operationId: `verification${type[0]?.toUpperCase()}${type.slice(1)}`,
@@ -202,7 +214,7 @@ function webhook(type: "verified" | "expired" | "cancelled", summary: string, da
         content: {
           "application/json": {
             schema: { $ref: "#/components/schemas/WebhookEvent" },
-            example: { type: `verification.${type}`, timestamp: "2026-11-21T06:41:21.456Z", data },
+            example: eventExample(type),
           },
         },
       },
@@ -318,12 +330,9 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
       },
     },
     webhooks: {
-      "verification.verified": webhook("verified", "The person holds the phone", verifiedExample),
-      "verification.expired": webhook("expired", "Nobody sent the SMS in time", {
-        ...pendingExample,
-        status: "expired",
-      }),
-      "verification.cancelled": webhook("cancelled", "It was cancelled", cancelledExample),
+      "verification.verified": webhook("verified", "The person holds the phone"),
+      "verification.expired": webhook("expired", "Nobody sent the SMS in time"),
+      "verification.cancelled": webhook("cancelled", "It was cancelled"),
     },
     components: {
       securitySchemes: {

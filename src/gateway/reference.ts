@@ -3,7 +3,7 @@
 import type { FastifyInstance, FastifyReply } from "fastify";
 import { contractCodes, Failure, type FailureCode } from "../failures.ts";
 import type { Deprecation } from "./deprecations.ts";
-import { errorExample, openApiDocument } from "./openapi.ts";
+import { errorExample, eventExample, openApiDocument } from "./openapi.ts";
 import { apiError, createdVerification, createVerificationBody, verificationResult } from "./schemas.ts";
 
 const contentSecurityPolicy =
@@ -161,6 +161,24 @@ ${fieldTable(verificationResult.properties)}
 <p><code>X-Request-ID</code> names the request, also in the error object. <code>X-Usage-Calls</code> and <code>X-Usage-Limit</code> say how many calls
 the project has made in this calendar month (Asia/Seoul) and how many it may make, where the call was counted.
 <code>RateLimit-Policy</code> and <code>RateLimit</code> say what is left of this minute; with 429 and 503, <code>Retry-After</code> says when to try again.</p>
+
+<h2 id="webhooks">Webhooks</h2>
+<p>A verification ends once, and one event says so to the webhook that was set for the project when the verification was
+created: a POST, signed as <a href="https://www.standardwebhooks.com">Standard Webhooks</a> has it.</p>
+<pre><code>${escaped(JSON.stringify(eventExample("verified"), null, 2))}</code></pre>
+<p><code>type</code> is <code>verification.verified</code>, <code>verification.expired</code> or <code>verification.cancelled</code>; <code>data</code> is what a read
+answered at that instant.</p>
+<div class="wide"><table>
+<thead><tr><th scope="col">Header</th><th scope="col">Meaning</th></tr></thead>
+<tbody>
+<tr><th scope="row"><code>webhook-id</code></th><td>The event, <code>evt_…</code>: the same whenever it is sent again. Work on each once.</td></tr>
+<tr><th scope="row"><code>webhook-timestamp</code></th><td>When this attempt was made, in seconds since 1970. Refuse what is more than five minutes off.</td></tr>
+<tr><th scope="row"><code>webhook-signature</code></th><td><code>v1,</code> and the base64 of an HMAC-SHA256; two with a space between them while the secret is changed. One that
+verifies is enough.</td></tr>
+</tbody></table></div>
+<p>Signed is <code>{webhook-id}.{webhook-timestamp}.{body}</code>, the body as it was received, with what follows <code>whsec_</code> in your secret, decoded
+from base64. Where it does not verify, answer 401. Answer 2xx within 15 seconds, and work then: anything else is sent again,
+up to ten times in some three days. 410 disables the webhook.</p>
 ${deprecationList(deprecations)}
 <h2 id="errors">Errors</h2>
 <pre><code>${escaped(JSON.stringify(errorExample("validation_failed"), null, 2))}</code></pre>
@@ -178,7 +196,7 @@ const advice: Partial<Record<FailureCode, string>> = {
   idempotency_key_required:
     "Make it when the person begins, and store it with the body before you send them: then a creation whose answer was lost can be repeated, also by a process that comes after yours.",
   invalid_api_key:
-    "A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `phoneproof key list` shows which are active, `phoneproof key create` makes another.",
+    "A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `npx phoneproof key list` shows which are active, `npx phoneproof key create` makes another.",
   missing_api_key:
     "Calls are made by your server only: a page or an app that held the key would give it away.",
   insufficient_scope:
@@ -192,7 +210,7 @@ const advice: Partial<Record<FailureCode, string>> = {
   usage_limit_exceeded:
     "The limit is the project's own, for a calendar month in Seoul. An administrator can raise it.",
   no_receiving_number:
-    "A new project needs a number in each environment that it uses: `phoneproof number add NUMBER --environment live`. One that has numbers has too many pending verifications for them.",
+    "A new project needs a number in each environment that it uses: `npx phoneproof number add NUMBER --environment live`. One that has numbers has too many pending verifications for them.",
   service_unavailable:
     "A creation may have been made though its answer was lost: repeat it with the same Idempotency-Key and body, and it is made once.",
   internal_error:

@@ -13,6 +13,9 @@ const project = await service.createProject();
 const clientFor = (apiKey: string) => createPhoneproof({ baseUrl: service.httpUrl, apiKey });
 const phoneproof = clientFor(project.liveKey);
 
+/** As a calculation or a missing setting would make them. */
+const notTimes = [Number.NaN, 0, -1, "5" as unknown as number, null as unknown as number];
+
 describe("waitUntilFinished", () => {
   test("ends when the SMS has come", async () => {
     const { id, destination, sms_text: text } = await phoneproof.create();
@@ -48,7 +51,7 @@ describe("waitUntilFinished", () => {
     const controller = new AbortController();
     const waiting = phoneproof.waitUntilFinished(id, { signal: controller.signal });
     controller.abort("enough");
-    await expect(waiting).rejects.toBe("enough");
+    expect(await failureOf(waiting)).toMatchObject({ code: "aborted", cause: "enough" });
   });
 });
 
@@ -118,14 +121,45 @@ describe("errors", () => {
     expect(await failureOf(nowhere.create())).toMatchObject({ code: "no_answer" });
   });
 
-  test.for<[what: string, wrong: () => unknown]>([
-    ["a base URL without a scheme", () => createPhoneproof({ baseUrl: "localhost:8080", apiKey: "x" })],
-    ["a key that no header can carry", () => createPhoneproof({ baseUrl: service.httpUrl, apiKey: "pp\n" })],
-    ["an id that is a step up the path", () => phoneproof.read("..")],
-    ["an empty id", () => phoneproof.cancel("")],
-    ["a key that is too short", () => phoneproof.create({}, { idempotencyKey: "short" })],
-  ])("are TypeErrors for what is wrong with the arguments: %s", async ([, wrong]) => {
-    await expect((async () => wrong())()).rejects.toBeInstanceOf(TypeError);
+  test.for<[what: string, settings: object]>([
+    ["a base URL without a scheme", { baseUrl: "localhost:8080" }],
+    ["a key that no header can carry", { apiKey: "pp\n" }],
+    ["no key", { apiKey: undefined }],
+    ...notTimes.flatMap((time) =>
+      ["timeoutMs", "attemptTimeoutMs", "retryPauseMs"].map((name): [string, object] => [
+        `${name} of ${time}`,
+        { [name]: time },
+      ]),
+    ),
+  ])("are TypeErrors for what is wrong with the settings: %s", ([, settings]) => {
+    const wrong = { baseUrl: service.httpUrl, apiKey: project.liveKey, ...settings };
+    expect(() => createPhoneproof(wrong)).toThrow(TypeError);
+    expect(() => createPhoneproof(wrong)).toThrow(Object.keys(settings)[0]);
+  });
+
+  const { read, cancel, create, waitUntilFinished } = phoneproof;
+
+  test.for<[what: string, named: string, wrong: () => Promise<unknown>]>([
+    ["an id that is a step up the path", "id", () => read("..")],
+    ["an empty id", "id", () => cancel("")],
+    ["an id that is none", "id", () => read(undefined as unknown as string)],
+    ["half a character in an id", "id", () => cancel("vrf_\ud800")],
+    ["a key that is too short", "idempotencyKey", () => create({}, { idempotencyKey: "short" })],
+    ...notTimes.flatMap((time): [string, string, () => Promise<unknown>][] => [
+      [`a creation's timeoutMs of ${time}`, "timeoutMs", () => create({}, { timeoutMs: time })],
+      [`a read's timeoutMs of ${time}`, "timeoutMs", () => read("vrf_none", { timeoutMs: time })],
+      [`a cancel's timeoutMs of ${time}`, "timeoutMs", () => cancel("vrf_none", { timeoutMs: time })],
+      [
+        `a wait's timeoutMs of ${time}`,
+        "timeoutMs",
+        () => waitUntilFinished("vrf_none", { timeoutMs: time }),
+      ],
+      [`pollMs of ${time}`, "pollMs", () => waitUntilFinished("vrf_none", { pollMs: time })],
+    ]),
+  ])("are TypeErrors, in the promise, for what is wrong with a call: %s", async ([, named, wrong]) => {
+    const outcome = wrong();
+    await expect(outcome).rejects.toBeInstanceOf(TypeError);
+    await expect(outcome).rejects.toThrow(named);
   });
 
   test("tell an exhausted allowance at once, with how long it lasts", async () => {

@@ -2,7 +2,7 @@
 
 import { createPhoneproof } from "@phoneproof/client";
 import fc from "fast-check";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { failureOf } from "./failure.ts";
@@ -116,6 +116,22 @@ test("a Retry-After beyond the time there is ends the call at once", async () =>
   expect(proxy.arrivals).toHaveLength(before + 1);
 });
 
+test("a Retry-After beyond what a timer can count is waited for", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const controller = new AbortController();
+  const fetch = vi.fn(async () => {
+    const body = { error: { code: "usage_limit_exceeded", message: "not this month" } };
+    return Response.json(body, { status: 429, headers: { "retry-after": "2592000" } });
+  });
+  const patient = createPhoneproof({ ...settings, timeoutMs: Number.POSITIVE_INFINITY, fetch });
+  const creation = failureOf(patient.create({}, { signal: controller.signal }));
+  await vi.advanceTimersByTimeAsync(86_400_000);
+  expect(fetch).toHaveBeenCalledOnce();
+  controller.abort();
+  expect((await creation).code).toBe("aborted");
+});
+
 test("an abort ends the call with the signal's reason, in the request and in the pause", async () => {
   for (const fault of ["stall", { status: 503, headers: { "retry-after": "20" } }] as const) {
     const before = proxy.arrivals.length;
@@ -126,9 +142,26 @@ test("an abort ends the call with the signal's reason, in the request and in the
     const creation = patient.create({}, { signal: controller.signal });
     await expect.poll(() => proxy.arrivals.length).toBe(before + 1);
     controller.abort(reason);
-    await expect(creation).rejects.toBe(reason);
+    expect(await failureOf(creation)).toMatchObject({ code: "aborted", cause: reason });
   }
-  await expect(phoneproof.create({}, { signal: AbortSignal.abort("no") })).rejects.toBe("no");
+  const before = proxy.arrivals.length;
+  const never = phoneproof.create({}, { signal: AbortSignal.abort("no") });
+  expect(await failureOf(never)).toMatchObject({ code: "aborted", cause: "no" });
+  expect(proxy.arrivals).toHaveLength(before);
+});
+
+test("one that was given up is made once by creating again with the key of its error", async () => {
+  const reference = newReference();
+  const before = proxy.arrivals.length;
+  proxy.meet("stall");
+  const controller = new AbortController();
+  const patient = createPhoneproof({ ...settings, attemptTimeoutMs: 20_000 });
+  const creation = patient.create({ client_reference: reference }, { signal: controller.signal });
+  await expect.poll(() => proxy.arrivals.length).toBe(before + 1);
+  controller.abort();
+  const { idempotencyKey } = await failureOf(creation);
+  const created = await phoneproof.create({ client_reference: reference }, { idempotencyKey });
+  expect(await idsOf(reference)).toEqual([created.id]);
 });
 
 test("reads and cancels are tried again, too", async () => {

@@ -13,7 +13,7 @@ const missing = await phoneproof.read("vrf_none").catch((error) => error);
 
 const abort = new AbortController();
 abort.abort("enough");
-const aborted = await phoneproof.create({}, { signal: abort.signal }).catch((reason) => reason);
+const aborted = await phoneproof.create({}, { signal: abort.signal }).catch((error) => error);
 
 // A signature that the reference implementation made long ago.
 const headers = {
@@ -24,6 +24,8 @@ const headers = {
 const secret = "whsec_AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 const lenient = { toleranceSeconds: Number.MAX_SAFE_INTEGER };
 const event = await verifyWebhook('{"type":"verification.expired"}', headers, secret, lenient);
+const bytes = new TextEncoder().encode('{"type":"verification.expired"}');
+const fromBytes = await verifyWebhook(bytes.buffer, new Headers(headers), [secret], lenient);
 const forged = await verifyWebhook("{}", headers, secret, lenient).catch((error) => error);
 
 console.log(
@@ -32,8 +34,9 @@ console.log(
     cancelled: cancelled.status,
     finished: finished.status,
     missing: missing instanceof PhoneproofError && missing.code,
-    aborted,
+    aborted: [aborted.code, aborted.cause, typeof aborted.idempotencyKey],
     event: event.type,
+    bytes: fromBytes.type,
     forged: forged.code,
   }),
 );

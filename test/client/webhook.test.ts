@@ -42,9 +42,20 @@ test("what the service sends is accepted, also while the secret is changed", asy
 
 test("body and headers may come as any server has them", async () => {
   const event = JSON.parse(body);
-  for (const given of [body, Buffer.from(body), new TextEncoder().encode(body)]) {
-    expect(await verifyWebhook(given, signed(), secret)).toEqual(event);
-    expect(await verifyWebhook(given, new Headers(signed()), [secret])).toEqual(event);
+  const bytes = new TextEncoder().encode(body);
+  // A view of a part of a larger buffer, as Node's are.
+  const amid = new Uint8Array([0, ...bytes, 0]).subarray(1, -1);
+  const named = (change: (name: string) => string) =>
+    Object.fromEntries(Object.entries(signed()).map(([name, value]) => [change(name), value]));
+  const headers = [
+    signed(),
+    new Headers(signed()),
+    named((name) => name.toUpperCase()),
+    named((name) => name.replace(/\b\w/g, (letter) => letter.toUpperCase())),
+    Object.fromEntries(Object.entries(signed()).map(([name, value]) => [name, [value]])),
+  ];
+  for (const given of [body, Buffer.from(body), bytes, amid, bytes.buffer]) {
+    for (const known of headers) expect(await verifyWebhook(given, known, [secret])).toEqual(event);
   }
 });
 
@@ -85,15 +96,36 @@ test("how old it may be can be said", async () => {
   expect((await failureOf(strict)).code).toBe("webhook_not_authentic");
 });
 
-test.for([
-  "",
-  "whsec_",
-  "whsec_not base64!",
-])("a secret that is none is told, and not shown: '%s'", async (none) => {
-  await expect(verifyWebhook(body, signed(), none)).rejects.toThrow(TypeError);
-  await expect(verifyWebhook(body, signed(), none)).rejects.not.toThrow(/not base64!/);
+test.for<[what: string, secrets: unknown, shown?: string]>([
+  ["none", []],
+  ["undefined", undefined],
+  ["an empty one", ""],
+  ["an empty one beside a good one", [secret, ""]],
+  ["a prefix alone", "whsec_"],
+  ["what is no base64", "whsec_not base64!", "not base64!"],
+  ["one that was cut", secret.slice(0, 20), secret.slice(6, 20)],
+  ["an API key", "pp_live_0123456789abcdefghijABCDEFGHIJ01234567", "0123456789abcdefghij"],
+])("secrets that are none are told, and not shown: %s", async ([, secrets, shown]) => {
+  const failing = verifyWebhook(body, signed(), secrets as string);
+  await expect(failing).rejects.toThrow(TypeError);
+  await expect(failing).rejects.toThrow("secret");
+  if (shown !== undefined) await expect(failing).rejects.not.toThrow(shown);
 });
 
-test("without a secret nothing is accepted", async () => {
-  expect((await failureOf(verifyWebhook(body, signed(), []))).code).toBe("webhook_not_authentic");
+test.for<[what: string, body: unknown]>([
+  ["an object", JSON.parse(body)],
+  ["an array", [body]],
+  ["nothing", undefined],
+  ["null", null],
+  ["a number", 1],
+  ["numbers of two bytes", new Uint16Array(2)],
+])("a body that is no body any more is told: %s", async ([, given]) => {
+  const failing = verifyWebhook(given as string, signed(), secret);
+  await expect(failing).rejects.toThrow(TypeError);
+  await expect(failing).rejects.toThrow("not parsed");
+});
+
+test.for([Number.NaN, 0, -1, "5"])("a tolerance of %s is told", async (toleranceSeconds) => {
+  const failing = verifyWebhook(body, signed(), secret, { toleranceSeconds: toleranceSeconds as number });
+  await expect(failing).rejects.toThrow("toleranceSeconds");
 });

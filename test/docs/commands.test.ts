@@ -1,14 +1,18 @@
 /** Every command in the documents, run as it stands there; only names, keys and addresses are put in. */
 
-import { spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readFile, rm, symlink } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { afterAll, describe, expect, test, vi } from "vitest";
+import { parseOptions as parseBenchOptions } from "../../bench/options.ts";
+import manifest from "../../package.json" with { type: "json" };
 import { buildProgram } from "../../src/cli/program.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { faultNamed } from "../faults/faults.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { pages, root } from "./pages.ts";
@@ -22,15 +26,63 @@ afterAll(() => rm(home, { recursive: true, maxRetries: 3 }));
 await mkdir(path.join(home, "bin"));
 await symlink(path.join(root, "bin/phoneproof.mjs"), path.join(home, "bin/phoneproof"));
 
-const blocks = pages().flatMap(({ file, blocks: all }) =>
-  all.filter(({ language }) => language === "sh").map(({ code }, index) => ({ file, index, code })),
+/** The Korean pages' blocks are the same. */
+const blocks = pages()
+  .filter(({ file }) => !file.startsWith("docs/ko/"))
+  .flatMap(({ file, blocks: all }) =>
+    all.filter(({ language }) => language === "sh").map(({ code }) => ({ file, code })),
+  );
+
+/** The first that has the libraries: Debian's is not always the first on the PATH. */
+const python = ["python3", "/usr/bin/python3"].find(
+  (command) => spawnSync(command, ["-c", "import grpc, google.protobuf"]).status === 0,
 );
-/** What goes on until it is stopped: tried below, and by those who type the README's two commands. */
-const goesOn = ({ code }: { readonly code: string }) => /npm (start|test)$|node shop\.mjs$/m.test(code);
+
+/** What is not run as it stands, each with its reason. */
+const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
+  { command: /npm start$/m, why: "goes on until it is stopped; one is started below" },
+  { command: /npm test$/m, why: "is what runs this" },
+  { command: /node shop\.mjs$/m, why: "goes on until it is stopped; tried below" },
+  {
+    command: /-watch\.ts prj_…$|watch\.py prj_…$/m,
+    why: "goes on until an SMS comes; tried in test/rpc/example-clients.test.ts",
+  },
+  {
+    command: /^go install /m,
+    why: "takes modules from the network; what can be told without is in test/rpc/example-clients.test.ts",
+  },
+  ...(python === undefined
+    ? [{ command: /python3 /, why: "takes the libraries of gRPC for Python, which are not here" }]
+    : []),
+  {
+    command: /npm prune/,
+    why: "removes the development tools, these tests with them; what is left does, as test/deploy/files.test.ts tells",
+  },
+  {
+    command: /npm run start:cluster$/m,
+    why: "installs programs of the system; test/deploy/cluster.test.ts takes the walk where they are",
+  },
+  {
+    command: /^pg_basebackup /m,
+    why: "takes a server with an archive, and programs of its version, which the embedded one does not bring",
+  },
+  {
+    command: /npm run test:faults/,
+    why: "takes minutes; test/faults has a short form, and the words of the command are looked up below",
+  },
+  {
+    command: /npm run bench|node bench\//,
+    why: "measures for minutes; the words of the command are looked up below",
+  },
+];
+
+const isRun = ({ code }: { readonly code: string }) => !notRun.some(({ command }) => command.test(code));
 
 /** What a page's commands have printed so far, to be put where the page says so. */
 interface Known {
   directory: string;
+  /** Variables that it has set, as bash tells them. */
+  variables: string;
   readonly words: Map<string, string>;
 }
 
@@ -56,6 +108,7 @@ async function newKnown(number: string): Promise<Known> {
   const { deliveries } = await webhooks.listWebhookDeliveries({ verificationId: id });
   return {
     directory: root,
+    variables: "",
     words: new Map([
       ["pp_test_…", project.testKey],
       ["prj_…", project.projectId],
@@ -67,6 +120,8 @@ async function newKnown(number: string): Promise<Known> {
       ["https://shop.example/phoneproof", receiver.url],
       ["http://localhost:3000/webhook", receiver.url],
       ["npx phoneproof", path.join(home, "bin/phoneproof")],
+      ["npx node", process.execPath],
+      ["python3", python ?? "python3"],
     ]),
   };
 }
@@ -74,8 +129,12 @@ async function newKnown(number: string): Promise<Known> {
 /** `signal`: ends it with whatever it has started. */
 async function runBlock(code: string, known: Known, signal: AbortSignal): Promise<string> {
   const filled = [...known.words].reduce((text, [word, value]) => text.replaceAll(word, value), code);
-  const state = path.join(home, "directory");
-  const shell = spawn("bash", ["-euo", "pipefail", "-c", `${filled}\npwd > '${state}'`], {
+  const state = await mkdtemp(path.join(home, "state-"));
+  // The next block is typed into the same terminal.
+  const names = [...filled.matchAll(/^(?:export )?([A-Z_]+)=/gm)].map(([, name = ""]) => name);
+  const keep = `pwd > '${state}/directory'\n${names.map((name) => `declare -p ${name}\n`).join("")}`;
+  const script = `${known.variables}\n${filled}\n{ ${keep} } > '${state}/variables'`;
+  const shell = spawn("bash", ["-euo", "pipefail", "-c", script], {
     cwd: known.directory,
     env: {
       PATH: process.env.PATH ?? "",
@@ -85,6 +144,7 @@ async function runBlock(code: string, known: Known, signal: AbortSignal): Promis
       PHONEPROOF_API_KEY: known.words.get("pp_test_…") ?? "",
       // The package was built before; building it again could pull it away under another test.
       npm_config_ignore_scripts: "true",
+      PYTHONDONTWRITEBYTECODE: "1",
     },
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
@@ -99,7 +159,8 @@ async function runBlock(code: string, known: Known, signal: AbortSignal): Promis
   });
   const [code_] = await once(shell, "close");
   expect(code_, `${filled}\n${printed}${complaints}`).toBe(0);
-  known.directory = (await readFile(state, "utf8")).trim();
+  known.directory = (await readFile(path.join(state, "directory"), "utf8")).trim();
+  known.variables += await readFile(path.join(state, "variables"), "utf8");
   const created =
     /"destination":"([^"]+)","sms_text":"([^"]+)"/.exec(printed) ??
     /send to +(\S+)\nSMS text +(.+)/.exec(printed);
@@ -110,17 +171,7 @@ async function runBlock(code: string, known: Known, signal: AbortSignal): Promis
   return printed;
 }
 
-/** Not the measurements of docs/performance.md, which take minutes, and not the Korean pages, whose blocks are the same. */
-const files = [
-  "README.md",
-  "docs/grpc.md",
-  "docs/idempotency-and-errors.md",
-  "docs/quick-start.md",
-  "docs/sandbox.md",
-  "docs/settings.md",
-  "docs/sms-ingestion.md",
-  "docs/webhooks.md",
-];
+const files = [...new Set(blocks.filter(isRun).map(({ file }) => file))].sort();
 
 describe.concurrent("the commands of", () => {
   test.for(files.map((file, index) => ({ file, number: `0211${String(index).padStart(6, "0")}` })))(
@@ -130,12 +181,75 @@ describe.concurrent("the commands of", () => {
       const known = await newKnown(number);
       let printed = "";
       for (const block of blocks) {
-        if (block.file === file && !goesOn(block)) printed += await runBlock(block.code, known, signal);
+        if (block.file === file && isRun(block)) printed += await runBlock(block.code, known, signal);
       }
       if (file === "README.md") expect(printed).toMatch(/VERIFIED[\s\S]*"status":"verified"/);
-      if (file === "docs/grpc.md") expect(printed).toMatch(/WatchVerification[\s\S]*\nm1 NO_MATCH/);
+      if (file === "docs/grpc.md") {
+        expect(printed).toMatch(/WatchVerification/);
+        expect(printed.match(/^m1 NO_MATCH$/gm)).toHaveLength(python === undefined ? 2 : 3);
+      }
+      if (file === "docs/statistics.md") expect(printed.split('"counted_until"')).toHaveLength(2);
     },
   );
+});
+
+test("every page with commands is tried, or says why not", () => {
+  expect(files).toEqual(
+    expect.arrayContaining([
+      "README.md",
+      "docs/grpc.md",
+      "docs/idempotency-and-errors.md",
+      "docs/quick-start.md",
+      "docs/sandbox.md",
+      "docs/sms-ingestion.md",
+      "docs/statistics.md",
+      "docs/webhooks.md",
+    ]),
+  );
+  // A reason for what is not there any more would hide what comes in its place.
+  for (const { command, why } of notRun) {
+    expect(
+      blocks.filter(({ code }) => command.test(code)),
+      `${command} ${why}`,
+    ).not.toEqual([]);
+  }
+});
+
+test("what takes too long has words and options that there are", () => {
+  const commands = blocks
+    .filter((block) => !isRun(block))
+    .flatMap(({ code }) => code.split("\n").map((line) => line.replace(/ +#.*/, "")));
+  for (const command of commands) {
+    const [, script] = /^npm run (\S+)/.exec(command) ?? [];
+    if (script !== undefined) expect(Object.keys(manifest.scripts), command).toContain(script);
+    const [, file] = /node ((?:bench|examples|src)\/\S+)/.exec(command) ?? [];
+    if (file !== undefined) expect(existsSync(path.join(root, file)), command).toBe(true);
+    const options = command.split(" -- ")[1]?.split(" ") ?? [];
+    if (script === "bench") parseBenchOptions(options);
+    if (script === "test:faults" && options.includes("--only")) {
+      for (const name of options[options.indexOf("--only") + 1]?.split(",") ?? []) faultNamed(name);
+    }
+  }
+  expect(commands.length).toBeGreaterThan(20);
+});
+
+test("the SQL of the pages is SQL of this schema", async () => {
+  const statements = pages().flatMap(({ file, blocks: all }) =>
+    all.filter(({ language }) => language === "sql").map(({ code }) => ({ file, code })),
+  );
+  expect(statements.length).toBeGreaterThan(1);
+  for (const { file, code } of statements) {
+    const client = await service.db.connect();
+    try {
+      await client.query("BEGIN");
+      // The test's own role has that name.
+      const renamed = code.replaceAll("phoneproof", "phoneproof_docs");
+      await client.query(renamed).catch((error: Error) => expect.fail(`${file}: ${error.message}`));
+    } finally {
+      await client.query("ROLLBACK");
+      client.release();
+    }
+  }
 });
 
 test("what starts the service starts it", { timeout: 120_000 }, async () => {
@@ -227,4 +341,19 @@ test("commands in the text have the words and options they are given", () => {
     }
     if (!command.includes("--help")) expect(found.commands, `${command} in ${file}`).toHaveLength(0);
   }
+});
+
+test("commands in the text can be typed where nothing is installed", () => {
+  // Who operates an installation starts the command as it is installed there.
+  const operators = ["docs/operations.md", "docs/monitoring.md"];
+  const bare = pages()
+    .filter(({ file }) => !operators.includes(file))
+    .flatMap(({ file, text }) =>
+      [
+        ...text.matchAll(
+          /`(?:phoneproof [a-z]|node (?:bench|examples)\/)[^`]*`|^node (?:bench|examples)\/.*$/gm,
+        ),
+      ].map(([command]) => `${command} in ${file}`),
+    );
+  expect(bare).toEqual([]);
 });

@@ -104,10 +104,14 @@ describe("/openapi.json", () => {
       "verification.expired",
       "verification.cancelled",
     ]);
-    for (const { post } of Object.values(webhooks)) {
+    for (const [kind, { post }] of Object.entries(webhooks)) {
       const example = post.requestBody.content["application/json"]?.example as typeof sent;
       expect(Object.keys(example)).toEqual(Object.keys(sent));
       expect(Object.keys(example.data)).toEqual(Object.keys(sent.data));
+      expect([example.type, `verification.${example.data.status}`]).toEqual([kind, kind]);
+      expect(example.timestamp).toBe(example.data.server_time);
+      expect(example.data.verified_at).toBe(kind === "verification.verified" ? example.timestamp : null);
+      expect(example.timestamp > example.data.expires_at).toBe(kind === "verification.expired");
     }
   });
 });
@@ -146,9 +150,19 @@ describe("/docs", () => {
 
   test("links to a page for each error code, and every link leads somewhere", async () => {
     const html = await (await get("/docs")).text();
-    const links = [...html.matchAll(/href="([^"#]+)"/g)].map(([, url]) => url ?? "");
+    const links = [...html.matchAll(/href="(\/[^"#]*)"/g)].map(([, url]) => url ?? "");
     expect(links.filter((url) => url.startsWith("/docs/errors/"))).toHaveLength(contractCodes.length);
     for (const link of links) expect((await get(link)).status).toBe(200);
+  });
+
+  test("says what webhooks are, as they are sent", async () => {
+    const html = await (await get("/docs")).text();
+    const { webhooks } = (await (await get("/openapi.json")).json()) as Document;
+    const [, section = ""] = /<h2 id="webhooks">([\s\S]*?)<h2/.exec(html) ?? [];
+    for (const kind of Object.keys(webhooks)) expect(section).toContain(`<code>${kind}</code>`);
+    for (const header of ["webhook-id", "webhook-timestamp", "webhook-signature"]) {
+      expect(section).toContain(`<code>${header}</code>`);
+    }
   });
 
   test("a page for what is no error code there is not", async () => {

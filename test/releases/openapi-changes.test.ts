@@ -10,10 +10,19 @@ type Document = any;
 const verifications = "/v1/verifications";
 const one = "/v1/verifications/{verification_id}";
 
+/** Today's, with an optional body, which none of its operations has. */
+function today(): Document {
+  const document = currentOpenApi();
+  document.paths[`${one}/cancel`].post.requestBody = {
+    content: { "application/json": { schema: { type: "object" } } },
+  };
+  return document;
+}
+
 function breaksAfter(change: (document: Document) => void): string[] {
-  const later = currentOpenApi();
+  const later = today();
   change(later);
-  return openApiBreaks(currentOpenApi(), later);
+  return openApiBreaks(today(), later);
 }
 
 const schemas = (document: Document) => document.components.schemas;
@@ -76,6 +85,48 @@ describe("a client of today would break", () => {
         d.components.securitySchemes.apiKey.scheme = "basic";
       },
     ],
+    ["an answer of success is gone", (d) => delete d.paths[verifications].post.responses["200"]],
+    [
+      "a body is demanded",
+      (d) => {
+        d.paths[`${one}/cancel`].post.requestBody.required = true;
+      },
+    ],
+    [
+      "an operation authenticates otherwise",
+      (d) => {
+        d.paths[one].get.security = [{ apiKey: ["admin"] }];
+      },
+    ],
+    [
+      "a parameter is longer than it was",
+      (d) => {
+        d.paths[verifications].post.parameters[0].schema.minLength = 9;
+      },
+    ],
+    [
+      "what a webhook may be answered with is gone",
+      (d) => delete d.webhooks["verification.expired"].post.responses["410"],
+    ],
+    [
+      "a webhook's body may be missing",
+      (d) => {
+        d.webhooks["verification.expired"].post.requestBody.required = false;
+      },
+    ],
+    [
+      "a header of a webhook may be missing",
+      (d) => {
+        d.webhooks["verification.expired"].post.parameters[0].required = false;
+      },
+    ],
+    [
+      "a header of an answer may be missing",
+      (d) => {
+        const header = d.components.headers["X-Request-ID"];
+        d.paths[one].get.responses["200"].headers["X-Request-ID"] = { ...header, required: false };
+      },
+    ],
     ["a webhook is gone", (d) => delete d.webhooks["verification.expired"]],
     ["a header of a webhook is gone", (d) => d.webhooks["verification.expired"].post.parameters.pop()],
   ])("%s", ([, change]) => {
@@ -99,6 +150,11 @@ describe("a client of today would break", () => {
       expect(breaks.filter((line) => line.startsWith(where))).toHaveLength(1);
     }
   });
+});
+
+test("a kind in a webhook's body that is no webhook of its own is told", () => {
+  const breaks = breaksAfter((d) => schemas(d).WebhookEvent.properties.type.enum.push("verification.paused"));
+  expect(breaks).toHaveLength(3);
 });
 
 describe("growth is none", () => {
@@ -141,6 +197,13 @@ describe("growth is none", () => {
       },
     ],
     [
+      "another webhook, among the kinds too",
+      (d) => {
+        d.webhooks["verification.created"] = d.webhooks["verification.expired"];
+        schemas(d).WebhookEvent.properties.type.enum.push("verification.created");
+      },
+    ],
+    [
       "other words",
       (d) => {
         d.info.description = "";
@@ -155,6 +218,54 @@ describe("growth is none", () => {
     ],
   ])("%s", ([, change]) => {
     expect(breaksAfter(change)).toEqual([]);
+  });
+});
+
+/** What of a field's schema may become what, as the field is sent and as it is got. */
+describe("a field's", () => {
+  test.for<[what: string, before: object, now: object, sent: boolean, got: boolean]>([
+    ["constant is another", { const: "a" }, { const: "b" }, false, false],
+    ["constant is a list with it", { const: "a" }, { enum: ["a", "b"] }, true, false],
+    ["list is one of its values", { enum: ["a", "b"] }, { const: "a" }, false, true],
+    ["constant is gone", { const: "a" }, {}, true, false],
+    ["constant is new", {}, { const: "a" }, false, true],
+    ["format is another", { format: "uuid" }, { format: "uri" }, false, false],
+    ["format is new", {}, { format: "uuid" }, false, true],
+    ["format is gone", { format: "uuid" }, {}, true, false],
+    ["pattern is another", { pattern: "a" }, { pattern: "b" }, false, false],
+    ["pattern is new", {}, { pattern: "a" }, false, true],
+    ["pattern is gone", { pattern: "a" }, {}, true, false],
+    ["minimum is higher", { minimum: 1 }, { minimum: 2 }, false, true],
+    ["minimum is lower", { minimum: 2 }, { minimum: 1 }, true, false],
+    ["maximum is higher", { maximum: 1 }, { maximum: 2 }, true, false],
+    ["maximum is lower", { maximum: 2 }, { maximum: 1 }, false, true],
+    ["exclusive maximum is higher", { exclusiveMaximum: 1 }, { exclusiveMaximum: 2 }, true, false],
+    ["exclusive minimum is new", {}, { exclusiveMinimum: 0 }, false, true],
+    ["items may be fewer", { minItems: 2 }, { minItems: 1 }, true, false],
+    ["items may be more", { maxItems: 1 }, { maxItems: 2 }, true, false],
+    ["items may be equal", { uniqueItems: true }, {}, true, false],
+    ["steps are smaller", { multipleOf: 10 }, { multipleOf: 5 }, true, false],
+    ["length has a limit", {}, { maxLength: 10 }, false, true],
+    ["alternatives are others", { anyOf: [{ const: 1 }] }, { anyOf: [{ const: 2 }] }, false, false],
+    ["guarantee is gone", { required: ["a"] }, {}, true, false],
+    ["demand is new", {}, { required: ["a"] }, false, true],
+    ["type is one more", { type: "string" }, { type: ["string", "null"] }, true, false],
+    ["words are others", { description: "a" }, { description: "b" }, true, true],
+  ])("%s", ([, before, now, sent, got]) => {
+    const document = (schema: object) => ({
+      paths: {
+        "/": {
+          post: {
+            requestBody: { content: { "application/json": { schema } } },
+            responses: { 200: {} },
+          },
+          get: { responses: { 200: { content: { "application/json": { schema } } } } },
+        },
+      },
+    });
+    const breaks = openApiBreaks(document(before) as never, document(now) as never);
+    expect(breaks.filter((line) => line.startsWith("POST / body")).length).toBe(sent ? 0 : 1);
+    expect(breaks.filter((line) => line.startsWith("GET / 200")).length).toBe(got ? 0 : 1);
   });
 });
 

@@ -1,9 +1,12 @@
 /** examples/grpc against the service, over connections that break: what docs/grpc.md tells people to build on. */
 
 import { spawnSync } from "node:child_process";
+import { cp, mkdtemp, rm } from "node:fs/promises";
+import os from "node:os";
 import path from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { releases } from "../../releases/release.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { type Running, startProgram } from "../cli/command.ts";
 import { type Cut, startCuttingProxy } from "../cli/cutting-proxy.ts";
@@ -28,6 +31,14 @@ const clients = [
   ...(python === undefined
     ? []
     : [{ name: "Python", watch: inPython(python, "watch"), ingest: inPython(python, "ingest") }]),
+];
+
+/** None can be sent, and none may be repeated where others read it: they hold numbers. */
+const unsendable = [
+  '{"message_id":"cut off","from":"01098765432"',
+  '["01098765432"]',
+  '{"message_id":"of another type","from":1098765432,"to":"1","text":"01098765432"}',
+  JSON.stringify({ message_id: "too long", from: "01098765432", to: "1", text: "x".repeat(70_000) }),
 ];
 
 async function start(command: readonly string[], token: string, cuts: readonly Cut[]) {
@@ -74,6 +85,16 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     expect(id).toMatch(/^vrf_/);
   });
 
+  test("gives up, by the catalogue's code, what another try does not change", async () => {
+    const { project } = await service.client(ProjectService).createProject({ name: "No numbers" });
+    const token = await service.createToken({ scope: "write" });
+    const { running } = await start([...watch, project?.id ?? ""], token, []);
+    const { code, stderr } = await running.finished;
+    expect(code).not.toBe(0);
+    // By its status, UNAVAILABLE, it would be tried for ever.
+    expect(stderr).toContain("No receiving number");
+  });
+
   test("brings every message in once, in order, over connections that break", async () => {
     const project = await service.createProject();
     const shop = merchant(service.httpUrl, project.testKey);
@@ -97,10 +118,19 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
       { from: "server", bytes: 250 },
     ];
     const { proxy, running } = await start(ingest, token, cuts);
-    running.child.stdin?.end(messages.map((message) => `${JSON.stringify(message)}\n`).join(""));
-    const lines = await succeeded(running);
+    // Lines that are no messages cost nothing but themselves.
+    const lines = messages.map((message) => JSON.stringify(message));
+    for (const [index, bad] of unsendable.entries()) lines.splice(100 * (index + 1), 0, bad);
+    running.child.stdin?.end(`${lines.join("\n")}\n`);
+    const { code, stdout, stderr } = await running.finished;
+    expect(code, stderr).toBe(1);
+    for (const index of unsendable.keys()) {
+      expect(stderr).toContain(`line ${100 * (index + 1) + 1} was not sent: `);
+    }
+    expect(stderr.match(/was not sent/g)).toHaveLength(unsendable.length);
+    expect(stderr).not.toContain("01098765432");
     expect(proxy.cuts()).toBe(cuts.length);
-    expect(lines).toEqual(
+    expect(stdout.trim().split("\n")).toEqual(
       messages.map(({ message_id: id }, index) => `${id} ${index === 450 ? "VERIFIED" : "NO_MATCH"}`),
     );
     expect((await shop.read(created.id)).body).toMatchObject({ status: "verified", phone: "01000000450" });
@@ -117,5 +147,30 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     const { code, stdout } = await running.finished;
     expect(code).not.toBe(0);
     expect(stdout).toBe("");
+  });
+});
+
+/** Not everywhere, and the modules that they need from the network hardly anywhere. */
+const goFound = spawnSync("go", ["version"]).status === 0 ? ["go"] : [];
+
+test.for(goFound)("those in Go are formatted, and fit together with what they use of gRPC", async (go) => {
+  const source = path.join(folder, "go");
+  const stubs = path.join(import.meta.dirname, "go-stubs");
+  const module = await mkdtemp(path.join(os.tmpdir(), "phoneproof-go-"));
+  onTestFinished(() => rm(module, { recursive: true }));
+  await cp(source, module, { recursive: true, filter: (file) => file !== path.join(source, "gen") });
+  await cp(path.join(stubs, "gen"), path.join(module, "gen"), { recursive: true });
+  const run = (...args: string[]) => {
+    const env = { ...process.env, GOFLAGS: "-mod=mod", GOPROXY: "off", GOTOOLCHAIN: "local" };
+    const { status, stdout, stderr } = spawnSync(go, args, { cwd: module, env, encoding: "utf8" });
+    expect(status, stderr).toBe(0);
+    return stdout;
+  };
+  run("mod", "edit", `-replace=google.golang.org/grpc=${path.join(stubs, "grpc")}`);
+  run("mod", "edit", "-droprequire=google.golang.org/protobuf", "-go=1.19");
+  run("vet", "./...");
+  expect(spawnSync("gofmt", ["-l", source, stubs], { encoding: "utf8" })).toMatchObject({
+    status: 0,
+    stdout: "",
   });
 });

@@ -12,6 +12,7 @@ from phoneproof import connect, enum_name, message, method
 
 MAX_WAITING = 1_000  # Bounds the memory, and what is sent again after a cut.
 MAX_IN_REQUEST = 100
+LONGEST_LINE = 65_536  # Far beyond any SMS: a hundred of them are one request, which may have 8 MiB.
 HOPELESS = {
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -27,15 +28,35 @@ InboundMessage = message("InboundMessage")
 waiting = {}  # Messages without a receipt by their id, in their order.
 unsent = deque()  # Those of them that the present connection has not sent.
 ended = False
+unreadable = 0
 changed = threading.Condition()
+
+
+def message_of(line):
+    """What is missing is sent empty: the service answers INVALID."""
+    if len(line) > LONGEST_LINE:
+        raise ValueError("too long")
+    fields = {"message_id": "", "from": "", "to": "", "text": "", "carrier": "", **json.loads(line)}
+    fields = {name: fields[name] for name in ("message_id", "from", "to", "text", "carrier")}
+    if not all(isinstance(value, str) for value in fields.values()):
+        raise ValueError("a field is no text")
+    # "from" is a word of Python's own: as a keyword argument it has to come out of a dict.
+    return InboundMessage(**fields)
 
 
 def read():
     """In production: your queue, which keeps a message until its receipt has come."""
-    global ended
-    for line in sys.stdin:
-        # "from" is a word of Python's own: as a keyword argument it has to come out of a dict.
-        sms = InboundMessage(**json.loads(line))
+    global ended, unreadable
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        if not line.strip():
+            continue
+        try:
+            sms = message_of(line)
+        except (TypeError, ValueError, RecursionError) as problem:
+            # Those after it are read on. The line itself holds a person's number.
+            print(f"line {number} was not sent: {problem}", file=sys.stderr)
+            unreadable += 1
+            continue
         with changed:
             changed.wait_for(lambda: len(waiting) < MAX_WAITING)
             waiting[sms.message_id] = sms
@@ -89,3 +110,4 @@ while not ended or waiting:
     if not ended or waiting:
         time.sleep(min(1, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1))
         attempt += 1
+sys.exit(1 if unreadable else 0)

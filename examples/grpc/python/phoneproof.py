@@ -14,6 +14,16 @@ _pool = descriptor_pool.DescriptorPool()
 for _file in _files.file:
     _pool.Add(_file)
 
+# As much as is needed of google.rpc.Status, in which gRPC wraps details.
+_status = descriptor_pb2.FileDescriptorProto(name="status.proto", package="wrapping", syntax="proto3")
+_any = _status.message_type.add(name="Any")
+_any.field.add(name="type_url", number=1, type=9, label=1)
+_any.field.add(name="value", number=2, type=12, label=1)
+_status.message_type.add(name="Status").field.add(
+    name="details", number=3, type=11, label=3, type_name=".wrapping.Any"
+)
+_pool.Add(_status)
+
 # Its name since protobuf 4.22, and before.
 _class_of = getattr(message_factory, "GetMessageClass", None) or message_factory.MessageFactory(_pool).GetPrototype
 
@@ -27,6 +37,16 @@ def enum_name(enum, number):
     """VERIFIED for InboundMessageOutcome 1."""
     name = _pool.FindEnumTypeByName(f"phoneproof.v1.{enum}").values_by_number[number].name
     return name.split("_")[-1] if enum == "VerificationStatus" else name.removeprefix("INBOUND_MESSAGE_OUTCOME_")
+
+
+def detail_of(error):
+    """The ErrorDetail that every error of the service's own has; None where the network or a proxy spoke."""
+    wrapped = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+    if wrapped is None:
+        return None
+    status = _class_of(_pool.FindMessageTypeByName("wrapping.Status")).FromString(wrapped)
+    found = [d.value for d in status.details if d.type_url.endswith("/phoneproof.v1.ErrorDetail")]
+    return message("ErrorDetail").FromString(found[0]) if found else None
 
 
 def connect():

@@ -6,16 +6,21 @@ import time
 import uuid
 
 import grpc
-from phoneproof import connect, enum_name, message, method
+from phoneproof import connect, detail_of, enum_name, message, method
 
 PASSING = {
     grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.ABORTED,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED,
 }
+PASSING_CODES = {"service_unavailable", "internal_error", "rate_limited"}
 ENVIRONMENT_TEST = 2
+
+if len(sys.argv) != 2:
+    sys.exit("usage: python3 watch.py PROJECT_ID")
 
 channel, metadata = connect()
 create = method(channel, "VerificationService", "CreateVerification")
@@ -23,25 +28,33 @@ watch = method(channel, "VerificationService", "WatchVerification")
 
 
 def persistently(call):
-    """Tries again what is worth it, with growing pauses."""
+    """Tries again what is worth it, with growing pauses, until there is a result."""
     attempt = 0
     while True:
+        least = 0
         try:
-            return call()
+            result = call()
+            if result is not None:
+                return result
         except grpc.RpcError as error:
-            if error.code() not in PASSING:
+            detail = detail_of(error)
+            # Where the service spoke, its code decides; otherwise it was the network.
+            passes = error.code() in PASSING if detail is None else detail.code in PASSING_CODES
+            if not passes:
                 raise
-            time.sleep(min(5, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1))
-            attempt += 1
+            least = 0 if detail is None else detail.retry_after_seconds
+        time.sleep(max(least, min(5, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1)))
+        attempt += 1
 
 
 def until_finished(verification_id):
+    """How it ended; None where the watch ended before."""
     # No timeout: a watch lasts as long as the verification. Its first message is how things stand now.
     request = message("WatchVerificationRequest")(verification_id=verification_id)
     for response in watch(request, metadata=metadata):
         if enum_name("VerificationStatus", response.verification.status) != "PENDING":
             return response.verification
-    raise RuntimeError("the watch has ended early")
+    return None
 
 
 # Made once: every attempt has the same key, so that one verification is made.

@@ -1,6 +1,8 @@
-/** Streams SMS in with Connect, a JSON message a line on standard input: node connect-ingest.ts < messages.ndjson */
+/**
+ * Streams SMS in with Connect, a JSON message a line on standard input:
+ * npx node connect-ingest.ts < messages.ndjson
+ */
 
-import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
@@ -8,7 +10,8 @@ import {
   InboundMessageOutcomeSchema,
   InboundMessageService,
 } from "../../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { type Message, Outbox } from "./outbox.ts";
+import { messages, type Sms } from "./messages.ts";
+import { Outbox } from "./outbox.ts";
 
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
 const transport = createGrpcTransport({
@@ -23,30 +26,19 @@ const transport = createGrpcTransport({
 });
 const inbound = createClient(InboundMessageService, transport);
 
-interface Sms extends Message {
-  readonly from: string;
-  readonly to: string;
-  readonly text: string;
-  readonly carrier: string;
-}
-
 const outbox = new Outbox<Sms>();
 
-/** In production: your queue, which keeps a message until its receipt has come. */
 async function read(): Promise<void> {
-  for await (const line of createInterface({ input: process.stdin })) {
-    const { message_id: messageId, from, to, text, carrier = "" } = JSON.parse(line);
-    await outbox.add({ messageId, from, to, text, carrier });
-  }
+  for await (const sms of messages()) await outbox.add(sms);
   outbox.end();
 }
 
 /** The library asks for the next request when HTTP/2 has room for it: that is the flow control. */
 async function* requests(connection: AbortSignal) {
   for (;;) {
-    const messages = await outbox.next(connection);
-    if (messages.length === 0) return;
-    yield { messages };
+    const batch = await outbox.next(connection);
+    if (batch.length === 0) return;
+    yield { messages: batch };
   }
 }
 

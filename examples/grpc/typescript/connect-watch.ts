@@ -1,4 +1,4 @@
-/** Creates a verification and watches it to its end, with Connect: node connect-watch.ts PROJECT_ID */
+/** Creates a verification and watches it to its end, with Connect: npx node connect-watch.ts PROJECT_ID */
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";

@@ -1,8 +1,10 @@
-/** Streams SMS in with @grpc/grpc-js, a JSON message a line on standard input: node grpc-js-ingest.ts < messages.ndjson */
+/**
+ * Streams SMS in with @grpc/grpc-js, a JSON message a line on standard input:
+ * npx node grpc-js-ingest.ts < messages.ndjson
+ */
 
 import { once } from "node:events";
 import path from "node:path";
-import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
 import {
   type ClientDuplexStream,
@@ -15,7 +17,8 @@ import {
   status,
 } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
-import { type Message, Outbox } from "./outbox.ts";
+import { messages, type Sms } from "./messages.ts";
+import { Outbox } from "./outbox.ts";
 
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
 
@@ -36,23 +39,19 @@ interface Receipts {
   readonly receipts: readonly { readonly messageId: string; readonly outcome: string }[];
 }
 
-const outbox = new Outbox<Message>();
+const outbox = new Outbox<Sms>();
 
-/** In production: your queue, which keeps a message until its receipt has come. */
 async function read(): Promise<void> {
-  for await (const line of createInterface({ input: process.stdin })) {
-    const { message_id: messageId, ...message } = JSON.parse(line);
-    await outbox.add({ messageId, ...message });
-  }
+  for await (const sms of messages()) await outbox.add(sms);
   outbox.end();
 }
 
 /** What `write` answers is the flow control: false means to wait. */
 async function send(call: ClientDuplexStream<object, Receipts>, connection: AbortSignal): Promise<void> {
   for (;;) {
-    const messages = await outbox.next(connection);
-    if (messages.length === 0) break;
-    if (!call.write({ messages })) await once(call, "drain", { signal: connection });
+    const batch = await outbox.next(connection);
+    if (batch.length === 0) break;
+    if (!call.write({ messages: batch })) await once(call, "drain", { signal: connection });
   }
   call.end();
 }

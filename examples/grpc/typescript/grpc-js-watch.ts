@@ -1,4 +1,4 @@
-/** Creates a verification and watches it to its end, with @grpc/grpc-js: node grpc-js-watch.ts PROJECT_ID */
+/** Creates a verification and watches it to its end, with @grpc/grpc-js: npx node grpc-js-watch.ts PROJECT_ID */
 
 import { randomUUID } from "node:crypto";
 import path from "node:path";
@@ -14,6 +14,7 @@ import {
   status,
 } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
+import { detailOf } from "./grpc-js-errors.ts";
 
 const [projectId = ""] = process.argv.slice(2);
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
@@ -29,6 +30,7 @@ const VerificationService = (v1 as GrpcObject).VerificationService as ServiceCli
 // credentials.createSsl() where the service has TLS.
 const verifications = new VerificationService(PHONEPROOF_ADDRESS, credentials.createInsecure(), {
   "grpc.keepalive_time_ms": 20_000, // A network that is silently gone ends the stream.
+  "grpc.max_reconnect_backoff_ms": 1_000, // Two minutes otherwise.
 });
 const metadata = new Metadata();
 metadata.set("authorization", `Bearer ${PHONEPROOF_TOKEN}`);
@@ -66,24 +68,36 @@ async function watch(verificationId: string): Promise<Verification> {
   throw Object.assign(new Error("the watch has ended early"), { code: status.UNAVAILABLE });
 }
 
-const passing = [
-  status.UNAVAILABLE,
-  status.INTERNAL,
-  status.UNKNOWN,
-  status.DEADLINE_EXCEEDED,
-  status.CANCELLED,
-];
-
 /** Tries again what is worth it, with growing pauses. */
 async function persistently<T>(call: () => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt += 1) {
     try {
       return await call();
     } catch (error) {
-      if (!passing.includes((error as ServiceError).code)) throw error;
-      await delay(Math.min(5_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
+      const pauseMs = retryPauseMs(error as ServiceError, attempt);
+      if (pauseMs === undefined) throw error;
+      await delay(pauseMs);
     }
   }
+}
+
+function retryPauseMs(error: ServiceError, attempt: number): number | undefined {
+  const detail = detailOf(error);
+  // Where the service spoke, its code decides; otherwise it was the network.
+  const passes =
+    detail === undefined
+      ? [
+          status.UNAVAILABLE,
+          status.ABORTED,
+          status.INTERNAL,
+          status.UNKNOWN,
+          status.DEADLINE_EXCEEDED,
+          status.CANCELLED,
+        ].includes(error.code)
+      : ["service_unavailable", "internal_error", "rate_limited"].includes(detail.code);
+  if (!passes) return undefined;
+  const pauseMs = Math.min(5_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2);
+  return Math.max(pauseMs, (detail?.retry_after_seconds ?? 0) * 1_000);
 }
 
 // Made once: every attempt has the same key, so that one verification is made.

@@ -1,6 +1,6 @@
 /** One call of the API, tried again until there is an answer or the time is up. */
 
-import { PhoneproofError, type ServiceRefusal } from "./error.js";
+import { type FieldProblem, PhoneproofError } from "./error.js";
 
 /** Where the service is, and how patient to be with it. */
 export interface Settings {
@@ -20,7 +20,10 @@ export interface Settings {
 
 /** What every call takes. */
 export interface CallOptions {
-  /** Gives the call up, which then rejects with the signal's reason. A creation may have been made all the same. */
+  /**
+   * Gives the call up, which then rejects with code `aborted` and the signal's reason as `cause`. A creation may have been
+   * made all the same: the error has its `idempotencyKey`.
+   */
   readonly signal?: AbortSignal | undefined;
   /** How long this call may take with all its retries, in milliseconds. By default the client's. */
   readonly timeoutMs?: number | undefined;
@@ -35,11 +38,7 @@ interface Call extends CallOptions {
 }
 
 /** An attempt that brought no answer to return. */
-interface Setback {
-  readonly error: PhoneproofError;
-  readonly isLasting: boolean;
-  readonly retryAfterMs: number;
-}
+type Setback = readonly [error: PhoneproofError, retryAfterMs?: number, isLasting?: boolean];
 
 export const defaultTimeoutMs = 30_000;
 
@@ -51,17 +50,30 @@ const longestTimerMs = 2 ** 31 - 1;
 /** Statuses with which a proxy says what will pass. The service's own are 429 and 503. */
 const passing = new Set([408, 429, 500, 502, 503, 504]);
 
+/** With a time that is none, a pause would be no pause and a call would never end. */
+export function checkTimes(options: object): void {
+  for (const [name, value] of Object.entries(options)) {
+    const isTime = /(Ms|Seconds)$/.test(name) && value !== undefined;
+    if (isTime && !(typeof value === "number" && value > 0)) {
+      throw new TypeError(`${name} must be a number above 0`);
+    }
+  }
+}
+
 export async function callService<Answer>(settings: Settings, call: Call): Promise<Answer> {
-  const { signal } = call;
+  checkTimes(call);
+  const { signal, idempotencyKey } = call;
   const until = performance.now() + (call.timeoutMs ?? settings.timeoutMs ?? defaultTimeoutMs);
   for (let pauseMs = settings.retryPauseMs ?? 200; ; pauseMs = Math.min(pauseMs * 2, longestPauseMs)) {
-    signal?.throwIfAborted();
+    if (signal?.aborted) {
+      throw new PhoneproofError("aborted", { code: "aborted", idempotencyKey, cause: signal.reason });
+    }
     const leftMs = Math.min(settings.attemptTimeoutMs ?? 10_000, until - performance.now());
     const answer = await attempt(settings, call, leftMs);
-    if (!("error" in answer)) return answer as Answer;
-    const { error, isLasting, retryAfterMs } = answer as Setback;
+    if (!Array.isArray(answer)) return answer as Answer;
+    const [error, retryAfterMs = 0, isLasting] = answer as unknown as Setback;
     const waitMs = Math.max(retryAfterMs, pauseMs * (0.5 + Math.random() / 2));
-    if (isLasting || performance.now() + waitMs >= until) throw error;
+    if (!signal?.aborted && (isLasting || performance.now() + waitMs >= until)) throw error;
     await pause(waitMs, signal);
   }
 }
@@ -70,10 +82,7 @@ async function attempt(settings: Settings, call: Call, timeoutMs: number): Promi
   const { method, path, body = null, idempotencyKey, signal } = call;
   const { baseUrl, apiKey, fetch = globalThis.fetch } = settings;
   const attemptEnds = new AbortController();
-  const end = () => attemptEnds.abort();
-  // Not AbortSignal.any: of what it makes, some versions of Node lose sight before the time is up.
-  const timer = setTimeout(end, Math.min(timeoutMs, longestTimerMs));
-  signal?.addEventListener("abort", end);
+  const end = after(timeoutMs, signal, () => attemptEnds.abort());
   try {
     const response = await fetch(baseUrl.replace(/\/+$/, "") + path, {
       method,
@@ -88,28 +97,27 @@ async function attempt(settings: Settings, call: Call, timeoutMs: number): Promi
     });
     return understood(response, await response.text(), idempotencyKey);
   } catch (cause) {
-    signal?.throwIfAborted();
     const message = `${method} ${path}: no answer from ${baseUrl}`;
-    const error = new PhoneproofError(message, { code: "no_answer", idempotencyKey, cause });
-    return { error, isLasting: false, retryAfterMs: 0 };
+    return [new PhoneproofError(message, { code: "no_answer", idempotencyKey, cause })];
   } finally {
-    clearTimeout(timer);
-    signal?.removeEventListener("abort", end);
+    end();
   }
 }
 
-interface ErrorBody {
-  readonly error: {
-    readonly code: ServiceRefusal["code"];
+/** What is seen of an answer before it is known whose it is. */
+interface Body {
+  readonly id?: unknown;
+  readonly error?: {
+    readonly code?: unknown;
     readonly message: string;
     readonly request_id?: string;
-    readonly fields?: readonly { readonly field: string; readonly message: string }[];
+    readonly fields?: readonly FieldProblem[];
   };
 }
 
 function understood(response: Response, text: string, idempotencyKey: string | undefined): object | Setback {
   const { status, ok, headers } = response;
-  let body: { readonly id?: unknown; readonly error?: { readonly code?: unknown } } | null = null;
+  let body: Body | null = null;
   try {
     body = JSON.parse(text);
   } catch (cause) {
@@ -119,22 +127,24 @@ function understood(response: Response, text: string, idempotencyKey: string | u
   if (ok && typeof body?.id === "string") return body;
   const retryAfterMs = retryAfter(headers);
   const isLasting = !passing.has(status);
-  if (ok || typeof body?.error?.code !== "string") {
-    const message = `status ${status}, but no answer of phoneproof: check baseUrl`;
-    const error = new PhoneproofError(message, { code: "unexpected_answer", status, idempotencyKey });
-    return { error, isLasting, retryAfterMs };
-  }
-  // That it has a code was seen above; the rest is the contract's word.
-  const { code, message, request_id: requestId, fields } = (body as unknown as ErrorBody).error;
-  const error = new PhoneproofError(message, {
-    code,
-    status,
-    requestId,
-    idempotencyKey,
-    ...(status === 422 && { fields: fields ?? [] }),
-    ...(!isLasting && { retryAfterSeconds: Math.max(1, Math.ceil(retryAfterMs / 1000)) }),
-  } as ConstructorParameters<typeof PhoneproofError>[1]);
-  return { error, isLasting, retryAfterMs };
+  const told = body?.error;
+  const error =
+    ok || typeof told?.code !== "string"
+      ? new PhoneproofError(`status ${status}, but no answer of phoneproof: check baseUrl`, {
+          code: "unexpected_answer",
+          status,
+          idempotencyKey,
+        })
+      : // That it has a code was seen; the rest is the contract's word.
+        new PhoneproofError(told.message, {
+          code: told.code,
+          status,
+          requestId: told.request_id,
+          idempotencyKey,
+          ...(status === 422 && { fields: told.fields ?? [] }),
+          ...(!isLasting && { retryAfterSeconds: Math.ceil(retryAfterMs / 1000) || 1 }),
+        } as ConstructorParameters<typeof PhoneproofError>[1]);
+  return [error, retryAfterMs, isLasting];
 }
 
 /** Seconds, or a date as proxies may send it. */
@@ -144,18 +154,25 @@ function retryAfter(headers: Headers): number {
   return ms > 0 ? ms : 0;
 }
 
-/** Rejects with the signal's reason. */
+/** Ends early where the signal aborts: whoever goes on then looks at it. */
 export function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const abort = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", abort);
-      resolve();
-    }, ms);
-    signal?.addEventListener("abort", abort, { once: true });
-    if (signal?.aborted) abort();
+  return new Promise((resolve) => {
+    after(ms, signal, resolve);
   });
+}
+
+/**
+ * Calls back once the time is up or the signal aborts, or when what it returns is called. Not AbortSignal.any: of what
+ * it makes, some versions of Node lose sight before the time is up.
+ */
+function after(ms: number, signal: AbortSignal | undefined, then: () => void): () => void {
+  const end = () => {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", end);
+    then();
+  };
+  const timer = setTimeout(end, Math.min(ms, longestTimerMs));
+  signal?.addEventListener("abort", end);
+  if (signal?.aborted) end();
+  return end;
 }

@@ -58,6 +58,11 @@ export interface UnexpectedAnswer {
   readonly status: number;
 }
 
+/** Your `signal` gave the call up; its reason is the `cause`. */
+export interface Aborted {
+  readonly code: "aborted";
+}
+
 /** `waitUntilFinished` has waited for `timeoutMs`; the verification may still be verified. */
 export interface StillPending {
   readonly code: "still_pending";
@@ -70,15 +75,15 @@ export interface WebhookNotAuthentic {
 
 interface Circumstances {
   /**
-   * The key of a creation that failed. Where an answer was lost, as with `no_answer`, it may have been made all the
-   * same: create again with this key and the same body, and it is made once.
+   * The key of a creation that failed. Where an answer was lost, as with `no_answer`, or not waited for, as with
+   * `aborted`, it may have been made all the same: create again with this key and the same body, and it is made once.
    */
   readonly idempotencyKey: string | undefined;
 }
 
-type Reason = ServiceRefusal | NoAnswer | UnexpectedAnswer | StillPending | WebhookNotAuthentic;
+type Reason = ServiceRefusal | NoAnswer | UnexpectedAnswer | Aborted | StillPending | WebhookNotAuthentic;
 
-/** What every function of this package throws, but for wrong arguments (`TypeError`) and your own abort. */
+/** What every function of this package throws, but for wrong arguments (`TypeError`). */
 export type PhoneproofError = Error & Circumstances & Reason;
 
 /** Distributes over the union, so that each reason keeps what belongs to it. */
@@ -87,9 +92,10 @@ type Details<R> = R extends unknown ? R & Partial<Circumstances> & { readonly ca
 class ReasonedError extends Error {
   override readonly name = "PhoneproofError";
 
-  constructor(message: string, { cause, ...details }: Details<Reason>) {
-    super(message, cause === undefined ? undefined : { cause });
-    Object.assign(this, details);
+  constructor(message: string, details: Details<Reason>) {
+    super(message, details);
+    const { cause: _kept, ...rest } = details;
+    Object.assign(this, rest);
   }
 }
 

@@ -1,5 +1,6 @@
 export type { CallOptions, Settings } from "./call.js";
 export {
+  type Aborted,
   type FieldProblem,
   type NoAnswer,
   PhoneproofError,

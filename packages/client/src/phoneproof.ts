@@ -1,4 +1,4 @@
-import { type CallOptions, callService, defaultTimeoutMs, pause, type Settings } from "./call.js";
+import { type CallOptions, callService, checkTimes, defaultTimeoutMs, pause, type Settings } from "./call.js";
 import { PhoneproofError } from "./error.js";
 import type {
   CreatedVerification,
@@ -19,7 +19,7 @@ export interface CreateOptions extends CallOptions {
 
 /** How to wait. */
 export interface WaitOptions {
-  /** Gives the wait up, which then rejects with the signal's reason. */
+  /** Gives the wait up, which then rejects with code `aborted` and the signal's reason as `cause`. */
   readonly signal?: AbortSignal | undefined;
   /** How long to wait before the last look, in milliseconds. By default until the verification has expired. */
   readonly timeoutMs?: number | undefined;
@@ -56,8 +56,8 @@ const lastLookMs = 2_000;
 export function createPhoneproof(settings: Settings): Phoneproof {
   checkSettings(settings);
 
-  const read = (id: string, options: CallOptions = {}) =>
-    callService<Verification>(settings, { ...options, method: "GET", path: pathOf(id) });
+  const read = async (id: string, options?: CallOptions): Promise<Verification> =>
+    callService(settings, { ...options, method: "GET", path: pathOf(id) });
 
   return {
     read,
@@ -76,7 +76,9 @@ export function createPhoneproof(settings: Settings): Phoneproof {
       });
     },
 
-    async waitUntilFinished(id, { signal, timeoutMs = Number.POSITIVE_INFINITY, pollMs = 1_000 } = {}) {
+    async waitUntilFinished(id, options = {}) {
+      checkTimes(options);
+      const { signal, timeoutMs = Number.POSITIVE_INFINITY, pollMs = 1_000 } = options;
       const until = performance.now() + timeoutMs;
       for (let pauseMs = pollMs; ; pauseMs = Math.min(pauseMs * 1.5, longestPollMs)) {
         const readMs = Math.max(until - performance.now(), lastLookMs);
@@ -96,23 +98,26 @@ export function createPhoneproof(settings: Settings): Phoneproof {
       }
     },
 
-    cancel: (id, options) =>
+    cancel: async (id, options) =>
       callService(settings, { ...options, method: "POST", path: `${pathOf(id)}/cancel` }),
   };
 }
 
 /** What `fetch` would object to only at the first call, and then with the key in its message. */
-function checkSettings({ baseUrl, apiKey }: Settings): void {
+function checkSettings(settings: Settings): void {
+  checkTimes(settings);
+  const { baseUrl, apiKey } = settings;
   if (!/^https?:\/\/[^@?#]+$/.test(baseUrl)) {
     throw new TypeError("baseUrl must be an http(s) URL, such as https://phoneproof.example");
   }
-  if (!/^[\x21-\x7e]+$/.test(apiKey))
+  if (!/^[!-~]+$/.test(apiKey ?? ""))
     throw new TypeError("apiKey must be an API key: pp_live_… or pp_test_…");
 }
 
 /** An id of dots would be taken for a step up the path. */
 function pathOf(id: string): string {
-  if (!/[^.]/.test(id)) throw new TypeError("id must be the id of a verification: vrf_…");
+  if (typeof id !== "string" || !/^(?!\.+$)[!-~]+$/.test(id))
+    throw new TypeError("id must be the id of a verification: vrf_…");
   return `/v1/verifications/${encodeURIComponent(id)}`;
 }
 

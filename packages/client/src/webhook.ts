@@ -1,5 +1,6 @@
 /** Webhooks, signed as Standard Webhooks (https://www.standardwebhooks.com) has it. */
 
+import { checkTimes } from "./call.js";
 import { PhoneproofError } from "./error.js";
 import type { FinishedVerification } from "./verification.js";
 
@@ -13,7 +14,7 @@ export interface WebhookEvent {
   readonly data: FinishedVerification;
 }
 
-/** The headers of a request: as `fetch` has them, or as Node has them. */
+/** The headers of a request: as `fetch` has them, or as Node has them. Their names may be in any case. */
 export type WebhookHeaders =
   | Pick<Headers, "get">
   | Readonly<Record<string, string | readonly string[] | undefined>>;
@@ -25,50 +26,54 @@ export interface WebhookOptions {
 }
 
 /**
- * The event of a request to your webhook, if it is authentic; otherwise throws with code `webhook_not_authentic`.
+ * The event of a request to your webhook, if it is authentic; otherwise rejects with code `webhook_not_authentic`. What
+ * is wrong with the arguments themselves is a `TypeError`: no request has caused it.
  *
  * `body` must be what was received, before anything has parsed it. Give several secrets while one is being changed.
  * The same event can come more than once, with the same header `webhook-id`: work on each id once.
  */
 export async function verifyWebhook(
-  body: string | Uint8Array,
+  body: string | Uint8Array | ArrayBuffer,
   headers: WebhookHeaders,
   secrets: string | readonly string[],
-  { toleranceSeconds = 300 }: WebhookOptions = {},
+  options: WebhookOptions = {},
 ): Promise<WebhookEvent> {
-  const header = (name: string) =>
-    String(
-      (typeof headers.get === "function" ? headers.get(name) : headers[name as keyof typeof headers]) ?? "",
-    );
+  checkTimes(options);
+  // Not instanceof: test runners and sandboxes have more than one Uint8Array.
+  if (!/ (String|Uint8Array|ArrayBuffer)\]/.test(Object.prototype.toString.call(body))) {
+    throw new TypeError("body must be what was received, not parsed: a string, Uint8Array or ArrayBuffer");
+  }
   const keys = [secrets].flat().map(keyOf);
-  const timestamp = header("webhook-timestamp");
-  const isRecent = Math.abs(Date.now() / 1000 - Number(timestamp)) <= toleranceSeconds;
+  if (keys.length === 0) throw new TypeError("secrets must be at least one");
+
+  const timestamp = headerOf(headers, "webhook-timestamp");
+  const isRecent = Math.abs(Date.now() / 1000 - Number(timestamp)) <= (options.toleranceSeconds ?? 300);
   if (!/^\d+$/.test(timestamp) || !isRecent) throw notAuthentic("its timestamp is missing or too far off");
 
-  const bytes = typeof body === "string" ? encode(body) : body;
-  const signed = concat(encode(`${header("webhook-id")}.${timestamp}.`), bytes);
-  const signatures = header("webhook-signature").split(" ").flatMap(signatureOf);
+  const received = body as BlobPart;
+  const signed = await new Blob([`${headerOf(headers, "webhook-id")}.${timestamp}.`, received]).arrayBuffer();
+  const signatures = headerOf(headers, "webhook-signature").split(" ").flatMap(signatureOf);
   for (const key of keys) {
-    const imported = await crypto.subtle.importKey("raw", key, hmac, false, ["verify"]);
+    const imported = await crypto.subtle.importKey("raw", key, { name: "HMAC", hash: "SHA-256" }, false, [
+      "verify",
+    ]);
     for (const signature of signatures) {
       // Compares in constant time.
-      if (await crypto.subtle.verify(hmac.name, imported, signature, signed)) {
-        return JSON.parse(new TextDecoder().decode(bytes));
+      if (await crypto.subtle.verify("HMAC", imported, signature, signed)) {
+        return JSON.parse(await new Blob([received]).text());
       }
     }
   }
   throw notAuthentic("no signature is by one of these secrets");
 }
 
-const hmac = { name: "HMAC", hash: "SHA-256" };
-
-const encode = (text: string) => new TextEncoder().encode(text);
-
-function concat(first: Uint8Array, second: Uint8Array): Uint8Array<ArrayBuffer> {
-  const whole = new Uint8Array(first.length + second.length);
-  whole.set(first);
-  whole.set(second, first.length);
-  return whole;
+/** Servers differ in the case that they give to names. */
+function headerOf(headers: WebhookHeaders, name: string): string {
+  const value =
+    typeof headers.get === "function"
+      ? headers.get(name)
+      : Object.entries(headers).find(([key]) => key.toLowerCase() === name)?.[1];
+  return String(value ?? "");
 }
 
 const fromBase64 = (text: string) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
@@ -76,11 +81,12 @@ const fromBase64 = (text: string) => Uint8Array.from(atob(text), (character) => 
 function keyOf(secret: string): Uint8Array<ArrayBuffer> {
   try {
     const key = fromBase64(secret.replace(/^whsec_/, ""));
-    if (key.length > 0) return key;
+    // Standard Webhooks has 24 to 64 bytes: a shorter one was cut.
+    if (key.length >= 24) return key;
   } catch {
     // What it says of the secret must not come into a log.
   }
-  throw new TypeError("a secret must be whsec_ followed by base64");
+  throw new TypeError("a secret must be whsec_ followed by base64, uncut");
 }
 
 /** Other versions than v1 and what is no base64 are passed over. */

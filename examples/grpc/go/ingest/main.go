@@ -3,28 +3,30 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log"
+	"math/rand"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"phoneproof.example/clients/connect"
 	phoneproofv1 "phoneproof.example/clients/gen/phoneproof/v1"
 )
 
 const (
 	maxWaiting   = 1000 // Bounds the memory, and what is sent again after a cut.
 	maxInRequest = 100
+	longestLine  = 65536 // Far beyond any SMS: a hundred of them are one request, which may have 8 MiB.
 )
 
 // outbox holds the messages without a receipt, in their order, and how far into them the present connection has sent.
@@ -34,6 +36,8 @@ type outbox struct {
 	waiting []*phoneproofv1.InboundMessage
 	sent    int
 	ended   bool
+	// How many lines could not be sent.
+	unreadable int
 }
 
 func (o *outbox) add(message *phoneproofv1.InboundMessage) {
@@ -93,28 +97,53 @@ func (o *outbox) done() bool {
 	return o.ended && len(o.waiting) == 0
 }
 
-// read is in production your queue, which keeps a message until its receipt has come.
+// read is in production your queue, which keeps a message until its receipt has come. A line that cannot be sent is told
+// by its number, and those after it are read on.
 func read(to *outbox) {
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		var sms struct {
-			MessageID string `json:"message_id"`
-			From      string `json:"from"`
-			To        string `json:"to"`
-			Text      string `json:"text"`
-			Carrier   string `json:"carrier"`
+	unreadable := 0
+	lines := bufio.NewReader(os.Stdin)
+	for number := 1; ; number++ {
+		line, end := lines.ReadBytes('\n')
+		if len(bytes.TrimSpace(line)) > 0 {
+			message, err := messageOf(line)
+			if err == nil {
+				to.add(message)
+			} else {
+				// Without the line itself, which holds a person's number.
+				log.Printf("line %d was not sent: %v", number, err)
+				unreadable++
+			}
 		}
-		if err := json.Unmarshal(lines.Bytes(), &sms); err != nil {
-			log.Fatal(err)
+		if end == nil {
+			continue
 		}
-		to.add(&phoneproofv1.InboundMessage{
-			MessageId: sms.MessageID, From: sms.From, To: sms.To, Text: sms.Text, Carrier: sms.Carrier,
-		})
+		if end != io.EOF {
+			log.Println(end)
+			unreadable++
+		}
+		break
 	}
-	if err := lines.Err(); err != nil {
-		log.Fatal(err)
+	to.change(func() { to.ended, to.unreadable = true, unreadable })
+}
+
+// messageOf leaves what is missing empty: the service answers INVALID.
+func messageOf(line []byte) (*phoneproofv1.InboundMessage, error) {
+	if len(line) > longestLine {
+		return nil, errors.New("too long")
 	}
-	to.change(func() { to.ended = true })
+	var sms struct {
+		MessageID string `json:"message_id"`
+		From      string `json:"from"`
+		To        string `json:"to"`
+		Text      string `json:"text"`
+		Carrier   string `json:"carrier"`
+	}
+	if err := json.Unmarshal(line, &sms); err != nil {
+		return nil, err
+	}
+	return &phoneproofv1.InboundMessage{
+		MessageId: sms.MessageID, From: sms.From, To: sms.To, Text: sms.Text, Carrier: sms.Carrier,
+	}, nil
 }
 
 // exchange is one connection, until everything has its receipt or it breaks.
@@ -150,18 +179,12 @@ func exchange(inbound phoneproofv1.InboundMessageServiceClient, caller context.C
 
 func main() {
 	log.SetFlags(0)
-	connection, err := grpc.NewClient(
-		os.Getenv("PHONEPROOF_ADDRESS"),
-		// credentials.NewTLS(nil) where the service has TLS.
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-	)
+	connection, caller, err := connect.Dial()
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer connection.Close()
 	inbound := phoneproofv1.NewInboundMessageServiceClient(connection)
-	caller := metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+os.Getenv("PHONEPROOF_TOKEN"))
 
 	messages := &outbox{}
 	messages.changed = sync.NewCond(&messages.mutex)
@@ -179,6 +202,9 @@ func main() {
 		if pause > time.Second {
 			pause = time.Second
 		}
-		time.Sleep(pause)
+		time.Sleep(pause/2 + time.Duration(rand.Int63n(int64(pause/2))))
+	}
+	if messages.unreadable > 0 {
+		os.Exit(1)
 	}
 }

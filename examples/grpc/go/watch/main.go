@@ -6,17 +6,15 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log"
+	mathrand "math/rand"
 	"os"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"phoneproof.example/clients/connect"
 	phoneproofv1 "phoneproof.example/clients/gen/phoneproof/v1"
 )
 
@@ -24,33 +22,54 @@ import (
 func persistently(call func() error) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		err := call()
+		if err == nil {
+			return nil
+		}
+		least, passes := retryAfter(err)
+		if !passes {
+			return err
+		}
 		if pause > 5*time.Second {
 			pause = 5 * time.Second
 		}
-		switch status.Code(err) {
-		case codes.Unavailable, codes.Internal, codes.Unknown, codes.DeadlineExceeded, codes.Canceled:
-			time.Sleep(pause)
-		default:
-			return err
+		wait := pause/2 + time.Duration(mathrand.Int63n(int64(pause/2)))
+		if wait < least {
+			wait = least
+		}
+		time.Sleep(wait)
+	}
+}
+
+// retryAfter tells whether another try is worth it, and how long to wait at least. Where the service spoke, its code
+// decides; otherwise it was the network.
+func retryAfter(err error) (time.Duration, bool) {
+	for _, detail := range status.Convert(err).Details() {
+		if told, ok := detail.(*phoneproofv1.ErrorDetail); ok {
+			switch told.GetCode() {
+			case "service_unavailable", "internal_error", "rate_limited":
+				return time.Duration(told.GetRetryAfterSeconds()) * time.Second, true
+			}
+			return 0, false
 		}
 	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Aborted, codes.Internal, codes.Unknown, codes.DeadlineExceeded, codes.Canceled:
+		return 0, true
+	}
+	return 0, false
 }
 
 func main() {
 	log.SetFlags(0)
-	connection, err := grpc.NewClient(
-		os.Getenv("PHONEPROOF_ADDRESS"),
-		// credentials.NewTLS(nil) where the service has TLS.
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// A network that is silently gone ends the stream.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-	)
+	if len(os.Args) != 2 {
+		log.Fatal("usage: go run ./watch PROJECT_ID")
+	}
+	connection, caller, err := connect.Dial()
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer connection.Close()
 	verifications := phoneproofv1.NewVerificationServiceClient(connection)
-	caller := metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+os.Getenv("PHONEPROOF_TOKEN"))
 
 	// Made once: every attempt has the same key, so that one verification is made.
 	key := make([]byte, 16)

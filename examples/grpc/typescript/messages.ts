@@ -1,0 +1,48 @@
+/** SMS of standard input, a JSON object a line. In production: your queue, which keeps one until its receipt has come. */
+
+import { createInterface } from "node:readline";
+
+export interface Sms {
+  readonly messageId: string;
+  readonly from: string;
+  readonly to: string;
+  readonly text: string;
+  readonly carrier: string;
+}
+
+/** Far beyond any SMS: a hundred of them are one request, which may have 8 MiB. */
+const longestLine = 65_536;
+
+/** A line that cannot be sent is told by its number, and those after it are read on; the program then ends with 1. */
+export async function* messages(): AsyncGenerator<Sms> {
+  let number = 0;
+  for await (const line of createInterface({ input: process.stdin })) {
+    number += 1;
+    if (line.trim() === "") continue;
+    const sms = read(line);
+    if (typeof sms === "object") {
+      yield sms;
+    } else {
+      console.error(`line ${number} was not sent: ${sms}`);
+      process.exitCode = 1;
+    }
+  }
+}
+
+/** The SMS, or what is wrong with it: without the line itself, which holds a person's number. */
+function read(line: string): Sms | string {
+  if (line.length > longestLine) return "too long";
+  let given: unknown;
+  try {
+    given = JSON.parse(line);
+  } catch {
+    return "not JSON";
+  }
+  if (typeof given !== "object" || given === null || Array.isArray(given)) return "not an object";
+  // What is missing is sent empty: the service answers INVALID.
+  const fields = { message_id: "", from: "", to: "", text: "", carrier: "", ...given };
+  const { message_id: messageId, from, to, text, carrier } = fields;
+  const sms = { messageId, from, to, text, carrier };
+  const isText = (value: unknown) => typeof value === "string" && value.isWellFormed();
+  return Object.values(sms).every(isText) ? sms : "a field is no text";
+}

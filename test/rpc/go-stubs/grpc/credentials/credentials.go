@@ -1,0 +1,3 @@
+package credentials
+
+type TransportCredentials interface{ Clone() TransportCredentials }
