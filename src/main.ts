@@ -348,6 +348,7 @@ async function start(
       occupancy,
       publicBase,
       onCreated: (environment) => metrics.verifications.count("created", environment, 1),
+      onUnplaced: metrics.verifications.unplaced,
     }),
     getVerification: getVerification({ verifications }),
     cancelVerification: cancelVerification({ verifications }),
