@@ -534,7 +534,7 @@ const closeGraceMs = 5_000;
  * How long a clean end may take before it is forced: the outer surface promises 15 s, with the three in which a process
  * with others beside it still answers.
  */
-const closeTimeoutMs = { alone: 14_000, amongOthers: 11_000 };
+export const closeTimeoutMs = { alone: 14_000, amongOthers: 11_000 };
 
 const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
