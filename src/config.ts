@@ -30,7 +30,11 @@ export interface Config {
   readonly webhookAllowPrivate: boolean;
   /** How long a process that is told to stop still answers whoever has not heard of it. */
   readonly drainSeconds: number;
-  readonly retention: { readonly unmatchedDays: number; readonly finishedDays: number };
+  readonly retention: {
+    readonly unmatchedDays: number;
+    readonly finishedDays: number;
+    readonly statisticsDays: number;
+  };
   readonly logLevel: string;
   /** Null: nothing is traced. */
   readonly tracing: {
@@ -158,6 +162,10 @@ const environmentSchema = z.object({
     .default(3),
   RETENTION_UNMATCHED_DAYS: days.default(7),
   RETENTION_FINISHED_DAYS: days.default(90),
+  // No fewer than can be asked for at once, which is more than silence is judged by.
+  RETENTION_STATISTICS_DAYS: days
+    .refine((value) => value >= 32, "must be a whole number of days from 32 to 9999")
+    .default(400),
   LOG_LEVEL: z.enum(logLevels, `must be one of ${logLevels.join(", ")}`).default("info"),
   OTEL_SDK_DISABLED: z.string().optional(),
   OTEL_EXPORTER_OTLP_ENDPOINT: endpointUrl.optional(),
@@ -222,6 +230,7 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
     retention: {
       unmatchedDays: settings.RETENTION_UNMATCHED_DAYS,
       finishedDays: settings.RETENTION_FINISHED_DAYS,
+      statisticsDays: settings.RETENTION_STATISTICS_DAYS,
     },
     logLevel: settings.LOG_LEVEL,
     tracing: tracingOf(settings),

@@ -321,6 +321,7 @@ async function start(
       occupancy,
       publicBase,
       onCreated: (environment) => metrics.verifications.count("created", environment, 1),
+      onUnplaced: metrics.verifications.unplaced,
     }),
     getVerification: getVerification({ verifications }),
     cancelVerification: cancelVerification({ verifications }),
@@ -506,7 +507,7 @@ const closeGraceMs = 5_000;
  * How long a clean end may take before it is forced: the outer surface promises 15 s, with the three in which a process
  * with others beside it still answers.
  */
-const closeTimeoutMs = { alone: 14_000, amongOthers: 11_000 };
+export const closeTimeoutMs = { alone: 14_000, amongOthers: 11_000 };
 
 const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 

@@ -36,6 +36,13 @@ export interface CreationAnswer {
   readonly replayed: boolean;
 }
 
+/** A creation without a place. `no_number`: the project has none. `no_room`: all of its numbers are full. */
+export interface Unplaced {
+  readonly projectId: string;
+  readonly environment: Environment;
+  readonly reason: "no_number" | "no_room";
+}
+
 export type CreateVerification = (request: CreationRequest, call: Call) => Promise<CreationAnswer>;
 
 /** Random codes meet a taken one seldom: at half a space taken, 32 tries fail once in four thousand million. */
@@ -55,6 +62,8 @@ export function createVerification(parts: {
   readonly publicBase: { readonly url: string };
   /** Told of each verification that is new. */
   readonly onCreated: (environment: Environment) => void;
+  /** Told of each one that was refused because there is no number it could wait on. */
+  readonly onUnplaced: (unplaced: Unplaced) => void;
 }): CreateVerification {
   const { verifications, directory, occupancy } = parts;
 
@@ -82,7 +91,7 @@ export function createVerification(parts: {
         idempotencyKey: request.idempotencyKey,
       });
       if (exhausted && chargeTo !== null) throw usageLimitExceeded();
-      if (!known) throw new Failure("no_receiving_number");
+      if (!known) throw unplaced();
       verification = at({ destination: nowhere, length: project.codeLength });
     }
     const { usage, value } = await verifications.create(verification, chargeTo);
@@ -93,7 +102,7 @@ export function createVerification(parts: {
       if (again === null) {
         // It has been counted, and a number that was shown cannot be taken back; but a 503 is not reported as counted.
         call.usage = undefined;
-        throw new Failure("no_receiving_number");
+        throw unplaced();
       }
       verification = again;
       outcome = await verifications.recreate(again);
@@ -104,6 +113,12 @@ export function createVerification(parts: {
       parts.onCreated(environment);
     }
     return { created: outcome.created, replayed: outcome.kind === "replayed" };
+
+    function unplaced(): Failure {
+      const reason = numbers.length === 0 ? "no_number" : "no_room";
+      parts.onUnplaced({ projectId, environment, reason });
+      return new Failure("no_receiving_number");
+    }
 
     async function withFreeCode(): Promise<NewVerification | null> {
       const place = allocateCode(numbers, project.codeFormat, project.codeLength, occupancy);

@@ -14,6 +14,7 @@ export interface ReceptionStore {
 export interface FoundSilences {
   /** Milliseconds since the epoch: nothing that happened later is known. */
   readonly countedUntil: number;
+  /** Those first of which the most was to be expected. */
   readonly silent: readonly (SilentName & { readonly environment: Environment })[];
 }
 
@@ -32,6 +33,9 @@ export function findSilences({
         environment,
       }));
     });
-    return { countedUntil, silent };
+    return {
+      countedUntil,
+      silent: silent.sort((one, other) => other.silence.expected - one.silence.expected),
+    };
   };
 }

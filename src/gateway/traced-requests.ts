@@ -10,7 +10,7 @@ declare module "fastify" {
 
 /**
  * Makes each request a span, under the one its headers name. The attributes are listed here and nowhere else: a URL may
- * hold a window's token, so the route's pattern stands for it. (The libraries for this write the URL down.)
+ * hold a window's token, so the route's pattern stands for it. (`@fastify/otel` would write the URL down.)
  */
 export function traceRequests(gateway: FastifyInstance, tracing: Tracing): void {
   gateway.decorateRequest("span", undefined);

@@ -14,6 +14,7 @@ export interface Backlog {
   /** No more than are counted: see `readBacklog`. */
   readonly deliveriesDue: number;
   readonly oldestExpirySeconds: number | null;
+  readonly statisticsBehindSeconds: number;
 }
 
 /** As many as the largest batch has. */
@@ -149,6 +150,11 @@ export function createStorageMetrics(registry: Registry) {
         "phoneproof_expiry_oldest_due_seconds",
         "For how long the oldest pending verification has been past its expiry, in the whole installation",
         ({ oldestExpirySeconds }) => oldestExpirySeconds ?? 0,
+      );
+      gauge(
+        "phoneproof_statistics_behind_seconds",
+        "How far counting for the statistics is behind the database's clock, in the whole installation",
+        ({ statisticsBehindSeconds }) => statisticsBehindSeconds,
       );
     },
   };

@@ -1,11 +1,18 @@
+import { LRUCache } from "lru-cache";
 import { Counter, Gauge, type Registry } from "prom-client";
 import type { Carrier } from "../core/carrier.ts";
+import type { Unplaced } from "../core/create-verification.ts";
 import type { InboundOutcome } from "../core/inbound-judgement.ts";
 import type { Environment } from "../core/project.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
 import { kept } from "./kept.ts";
 
 export type Step = "created" | "verified" | "expired" | "cancelled";
+
+/** So long a project that met no number of its own counts as one without. */
+const withoutNumberMs = 600_000;
+/** Enough to tell one from many. */
+const rememberedProjects = 1_000;
 
 const environments: readonly Environment[] = ["live", "test"];
 const steps: readonly Step[] = ["created", "verified", "expired", "cancelled"];
@@ -26,6 +33,33 @@ export function createVerificationMetrics(registry: Registry) {
       for (const [key, count] of made) {
         const [transition = "", environment = ""] = key.split(" ");
         this.inc({ transition, environment }, count);
+      }
+    },
+  });
+
+  const unplacedReasons: readonly Unplaced["reason"][] = ["no_number", "no_room"];
+  const unplaced = new Counter({
+    name: "phoneproof_creations_unplaced_total",
+    help: "Creations refused for want of a receiving number, by whether the project has none or all of its numbers are full",
+    labelNames: ["environment", "reason"],
+    registers: [registry],
+  });
+  for (const environment of environments) {
+    for (const reason of unplacedReasons) unplaced.inc({ environment, reason }, 0);
+  }
+  /** Projects only, no label of theirs: how many there are tells one merchant's trouble from everybody's. */
+  const withoutNumber = (environment: Environment) =>
+    [environment, new LRUCache<string, true>({ max: rememberedProjects, ttl: withoutNumberMs })] as const;
+  const projectsWithoutNumber = new Map(environments.map(withoutNumber));
+  new Gauge({
+    name: "phoneproof_projects_without_number",
+    help: "Projects whose creations this process refused in the last ten minutes because they have no receiving number, as far as 1,000",
+    labelNames: ["environment"],
+    registers: [registry],
+    collect() {
+      for (const [environment, projects] of projectsWithoutNumber) {
+        projects.purgeStale();
+        this.set({ environment }, projects.size);
       }
     },
   });
@@ -94,6 +128,11 @@ export function createVerificationMetrics(registry: Registry) {
       const counts = ofOutcome.get(carrier) ?? kept(ofOutcome, carrier, [0, 0]);
       counts[duplicate ? 1 : 0]++;
       receiptLatency.observe(seconds);
+    },
+
+    unplaced({ projectId, environment, reason }: Unplaced): void {
+      unplaced.inc({ environment, reason });
+      if (reason === "no_number") projectsWithoutNumber.get(environment)?.set(projectId, true);
     },
 
     windowOpened(): void {

@@ -7,12 +7,14 @@ export interface Backlog {
   /** Counted as far as `countedDeliveries`. */
   readonly deliveriesDue: number;
   readonly oldestExpirySeconds: number | null;
+  /** For how long what has happened has not been counted. */
+  readonly statisticsBehindSeconds: number;
 }
 
 /** Enough to tell a backlog from none, in a few milliseconds. */
 const countedDeliveries = 10_000;
 
-/** Each figure is read off the end of a partial index: `webhook_delivery_next`, `verification_due`. */
+/** Read off the ends of partial indexes (`webhook_delivery_next`, `verification_due`), and from a table of two rows. */
 const backlogStatement = {
   name: "backlog",
   text: `
@@ -29,15 +31,17 @@ SELECT
   (
     SELECT extract(epoch FROM now() - v.expires_at)::float8 FROM verification v
     WHERE v.status = 'pending' AND v.expires_at <= ${nowMs} ORDER BY v.expires_at LIMIT 1
-  )`,
+  ),
+  (SELECT extract(epoch FROM now() - min(p.counted_until))::float8 FROM statistics_progress p)`,
 };
 
 export async function readBacklog(database: Database): Promise<Backlog> {
   const [row] = await runStatement(database, backlogStatement, []);
-  const [oldestDeliverySeconds, deliveriesDue, oldestExpirySeconds] = row as [
+  const [oldestDeliverySeconds, deliveriesDue, oldestExpirySeconds, statisticsBehindSeconds] = row as [
     number | null,
     number,
     number | null,
+    number,
   ];
-  return { oldestDeliverySeconds, deliveriesDue, oldestExpirySeconds };
+  return { oldestDeliverySeconds, deliveriesDue, oldestExpirySeconds, statisticsBehindSeconds };
 }

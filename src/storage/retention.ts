@@ -7,6 +7,8 @@ export interface RetentionSettings {
   readonly unmatchedDays: number;
   /** Phones, texts and deliveries of finished verifications. */
   readonly finishedDays: number;
+  /** Hours of the statistics. */
+  readonly statisticsDays: number;
 }
 
 /** One kind of thing that has an end. `work` handles a batch and answers whether more may be waiting. */
@@ -21,7 +23,10 @@ const batchSize = 1_000;
 /** After its text is gone a message stays known as a duplicate for this long. */
 const knownDays = 30;
 
-/** Deletes what has ended, skipping what another process holds. Needs an index on what `ended` asks, or a small table. */
+/**
+ * Deletes what has ended, skipping what another process holds. Needs an index on what `ended` asks, or a small table. The
+ * days are $1 where it asks for them.
+ */
 function deletion(table: string, ended: string): string {
   return `
 DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
@@ -118,15 +123,23 @@ undelivered AS (
 )`,
 });
 
+/** Every environment is named for the key of the receptions, which begins with it. */
+const hasPassed = "hour < now() - make_interval(days => $1::int)";
+const endedHours = {
+  number_statistics: hasPassed,
+  carrier_statistics: hasPassed,
+  reception_statistics: `environment = ANY (enum_range(NULL::environment)) AND ${hasPassed}`,
+};
+
 /** Everything that is deleted or erased by the clock. */
 export function createRetentionTasks(database: Database, settings: RetentionSettings): RetentionTask[] {
-  const { unmatchedDays, finishedDays } = settings;
+  const { unmatchedDays, finishedDays, statisticsDays } = settings;
 
-  function deleting(name: string, text: string): RetentionTask {
+  function deleting(name: string, text: string, ...days: number[]): RetentionTask {
     return {
       name,
       async work() {
-        return (await runStatement(database, { name: `delete_${name}`, text }, [])).length === batchSize;
+        return (await runStatement(database, { name: `delete_${name}`, text }, days)).length === batchSize;
       },
     };
   }
@@ -182,5 +195,8 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       finishedDays + knownDays,
     ),
     passing("erase_verifications", verificationErasure, finishedDays),
+    ...Object.entries(endedHours).map(([table, ended]) =>
+      deleting(table, deletion(table, ended), statisticsDays),
+    ),
   ];
 }

@@ -7,6 +7,8 @@ import { promisify } from "node:util";
 import { describe, expect, test } from "vitest";
 import { parseAllDocuments } from "yaml";
 import { findProgram } from "../../deploy/cluster/programs.ts";
+import { parseConfig } from "../../src/config.ts";
+import { closeTimeoutMs } from "../../src/main.ts";
 
 const root = path.join(import.meta.dirname, "../..");
 const run = promisify(execFile);
@@ -26,7 +28,14 @@ interface Manifest {
   readonly apiVersion: string;
   readonly kind: string;
   readonly data?: Readonly<Record<string, string>>;
-  readonly spec?: { readonly template?: { readonly spec: { readonly containers: readonly Container[] } } };
+  readonly spec?: {
+    readonly template?: {
+      readonly spec: {
+        readonly terminationGracePeriodSeconds?: number;
+        readonly containers: readonly Container[];
+      };
+    };
+  };
 }
 
 async function documentsIn(file: string): Promise<unknown[]> {
@@ -210,6 +219,61 @@ describe("the Kubernetes manifests", () => {
     }[];
     const files = (await filesBelow("deploy/kubernetes/*.yaml")).map((file) => path.basename(file));
     expect([...(kustomization?.resources ?? []), "kustomization.yaml"].sort()).toEqual(files);
+  });
+});
+
+/** Of those who stop a process. A machine that is busy is late. */
+const roomSeconds = 5;
+
+test("whoever stops a process waits for its end, with room", async () => {
+  const { drainSeconds } = parseConfig({ DATABASE_URL: "postgres://localhost/phoneproof" });
+  const [compose] = (await documentsIn("deploy/compose.yaml")) as {
+    readonly services: Readonly<
+      Record<string, { readonly environment?: Record<string, string>; readonly stop_grace_period?: string }>
+    >;
+  }[];
+  const unit = await readFile(path.join(root, "deploy/systemd/phoneproof@.service"), "utf8");
+  const all = await manifests();
+  const settings = all.find(({ kind }) => kind === "ConfigMap")?.data;
+  const waits = [
+    { name: "systemd", drains: drainSeconds, patience: Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1]) },
+    ...Object.entries(compose?.services ?? {})
+      .filter(([, { environment }]) => environment?.ROLES !== undefined)
+      .map(([name, { environment, stop_grace_period }]) => ({
+        name,
+        drains: Number(environment?.DRAIN_SECONDS ?? drainSeconds),
+        patience: Number(stop_grace_period?.replace(/s$/, "")),
+      })),
+    ...all
+      .filter(({ kind }) => kind === "Deployment")
+      .map(({ spec }, index) => ({
+        name: `deployment ${index}`,
+        drains: Number(settings?.DRAIN_SECONDS ?? drainSeconds),
+        patience: spec?.template?.spec.terminationGracePeriodSeconds ?? 30,
+      })),
+  ];
+  expect(waits).toHaveLength(5);
+  const tooShort = waits.filter(
+    ({ drains, patience }) => !(patience >= drains + closeTimeoutMs.amongOthers / 1_000 + roomSeconds),
+  );
+  expect(tooShort).toEqual([]);
+});
+
+test("traces are let out to the collector that the settings name, of both roles, and are off as they are shipped", async () => {
+  const text = await readFile(path.join(root, "deploy/kubernetes/settings.yaml"), "utf8");
+  const [, line = "", namespace = "", port = ""] =
+    /^( *# )OTEL_EXPORTER_OTLP_ENDPOINT: http:\/\/\w+\.(\w+):(\d+)$/m.exec(text) ?? [];
+  expect(line).toBe("  # ");
+  const policies = (await manifests()).filter(({ kind }) => kind === "NetworkPolicy");
+  expect(policies.map(({ spec }) => spec)).toContainEqual({
+    podSelector: { matchLabels: { "app.kubernetes.io/name": "phoneproof" } },
+    policyTypes: ["Egress"],
+    egress: [
+      {
+        to: [{ namespaceSelector: { matchLabels: { "kubernetes.io/metadata.name": namespace } } }],
+        ports: [{ port: Number(port), protocol: "TCP" }],
+      },
+    ],
   });
 });
 

@@ -1,8 +1,11 @@
 import net from "node:net";
+import { Registry } from "prom-client";
 import { expect, test, vi } from "vitest";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
@@ -113,6 +116,49 @@ test("limits that were hit are counted by their code", async () => {
     },
   );
   expect(grown).toEqual({ usage: 1, rate: 1 });
+});
+
+test("a merchant without a number counts as one, however often it calls", async () => {
+  const bare = await service.createProject();
+  await service.client(DestinationNumberService).removeDestinationNumber({ number: bare.liveNumber });
+  const refusedBy = async (key: string) => {
+    const { status, body } = await merchant(service.httpUrl, key).create();
+    return [status, body.error?.code];
+  };
+  const grown = await growthOf(
+    {
+      missing: ["phoneproof_creations_unplaced_total", { reason: "no_number", environment: "live" }],
+      projects: ["phoneproof_projects_without_number", { environment: "live" }],
+      refusals: ["phoneproof_refusals_total", { code: "no_receiving_number" }],
+    },
+    async () => {
+      for (let call = 0; call < 3; call++) {
+        expect(await refusedBy(bare.liveKey)).toEqual([503, "no_receiving_number"]);
+      }
+    },
+  );
+  expect(grown).toEqual({ missing: 3, projects: 1, refusals: 3 });
+  expect(
+    (await scrape(service.opsUrl)).sum("phoneproof_creations_unplaced_total", { reason: "no_room" }),
+  ).toBe(0);
+});
+
+test("numbers without a free code are told apart from a merchant without a number", async () => {
+  const full = await service.createProject();
+  // Whatever code is tried is the one that the first creation took.
+  await service.db.query(`
+    CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.code := 0; RETURN NEW; END';
+    CREATE TRIGGER taken BEFORE INSERT ON live_code FOR EACH ROW WHEN (NEW.destination = '${full.liveNumber}')
+    EXECUTE FUNCTION taken()`);
+  const grown = await growthOf(
+    { full: ["phoneproof_creations_unplaced_total", { reason: "no_room", environment: "live" }] },
+    async () => {
+      const merchantOfFull = merchant(service.httpUrl, full.liveKey);
+      expect((await merchantOfFull.create()).status).toBe(201);
+      expect((await merchantOfFull.create()).body.error.code).toBe("no_receiving_number");
+    },
+  );
+  expect(grown).toEqual({ full: 1 });
 });
 
 test("verifications are counted by transition, messages by outcome and carrier, each once", async () => {
@@ -236,6 +282,38 @@ test("for how long something has been due is shown, by every process", async () 
   expect(expiry).toBeLessThan(300);
 });
 
+test("that nobody counts for the statistics is shown, by a process that would not count either", async () => {
+  const behind = async () => (await scrape(idle.opsUrl)).sum("phoneproof_statistics_behind_seconds");
+  await idle.db.query(
+    "UPDATE statistics_progress SET counted_until = now() - interval '1000 seconds' WHERE task = 'creations'",
+  );
+  await expect.poll(behind, { timeout: 10_000 }).toBeGreaterThanOrEqual(1_000);
+  expect(await behind()).toBeLessThan(1_100);
+});
+
+test("of numbers that are silent a few are named, and of the others how many they are", async () => {
+  const registry = new Registry();
+  const { show } = createSilenceMetrics(registry);
+  const silence = (environment: "live" | "test", kind: "number" | "carrier", count: number) =>
+    Array.from({ length: count }, (_, index) => ({ environment, kind, name: `${kind} ${index}` }));
+  show({
+    countedUntil: 0,
+    silent: [
+      ...silence("live", "carrier", 3),
+      ...silence("live", "number", 500),
+      ...silence("test", "number", 20),
+    ],
+  });
+  const { values } = (await registry.getSingleMetric("phoneproof_silent")?.get()) ?? { values: [] };
+  expect(values).toHaveLength(3 + 21 + 20);
+  expect(values.find(({ labels }) => labels.name === "others")).toMatchObject({
+    labels: { environment: "live", kind: "number" },
+    value: 480,
+  });
+  show({ countedUntil: 0, silent: [] });
+  expect((await registry.getSingleMetric("phoneproof_silent")?.get())?.values).toEqual([]);
+});
+
 /** A source that has sent a message and has no other. */
 async function* oneThenNone(signal: AbortSignal) {
   yield { messages: [{ messageId: "metrics-open", from: phone, to: project.liveNumber, text: "hello" }] };
@@ -271,9 +349,9 @@ test("streams and windows are shown while they are open", async () => {
     { signal },
   );
   expect(events.status).toBe(200);
-  await expect.poll(open).toEqual({ watches: 1, inbound: 1, windows: 1 });
+  await expect.poll(open, { timeout: 30_000 }).toEqual({ watches: 1, inbound: 1, windows: 1 });
   leave.abort();
-  await expect.poll(open).toEqual({ watches: 0, inbound: 0, windows: 0 });
+  await expect.poll(open, { timeout: 30_000 }).toEqual({ watches: 0, inbound: 0, windows: 0 });
 });
 
 test("no phone and no credential is in any of it", async () => {

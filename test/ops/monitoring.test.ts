@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from "node:fs";
 import path from "node:path";
 import { describe, expect, test } from "vitest";
 import { parse } from "yaml";
+import { readPage } from "../docs/pages.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "./scrape.ts";
 
@@ -27,6 +28,7 @@ interface Panel {
 
 const dashboard = JSON.parse(read("deploy/monitoring/dashboard.json")) as { panels: Panel[] };
 const monitoring = read("docs/monitoring.md");
+const { headings } = readPage("docs/operations.md");
 
 /** Every name a registry can show, whether it has a value yet or not. */
 function namesIn(text: string): Set<string> {
@@ -71,8 +73,77 @@ test.for(rules)("$alert: its metrics are there, and what to do is written down",
   expect(metrics.filter((name) => name !== "up" && !names.has(name))).toEqual([]);
   expect(annotations.summary).toMatch(/\.$/);
   expect(annotations.action).toMatch(/\.$/);
-  expect(annotations.runbook_url).toBe(`docs/monitoring.md#${alert.toLowerCase()}`);
-  expect(monitoring).toContain(`\n### ${alert}\n\n`);
+  const anchor = alert.toLowerCase();
+  expect(annotations.runbook_url).toBe(`{{ or $externalLabels.runbooks "docs" }}/operations.md#${anchor}`);
+  expect(headings).toContainEqual({ level: 3, title: alert, anchor });
+});
+
+test("each section about an alert is about one there is", () => {
+  const titles = headings.map(({ title }) => title).filter((title) => title.startsWith("Phoneproof"));
+  expect(titles.sort()).toEqual(rules.map(({ alert }) => alert).sort());
+});
+
+test("each page about an incident names the alerts that lead to it", () => {
+  const [, incidents = ""] = read("docs/operations.md").split("\n## When something is wrong\n");
+  const pages = incidents.split("\n### ").slice(1);
+  expect(pages).toHaveLength(5);
+  for (const page of pages) {
+    const named = [...page.matchAll(/\[(Phoneproof\w+)\]\(#(\w+)\)/g)];
+    expect(named.length, page.slice(0, 80)).toBeGreaterThan(0);
+    for (const [, name = "", anchor] of named) {
+      expect(rules.map(({ alert }) => alert)).toContain(name);
+      expect(anchor).toBe(name.toLowerCase());
+    }
+  }
+});
+
+interface Scraped {
+  readonly global: { readonly external_labels: Readonly<Record<string, string>> };
+  readonly scrape_configs: readonly {
+    readonly job_name: string;
+    readonly static_configs?: readonly {
+      readonly targets: readonly string[];
+      readonly labels: Readonly<Record<string, string>>;
+    }[];
+  }[];
+}
+
+test("every process of the compose file is scraped, at the port it is published on, with its role", () => {
+  const compose = parse(read("deploy/compose.yaml"), { merge: true }) as {
+    services: Record<string, { environment?: Record<string, string>; ports?: string[] }>;
+  };
+  const published = Object.values(compose.services).flatMap(({ environment, ports = [] }) =>
+    environment?.ROLES === undefined
+      ? []
+      : [
+          {
+            target: ports.find((port) => port.endsWith(":9464"))?.replace(/:9464$/, ""),
+            role: environment.ROLES,
+          },
+        ],
+  );
+  expect(published.map(({ role }) => role)).toEqual(["api", "worker"]);
+  const { scrape_configs, global } = parse(read("deploy/monitoring/prometheus.yml")) as Scraped;
+  const scraped = scrape_configs.flatMap(({ job_name, static_configs = [] }) =>
+    static_configs.flatMap(({ targets, labels }) =>
+      targets.map((target) => ({ job_name, target, role: labels.role })),
+    ),
+  );
+  expect(scraped).toEqual(published.map((process) => ({ job_name: "phoneproof", ...process })));
+  expect(global.external_labels.runbooks).toMatch(/^https:\/\/.*\/docs$/);
+});
+
+test("every pod is scraped by the name of its port, as the manifests name it", () => {
+  const text = read("deploy/monitoring/prometheus-kubernetes.yml");
+  const { scrape_configs, global } = parse(text) as Scraped;
+  expect(scrape_configs.map(({ job_name }) => job_name)).toEqual(["phoneproof"]);
+  expect(global.external_labels.runbooks).toMatch(/^https:\/\/.*\/docs$/);
+  expect(text).toContain("regex: phoneproof;ops");
+  for (const role of ["api", "worker"]) {
+    const manifest = read(`deploy/kubernetes/${role}.yaml`);
+    expect(manifest).toContain("{ name: ops, containerPort: 9464 }");
+    expect(manifest).toContain(`app.kubernetes.io/name: phoneproof, app.kubernetes.io/component: ${role} }`);
+  }
 });
 
 test("the dashboard's metrics are there, and its panels are told apart", () => {

@@ -98,12 +98,37 @@ test("thousands of rows of one instant and of many go in one round, on two worke
   expect(await count("inbound_message")).toBe(5000);
 });
 
+test("hours of the statistics go after their days, thousands of them, and younger ones stay", async () => {
+  await plain.db.query(
+    `INSERT INTO number_statistics (project_id, environment, hour, destination, created, verified, expired, cancelled, times_to_verify)
+     SELECT (SELECT min(id::text)::uuid FROM project), 'live', date_trunc('hour', clock.now(), 'UTC') - make_interval(days => days, hours => 1), 'n' || n, 1, 0, 0, 0,
+       array_fill(0, ARRAY[48])
+     FROM (VALUES (399, 1), (400, 2500)) span (days, count), generate_series(1, count) n`,
+  );
+  await plain.db.query(
+    `INSERT INTO carrier_statistics (project_id, environment, hour, carrier, verified, times_to_verify, fastest_bucket, slowest_bucket, last_verified_at)
+     SELECT (SELECT min(id::text)::uuid FROM project), 'live', date_trunc('hour', clock.now(), 'UTC') - make_interval(days => days, hours => 1), 'KT', 1, array_fill(0, ARRAY[48]), 0, 0, clock.now()
+     FROM unnest('{399,400}'::int[]) days`,
+  );
+  await plain.db.query(
+    `INSERT INTO reception_statistics (environment, hour, kind, name, created, verified)
+     SELECT environment, date_trunc('hour', clock.now(), 'UTC') - make_interval(days => days, hours => 1), 'number', 'n', 1, 0
+     FROM unnest('{399,400}'::int[]) days, unnest(enum_range(NULL::environment)) environment`,
+  );
+  const old = (table: string) =>
+    count(`${table} WHERE hour < date_trunc('hour', clock.now(), 'UTC') - interval '300 days'`);
+  const left = async () =>
+    Promise.all(["number_statistics", "carrier_statistics", "reception_statistics"].map(old));
+  expect(await left()).toEqual([2501, 2, 4]);
+  await roundUntil(async () => `${await left()}` === "1,1,2");
+});
+
 test("what is over but not yet moved, or still tried, is waited for and not passed by", async () => {
   const database = openDatabase(
     { connectionString: byTheClock(plain.databaseUrl) },
     { poolSize: 1, onError: () => {} },
   );
-  const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90 });
+  const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 });
   const erase = tasks.find(({ name }) => name === "erase_verifications");
   if (!erase) throw new Error("there is no such task");
   const phone = "01087650010";
