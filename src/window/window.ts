@@ -58,13 +58,12 @@ const headers = {
 };
 
 export function verificationWindow({ windows, limits, publicBase, onFault, streams: observer }: WindowParts) {
-  const assets = loadAssets();
   const streams = createEventStreams(observer);
 
   /** Whatever path a page is answered for, and whatever prefix the service is reached under. */
   function assetPaths(): AssetPaths {
     const prefix = `${new URL(publicBase.url).pathname.replace(/\/+$/, "")}/v/`;
-    const { style, script, icon } = assets.paths;
+    const { style, script, icon } = loadAssets().paths;
     return { style: prefix + style, script: prefix + script, icon: prefix + icon };
   }
 
@@ -114,7 +113,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     const withHead = { exposeHeadRoute: true };
 
     scope.get<{ Params: { file: string } }>("/assets/:file", withHead, (request, reply) =>
-      sendAsset(assets, request.params.file, request, reply),
+      sendAsset(loadAssets(), request.params.file, request, reply),
     );
 
     // As links are pasted.
