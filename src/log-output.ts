@@ -24,6 +24,8 @@ const maxWaitingBytes = 256 * 1024 * 1024;
 /** A reader that takes nothing for so long at the end is not waited for. */
 const endPatienceMs = 2_000;
 const lookMs = 50;
+/** Characters. A reader that takes so much in `endPatienceMs` is not one that has stopped. */
+const pieceLength = 16 * 1024;
 
 /** For a terminal laid out for a person, otherwise JSON. */
 export function openLogOutput(): LogOutput {
@@ -36,54 +38,83 @@ export function openLogOutput(): LogOutput {
  * A pipe or a socket. Written to in the ordinary way, a full one holds a thread, and in the end the process' exit; so
  * it is the event loop's. A pipe is opened anew for that: what is set on it would otherwise hold for standard
  * error too, and for every process that shares it.
+ *
+ * One piece at a time, so that it can be told what has been taken: a stream writes all that waits at once, and says so when
+ * the last of it is gone.
  */
 function streamOutput(isPipe: boolean): LogOutput {
   let opened: Socket | undefined;
+  let waiting: string[] = [];
+  let waitingBytes = 0;
+  let isWriting = false;
+  let isGone = false;
   let droppedLines = 0;
   let untold = 0;
 
   function open(): Socket {
     const stream = new Socket({ fd: isPipe ? anewOrShared() : 1, readable: false, writable: true });
-    // The reader is gone. There is nobody to tell.
+    // The reader is gone. There is nobody to tell; the write that met it counts what is lost.
     stream.on("error", () => {});
     return stream.unref();
   }
 
-  return {
-    write(lines) {
-      opened ??= open();
-      const stream = opened;
-      if (stream.destroyed) {
-        droppedLines += linesIn(lines);
+  function writeNext(stream: Socket): void {
+    if (isWriting || waiting.length === 0) return;
+    isWriting = true;
+    const piece = takePiece();
+    const bytes = Buffer.byteLength(piece);
+    stream.write(piece, (error) => {
+      isWriting = false;
+      waitingBytes -= bytes;
+      if (!error) {
+        writeNext(stream);
         return;
       }
-      if (stream.writableLength > maxWaitingBytes) {
+      isGone = true;
+      for (const lines of [piece, ...waiting]) droppedLines += linesIn(lines);
+      waiting = [];
+      waitingBytes = 0;
+    });
+  }
+
+  function takePiece(): string {
+    let count = 1;
+    let length = waiting[0]?.length ?? 0;
+    while (count < waiting.length && length < pieceLength) length += waiting[count++]?.length ?? 0;
+    return waiting.splice(0, count).join("");
+  }
+
+  return {
+    write(lines) {
+      if (isGone || waitingBytes > maxWaitingBytes) {
         droppedLines += linesIn(lines);
         untold += linesIn(lines);
         return;
       }
       if (untold > 0) {
-        stream.write(
-          `${JSON.stringify({ level: 40, lines: untold, msg: "lines of the log were dropped" })}\n`,
-        );
+        const said = `${JSON.stringify({ level: 40, lines: untold, msg: "lines of the log were dropped" })}\n`;
+        waiting.push(said);
+        waitingBytes += said.length;
         untold = 0;
       }
-      stream.write(lines);
+      waiting.push(lines);
+      waitingBytes += Buffer.byteLength(lines);
+      opened ??= open();
+      writeNext(opened);
     },
     get waitingBytes() {
-      return opened === undefined || opened.destroyed ? 0 : opened.writableLength;
+      return waitingBytes;
     },
     get droppedLines() {
       return droppedLines;
     },
     async end() {
-      if (opened === undefined) return;
-      let left = opened.writableLength;
+      let left = waitingBytes;
       let movedAt = performance.now();
-      while (left > 0 && !opened.destroyed && performance.now() - movedAt < endPatienceMs) {
+      while (left > 0 && performance.now() - movedAt < endPatienceMs) {
         await new Promise((resolve) => setTimeout(resolve, lookMs));
-        if (opened.writableLength < left) movedAt = performance.now();
-        left = opened.writableLength;
+        if (waitingBytes < left) movedAt = performance.now();
+        left = waitingBytes;
       }
     },
   };

@@ -1,11 +1,13 @@
-import { execFile } from "node:child_process";
-import { existsSync } from "node:fs";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { closeSync, existsSync } from "node:fs";
 import path from "node:path";
+import type { Readable } from "node:stream";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { scrape } from "./scrape.ts";
-import { type OutputKind, startProcess } from "./service-process.ts";
+import { type OutputKind, openPipe, startProcess } from "./service-process.ts";
 
 let database: TestDatabase;
 
@@ -83,6 +85,29 @@ describe.for<OutputKind>(["socket", "pipe"])("with a %s for its log", { timeout 
     service.child.kill("SIGTERM");
     expect(await service.ended()).toBe(0);
   });
+});
+
+test.for<OutputKind>([
+  "socket",
+  "pipe",
+])("a slow reader of a %s is waited for at the end, and loses no line", async (kind) => {
+  const pipe = kind === "pipe" ? openPipe() : undefined;
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, "long-log.ts")], {
+    stdio: ["ignore", pipe?.writeEnd ?? "pipe", "inherit"],
+  });
+  if (pipe) closeSync(pipe.writeEnd);
+  const reader = (pipe?.readEnd ?? child.stdout) as Readable;
+  const ended = once(reader, "end");
+  let text = "";
+  // Three megabytes, some sixty kilobytes at a time.
+  const reading = setInterval(() => {
+    text += reader.read() ?? "";
+  }, 100);
+  // It is read here, and not let run when its process has ended.
+  reader.setEncoding("utf8").on("readable", () => {});
+  await ended;
+  clearInterval(reading);
+  expect(linesOf(text).length).toBe(3_000);
 });
 
 test(

@@ -77,7 +77,7 @@ export async function startProcess(
   };
 }
 
-function openPipe(): { readonly readEnd: net.Socket; readonly writeEnd: number } {
+export function openPipe(): { readonly readEnd: net.Socket; readonly writeEnd: number } {
   const directory = mkdtempSync(path.join(os.tmpdir(), "phoneproof-pipe-"));
   const file = path.join(directory, "pipe");
   execFileSync("mkfifo", [file]);
