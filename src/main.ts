@@ -330,7 +330,10 @@ async function start(
   };
   const service = createVerificationService(traced ? traced.useCases(useCases) : useCases);
   const judgeMessage = createInboundMessages(database, {
-    onFault: (error) => log.error({ err: error }, "an inbound message could not be judged"),
+    onFault(error) {
+      metrics.verifications.inboundFault();
+      log.error({ err: error }, "an inbound message could not be judged");
+    },
   });
   const takeMessages = takeInboundMessages({
     directory,

@@ -15,7 +15,8 @@ export interface Span {
   /** What is null or undefined is left out. */
   set(attributes: SpanAttributes): void;
   link(traceparent: string): void;
-  fail(reason: string): void;
+  /** `refused`: whoever asked is at fault, and the work itself did not fail. */
+  fail(reason: string, refused?: boolean): void;
   /** `at`: milliseconds since the epoch, where it was over before. */
   end(at?: number): void;
 }

@@ -33,7 +33,7 @@ export function traceRequests(gateway: FastifyInstance, tracing: Tracing): void 
         "phoneproof.project_id":
           call?.caller.kind === "merchant" ? encodeId("prj_", call.caller.project.id) : null,
       });
-      if (failureCode !== undefined) span.fail(failureCode);
+      if (failureCode !== undefined) span.fail(failureCode, reply.raw.statusCode < 500);
       span.end();
     });
     done();

@@ -124,7 +124,9 @@ export function createCallMetrics(registry: Registry) {
         observed.observe(seconds);
       }
       if (counts) charged++;
-      if (code !== "ok") refusals.grpc.set(code, (refusals.grpc.get(code) ?? 0) + 1);
+      // A client that has left, say, was refused nothing: only codes of the catalogue count.
+      const refused = refusals.grpc.get(code);
+      if (refused !== undefined) refusals.grpc.set(code, refused + 1);
     },
   };
 }

@@ -5,7 +5,6 @@ import type { Unplaced } from "../core/create-verification.ts";
 import type { InboundOutcome } from "../core/inbound-judgement.ts";
 import type { Environment } from "../core/project.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
-import { kept } from "./kept.ts";
 
 export type Step = "created" | "verified" | "expired" | "cancelled";
 
@@ -15,6 +14,18 @@ const withoutNumberMs = 600_000;
 const rememberedProjects = 1_000;
 
 const environments: readonly Environment[] = ["live", "test"];
+const carriers: readonly (Carrier | null)[] = ["SKT", "KT", "LGU+", null];
+const outcomes: readonly InboundOutcome[] = [
+  "verified",
+  "no_match",
+  "sender_mismatch",
+  "late",
+  "not_pending",
+  "ambiguous",
+  "web_sent",
+  "muted",
+  "invalid",
+];
 const steps: readonly Step[] = ["created", "verified", "expired", "cancelled"];
 
 /** As long as a person takes to send an SMS, and as long as a verification can be valid. */
@@ -77,6 +88,9 @@ export function createVerificationMetrics(registry: Registry) {
 
   /** For each outcome: by carrier, the first ones and the repeated ones. */
   const messages = new Map<InboundOutcome, Map<Carrier | null, [first: number, repeated: number]>>();
+  // All from the beginning: a count that begins with one has not risen.
+  for (const outcome of outcomes)
+    messages.set(outcome, new Map(carriers.map((carrier) => [carrier, [0, 0]])));
   new Counter({
     name: "phoneproof_inbound_messages_total",
     help: "Inbound messages that got a receipt, by outcome, carrier (none: not known) and whether they were repeated",
@@ -92,6 +106,11 @@ export function createVerificationMetrics(registry: Registry) {
         }
       }
     },
+  });
+  const faults = new Counter({
+    name: "phoneproof_inbound_faults_total",
+    help: "Inbound messages that met a fault of the service",
+    registers: [registry],
   });
   const receiptLatency = new HistogramFamily({
     name: "phoneproof_receipt_latency_seconds",
@@ -124,10 +143,13 @@ export function createVerificationMetrics(registry: Registry) {
     },
 
     receipt(outcome: InboundOutcome, carrier: Carrier | null, duplicate: boolean, seconds: number): void {
-      const ofOutcome = messages.get(outcome) ?? kept(messages, outcome, new Map());
-      const counts = ofOutcome.get(carrier) ?? kept(ofOutcome, carrier, [0, 0]);
-      counts[duplicate ? 1 : 0]++;
+      const counts = messages.get(outcome)?.get(carrier);
+      if (counts) counts[duplicate ? 1 : 0]++;
       receiptLatency.observe(seconds);
+    },
+
+    inboundFault(): void {
+      faults.inc();
     },
 
     unplaced({ projectId, environment, reason }: Unplaced): void {

@@ -6,6 +6,7 @@ import {
   type StreamResponse,
   type UnaryResponse,
 } from "@connectrpc/connect";
+import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Admission, RateLimitBucket } from "../admission/admission.ts";
 import { requireScope } from "../core/access.ts";
@@ -108,7 +109,7 @@ export function admissionInterceptor(parts: {
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       // Connect's own refusals (a malformed message, a cancelled or late call) keep their code.
       if (thrown instanceof ConnectError) {
-        finish(Code[thrown.code] ?? "unknown");
+        finish(codeToString(thrown.code));
         return thrown;
       }
       const failure = call ? await admission.settle(call, asFailure(thrown)) : asFailure(thrown);

@@ -1,7 +1,21 @@
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import { codeToString } from "@connectrpc/connect/protocol-connect";
 import { encodeId } from "../core/ids.ts";
 import type { Span, Tracing } from "../core/tracing.ts";
 import { callKey } from "./call-context.ts";
+
+/** As OpenTelemetry's conventions for gRPC have it: the others are the caller's. */
+const faultsOfServers = new Set([
+  Code.Unknown,
+  Code.DeadlineExceeded,
+  Code.Unimplemented,
+  Code.Internal,
+  Code.Unavailable,
+  Code.DataLoss,
+]);
+
+/** gRPC's own spelling: `NOT_FOUND`. */
+const statusName = (code: Code) => (code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase());
 
 /** Makes each call a span, under the one its metadata names. A stream is one until it ends. */
 export function tracingInterceptor(tracing: Tracing): Interceptor {
@@ -18,9 +32,9 @@ export function tracingInterceptor(tracing: Tracing): Interceptor {
       span.set({
         "phoneproof.request_id": headers.get("x-request-id"),
         "phoneproof.project_id": caller?.kind === "merchant" ? encodeId("prj_", caller.project.id) : null,
-        "rpc.response.status_code": error === undefined ? "OK" : Code[error.code],
+        "rpc.response.status_code": error === undefined ? "OK" : statusName(error.code),
       });
-      if (error !== undefined) span.fail(Code[error.code] ?? "Unknown");
+      if (error !== undefined) span.fail(statusName(error.code), !faultsOfServers.has(error.code));
       span.end();
     };
     const failed = (thrown: unknown): ConnectError => {

@@ -105,9 +105,9 @@ export function openTracing(settings: TracingSettings): Tracing {
       if (context !== null) this.#span.addLink({ context });
     }
 
-    fail(reason: string): void {
+    fail(reason: string, refused = false): void {
       this.#span.setAttribute("error.type", reason);
-      this.#span.setStatus({ code: SpanStatusCode.ERROR });
+      if (!refused) this.#span.setStatus({ code: SpanStatusCode.ERROR });
     }
 
     end(at?: number): void {

@@ -72,8 +72,12 @@ test("a call over gRPC is one too", async () => {
   const span = await collector.spanWhere((found) => found.traceId === grpcTrace && found.name === name);
   expect(span).toMatchObject({
     kind: 2,
-    failed: true,
-    attributes: { "rpc.response.status_code": "NotFound", "phoneproof.project_id": shop.projectId },
+    failed: false,
+    attributes: {
+      "rpc.response.status_code": "NOT_FOUND",
+      "error.type": "NOT_FOUND",
+      "phoneproof.project_id": shop.projectId,
+    },
   });
   await childOf(await childOf(span, "core getVerification"), "storage read");
 });
