@@ -16,7 +16,13 @@ import { type EncodedGroup, StreamLoad } from "./stream-load.ts";
 export const operationNames = ["create", "replay", "read", "cancel", "inbound", "backlog"] as const;
 export type OperationName = (typeof operationNames)[number];
 
-export type ArmName = "bare" | "service" | "database" | "peer" | `${number} process${"" | "es"}`;
+export type ArmName =
+  | "bare"
+  | "service"
+  | "database"
+  | "peer"
+  | `tracing ${"off" | "on"}`
+  | `${number} process${"" | "es"}`;
 
 /** One way of answering an operation. */
 export interface Arm {
