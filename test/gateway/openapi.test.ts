@@ -15,6 +15,7 @@ const get = (path: string) => fetch(`${service.httpUrl}${path}`);
 interface Document {
   openapi: string;
   servers: { url: string }[];
+  components: { schemas: Record<string, { required?: string[] }> };
   paths: Record<string, Record<string, { responses: Record<string, { content: Record<string, Media> }> }>>;
   webhooks: Record<string, { post: { requestBody: { content: Record<string, { example: unknown }> } } }>;
 }
@@ -74,6 +75,21 @@ describe("/openapi.json", () => {
       }
     }
     expect([...codes].sort()).toEqual([...contractCodes].sort());
+    const codesOf = (path: string, method: string, status: string) =>
+      Object.keys(paths[path]?.[method]?.responses[status]?.content["application/json"]?.examples ?? {});
+    const one = "/v1/verifications/{verification_id}";
+    expect(codesOf("/v1/verifications", "post", "404")).toEqual(["route_not_found"]);
+    expect(codesOf(one, "get", "404")).toContain("verification_not_found");
+    expect(codesOf(one, "get", "400")).toEqual(["malformed_request"]);
+    expect(codesOf(`${one}/cancel`, "post", "400")).toContain("body_too_large");
+  });
+
+  test("requires of a read what the contract does, and of a creation the carrier, too", async () => {
+    const { components } = (await (await get("/openapi.json")).json()) as Document;
+    const { CreatedVerification: created, VerificationResult: read } = components.schemas;
+    const alone = ["verification_url", "destination", "sms_text", "carrier"];
+    expect(created?.required).toContain("carrier");
+    expect(read?.required).toEqual(created?.required?.filter((name) => !alone.includes(name)));
   });
 
   test("describes the three webhooks as they are sent", async () => {
