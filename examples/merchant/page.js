@@ -1,5 +1,8 @@
 const result = document.querySelector("#result");
 
+/** The last one that was begun here. */
+let current = null;
+
 document.querySelector("#popup").addEventListener("click", async () => {
   // Opened at once, within the click: what is opened later is blocked.
   const popup = window.open("", "verification", "width=480,height=760");
@@ -23,7 +26,7 @@ document.querySelector("#popup").addEventListener("click", async () => {
   function finish() {
     removeEventListener("message", onMessage);
     clearInterval(closed);
-    confirm();
+    confirm(attempt);
   }
 });
 
@@ -32,7 +35,7 @@ document.querySelector("#redirect").addEventListener("click", async () => {
   if (attempt !== null) location.assign(attempt.verification_url);
 });
 
-if (location.hash === "#returned") await confirm();
+if (location.hash === "#returned") await confirm(null);
 
 /** Null where it could not be begun, which has been told then. */
 async function begin(style) {
@@ -40,17 +43,36 @@ async function begin(style) {
   const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) }).catch(
     () => null,
   );
-  if (answer?.ok) return answer.json();
+  if (answer?.ok) {
+    current = await answer.json();
+    return current;
+  }
   tell("It cannot be begun at the moment. Try again in a minute.");
   return null;
 }
 
-/** What the window has said is only a reason to ask the own server, which reads the verification itself. */
-async function confirm() {
+/**
+ * What the window has said is only a reason to ask the own server, which reads the verification itself. Who has closed the
+ * window is offered it again, and asked for until it is over.
+ */
+async function confirm(attempt) {
   const answer = await fetch("/attempts/mine").catch(() => null);
-  if (!answer?.ok) return tell("It cannot be read at the moment. Reload this page in a minute.");
-  const { status, phone } = await answer.json();
-  tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
+  const { status, phone } = answer?.ok ? await answer.json() : {};
+  if (attempt !== current) return;
+  const isOver = status !== undefined && status !== "pending";
+  if (isOver) tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
+  else if (attempt === null) tell("Not known yet. Reload this page in a minute.");
+  else if (status === undefined) tell("It cannot be read at the moment. It is tried again.");
+  else offer(attempt.verification_url);
+  if (attempt !== null && !isOver) setTimeout(confirm, 3_000, attempt);
+}
+
+function offer(url) {
+  // Made once: under a finger it must not change.
+  if (result.querySelector("a") !== null) return;
+  const link = document.createElement("a");
+  Object.assign(link, { href: url, target: "_blank", textContent: "Open the window again" });
+  result.replaceChildren("Not verified yet. ", link);
 }
 
 function tell(text) {

@@ -55,7 +55,13 @@ export function createMerchantServer(settings: MerchantSettings): Server {
 
   /** Creates a verification; the page opens its window, as a popup or in its own place. */
   async function begin(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const { style } = JSON.parse((await bodyOf(request)).toString("utf8")) as { readonly style?: unknown };
+    const body = (await bodyOf(request)).toString("utf8");
+    let style: unknown;
+    try {
+      ({ style } = JSON.parse(body));
+    } catch {
+      return send(response, 400, "The body must be a JSON object");
+    }
     const session = randomUUID();
     const state = randomUUID();
     const created = await phoneproof.create({

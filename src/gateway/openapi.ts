@@ -116,24 +116,27 @@ const descriptions: Readonly<Record<number, string>> = {
   503: "The service cannot answer at the moment. A creation is safe to repeat with the same Idempotency-Key.",
 };
 
-/** Codes that only one of the operations can answer; the others are everybody's. */
-const onlyOf: Partial<Record<FailureCode, string>> = {
-  invalid_json: "create",
-  unsupported_content_type: "create",
-  idempotency_key_required: "create",
-  idempotency_key_invalid: "create",
-  idempotency_conflict: "create",
-  validation_failed: "create",
-  no_receiving_number: "create",
-  verification_not_cancellable: "cancel",
+type Operation = "create" | "read" | "cancel";
+
+/** Codes that not every operation can answer; the others are everybody's. */
+const onlyOf: Partial<Record<FailureCode, readonly Operation[]>> = {
+  invalid_json: ["create"],
+  unsupported_content_type: ["create"],
+  body_too_large: ["create", "cancel"],
+  idempotency_key_required: ["create"],
+  idempotency_key_invalid: ["create"],
+  idempotency_conflict: ["create"],
+  validation_failed: ["create"],
+  no_receiving_number: ["create"],
+  verification_not_found: ["read", "cancel"],
+  verification_not_cancellable: ["cancel"],
 };
 
-function errorResponses(operation: "create" | "read" | "cancel") {
+function errorResponses(operation: Operation) {
   return Object.fromEntries(
     Object.entries(descriptions).map(([status, description]) => {
       const codes = contractCodes.filter((code) => {
-        const only = onlyOf[code];
-        return new Failure(code).status === Number(status) && (only === undefined || only === operation);
+        return new Failure(code).status === Number(status) && (onlyOf[code]?.includes(operation) ?? true);
       });
       const extra: (keyof typeof headers)[] = [];
       if (status === "401") extra.push("WWW-Authenticate");
@@ -347,7 +350,11 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
       schemas: {
         CreateVerification: { ...createVerificationBody, properties: Object.fromEntries(creation) },
         CreatedVerification: createdVerification,
-        VerificationResult: verificationResult,
+        // By the contract it may be missing; this service always sends it.
+        VerificationResult: {
+          ...verificationResult,
+          required: verificationResult.required.filter((name) => name !== "carrier"),
+        },
         ApiError: apiError,
         WebhookEvent: {
           type: "object",

@@ -86,8 +86,8 @@ export const createdVerification = {
 };
 
 /**
- * Answer to a read or a cancel. The contract leaves `carrier` out of what is required; it is always sent, and
- * said to be, since the serialiser puts what is not required last.
+ * Answer to a read or a cancel. The contract leaves `carrier` out of what is required, and so does openapi.json; here it
+ * is in, since the serialiser puts what is not required last.
  */
 export const verificationResult = {
   type: "object",

@@ -1,7 +1,7 @@
 /** The merchant's package against the service, as npm would install it. */
 
 import { createPhoneproof, type ServiceRefusal } from "@phoneproof/client";
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
@@ -10,7 +10,8 @@ import { failureOf } from "./failure.ts";
 
 const service = await startTestService();
 const project = await service.createProject();
-const clientFor = (apiKey: string) => createPhoneproof({ baseUrl: service.httpUrl, apiKey });
+const settings = { baseUrl: service.httpUrl, apiKey: project.liveKey };
+const clientFor = (apiKey: string) => createPhoneproof({ ...settings, apiKey });
 const phoneproof = clientFor(project.liveKey);
 
 /** As a calculation or a missing setting would make them. */
@@ -29,6 +30,48 @@ describe("waitUntilFinished", () => {
     const waiting = phoneproof.waitUntilFinished(id, { pollMs: 20 });
     await phoneproof.cancel(id);
     expect(await waiting).toMatchObject({ id, status: "cancelled", phone: null });
+  });
+
+  test("passes over looks that fail, for as long as Retry-After says, and not over what lasts", async () => {
+    const { id } = await phoneproof.create();
+    const fetchLike = (...failures: readonly (Response | null)[]) => {
+      const left = [...failures];
+      return vi.fn(async (url: string, init: RequestInit) => {
+        const failure = left.shift();
+        if (failure === null) throw new Error("cut");
+        return failure ?? fetch(url, init);
+      });
+    };
+    const busy = (retryAfter: string) =>
+      Response.json(
+        { error: { code: "rate_limited", message: "too many" } },
+        { status: 429, headers: { "retry-after": retryAfter } },
+      );
+    const waitingBy = (fetch: ReturnType<typeof fetchLike>, timeoutMs?: number) =>
+      // Each look is one attempt.
+      createPhoneproof({ ...settings, timeoutMs: 900, retryPauseMs: 5_000, fetch }).waitUntilFinished(id, {
+        pollMs: 20,
+        timeoutMs,
+      });
+
+    const beyond = fetchLike(new Response("", { status: 504 }), busy("3600"));
+    expect(await failureOf(waitingBy(beyond))).toMatchObject({
+      code: "rate_limited",
+      retryAfterSeconds: 3_600,
+    });
+    expect(beyond).toHaveBeenCalledTimes(2);
+    const endless = fetchLike(...Array<null>(50).fill(null));
+    expect(await failureOf(waitingBy(endless, 50))).toMatchObject({ code: "no_answer" });
+    const refused = fetchLike(Response.json({ error: { code: "invalid_api_key" } }, { status: 401 }));
+    expect(await failureOf(waitingBy(refused))).toMatchObject({ code: "invalid_api_key" });
+
+    const started = performance.now();
+    const failing = fetchLike(null, new Response("<h1>", { status: 502 }), busy("1"));
+    const waiting = waitingBy(failing);
+    await vi.waitUntil(() => failing.mock.calls.length > 3, { timeout: 45_000 });
+    expect(performance.now() - started).toBeGreaterThan(990);
+    await phoneproof.cancel(id);
+    expect(await waiting).toMatchObject({ id, status: "cancelled" });
   });
 
   test("looks at the expiry by the service's clock, however long its pauses are", async () => {
@@ -113,6 +156,14 @@ describe("errors", () => {
   test("say when what answers is no phoneproof", async () => {
     const elsewhere = createPhoneproof({ baseUrl: service.opsUrl, apiKey: project.liveKey });
     expect(await failureOf(elsewhere.create())).toMatchObject({ code: "unexpected_answer", status: 404 });
+  });
+
+  test.for([408, 429, 500, 502, 503, 504])("say when a proxy answers in its place: %s", async (status) => {
+    const fetch = async () => new Response("<h1>later</h1>", { status });
+    const behind = createPhoneproof({ ...settings, timeoutMs: 20, retryPauseMs: 1, fetch });
+    const { code, message, idempotencyKey } = await failureOf(behind.create());
+    expect({ code, message }).toEqual({ code: "no_answer", message: `status ${status}, not of phoneproof` });
+    expect(idempotencyKey).toMatch(/^[\w-]{36}$/);
   });
 
   test("say when nothing answers", async () => {

@@ -1,6 +1,6 @@
-/** The programs in the documents, run as people paste them. Those of docs/webhooks.md in TypeScript: test/webhooks. */
+/** The programs in the documents, run as people paste them. */
 
-import { execFile, spawn, spawnSync } from "node:child_process";
+import { execFile, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { connect, createServer } from "node:net";
@@ -77,33 +77,52 @@ describe("packages/client/README.md", () => {
   });
 });
 
-/** The first there is. */
-const pythons = ["python3", "/usr/bin/python3"]
-  .filter((command) => spawnSync(command, ["-V"]).status === 0)
-  .slice(0, 1);
+/** The first there is of each language: how to make a program of what is written down, and to run it. */
+const languages = [
+  { language: "ts", commands: [process.execPath], file: "receiver.ts" },
+  { language: "python", commands: ["python3", "/usr/bin/python3"], file: "receiver.py" },
+  { language: "go", commands: ["go"], file: "receiver.go" },
+].flatMap(({ commands, ...rest }) =>
+  commands
+    .filter((command) => spawnSync(command, [rest.language === "go" ? "version" : "--version"]).status === 0)
+    .slice(0, 1)
+    .map((command) => ({ ...rest, command })),
+);
 
-test.for(pythons)("docs/webhooks.md: the receiver for %s takes what is signed, once", async (python) => {
+async function programOf(language: string, command: string, file: string): Promise<string[]> {
   const [code = ""] = readPage("docs/webhooks.md")
-    .blocks.filter(({ language }) => language === "python")
+    .blocks.filter((block) => block.language === language)
     .map((block) => block.code);
-  const port = await freePort();
-  const receiver = spawn(python, ["-c", code], {
-    env: { PATH: process.env.PATH ?? "", PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secret },
-    stdio: ["ignore", "pipe", "ignore"],
-  });
-  const exited = once(receiver, "exit");
-  let printed = "";
-  receiver.stdout.on("data", (chunk) => {
-    printed += chunk;
-  });
-  try {
-    await expectReceiver(port);
-    expect(printed).toBe("verification.verified vrf_1 01012345678\n");
-  } finally {
-    receiver.kill();
-    await exited;
-  }
-});
+  const source = path.join(directory, file);
+  await writeFile(source, code);
+  if (language !== "go") return [command, source];
+  expect(spawnSync("gofmt", ["-l", source], { encoding: "utf8" })).toMatchObject({ status: 0, stdout: "" });
+  // Not go run, which does not take what it runs with it when it is ended.
+  const program = path.join(directory, "receiver");
+  const env = { ...process.env, GOCACHE: path.join(directory, "go"), GOTOOLCHAIN: "local", GOFLAGS: "" };
+  await promisify(execFile)(command, ["build", "-o", program, source], { cwd: directory, env });
+  return [program];
+}
+
+test.for(languages)(
+  "docs/webhooks.md: the receiver in $language takes what is signed, once, and no secret that is cut",
+  { timeout: 180_000 },
+  async ({ language, command, file }) => {
+    const program = await programOf(language, command, file);
+    const port = await freePort();
+    const startWith = (secrets: string) =>
+      startProgram(program, { PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secrets });
+    // With the first, and what the pages have in a secret's place, anybody could sign.
+    for (const cut of ["whsec_", "whsec_…", `${secret} whsec_AAAA`, " "]) {
+      const { code, stderr } = await startWith(cut).finished;
+      expect(code).toBe(1);
+      expect(stderr).not.toContain("AAAA");
+    }
+    const receiver = startWith(secret);
+    await expectReceiver(port).finally(() => receiver.child.kill());
+    expect((await receiver.finished).stdout).toBe("verification.verified vrf_1 01012345678\n");
+  },
+);
 
 test("what is JSON can be read, and what is for browsers can be parsed", () => {
   const blocks = pages().flatMap((page) => page.blocks);

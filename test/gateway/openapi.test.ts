@@ -1,5 +1,10 @@
+import { execFile } from "node:child_process";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { promisify } from "node:util";
 import { Validator } from "@seriousme/openapi-schema-validator";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { contractCodes } from "../../src/failures.ts";
 import { payloadOf } from "../../src/webhooks/payload.ts";
 import { undescribed } from "../harness/contract.ts";
@@ -15,6 +20,7 @@ const get = (path: string) => fetch(`${service.httpUrl}${path}`);
 interface Document {
   openapi: string;
   servers: { url: string }[];
+  components: { schemas: Record<string, { required?: string[] }> };
   paths: Record<string, Record<string, { responses: Record<string, { content: Record<string, Media> }> }>>;
   webhooks: Record<string, { post: { requestBody: { content: Record<string, { example: unknown }> } } }>;
 }
@@ -37,6 +43,23 @@ describe("/openapi.json", () => {
     );
     expect(result).toMatchObject({ valid: true });
     expect(new URL(document.servers[0]?.url ?? "").port).toBe(new URL(service.httpUrl).port);
+  });
+
+  test("is without a word from a linter's recommended rules", async () => {
+    const folder = await mkdtemp(path.join(os.tmpdir(), "phoneproof-openapi-"));
+    onTestFinished(() => rm(folder, { recursive: true }));
+    await writeFile(path.join(folder, "openapi.json"), await (await get("/openapi.json")).text());
+    // No licence has been chosen, and the tests' service is on this machine.
+    const rules = ["--extends=recommended", "--skip-rule=info-license", "--skip-rule=no-server-example.com"];
+    const cli = path.join(import.meta.dirname, "../../node_modules/.bin/redocly");
+    const { stdout } = await promisify(execFile)(cli, ["lint", "openapi.json", ...rules, "--format=json"], {
+      cwd: folder,
+      env: { ...process.env, REDOCLY_TELEMETRY: "off", REDOCLY_SUPPRESS_UPDATE_NOTICE: "true" },
+    }).catch((error: { stdout: string }) => error);
+    expect(JSON.parse(stdout)).toMatchObject({
+      totals: { errors: 0, warnings: 0, ignored: 0 },
+      problems: [],
+    });
   });
 
   test("has the contract's three operations, each with the contract's statuses", async () => {
@@ -74,6 +97,21 @@ describe("/openapi.json", () => {
       }
     }
     expect([...codes].sort()).toEqual([...contractCodes].sort());
+    const codesOf = (path: string, method: string, status: string) =>
+      Object.keys(paths[path]?.[method]?.responses[status]?.content["application/json"]?.examples ?? {});
+    const one = "/v1/verifications/{verification_id}";
+    expect(codesOf("/v1/verifications", "post", "404")).toEqual(["route_not_found"]);
+    expect(codesOf(one, "get", "404")).toContain("verification_not_found");
+    expect(codesOf(one, "get", "400")).toEqual(["malformed_request"]);
+    expect(codesOf(`${one}/cancel`, "post", "400")).toContain("body_too_large");
+  });
+
+  test("requires of a read what the contract does, and of a creation the carrier, too", async () => {
+    const { components } = (await (await get("/openapi.json")).json()) as Document;
+    const { CreatedVerification: created, VerificationResult: read } = components.schemas;
+    const alone = ["verification_url", "destination", "sms_text", "carrier"];
+    expect(created?.required).toContain("carrier");
+    expect(read?.required).toEqual(created?.required?.filter((name) => !alone.includes(name)));
   });
 
   test("describes the three webhooks as they are sent", async () => {

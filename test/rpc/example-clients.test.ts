@@ -108,7 +108,8 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
       message_id: `sms-${index}`,
       from: `0100${String(index).padStart(7, "0")}`,
       to: created.destination,
-      text: index === 450 ? created.sms_text : "감사합니다",
+      // JSON may hold what Unicode calls the end of a line.
+      text: index === 450 ? created.sms_text : "감사합니다\u2028고맙습니다\u2029",
       carrier: "KT",
     }));
     const cuts: Cut[] = [

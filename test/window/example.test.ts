@@ -27,6 +27,27 @@ test("the popup's message is confirmed by the merchant's server, and the webhook
   await expect.poll(() => lines.join("")).toContain("webhook verification.verified for vrf_");
 });
 
+test("who has closed the popup can open the window again, and the page sees the end", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.getByRole("button", { name: "Verify in a popup" }).click(),
+  ]);
+  await popup.getByRole("button", { name: "보내기", exact: true }).waitFor();
+  await popup.close();
+  const link = page.getByRole("link", { name: "Open the window again" });
+  const [again] = await Promise.all([page.context().waitForEvent("page"), link.click()]);
+  await again.getByRole("button", { name: "보내기", exact: true }).click();
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+});
+
+test("what is no JSON is the browser's mistake", async () => {
+  for (const body of ["{", "null"]) {
+    expect((await fetch(`${shop}/attempts`, { method: "POST", body })).status).toBe(400);
+  }
+});
+
 test("the redirect comes back to the session that began it", async () => {
   const page = await (await person(browser, "android")).newPage();
   await page.goto(shop);

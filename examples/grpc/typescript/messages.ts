@@ -1,7 +1,5 @@
 /** SMS of standard input, a JSON object a line. In production: your queue, which keeps one until its receipt has come. */
 
-import { createInterface } from "node:readline";
-
 export interface Sms {
   readonly messageId: string;
   readonly from: string;
@@ -13,10 +11,21 @@ export interface Sms {
 /** Far beyond any SMS: a hundred of them are one request, which may have 8 MiB. */
 const longestLine = 65_536;
 
+/** Lines end at \n alone: node:readline would cut them at U+2028 and U+2029, too, which JSON may hold as they are. */
+async function* lines(): AsyncGenerator<string> {
+  let rest = "";
+  for await (const chunk of process.stdin.setEncoding("utf8")) {
+    const parts = (rest + chunk).split("\n");
+    rest = parts.pop() ?? "";
+    yield* parts;
+  }
+  yield rest;
+}
+
 /** A line that cannot be sent is told by its number, and those after it are read on; the program then ends with 1. */
 export async function* messages(): AsyncGenerator<Sms> {
   let number = 0;
-  for await (const line of createInterface({ input: process.stdin })) {
+  for await (const line of lines()) {
     number += 1;
     if (line.trim() === "") continue;
     const sms = read(line);

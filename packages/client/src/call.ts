@@ -50,6 +50,9 @@ const longestTimerMs = 2 ** 31 - 1;
 /** Statuses with which a proxy says what will pass. The service's own are 429 and 503. */
 const passing = new Set([408, 429, 500, 502, 503, 504]);
 
+/** On a clock that nobody sets. */
+export const now = () => performance.now();
+
 /** With a time that is none, a pause would be no pause and a call would never end. */
 export function checkTimes(options: object): void {
   for (const [name, value] of Object.entries(options)) {
@@ -63,17 +66,17 @@ export function checkTimes(options: object): void {
 export async function callService<Answer>(settings: Settings, call: Call): Promise<Answer> {
   checkTimes(call);
   const { signal, idempotencyKey } = call;
-  const until = performance.now() + (call.timeoutMs ?? settings.timeoutMs ?? defaultTimeoutMs);
+  const until = now() + (call.timeoutMs ?? settings.timeoutMs ?? defaultTimeoutMs);
   for (let pauseMs = settings.retryPauseMs ?? 200; ; pauseMs = Math.min(pauseMs * 2, longestPauseMs)) {
     if (signal?.aborted) {
       throw new PhoneproofError("aborted", { code: "aborted", idempotencyKey, cause: signal.reason });
     }
-    const leftMs = Math.min(settings.attemptTimeoutMs ?? 10_000, until - performance.now());
+    const leftMs = Math.min(settings.attemptTimeoutMs ?? 10_000, until - now());
     const answer = await attempt(settings, call, leftMs);
     if (!Array.isArray(answer)) return answer as Answer;
     const [error, retryAfterMs = 0, isLasting] = answer as unknown as Setback;
     const waitMs = Math.max(retryAfterMs, pauseMs * (0.5 + Math.random() / 2));
-    if (!signal?.aborted && (isLasting || performance.now() + waitMs >= until)) throw error;
+    if (!signal?.aborted && (isLasting || now() + waitMs >= until)) throw error;
     await pause(waitMs, signal);
   }
 }
@@ -128,22 +131,19 @@ function understood(response: Response, text: string, idempotencyKey: string | u
   const retryAfterMs = retryAfter(headers);
   const isLasting = !passing.has(status);
   const told = body?.error;
-  const error =
-    ok || typeof told?.code !== "string"
-      ? new PhoneproofError(`status ${status}, but no answer of phoneproof: check baseUrl`, {
-          code: "unexpected_answer",
-          status,
-          idempotencyKey,
-        })
-      : // That it has a code was seen; the rest is the contract's word.
-        new PhoneproofError(told.message, {
-          code: told.code,
-          status,
-          requestId: told.request_id,
-          idempotencyKey,
-          ...(status === 422 && { fields: told.fields ?? [] }),
-          ...(!isLasting && { retryAfterSeconds: Math.ceil(retryAfterMs / 1000) || 1 }),
-        } as ConstructorParameters<typeof PhoneproofError>[1]);
+  const isTold = !ok && typeof told?.code === "string";
+  const error = new PhoneproofError(
+    isTold ? told.message : `status ${status}, not of phoneproof${isLasting ? ": check baseUrl" : ""}`,
+    {
+      code: isTold ? told.code : isLasting ? "unexpected_answer" : "no_answer",
+      status,
+      requestId: told?.request_id,
+      idempotencyKey,
+      ...(status === 422 && { fields: told?.fields ?? [] }),
+      ...(!isLasting && { retryAfterSeconds: Math.ceil(retryAfterMs / 1000) || 1 }),
+      // That it has a code was seen; the rest is the contract's word.
+    } as ConstructorParameters<typeof PhoneproofError>[1],
+  );
   return [error, retryAfterMs, isLasting];
 }
 

@@ -46,9 +46,16 @@ export type ServiceRefusal =
   | RefusalForNow<"rate_limited" | "usage_limit_exceeded", 429>
   | RefusalForNow<"no_receiving_number" | "service_unavailable" | "internal_error", 503>;
 
-/** No whole answer came in time: the service cannot be reached, is too slow, or connections break. */
+/**
+ * No whole answer of the service came in time: it cannot be reached, is too slow, or connections break. Or a proxy before
+ * it has said so.
+ */
 export interface NoAnswer {
   readonly code: "no_answer";
+  /** The HTTP status of what answered in the service's place, such as 504. */
+  readonly status?: number | undefined;
+  /** Seconds after which to try again, where something answered. */
+  readonly retryAfterSeconds?: number | undefined;
 }
 
 /** What answered is not this API: look at `baseUrl` and at what stands between. */
@@ -75,8 +82,8 @@ export interface WebhookNotAuthentic {
 
 interface Circumstances {
   /**
-   * The key of a creation that failed. Where an answer was lost, as with `no_answer`, or not waited for, as with
-   * `aborted`, it may have been made all the same: create again with this key and the same body, and it is made once.
+   * The key of a creation that failed. With `no_answer`, `aborted`, `service_unavailable` and `internal_error` it may
+   * have been made all the same: create again with this key and the same body, and it is made once.
    */
   readonly idempotencyKey: string | undefined;
 }

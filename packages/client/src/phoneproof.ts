@@ -1,4 +1,12 @@
-import { type CallOptions, callService, checkTimes, defaultTimeoutMs, pause, type Settings } from "./call.js";
+import {
+  type CallOptions,
+  callService,
+  checkTimes,
+  defaultTimeoutMs,
+  now,
+  pause,
+  type Settings,
+} from "./call.js";
 import { PhoneproofError } from "./error.js";
 import type {
   CreatedVerification,
@@ -33,14 +41,15 @@ export interface Phoneproof {
    * Creates a verification. Show the person its `destination` and `sms_text`, or open its `verification_url`.
    *
    * Repeats the request where an answer is lost, with the same key, so that however often it is sent one
-   * verification is made; waits as long as `Retry-After` says.
+   * verification is made. Waits as long as `Retry-After` says, where that fits into `timeoutMs`; else rejects at once.
    */
   create(verification?: NewVerification, options?: CreateOptions): Promise<CreatedVerification>;
   /** Reads a verification as it is now. */
   read(id: string, options?: CallOptions): Promise<Verification>;
   /**
-   * Reads until the verification is verified, expired or cancelled. Each look is a call that counts; where many
-   * wait at a time, let a webhook tell you.
+   * Reads until the verification is verified, expired or cancelled. A look that fails with `no_answer`, 429 or 503 is
+   * passed over until `timeoutMs` is over or the verification has expired, unless `Retry-After` goes beyond that. Each
+   * look is a call that counts; where many wait at a time, let a webhook tell you.
    */
   waitUntilFinished(id: string, options?: WaitOptions): Promise<FinishedVerification>;
   /** Cancels a pending verification. Cancelling a cancelled one changes nothing. */
@@ -49,8 +58,17 @@ export interface Phoneproof {
 
 const longestPollMs = 5_000;
 
+/** How long a verification lives unless its project says otherwise: until a look has told when it expires. */
+const usualValidityMs = 600_000;
+
 /** What the last look may take. */
 const lastLookMs = 2_000;
+
+/** What a look may have failed with. */
+interface Failure {
+  readonly code?: string;
+  readonly retryAfterSeconds?: number;
+}
 
 /** A client for your server: it holds no connection and no state, and one is enough. */
 export function createPhoneproof(settings: Settings): Phoneproof {
@@ -79,22 +97,33 @@ export function createPhoneproof(settings: Settings): Phoneproof {
     async waitUntilFinished(id, options = {}) {
       checkTimes(options);
       const { signal, timeoutMs = Number.POSITIVE_INFINITY, pollMs = 1_000 } = options;
-      const until = performance.now() + timeoutMs;
+      const until = now() + timeoutMs;
+      let expires = now() + usualValidityMs;
       for (let pauseMs = pollMs; ; pauseMs = Math.min(pauseMs * 1.5, longestPollMs)) {
-        const readMs = Math.max(until - performance.now(), lastLookMs);
-        const verification = await read(id, {
-          signal,
-          timeoutMs: Math.min(readMs, settings.timeoutMs ?? defaultTimeoutMs),
-        });
-        if (isFinished(verification)) return verification;
-        const leftMs = until - performance.now();
-        if (leftMs <= 0) {
-          throw new PhoneproofError(`${id} is still pending`, { code: "still_pending" });
+        let waitMs = pauseMs * (0.75 + Math.random() / 2);
+        try {
+          const readMs = Math.max(until - now(), lastLookMs);
+          const verification = await read(id, {
+            signal,
+            timeoutMs: Math.min(readMs, settings.timeoutMs ?? defaultTimeoutMs),
+          });
+          if (verification.status !== "pending") return verification as FinishedVerification;
+          if (now() >= until) {
+            throw new PhoneproofError(`${id} is still pending`, { code: "still_pending" });
+          }
+          // By the service's clock, so that the look after the expiry is neither early nor late.
+          const expiresMs = Date.parse(verification.expires_at) - Date.parse(verification.server_time);
+          expires = now() + expiresMs;
+          waitMs = Math.min(waitMs, Math.max(expiresMs, 50));
+        } catch (error) {
+          // What will not pass has no Retry-After.
+          const { code, retryAfterSeconds = 0 } = error as Failure;
+          const retryAfterMs = retryAfterSeconds * 1000;
+          const isLasting = code !== "no_answer" && retryAfterMs === 0;
+          if (isLasting || now() + retryAfterMs >= Math.min(until, expires)) throw error;
+          waitMs = Math.max(waitMs, retryAfterMs);
         }
-        // By the service's clock, so that the look after the expiry is neither early nor late.
-        const expiresMs = Date.parse(verification.expires_at) - Date.parse(verification.server_time);
-        const waitMs = Math.min(pauseMs * (0.75 + Math.random() / 2), Math.max(expiresMs, 50), leftMs);
-        await pause(waitMs, signal);
+        await pause(Math.min(waitMs, until - now()), signal);
       }
     },
 
@@ -119,8 +148,4 @@ function pathOf(id: string): string {
   if (typeof id !== "string" || !/^(?!\.+$)[!-~]+$/.test(id))
     throw new TypeError("id must be the id of a verification: vrf_…");
   return `/v1/verifications/${encodeURIComponent(id)}`;
-}
-
-function isFinished(verification: Verification): verification is FinishedVerification {
-  return verification.status !== "pending";
 }
