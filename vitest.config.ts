@@ -9,7 +9,7 @@ export default defineConfig({
     // Every suite has a database of its own. A process for each would spend a third of the run on imports.
     isolate: false,
     // A suite waits, too: for a process to start, or for the database.
-    maxWorkers: os.availableParallelism() + 1,
+    maxWorkers: os.availableParallelism() + 2,
     // A bound on what hangs: on two busy cores the longest take half of it.
     testTimeout: 60_000,
     hookTimeout: 120_000,
