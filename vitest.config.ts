@@ -1,5 +1,6 @@
 import os from "node:os";
 import { defineConfig } from "vitest/config";
+import { LongestFirst } from "./test/harness/longest-first.ts";
 
 export default defineConfig({
   test: {
@@ -13,6 +14,7 @@ export default defineConfig({
     // A bound on what hangs: on two busy cores the longest take half of it.
     testTimeout: 60_000,
     hookTimeout: 120_000,
+    sequence: { sequencer: LongestFirst },
     expect: { poll: { timeout: 45_000 } },
   },
 });

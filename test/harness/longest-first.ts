@@ -1,0 +1,35 @@
+import path from "node:path";
+import { BaseSequencer, type TestSpecification } from "vitest/node";
+
+/**
+ * The files that take longest, beginning with the longest: begun late, one of them goes on alone while all other workers
+ * are done. A fresh clone knows only their sizes, which say little.
+ */
+const longest = [
+  "storage/embedded-postgres",
+  "deploy/cluster",
+  "ops/log",
+  "cli/demo",
+  "webhooks/fairness",
+  "cli/sms-stream",
+  "service/statistics",
+  "window/looks",
+  "faults/faults",
+  "security/injection",
+  "security/hostile-connections",
+  "webhooks/crash",
+  "window/browser",
+  "cli/usage",
+];
+
+const rankOf = ({ moduleId }: TestSpecification) => {
+  const name = path.relative(path.join(import.meta.dirname, ".."), moduleId).replace(/\.test\.ts$/, "");
+  const rank = longest.indexOf(name);
+  return rank === -1 ? longest.length : rank;
+};
+
+export class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    return (await super.sort(files)).toSorted((one, other) => rankOf(one) - rankOf(other));
+  }
+}
