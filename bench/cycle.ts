@@ -21,7 +21,7 @@ import {
 } from "./peer.ts";
 import { PendingVerifications } from "./pending-verifications.ts";
 import { processClock } from "./process-cpu.ts";
-import { machine, machineLine } from "./report.ts";
+import { figureCells, machine, machineLine } from "./report.ts";
 import { creationBodyFor, encodeMessages, merchantRequests, senderOf } from "./requests.ts";
 import { type ArmFigures, measureInTurn, ratioOf } from "./rounds.ts";
 import { type ServiceUnderLoad, startService } from "./service.ts";
@@ -119,19 +119,7 @@ async function peerArm(service: ServiceUnderLoad, peer: PeerUnderLoad): Promise<
 function table(figures: readonly ArmFigures[], aftermaths: readonly Aftermath[]): string {
   const row = (cells: readonly string[]) =>
     cells.map((cell, index) => (index === 0 ? cell.padEnd(9) : cell.padStart(9))).join("");
-  const micro = (value: number | null) => (value === null ? "–" : value.toFixed(0));
-  const lines = figures.map(({ arm, medians }) =>
-    row([
-      arm,
-      Math.round(medians.perSecond).toLocaleString("en"),
-      medians.p50Ms.toFixed(1),
-      medians.p99Ms.toFixed(1),
-      micro(medians.serverCpu),
-      micro(medians.postgresCpu),
-      micro(medians.loadCpu),
-      medians.others === null ? "–" : `${Math.round(medians.others * 100)} %`,
-    ]),
-  );
+  const lines = figures.map(({ arm, medians }) => row([arm, ...figureCells(medians)]));
   const webhooks = Math.round(median(aftermaths.map((aftermath) => aftermath.webhooks)));
   const seconds = median(aftermaths.map((aftermath) => aftermath.seconds));
   return [

@@ -158,7 +158,7 @@ function row(cells: readonly string[]): string {
     .trimEnd();
 }
 
-function figureCells(figures: Figures): string[] {
+export function figureCells(figures: Figures): string[] {
   const micro = (value: number | null) => (value === null ? "–" : value.toFixed(1));
   return [
     Math.round(figures.perSecond).toLocaleString("en"),

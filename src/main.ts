@@ -70,6 +70,7 @@ import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
 import { createMakeAttempt } from "./webhooks/attempt.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
 import { type Addresses, welcome } from "./welcome.ts";
+import { loadAssets } from "./window/assets.ts";
 import { verificationWindow } from "./window/window.ts";
 
 export interface RunningService {
@@ -84,6 +85,9 @@ export interface RunningService {
 
 /** A database that takes longer to say a word is not there for callers either. */
 const readinessPatienceMs = 2_000;
+
+/** After it is ready, which is for those who wait for that. */
+const loadingPauseMs = 1_000;
 
 const migrations = path.join(import.meta.dirname, "../prisma/migrations");
 
@@ -206,12 +210,15 @@ async function start(
   });
   closers.add(() => endpoints.close());
 
-  // Loaded with Prisma by who first administers: it would be a tenth of every start.
+  // With Prisma it would be a tenth of every start. What could not be loaded, for want of a file handle say, is tried again.
   let opened: Promise<OpenAdministration> | undefined;
   const administration = () => {
     opened ??= import("./administration.ts").then(({ openAdministration }) =>
       openAdministration({ database, directory, endpoints }),
     );
+    opened.catch(() => {
+      opened = undefined;
+    });
     return opened;
   };
   const administrationAs: AdministrationAs = async (actor) => (await administration()).as(actor);
@@ -417,7 +424,13 @@ async function start(
   } else {
     log.info(addresses, "phoneproof is running");
   }
+  // What a start did without, before somebody needs it, and before a newer version lies in its place.
+  const loading = setTimeout(() => {
+    loadAssets();
+    administration().catch((error) => log.warn({ err: error }, "what administers could not be loaded"));
+  }, loadingPauseMs);
   closers.add(async () => {
+    clearTimeout(loading);
     serving = false;
   });
   return { addresses, drain, close: () => closers.close(log) };

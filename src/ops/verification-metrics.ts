@@ -14,22 +14,28 @@ const withoutNumberMs = 600_000;
 const rememberedProjects = 1_000;
 
 const environments: readonly Environment[] = ["live", "test"];
-const carriers: readonly (Carrier | null)[] = ["SKT", "KT", "LGU+", null];
-const outcomes: readonly InboundOutcome[] = [
-  "verified",
-  "no_match",
-  "sender_mismatch",
-  "late",
-  "not_pending",
-  "ambiguous",
-  "web_sent",
-  "muted",
-  "invalid",
-];
 const steps: readonly Step[] = ["created", "verified", "expired", "cancelled"];
 
 /** As long as a person takes to send an SMS, and as long as a verification can be valid. */
 const patienceBuckets = [5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1_800, 3_600];
+
+type ByCarrier = Record<Carrier | "none", [first: number, repeated: number]>;
+
+/** All there can be: a count that begins with one has not risen. */
+function noMessages(): Record<InboundOutcome, ByCarrier> {
+  const none = (): ByCarrier => ({ SKT: [0, 0], KT: [0, 0], "LGU+": [0, 0], none: [0, 0] });
+  return {
+    verified: none(),
+    no_match: none(),
+    sender_mismatch: none(),
+    late: none(),
+    not_pending: none(),
+    ambiguous: none(),
+    web_sent: none(),
+    muted: none(),
+    invalid: none(),
+  };
+}
 
 export function createVerificationMetrics(registry: Registry) {
   const made = new Map<string, number>();
@@ -86,11 +92,7 @@ export function createVerificationMetrics(registry: Registry) {
     test: timeToVerify.of({ environment: "test" }),
   } satisfies Record<Environment, Observed>;
 
-  /** For each outcome: by carrier, the first ones and the repeated ones. */
-  const messages = new Map<InboundOutcome, Map<Carrier | null, [first: number, repeated: number]>>();
-  // All from the beginning: a count that begins with one has not risen.
-  for (const outcome of outcomes)
-    messages.set(outcome, new Map(carriers.map((carrier) => [carrier, [0, 0]])));
+  const messages = noMessages();
   new Counter({
     name: "phoneproof_inbound_messages_total",
     help: "Inbound messages that got a receipt, by outcome, carrier (none: not known) and whether they were repeated",
@@ -98,9 +100,8 @@ export function createVerificationMetrics(registry: Registry) {
     registers: [registry],
     collect() {
       this.reset();
-      for (const [outcome, ofOutcome] of messages) {
-        for (const [known, [first, repeated]] of ofOutcome) {
-          const carrier = known ?? "none";
+      for (const [outcome, ofOutcome] of Object.entries(messages)) {
+        for (const [carrier, [first, repeated]] of Object.entries(ofOutcome)) {
           this.inc({ outcome, carrier, duplicate: "false" }, first);
           this.inc({ outcome, carrier, duplicate: "true" }, repeated);
         }
@@ -143,8 +144,7 @@ export function createVerificationMetrics(registry: Registry) {
     },
 
     receipt(outcome: InboundOutcome, carrier: Carrier | null, duplicate: boolean, seconds: number): void {
-      const counts = messages.get(outcome)?.get(carrier);
-      if (counts) counts[duplicate ? 1 : 0]++;
+      messages[outcome][carrier ?? "none"][duplicate ? 1 : 0]++;
       receiptLatency.observe(seconds);
     },
 

@@ -1,7 +1,6 @@
-import type pg from "pg";
 import type { CodeOccupancy } from "../core/code-allocation.ts";
 import type { CodeFormat } from "../core/project.ts";
-import type { Database } from "./database.ts";
+import { type Database, inTransaction } from "./database.ts";
 
 /** The counted occupancy, brought up to date from time to time. */
 export interface CountedOccupancy extends CodeOccupancy {
@@ -30,10 +29,12 @@ interface CountRow {
 }
 
 /** The whole table is to be read, in one go: what the connections are set to avoid for the hot statements' sake. */
-async function countCodes({ pool }: Database): Promise<CountRow[]> {
-  // One message of several statements is one transaction.
-  const answers = await pool.query(`SET LOCAL enable_seqscan = on; ${countCodesOf}`);
-  return (answers as unknown as readonly pg.QueryResult<CountRow>[])[1]?.rows ?? [];
+async function countCodes(database: Database): Promise<readonly CountRow[]> {
+  const counted = await inTransaction(database, async (client) => {
+    await client.query("SET LOCAL enable_seqscan = on");
+    return (await client.query<CountRow>(countCodesOf)).rows;
+  });
+  return counted ?? [];
 }
 
 const shortestPauseMs = 2_000;

@@ -156,3 +156,23 @@ export async function runStatement(
     throw asStorageError(error);
   }
 }
+
+/** Commits if `work` answers something. A connection that failed in a transaction is not used again. */
+export async function inTransaction<T>(
+  database: Database,
+  work: (client: pg.PoolClient) => Promise<T | null>,
+): Promise<T | null> {
+  const client = await database.pool.connect().catch((error: unknown) => {
+    throw asStorageError(error);
+  });
+  try {
+    await client.query("BEGIN");
+    const result = await work(client);
+    await client.query(result === null ? "ROLLBACK" : "COMMIT");
+    client.release();
+    return result;
+  } catch (error) {
+    client.release(true);
+    throw asStorageError(error);
+  }
+}

@@ -19,7 +19,7 @@ import { Failure } from "../failures.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
-import { asStorageError, type Database, isDataRefused } from "./database.ts";
+import { asStorageError, type Database, inTransaction, isDataRefused } from "./database.ts";
 import type { StorageObserver } from "./observer.ts";
 import {
   expiredLive,
@@ -90,26 +90,6 @@ async function judgeAgain(database: Database, messages: readonly InboundMessage[
     if (stored) return stored;
   }
   throw new Error("what inbound messages touch kept being changed by somebody else");
-}
-
-/** Commits if `work` answers something. A connection that failed in a transaction is not used again. */
-async function inTransaction<T>(
-  database: Database,
-  work: (client: pg.PoolClient) => Promise<T | null>,
-): Promise<T | null> {
-  const client = await database.pool.connect().catch((error: unknown) => {
-    throw asStorageError(error);
-  });
-  try {
-    await client.query("BEGIN");
-    const result = await work(client);
-    await client.query(result === null ? "ROLLBACK" : "COMMIT");
-    client.release();
-    return result;
-  } catch (error) {
-    client.release(true);
-    throw asStorageError(error);
-  }
 }
 
 /** What a batch was answered, and what it did. */

@@ -1,6 +1,6 @@
 /**
- * What the page is made of besides itself: read and stripped of its types for the first page, compressed when first asked
- * for. At the start it would be a tenth of that.
+ * What the page is made of besides itself: read and stripped of its types for the first page or a second after the start, of
+ * which it would be a tenth, and compressed when first asked for.
  */
 
 import { hash } from "node:crypto";

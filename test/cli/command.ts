@@ -3,6 +3,7 @@
 import { type ChildProcess, fork, spawn } from "node:child_process";
 import { once } from "node:events";
 import { fileURLToPath } from "node:url";
+import { plainEnvironment } from "../harness/environment.ts";
 import type { TestService } from "../harness/service.ts";
 import type { Order } from "./command-host.ts";
 
@@ -28,10 +29,10 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 const launcher = fileURLToPath(new URL("../../bin/phoneproof.mjs", import.meta.url));
 const demo = fileURLToPath(new URL("../../src/cli/demo.ts", import.meta.url));
 
-/** Nothing of the environment that the tests run in reaches the command but what a shell always has, and what npm sets. */
-function plainEnvironment(environment: Environment): Record<string, string> {
-  const { PATH = "", HOME = "", NODE_COMPILE_CACHE = "" } = process.env;
-  return { PATH, HOME, NODE_COMPILE_CACHE, TZ: "Asia/Seoul", ...environment };
+/** Compiled code is kept between starts, as npm's scripts have it. */
+function commandEnvironment(environment: Environment): Record<string, string> {
+  const { NODE_COMPILE_CACHE = "" } = process.env;
+  return plainEnvironment({ NODE_COMPILE_CACHE, TZ: "Asia/Seoul", ...environment });
 }
 
 export function towards(service: TestService): Environment {
@@ -48,7 +49,7 @@ export function startProgram(
   environment: Environment,
   cwd = root,
 ): Running {
-  const child = spawn(program, args, { cwd, env: plainEnvironment(environment) });
+  const child = spawn(program, args, { cwd, env: commandEnvironment(environment) });
   let stdout = "";
   let stderr = "";
   let waiting: (() => void)[] = [];
@@ -110,7 +111,7 @@ export async function runProcess(
 export async function run(args: readonly string[], environment: Environment, cwd = root): Promise<Finished> {
   const host = idleHosts.pop() ?? startHost();
   const answer = once(host, "message");
-  const order: Order = { args, environment: plainEnvironment(environment), cwd };
+  const order: Order = { args, environment: commandEnvironment(environment), cwd };
   host.send(order);
   const [finished] = (await answer) as [Finished];
   idleHosts.push(host);
@@ -124,7 +125,7 @@ function startHost(): ChildProcess {
   const host = fork(fileURLToPath(new URL("command-host.ts", import.meta.url)), {
     execPath: process.execPath,
     execArgv: [],
-    env: plainEnvironment({}),
+    env: commandEnvironment({}),
     stdio: ["ignore", "ignore", "ignore", "ipc"],
   });
   host.unref();

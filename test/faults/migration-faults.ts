@@ -6,6 +6,7 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { type Daemon, startDaemon } from "../../bench/child.ts";
+import { plainEnvironment } from "../harness/environment.ts";
 import { signalIfThere } from "./database-server.ts";
 import type { Fault } from "./faults.ts";
 import type { Random } from "./random.ts";
@@ -20,16 +21,13 @@ async function startTogether({ database, directory, journal }: World, random: Ra
   const name = `empty_${random.below(1_000_000)}`;
   await database.query(`CREATE DATABASE ${name} TEMPLATE template0`);
   const { host, port, user, password } = database.connection;
-  const { PATH = "", HOME = "" } = process.env;
-  const environment = {
-    PATH,
-    HOME,
+  const environment = plainEnvironment({
     PORT: "0",
     GRPC_PORT: "0",
     OPS_PORT: "0",
     DATABASE_URL: `postgres://${user}:${password}@${host}:${port}/${name}`,
     PUBLIC_BASE_URL: "http://localhost",
-  };
+  });
   const daemons: Daemon[] = [];
   /** Whether it came to run. */
   const start = (number: number) => {

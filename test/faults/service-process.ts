@@ -4,6 +4,7 @@ import { closeSync, openSync, readSync, statSync } from "node:fs";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { startDaemon } from "../../bench/child.ts";
+import { plainEnvironment } from "../harness/environment.ts";
 import { signalIfThere } from "./database-server.ts";
 
 export const program = path.join(import.meta.dirname, "../../src/start.ts");
@@ -47,16 +48,13 @@ export interface ServiceOptions {
 
 export async function startServiceProcess(options: ServiceOptions): Promise<ServiceProcess> {
   const { name, logFile, onViolation } = options;
-  const { PATH = "", HOME = "" } = process.env;
-  const environment = {
-    PATH,
-    HOME,
+  const environment = plainEnvironment({
     PORT: "0",
     GRPC_PORT: "0",
     OPS_PORT: "0",
     LOG_LEVEL: "info",
     ...options.environment,
-  };
+  });
   let lives = 0;
   let stopping = false;
   let ending = false;

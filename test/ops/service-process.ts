@@ -9,6 +9,7 @@ import os from "node:os";
 import path from "node:path";
 import type { Readable } from "node:stream";
 import { onTestFinished, vi } from "vitest";
+import { plainEnvironment } from "../harness/environment.ts";
 
 const program = path.join(import.meta.dirname, "../../src/start.ts");
 
@@ -31,21 +32,18 @@ export async function startProcess(
   environment: Record<string, string>,
   kind: OutputKind = "socket",
 ): Promise<ServiceProcess> {
-  const { PATH = "", HOME = "" } = process.env;
   const [httpPort, opsPort] = [await freePort(), await freePort()];
   const pipe = kind === "pipe" ? openPipe() : undefined;
   const child = spawn(process.execPath, [program], {
     stdio: ["ignore", pipe?.writeEnd ?? "pipe", "inherit"],
-    env: {
-      PATH,
-      HOME,
+    env: plainEnvironment({
       PORT: String(httpPort),
       GRPC_PORT: "0",
       OPS_PORT: String(opsPort),
       PHONEPROOF_ADMIN_TOKEN: "an-admin-token",
       DRAIN_SECONDS: "0",
       ...environment,
-    },
+    }),
   });
   if (pipe) closeSync(pipe.writeEnd);
   const exited = once(child, "exit") as Promise<[number | null]>;

@@ -4,6 +4,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import path from "node:path";
 import { afterAll } from "vitest";
+import { plainEnvironment } from "../harness/environment.ts";
 import type { TestService } from "../harness/service.ts";
 
 export interface ServiceProcess {
@@ -26,18 +27,15 @@ export async function startServiceProcess(
   { databaseUrl, adminToken }: TestService,
   environment: Record<string, string> = {},
 ): Promise<ServiceProcess> {
-  const { PATH = "", HOME = "" } = process.env;
   const child = spawn(process.execPath, [program], {
-    env: {
-      PATH,
-      HOME,
+    env: plainEnvironment({
       PORT: "0",
       GRPC_PORT: "0",
       OPS_PORT: "0",
       DATABASE_URL: databaseUrl,
       PHONEPROOF_ADMIN_TOKEN: adminToken,
       ...environment,
-    },
+    }),
   });
   let output = "";
   for (const stream of [child.stdout, child.stderr]) {

@@ -13,6 +13,7 @@ import { Carrier, Environment } from "../../src/gen/proto/phoneproof/v1/verifica
 import { openDatabase } from "../../src/storage/database.ts";
 import { createStatisticsCounting } from "../../src/storage/statistics-counting.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { plainEnvironment } from "../harness/environment.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { startTestService, type TestProject } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
@@ -160,11 +161,10 @@ describe("with workers that are killed", () => {
   const children: ChildProcess[] = [];
 
   function startWorker(): ChildProcess {
-    const { PATH = "", HOME = "" } = process.env;
     const environment = { ROLES: "worker", OPS_PORT: "0", DATABASE_URL: service.databaseUrl };
     const child = spawn(process.execPath, [program], {
       stdio: "ignore",
-      env: { PATH, HOME, LOG_LEVEL: "silent", ...environment },
+      env: plainEnvironment({ LOG_LEVEL: "silent", ...environment }),
     });
     children.push(child);
     return child;

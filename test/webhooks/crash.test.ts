@@ -7,6 +7,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
+import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { hang, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, makeDue, openShop } from "./shop.ts";
@@ -26,18 +27,15 @@ afterEach(async () => {
 });
 
 function startWorker(): ChildProcess {
-  const { PATH = "", HOME = "" } = process.env;
   const child = spawn(process.execPath, [program], {
     stdio: "ignore",
-    env: {
-      PATH,
-      HOME,
+    env: plainEnvironment({
       ROLES: "worker",
       OPS_PORT: "0",
       DATABASE_URL: service.databaseUrl,
       WEBHOOK_ALLOW_PRIVATE: "true",
       LOG_LEVEL: "silent",
-    },
+    }),
   });
   children.push(child);
   return child;

@@ -74,6 +74,7 @@ export async function callService<Answer>(settings: Settings, call: Call): Promi
     const leftMs = Math.min(settings.attemptTimeoutMs ?? 10_000, until - now());
     const answer = await attempt(settings, call, leftMs);
     if (!Array.isArray(answer)) return answer as Answer;
+    // Array.isArray does not narrow to a readonly tuple.
     const [error, retryAfterMs = 0, isLasting] = answer as unknown as Setback;
     const waitMs = Math.max(retryAfterMs, pauseMs * (0.5 + Math.random() / 2));
     if (!signal?.aborted && (isLasting || now() + waitMs >= until)) throw error;
