@@ -180,9 +180,11 @@ const firstAnswerStatement = {
   text: `
 SELECT r.position, ${firstAnswerColumns}
 FROM unnest($1::int[], $2::uuid[], $3::environment[], $4::text[]) AS r (position, project_id, environment, key)
-JOIN idempotency_record i ON i.project_id = r.project_id AND i.environment = r.environment AND i.key = r.key
-  AND ${liveRecord}
-JOIN verification v ON v.id = i.verification_id`,
+CROSS JOIN LATERAL (
+  SELECT * FROM idempotency_record i
+  WHERE i.project_id = r.project_id AND i.environment = r.environment AND i.key = r.key AND ${liveRecord} OFFSET 0
+) i
+CROSS JOIN LATERAL (SELECT * FROM verification v WHERE v.id = i.verification_id OFFSET 0) v`,
 };
 
 interface ChargedCreation {

@@ -38,7 +38,7 @@ locked_verification AS MATERIALIZED (
 ),
 erased_verification AS (
   UPDATE verification v SET phone = NULL, expected_phone = NULL
-  FROM locked_verification l WHERE v.id = l.id
+  WHERE v.id = ANY (ARRAY(SELECT id FROM locked_verification))
   RETURNING 1
 )`;
 }
@@ -64,12 +64,12 @@ WITH locked AS MATERIALIZED (
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
-  FROM locked WHERE v.id = locked.id AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
   RETURNING v.id, v.webhook_configuration_id
 ),
 cancelled AS (
   UPDATE verification v SET status = 'cancelled'
-  FROM locked WHERE v.id = locked.id AND v.status = 'pending' AND v.expires_at > ${nowMs}
+  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at > ${nowMs}
   RETURNING v.id, v.webhook_configuration_id
 ),${transitionEffects("expired")},${transitionEffects("cancelled")}
 SELECT id::text, ${noticeSent("expired")}, ${noticeSent("cancelled")} FROM (SELECT) once LEFT JOIN cancelled ON true`,

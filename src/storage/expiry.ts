@@ -17,7 +17,7 @@ WITH due AS MATERIALIZED (
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
-  FROM due WHERE v.id = due.id AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  WHERE v.id = ANY (ARRAY(SELECT id FROM due)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")}
 SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}`,

@@ -129,7 +129,8 @@ async function judgeBatch(
 /**
  * What the messages may touch: the verifications that candidates are codes of, the senders with misses, and the answers
  * to known ids and contents. A fingerprint older than a minute answers nothing. The clock is read after the
- * snapshot was taken: a verification that it shows must not look younger than now.
+ * snapshot was taken: a verification that it shows must not look younger than now. Each is looked up by itself: planned as
+ * joins while the tables were small, they would read them whole when they have grown.
  */
 const stateText = `
 SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
@@ -137,21 +138,21 @@ SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL
 UNION ALL
 SELECT 'code', k.destination, k.code, v.id::text, v.status::text, v.mode::text, v.expected_phone, ${epochMs("v.expires_at")}, NULL
 FROM unnest($1::text[], $2::text[]) AS k (destination, code)
-JOIN live_code l ON l.destination = k.destination AND l.code = k.code
-JOIN verification v ON v.id = l.verification_id
+CROSS JOIN LATERAL (SELECT * FROM live_code WHERE destination = k.destination AND code = k.code OFFSET 0) l
+CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
 UNION ALL
 SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${epochMs("t")} FROM unnest(s.miss_times) AS t), ','),
   NULL, NULL, NULL, ${epochMs("s.muted_until")}, NULL
 FROM unnest($3::environment[], $4::text[]) AS n (environment, phone)
-JOIN inbound_sender s ON s.environment = n.environment AND s.phone = n.phone
+CROSS JOIN LATERAL (SELECT * FROM inbound_sender WHERE environment = n.environment AND phone = n.phone OFFSET 0) s
 UNION ALL
 SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL, NULL, NULL, m.duplicate
 FROM unnest($5::text[], $6::text[]) AS k (source, message_id)
-JOIN inbound_message m ON m.source = k.source AND m.message_id = k.message_id
+CROSS JOIN LATERAL (SELECT * FROM inbound_message WHERE source = k.source AND message_id = k.message_id OFFSET 0) m
 UNION ALL
 SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.verification_id::text, f.outcome::text, NULL, NULL, NULL, false
 FROM unnest($7::text[]) AS k (digest)
-JOIN message_fingerprint f ON f.digest = decode(k.digest, 'hex')
+CROSS JOIN LATERAL (SELECT * FROM message_fingerprint WHERE digest = decode(k.digest, 'hex') OFFSET 0) f
 WHERE f.first_at > clock_timestamp() - interval '1 minute'`;
 
 async function readState(
@@ -253,7 +254,8 @@ function secondsIn(joined: unknown): number[] {
 /**
  * Stores a batch's judgements in one statement, or fails where they no longer hold: on the key of a message or of a
  * sender, or on the division by zero of its last line. The rows of a table are locked in order of their keys, and the
- * tables in the same order by every such statement.
+ * tables in the same order by every such statement. A sender that somebody else has changed since is not found where it
+ * lay. Nothing is joined to a table that grows, for the reason above.
  */
 const storeText = `
 WITH stored AS (
@@ -288,19 +290,21 @@ met AS (
   ORDER BY n.environment, n.phone
 ),
 locked_sender AS MATERIALIZED (
-  SELECT s.environment, s.phone FROM inbound_sender s
-  JOIN unnest($19::environment[], $20::text[]) AS n (environment, phone)
-    ON s.environment = n.environment AND s.phone = n.phone
-  ORDER BY s.environment, s.phone FOR NO KEY UPDATE OF s
+  SELECT s.row, n.*
+  FROM (
+    SELECT * FROM unnest($19::environment[], $20::text[], $21::text[], $22::float8[], $23::text[], $24::float8[])
+      AS n (environment, phone, miss_times, muted_until, misses_before, muted_before)
+    ORDER BY n.environment, n.phone
+  ) n
+  CROSS JOIN LATERAL (
+    SELECT ctid AS row FROM inbound_sender WHERE environment = n.environment AND phone = n.phone FOR NO KEY UPDATE
+  ) s
 ),
 remembered AS (
   UPDATE inbound_sender s SET
     miss_times = n.miss_times::timestamptz[], muted_until = to_timestamp(n.muted_until / 1000)
-  FROM locked_sender l JOIN unnest(
-    $19::environment[], $20::text[], $21::text[], $22::float8[], $23::text[], $24::float8[]
-  ) AS n (environment, phone, miss_times, muted_until, misses_before, muted_before)
-    ON n.environment = l.environment AND n.phone = l.phone
-  WHERE s.environment = l.environment AND s.phone = l.phone AND s.miss_times = n.misses_before::timestamptz[]
+  FROM locked_sender n
+  WHERE s.ctid = n.row AND s.miss_times = n.misses_before::timestamptz[]
     AND s.muted_until IS NOT DISTINCT FROM to_timestamp(n.muted_before / 1000)
   RETURNING 1
 ),
@@ -310,15 +314,14 @@ locked AS MATERIALIZED (
 ),
 verified AS (
   UPDATE verification v SET
-    status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = to_timestamp($1::float8 / 1000)
-  FROM locked JOIN unnest($25::uuid[], $26::text[], $27::carrier[]) AS n (id, phone, carrier) ON n.id = locked.id
-  WHERE v.id = n.id AND v.status = 'pending'
+    status = 'verified', phone = ($26::text[])[array_position($25::uuid[], v.id)],
+    carrier = ($27::carrier[])[array_position($25::uuid[], v.id)], verified_at = to_timestamp($1::float8 / 1000)
+  WHERE v.id = ANY ($25::uuid[]) AND (SELECT count(*) FROM locked) > 0 AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
-  FROM locked JOIN unnest($28::uuid[]) AS n (id) ON n.id = locked.id
-  WHERE v.id = n.id AND v.status = 'pending'
+  WHERE v.id = ANY ($28::uuid[]) AND (SELECT count(*) FROM locked) > 0 AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("verified")},${transitionEffects("expired")},
 hinted AS (

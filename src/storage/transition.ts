@@ -33,7 +33,8 @@ ${transition}_delivery AS (
   SELECT t.id, w.id,
     CASE WHEN w.disabled_at IS NULL THEN 'pending' ELSE 'disabled' END::webhook_delivery_state, 0,
     CASE WHEN w.disabled_at IS NULL THEN date_trunc('milliseconds', statement_timestamp()) END
-  FROM ${transition} t JOIN webhook_configuration w ON w.id = t.webhook_configuration_id
+  FROM ${transition} t
+  CROSS JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = t.webhook_configuration_id OFFSET 0) w
   WHERE 'verification.${transition}' = ANY (w.events)
 ),
 ${transition}_notice AS (

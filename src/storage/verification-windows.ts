@@ -15,11 +15,11 @@ SELECT encode(t.digest, 'hex'), v.id, p.name, v.environment, v.mode, v.status, v
   v.state, v.destination, v.sms_text, v.parent_origin, v.return_url, ${epochMs("v.expires_at")}, ${epochMs(nowMs)},
   h.reason, ${epochMs("h.noticed_at")}
 FROM unnest($1::text[]) AS k (digest)
-JOIN window_token t ON t.digest = decode(k.digest, 'hex')
-JOIN verification v ON v.id = t.verification_id
+CROSS JOIN LATERAL (SELECT * FROM window_token WHERE digest = decode(k.digest, 'hex') OFFSET 0) t
+CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = t.verification_id OFFSET 0) v
 JOIN project p ON p.id = v.project_id
-LEFT JOIN event e ON e.verification_id = v.id
-LEFT JOIN pending_hint h ON h.verification_id = v.id
+LEFT JOIN LATERAL (SELECT * FROM event WHERE verification_id = v.id OFFSET 0) e ON true
+LEFT JOIN LATERAL (SELECT * FROM pending_hint WHERE verification_id = v.id OFFSET 0) h ON true
 WHERE least(e.occurred_at, v.expires_at) > now() - interval '24 hours'`,
 };
 

@@ -33,6 +33,12 @@ const withinBounds = `
   AND (l.project_id IS NULL OR v.project_id = l.project_id)
   AND (l.environment IS NULL OR v.environment = l.environment)`;
 
+/**
+ * Looked up one by one: planned as a join while there are few verifications, it would read them all when there are many.
+ * For the same reason an UPDATE names its rows in an array, and joins nothing.
+ */
+const found = `LATERAL (SELECT * FROM verification v WHERE l.admitted AND ${withinBounds} OFFSET 0)`;
+
 const usageColumns = ["calls", "granted", "call_limit"]
   .map((column) => `CASE WHEN l.rank = 1 THEN l.${column}::float8 END`)
   .join(", ");
@@ -45,7 +51,7 @@ const findStatement = {
   text: `
 WITH ${chargedCalls}, ${lookups}
 SELECT l.position, ${usageColumns}, ${verificationColumns}
-FROM lookup l LEFT JOIN verification v ON l.admitted AND ${withinBounds}`,
+FROM lookup l LEFT JOIN ${found} v ON true`,
 };
 
 /**
@@ -58,14 +64,14 @@ const cancelStatement = {
   text: `
 WITH ${chargedCalls}, ${lookups},
 target AS MATERIALIZED (
-  SELECT v.id FROM lookup l JOIN verification v ON l.admitted AND ${withinBounds}
+  SELECT v.id FROM lookup l CROSS JOIN ${found} v
 ),
 locked AS MATERIALIZED (
-  SELECT v.* FROM verification v WHERE v.id IN (SELECT id FROM target) ORDER BY v.id FOR NO KEY UPDATE
+  SELECT v.* FROM verification v WHERE v.id = ANY (ARRAY(SELECT id FROM target)) ORDER BY v.id FOR NO KEY UPDATE
 ),
 cancelled AS (
   UPDATE verification v SET status = 'cancelled'
-  FROM locked WHERE v.id = locked.id AND v.status = 'pending' AND v.expires_at > ${nowMs}
+  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at > ${nowMs}
   RETURNING v.id, v.webhook_configuration_id
 ),${transitionEffects("cancelled")}
 SELECT l.position, ${usageColumns}, ${verificationColumns}, c.id IS NOT NULL, ${noticeSent("cancelled")}
@@ -85,7 +91,7 @@ WITH locked AS MATERIALIZED (
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
-  FROM locked WHERE v.id = locked.id AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")}
 SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}`,

@@ -1,0 +1,123 @@
+/**
+ * Plans are kept while tables grow. A statement that was planned on empty tables must not read them whole when they are
+ * no longer empty, as one did that joined the ids asked for to all messages there were.
+ */
+import { expect, test, vi } from "vitest";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { startReceiver } from "../webhooks/receiver.ts";
+import { delivered, deliveryWhen, openShop } from "../webhooks/shop.ts";
+import { createPending } from "./pending.ts";
+import { newPhone } from "./sms-source.ts";
+
+const rows = 20_000;
+const rounds = 10;
+
+/** What so many lives of the day before have left in every table that grows. */
+const grown = `
+WITH like_this AS (SELECT v.*, d.webhook_configuration_id AS webhook FROM verification v
+  JOIN webhook_delivery d ON d.verification_id = v.id WHERE v.status = 'verified' LIMIT 1),
+seed AS MATERIALIZED (
+  SELECT n, uuidv7(-interval '2 hours') AS id, date_trunc('milliseconds', now()) - interval '2 hours' AS at,
+    '010' || lpad(n::text, 8, '0') AS phone, like_this.*
+  FROM generate_series(1, ${rows}) n, (SELECT project_id, environment, webhook FROM like_this) like_this
+),
+verifications AS (
+  INSERT INTO verification (id, project_id, environment, mode, status, phone, client_reference, state, destination,
+    sms_text, created_at, expires_at, verified_at, webhook_configuration_id)
+  SELECT id, project_id, environment, 'discover', 'verified', phone, '', '', '0200000000', '', at,
+    at + interval '10 minutes', at + interval '1 minute', webhook FROM seed
+),
+codes AS (
+  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
+  SELECT '0200000000', n::text, 'numeric', id, at + interval '10 minutes' FROM seed
+),
+records AS (
+  INSERT INTO idempotency_record (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
+  SELECT project_id, environment, 'grown-key-' || n, '', id, '', at FROM seed
+),
+tokens AS (
+  INSERT INTO window_token (digest, verification_id, delete_after)
+  SELECT sha256(n::text::bytea), id, now() + interval '1 day' FROM seed
+),
+events AS (
+  INSERT INTO event (verification_id, type, occurred_at) SELECT id, 'verification.verified', at FROM seed
+),
+deliveries AS (
+  INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts)
+  SELECT id, webhook, 'delivered', 1 FROM seed
+),
+attempts AS (
+  INSERT INTO webhook_attempt (verification_id, number, started_at, status) SELECT id, 1, at, 204 FROM seed
+),
+fingerprints AS (
+  INSERT INTO message_fingerprint (digest, first_at, outcome, verification_id)
+  SELECT sha256(n::text::bytea), now(), 'verified', id FROM seed
+),
+senders AS (
+  INSERT INTO inbound_sender (environment, phone, miss_times) SELECT environment, phone, ARRAY[now()] FROM seed
+),
+hints AS (
+  INSERT INTO pending_hint (verification_id, reason, noticed_at) SELECT id, 'web_sent', now() FROM seed
+)
+INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, verification_id, duplicate)
+SELECT 'grown', n::text, phone, '0200000000', '', at, 'verified', id, false FROM seed`;
+
+/**
+ * Rows read of each table and through each index since the counts began, where they were many. What is counted on purpose,
+ * in the background and with pauses by what it took, is left out: the codes in use.
+ */
+const readMuch = `
+SELECT relname AS of, seq_tup_read::int AS rows FROM pg_stat_user_tables WHERE seq_tup_read > $1
+UNION ALL
+SELECT indexrelname, idx_tup_read::int FROM pg_stat_user_indexes
+WHERE idx_tup_read > $1 AND indexrelname <> 'live_code_expires_at_idx'`;
+
+test("what was planned on empty tables reads a few rows when they have grown", async () => {
+  // Few connections, on which everything is planned before it grows.
+  const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true", DATABASE_POOL_SIZE: "4" });
+  const { db } = service;
+  await db.query("VACUUM ANALYZE");
+  const receiver = await startReceiver();
+  const opened = await openShop(service);
+  await opened.setWebhook(receiver.url);
+  const shop = merchant(service.httpUrl, opened.liveKey);
+  const verifications = service.client(VerificationService);
+
+  let lives = 0;
+  async function live(): Promise<void> {
+    lives += 1;
+    const request = { client_reference: `life-${lives}` };
+    const key = `growth-life-${lives}`;
+    const created = await shop.create(request, key);
+    expect((await shop.create(request, key)).status).toBe(200);
+    const { id, destination: to, sms_text: text } = created.body;
+    const messageId = `life-${lives}`;
+    const from = newPhone();
+    await service.sms({ to, from, text: "no code at all", messageId: `${messageId}-miss` });
+    for (let again = 0; again < 2; again++)
+      expect(await service.sms({ to, from, text, messageId })).toMatchObject([{ outcome: "VERIFIED" }]);
+    expect((await shop.read(id)).body.status).toBe("verified");
+    await deliveryWhen(service, id, delivered);
+    const other = await createPending(shop, { mode: "match", expected_phone: from });
+    await service.sms({ to: other.to, from, text: "no code" });
+    await shop.cancel(other.id);
+    await verifications.listVerifications({ projectId: opened.projectId, pageSize: 5 });
+  }
+
+  for (let round = 0; round < rounds; round++) await live();
+  await db.query(grown);
+  await db.query("SELECT pg_stat_reset()");
+  for (let round = 0; round < rounds; round++) await live();
+  // Connections tell their counts at the latest when they end.
+  const others =
+    "FROM pg_stat_activity WHERE application_name LIKE 'phoneproof%' AND datname = current_database()";
+  const { rows: ended } = await db.query(`SELECT pid, pg_terminate_backend(pid) ${others}`);
+  const pids = ended.map(({ pid }) => pid);
+  await vi.waitUntil(
+    async () => (await db.query(`SELECT 1 ${others} AND pid = ANY ($1)`, [pids])).rowCount === 0,
+    { timeout: 45_000, interval: 20 },
+  );
+  expect((await db.query(readMuch, [rows / 10])).rows).toEqual([]);
+});
