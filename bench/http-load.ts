@@ -77,6 +77,44 @@ export class HttpLoad {
   }
 
   /**
+   * Sends at a constant rate whatever is answered; what finds every connection busy is not sent. Answers the counts by
+   * status, in the times since each was due.
+   */
+  async flood(
+    { next, milliseconds }: Omit<HttpRound, "status">,
+    perSecond: number,
+  ): Promise<{ readonly answers: ReadonlyMap<number, LoadResult>; readonly unsent: number }> {
+    const tallies = new Map<number, Tally>();
+    const idle = [...this.#connections];
+    let unsent = 0;
+    await new Promise<void>((resolve, reject) => {
+      let allArrived = false;
+      const endIfAnswered = () => {
+        if (allArrived && idle.length === this.#connections.length) resolve();
+      };
+      atConstantRate(perSecond, milliseconds, (dueAt) => {
+        const connection = idle.pop();
+        const request = connection && next();
+        if (connection === undefined || request === undefined) {
+          unsent++;
+          return;
+        }
+        connection.exchange(request, reject, (status) => {
+          const tally = tallies.get(status) ?? new Tally();
+          tallies.set(status, tally);
+          tally.add(performance.now() - dueAt);
+          idle.push(connection);
+          endIfAnswered();
+        });
+      }).then(() => {
+        allArrived = true;
+        endIfAnswered();
+      }, reject);
+    });
+    return { answers: new Map([...tallies].map(([status, tally]) => [status, tally.result()])), unsent };
+  }
+
+  /**
    * On each connection one cycle after the other until the time is over. A cycle is as many exchanges as it takes; it is
    * counted as one answer, and takes as long as all of them.
    */
@@ -189,11 +227,19 @@ class Connection {
     lost: (error: Error) => void,
     answered: (answer: Buffer) => void,
   ): void {
-    this.#awaitLoss(lost);
-    this.#onAnswer = (status, answer) => {
+    this.exchange(request, lost, (status, answer) => {
       if (status === expected) answered(answer);
       else lost(new Error(`expected ${expected}, got: ${answer.toString("utf8")}`));
-    };
+    });
+  }
+
+  exchange(
+    request: string,
+    lost: (error: Error) => void,
+    answered: (status: number, answer: Buffer) => void,
+  ): void {
+    this.#awaitLoss(lost);
+    this.#onAnswer = answered;
     this.#socket.write(request, "latin1");
   }
 

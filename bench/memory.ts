@@ -52,7 +52,7 @@ export async function measureMemory(
   return { minutes, perMinute };
 }
 
-function residentMiB(pid: number): number {
+export function residentMiB(pid: number): number {
   const line = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"));
   return Number(line?.[1] ?? Number.NaN) / 1024;
 }

@@ -307,10 +307,12 @@ async function start(
   closers.add(() => writingLastUses.stop());
   const countsOf = await countsFor(config, log, closers);
   const usage = createUsageLedger(database);
+  const verifications = createVerifications(database);
   const admission = createAdmission({
     directory,
     rateLimits: createRateLimits(countsOf),
     chargeUsage: usage.charge,
+    isOverloaded: verifications.isOverloaded,
     noteUse: lastUses.note,
     adminTokens: await adminTokensOf(config, log),
   });
@@ -319,7 +321,6 @@ async function start(
   occupancy.start((error) => log.warn({ err: error }, "the codes in use could not be counted"));
   closers.add(async () => occupancy.stop());
 
-  const verifications = createVerifications(database);
   const publicBase = { url: config.publicBaseUrl ?? `http://localhost:${config.httpPort}` };
   const useCases = {
     createVerification: createVerification({

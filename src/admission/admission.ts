@@ -12,9 +12,14 @@ export type RateLimitBucket = "create" | "read" | "cancel";
 
 /**
  * What stands around both faces, once, so that a caller meets the same rules in the same order over
- * REST and gRPC: authentication → suspension → rate limit → usage.
+ * REST and gRPC: overload → authentication → suspension → rate limit → usage.
  */
 export interface Admission {
+  /**
+   * Whether such a call would only be told to come again. Asked before anything else of it is looked at, so that refusing
+   * leaves the process its time for those it serves. Takes no time.
+   */
+  isOverloaded(bucket: RateLimitBucket): boolean;
   /**
    * Who calls. `address` is the client's IP address, for the limit on failed authentications.
    * Refuses with missing_api_key, invalid_api_key, rate_limited, project_suspended.
@@ -52,6 +57,7 @@ export function createAdmission(parts: {
   readonly directory: Directory;
   readonly rateLimits: RateLimits;
   readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
+  readonly isOverloaded: Admission["isOverloaded"];
   /** Told of each call whose key or token is good. Takes no time. */
   readonly noteUse: (caller: Caller) => void;
   /** Those of the installation: DATA_DIR/admin-token, PHONEPROOF_ADMIN_TOKEN. */
@@ -79,6 +85,8 @@ export function createAdmission(parts: {
   }
 
   return {
+    isOverloaded: parts.isOverloaded,
+
     authenticate(authorization, address) {
       const credential = bearerCredential(authorization);
       if (credential === undefined) return missing(address);

@@ -110,6 +110,8 @@ export interface Verifications {
   /** Cancels it if it is pending; answers what it is now. */
   cancel(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
   list(filter: VerificationFilter): Promise<Verification[]>;
+  /** Whether a call would only be told to come again. Takes no time. */
+  isOverloaded(operation: "create" | "read" | "cancel"): boolean;
 }
 
 export function isTerminal(status: VerificationStatus): boolean {

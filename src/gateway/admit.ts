@@ -5,6 +5,7 @@ import type { Admission, RateLimitBucket } from "../admission/admission.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type FieldViolation } from "../failures.ts";
+import { createOverloadRefusals } from "./overload.ts";
 import { refuse, setRateLimit } from "./refusal.ts";
 
 declare module "fastify" {
@@ -18,9 +19,15 @@ declare module "fastify" {
 
 const noViolations: readonly FieldViolation[] = [];
 
+const refuseOverloaded = createOverloadRefusals();
+
 /** A hook that lets merchants' calls through. */
 export function admitting(admission: Admission, bucket: RateLimitBucket): onRequestHookHandler {
   return (request, reply, done) => {
+    if (admission.isOverloaded(bucket)) {
+      refuseOverloaded(reply);
+      return;
+    }
     const refused = (thrown: unknown) => done(asFailure(thrown));
     identify(admission, request, refused, (caller) => {
       if (caller.kind === "service") refused(new Failure("insufficient_scope"));

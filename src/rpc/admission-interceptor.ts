@@ -13,7 +13,7 @@ import { requireScope } from "../core/access.ts";
 import type { Call } from "../core/call.ts";
 import { encodeId, newRequestId } from "../core/ids.ts";
 import type { Caller, ServiceTokenScope } from "../core/project.ts";
-import { asFailure, type Failure, type RateLimitState } from "../failures.ts";
+import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
@@ -22,6 +22,7 @@ import { addressKey, callKey } from "./call-context.ts";
 
 const buckets: Readonly<Record<string, RateLimitBucket>> = {
   [VerificationService.method.createVerification.name]: "create",
+  [VerificationService.method.getVerification.name]: "read",
   [VerificationService.method.cancelVerification.name]: "cancel",
 };
 
@@ -82,6 +83,7 @@ export function admissionInterceptor(parts: {
     const startedAt = performance.now();
     const requestId = newRequestId();
     const method = `${request.service.typeName}/${request.method.name}`;
+    const bucket = buckets[request.method.name];
     const address = request.contextValues.get(addressKey);
     let call: Call | undefined;
     let rateLimit: RateLimitState | undefined;
@@ -121,11 +123,12 @@ export function admissionInterceptor(parts: {
       admission.authenticate(request.header.get("authorization") ?? undefined, address);
 
     try {
+      if (bucket !== undefined && admission.isOverloaded(bucket)) throw new Failure("service_unavailable");
       const caller = await authenticate();
       call = { requestId, address, caller, usage: undefined, violations: [] };
       request.contextValues.set(callKey, call);
       requireScope(caller, neededScope(request.method));
-      rateLimit = await admission.takeAllowance(caller, buckets[request.method.name] ?? "read");
+      rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
       const admitted = request.stream
         ? { ...request, message: authenticated(request.message, call) }
         : request;

@@ -13,10 +13,24 @@ interface Waiting<Item, Result> {
 }
 
 /**
- * Twice what ten thousand creations take at full speed: where the first of those waiting has waited so long, more only
- * wait longer. Shorter, a process that others keep from its processor for a moment would take that for overload.
+ * Twice what ten thousand creations take at full speed: where a batch has taken so long, or one more would wait so long, more
+ * only wait longer. Shorter, a process that others keep from its processor for a moment would take that for overload.
  */
 const patienceMs = 4_000;
+
+/**
+ * Where items have waited longer than this for as long as `patienceMs`, it is no burst: from then on none is taken that would
+ * wait longer, until what waits has been worked off.
+ */
+const sustainedMs = 1_000;
+const workedOffMs = 250;
+
+/** What arrives joins the next batch. */
+export interface Batcher<Item, Result> {
+  (item: Item): Promise<Result>;
+  /** Whether an item would be refused now. Takes no time. */
+  isOverloaded(): boolean;
+}
 
 /**
  * Turns single requests into batches: what arrives while a batch is in flight forms the next one. On an
@@ -36,9 +50,13 @@ export function createBatcher<Item, Result>(options: {
   readonly run: (items: readonly Item[]) => Promise<readonly Result[]>;
   /** Told once of each batch; one that was split counts as one. */
   readonly observer: BatchObserver;
-}): (item: Item) => Promise<Result> {
+}): Batcher<Item, Result> {
   let waiting: Waiting<Item, Result>[] = [];
   let inFlight = false;
+  /** Since when items wait longer than `sustainedMs`. */
+  let slowSince = Number.POSITIVE_INFINITY;
+  let lastTookMs = 0;
+  let lastStartedAt = 0;
   const { spans } = options.observer;
 
   /** Answers what to tell the waiting, so that they can be told once the next batch is on its way. */
@@ -78,28 +96,38 @@ export function createBatcher<Item, Result>(options: {
 
   async function drain(): Promise<void> {
     inFlight = true;
+    let tell = () => {};
     while (waiting.length > 0) {
       const batch = takeBatch();
       const startedAt = performance.now();
-      const tell = await runBatch(batch);
-      const [first] = batch;
-      if (first) options.observer.ran(batch.length, startedAt - first.since, performance.now() - startedAt);
-      // The database works on the next batch while this process writes the answers of the last: those are told in
-      // a turn of their own, after the next statement has left.
-      if (waiting.length > 0) setImmediate(tell);
-      else tell();
+      lastStartedAt = startedAt;
+      const waited = startedAt - (batch[0]?.since ?? startedAt);
+      if (waited < workedOffMs) slowSince = Number.POSITIVE_INFINITY;
+      else if (waited > sustainedMs) slowSince = Math.min(slowSince, startedAt);
+      const running = runBatch(batch);
+      // The database works on a batch while this process writes the answers of the one before: those are told once the
+      // statement has left, which takes two ticks. An immediate would wait for all that has arrived to be read.
+      const tellLast = tell;
+      process.nextTick(() => process.nextTick(tellLast));
+      tell = await running;
+      lastTookMs = performance.now() - startedAt;
+      options.observer.ran(batch.length, waited, lastTookMs);
     }
+    tell();
     inFlight = false;
   }
 
-  function isOverloaded(now: number): boolean {
-    const [first] = waiting;
-    if (first === undefined || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
-    return waiting.length >= options.maxWaiting || now - first.since > patienceMs;
+  function isOverloaded(now = performance.now()): boolean {
+    if (waiting.length === 0 || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
+    const inFlightMs = now - lastStartedAt;
+    if (waiting.length >= options.maxWaiting || inFlightMs > patienceMs) return true;
+    // Nobody knows how long it will be, but it will hardly be quicker than it was.
+    const expectedMs = (waiting.length / options.maxSize) * Math.max(lastTookMs, inFlightMs);
+    return expectedMs > (now - slowSince > patienceMs ? sustainedMs : patienceMs);
   }
 
-  return (item) =>
-    new Promise((resolve, reject) => {
+  const enqueue = (item: Item) =>
+    new Promise<Result>((resolve, reject) => {
       const since = performance.now();
       if (isOverloaded(since)) {
         reject(new Failure("service_unavailable"));
@@ -108,4 +136,5 @@ export function createBatcher<Item, Result>(options: {
       waiting.push({ item, since, span: spans?.current(), resolve, reject });
       if (!inFlight) void drain();
     });
+  return Object.assign(enqueue, { isOverloaded: () => isOverloaded() });
 }

@@ -198,6 +198,7 @@ type Outcome = Charged<CreationOutcome> | null;
 export interface Creations {
   create(request: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
   recreate(request: NewVerification): Promise<CreationOutcome>;
+  isOverloaded(): boolean;
 }
 
 export function createCreations(database: Database): Creations {
@@ -233,6 +234,7 @@ export function createCreations(database: Database): Creations {
     async recreate(request) {
       return (await create(request, null)).value;
     },
+    isOverloaded: enqueue.isOverloaded,
   };
 }
 

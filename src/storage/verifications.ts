@@ -225,6 +225,8 @@ export function createVerifications(database: Database): Verifications {
     return { usage: result.usage, value: await settled(result.value) };
   }
 
+  const asked = { create: creations, read: find, cancel };
+
   return {
     create: creations.create,
     recreate: creations.recreate,
@@ -244,6 +246,8 @@ export function createVerifications(database: Database): Verifications {
       const page = rows.map((row) => verificationOf(row, 0)).filter((found) => found !== null);
       return Promise.all(page.map(settled));
     },
+
+    isOverloaded: (operation) => asked[operation].isOverloaded(),
   };
 }
 

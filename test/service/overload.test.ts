@@ -52,9 +52,28 @@ async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answe
   }
 }
 
+/** Of a connection that was told to come again in a second, whatever it asks next is not even read before. */
+async function expectUnheardFor(milliseconds: number): Promise<void> {
+  const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n`;
+  const create = `POST /v1/verifications HTTP/1.1\r\n${head}Idempotency-Key: overloaded\r\nContent-Length: 2\r\n\r\n{}`;
+  const startedAt = performance.now();
+  const [refused, next] = await exchange(service.httpUrl, create, {
+    answers: 2,
+    afterwards: "GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n",
+  });
+  expect([refused?.status, refused?.headers.get("retry-after"), next?.status]).toEqual([503, "1", 404]);
+  expect(performance.now() - startedAt).toBeGreaterThan(milliseconds);
+}
+
 test("where the wait has grown long, new calls are told so at once, and those that wait are served", async () => {
   const { letGo } = await holdTable("verification");
-  const waiting = await callUntilShed(() => shop.create()).finally(letGo);
+  let waiting: Promise<Answer>[];
+  try {
+    waiting = await callUntilShed(() => shop.create());
+    await expectUnheardFor(990);
+  } finally {
+    await letGo();
+  }
   const statuses = (await Promise.all(waiting)).map(({ status }) => status);
   // The last ones may have been refused, too, and only been slow to hear of it; nobody who came before one that is served.
   const served = statuses.filter((status) => status === 201).length;

@@ -1,0 +1,91 @@
+/**
+ * `node bench/overload.ts [times] [seconds]`: creations at a multiple of the rate that the service reaches when it is kept
+ * busy, whether or not those before were answered. How many are served, how many are told to come again and how soon, what
+ * memory that takes, and how long until it is as fast as before.
+ */
+
+import { randomUUID } from "node:crypto";
+import { mkdtemp, rm } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { runToItsEnd } from "./endings.ts";
+import { HttpLoad } from "./http-load.ts";
+import type { LoadResult } from "./load.ts";
+import { residentMiB } from "./memory.ts";
+import { merchantRequests } from "./requests.ts";
+import { startService } from "./service.ts";
+
+const busyConnections = 64;
+const busyMs = 5_000;
+/** More than the service lets wait, so that it has to refuse. */
+const connections = 12_000;
+
+await runToItsEnd(async (endings) => {
+  const times = Number(process.argv[2] ?? 10);
+  const seconds = Number(process.argv[3] ?? 60);
+  if (!(times >= 1 && times <= 100)) throw new Error("times must be a number from 1 to 100");
+  if (!(seconds >= 1 && seconds <= 600)) throw new Error("seconds must be a number from 1 to 600");
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+  const service = await startService(directory, { execArgv: [] });
+  endings.add(() => service.close());
+  // The generator has no right to what the service needs: where both want a processor, it waits.
+  os.setPriority(19);
+  const merchant = merchantRequests(service.project.keys.live);
+  const next = () => merchant.create(randomUUID());
+
+  const busy = await HttpLoad.open(service.httpPort, busyConnections);
+  const full = async () => {
+    const { answers, seconds: took } = await busy.run({ next, status: 201, milliseconds: busyMs });
+    return answers / took;
+  };
+  await full();
+  const before = await full();
+  console.log(`kept busy     ${rate(before)} created, ${residentMiB(service.pid).toFixed(0)} MiB`);
+
+  const many = await HttpLoad.open(service.httpPort, connections);
+  let mostMiB = 0;
+  const watch = setInterval(() => {
+    mostMiB = Math.max(mostMiB, residentMiB(service.pid));
+  }, 500);
+  const startedAt = performance.now();
+  const { answers, unsent } = await many.flood({ next, milliseconds: seconds * 1000 }, before * times);
+  const took = (performance.now() - startedAt) / 1000;
+  clearInterval(watch);
+  const sent = [...answers.values()].reduce((sum, result) => sum + result.answers, 0);
+  console.log(
+    `${`${times} times`.padEnd(12)}  ${rate((sent + unsent) / took)} wanted, ${rate(sent / took)} sent on ${connections} connections`,
+  );
+  for (const [status, result] of [...answers].sort(([one], [other]) => one - other)) {
+    console.log(`  ${status}         ${line(result, took, before)}`);
+  }
+  console.log(`  memory      ${mostMiB.toFixed(0).padStart(7)} MiB at most`);
+  many.close();
+
+  const again = await HttpLoad.open(service.httpPort, 1);
+  const askedAt = performance.now();
+  await again.run({ next: once(next), status: 201, milliseconds: 60_000 });
+  console.log(`afterwards    the first created after ${Math.round(performance.now() - askedAt)} ms`);
+  const after = await full();
+  console.log(`              ${rate(after)} created, ${(after / before).toFixed(2)} of before`);
+  again.close();
+  busy.close();
+});
+
+function line({ answers, p50, p99 }: LoadResult, seconds: number, before: number): string {
+  const perSecond = answers / seconds;
+  return `${rate(perSecond)}, ${(perSecond / before).toFixed(2)} of before; p50 ${p50.toFixed(0)} ms, p99 ${p99.toFixed(0)} ms`;
+}
+
+function rate(perSecond: number): string {
+  return `${Math.round(perSecond).toLocaleString("en").padStart(7)} a second`;
+}
+
+function once(next: () => string): () => string | undefined {
+  let asked = false;
+  return () => {
+    if (asked) return undefined;
+    asked = true;
+    return next();
+  };
+}
