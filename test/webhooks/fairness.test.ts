@@ -2,6 +2,7 @@ import type { ServerResponse } from "node:http";
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { EndpointSlots } from "../../src/jobs/endpoint-slots.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { withholdTimers } from "../harness/timers.ts";
 import { startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveryWhen, openShop } from "./shop.ts";
 
@@ -23,7 +24,8 @@ describe("a service with endpoints that hang", () => {
       await shop.setWebhook(`${receiver.origin}/ok${index}`);
       await deliveryWhen(service, await shop.event(), delivered);
     }
-    // More than the service has not heard of and can have under way.
+    // More than the service has not heard of and can have under way. None is given up while this lasts.
+    withholdTimers(15_000);
     const stuck = await openShop(service);
     for (let index = 0; index < 100; index++) {
       await stuck.setWebhook(`${receiver.origin}/hang${index}`);
@@ -31,13 +33,8 @@ describe("a service with endpoints that hang", () => {
     }
     await vi.waitUntil(() => [...hanging.values()].flat().length >= 192, { timeout: 45_000 });
 
-    for (const shop of healthy) {
-      const before = performance.now();
-      const id = await shop.event();
-      await deliveryWhen(service, id, delivered);
-      // Behind those that hang it would be fifteen.
-      expect(performance.now() - before).toBeLessThan(5_000);
-    }
+    // Behind those that hang they would never be.
+    for (const shop of healthy) await deliveryWhen(service, await shop.event(), delivered);
     const underWay = [...hanging.values()].map(
       (responses) => responses.filter(({ destroyed }) => !destroyed).length,
     );
@@ -52,6 +49,7 @@ describe("a service with endpoints that hang", () => {
   test("an endpoint with a backlog does not hold up another's one event", async () => {
     const busy = await openShop(service);
     const quiet = await openShop(service);
+    withholdTimers(15_000);
     const { promise: goingOn, resolve: goOn } = Promise.withResolvers<void>();
     const slow = await startReceiver((response) => {
       void goingOn.then(() => response.writeHead(204).end());
