@@ -202,7 +202,7 @@ async function start(
 }
 
 /** What is only made for a test to stand on is asked for again where the service has no time for it. */
-async function insist<T>(call: () => Promise<T>): Promise<T> {
+export async function insist<T>(call: () => Promise<T>): Promise<T> {
   for (let left = 20; ; left--) {
     try {
       return await call();

@@ -13,7 +13,7 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { run, towards } from "../cli/command.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
-import { startTestService, type TestService } from "../harness/service.ts";
+import { insist, startTestService, type TestService } from "../harness/service.ts";
 import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
 import { answerOf, refusalOf } from "../rpc/grpc-answer.ts";
 import { smsSource } from "../service/sms-source.ts";
@@ -120,7 +120,7 @@ test.for([
       const value = field.fieldKind === "list" ? [text] : text;
       const request = create(method.input, { ...Object.fromEntries(known), [field.localName]: value });
       try {
-        await callOnce(transport, method, request);
+        await insist(() => callOnce(transport, method, request));
         return [`${name} ${field.name}`, "ok"];
       } catch (error) {
         return [`${name} ${field.name}`, Code[refusalOf(error).status ?? Code.Unknown]];

@@ -79,7 +79,7 @@ if (redisServer !== undefined)
           const [counted, isShared] = await count();
           return isShared ? counted : undefined;
         },
-        { timeout: 45_000, interval: 2_000 },
+        { timeout: 120_000, interval: 2_000 },
       );
     }
 

@@ -3,7 +3,7 @@ import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vi
 import { EndpointSlots } from "../../src/jobs/endpoint-slots.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { withholdTimers } from "../harness/timers.ts";
-import { startReceiver, untilReceived } from "./receiver.ts";
+import { answerWith, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveryWhen, openShop } from "./shop.ts";
 
 describe("a service with endpoints that hang", () => {
@@ -26,11 +26,15 @@ describe("a service with endpoints that hang", () => {
     }
     // More than the service has not heard of and can have under way. None is given up while this lasts.
     withholdTimers(15_000);
-    const stuck = await openShop(service);
-    for (let index = 0; index < 100; index++) {
-      await stuck.setWebhook(`${receiver.origin}/hang${index}`);
-      await Promise.all([stuck.event(), stuck.event(), stuck.event()]);
-    }
+    const stuck = await Promise.all(Array.from({ length: 10 }, () => openShop(service)));
+    await Promise.all(
+      stuck.map(async (shop, tens) => {
+        for (let ones = 0; ones < 10; ones++) {
+          await shop.setWebhook(`${receiver.origin}/hang${10 * tens + ones}`);
+          await Promise.all([shop.event(), shop.event(), shop.event()]);
+        }
+      }),
+    );
     await vi.waitUntil(() => [...hanging.values()].flat().length >= 192, { timeout: 45_000 });
 
     // Behind those that hang they would never be.
@@ -43,6 +47,7 @@ describe("a service with endpoints that hang", () => {
     // What was held up by its own endpoint follows as that answers.
     for (const response of hanging.get("/hang0")?.splice(0) ?? []) response.writeHead(204).end();
     await vi.waitUntil(() => (hanging.get("/hang0")?.length ?? 0) > 0, { timeout: 45_000 });
+    receiver.answer = answerWith(204);
     for (const response of [...hanging.values()].flat()) response.destroy();
   });
 
