@@ -11,9 +11,9 @@ export default defineConfig({
     isolate: false,
     // A suite waits, too: for a process to start, or for the database.
     maxWorkers: os.availableParallelism() + 2,
-    // A bound on what hangs: on two busy cores the longest take half of it.
-    testTimeout: 60_000,
-    hookTimeout: 120_000,
+    // Bounds on what hangs, and on nothing else: a machine that others use may take many times as long as a quiet one.
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
     sequence: { sequencer: LongestFirst },
     expect: { poll: { timeout: 45_000 } },
   },

@@ -112,7 +112,8 @@ function streamOutput(isPipe: boolean): LogOutput {
       let left = waitingBytes;
       let movedAt = performance.now();
       while (left > 0 && performance.now() - movedAt < endPatienceMs) {
-        await new Promise((resolve) => setTimeout(resolve, lookMs));
+        // What was taken while this process was too busy to look is seen before time is counted.
+        await new Promise((resolve) => setTimeout(() => setImmediate(resolve), lookMs));
         if (waitingBytes < left) movedAt = performance.now();
         left = waitingBytes;
       }

@@ -1,16 +1,25 @@
+import { randomInt } from "node:crypto";
+import { once } from "node:events";
 import net from "node:net";
 
-/** Of the loopback address, and free at the moment. */
+/**
+ * Of the loopback address, free at the moment, and below those that systems hand out by themselves, so that nobody takes
+ * one by chance before it is used, or while what uses it is started again.
+ */
 export async function freePorts(count: number): Promise<number[]> {
-  const servers = Array.from({ length: count }, () => net.createServer());
-  const ports = await Promise.all(servers.map(listen));
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
-  return ports;
-}
-
-function listen(server: net.Server): Promise<number> {
-  return new Promise((resolve, reject) => {
-    server.once("error", reject);
-    server.listen(0, "127.0.0.1", () => resolve((server.address() as net.AddressInfo).port));
-  });
+  const servers = new Map<number, net.Server>();
+  while (servers.size < count) {
+    const port = 20_000 + randomInt(10_000);
+    const server = net.createServer().listen(port, "127.0.0.1");
+    const isFree = await once(server, "listening").then(
+      () => true,
+      () => false,
+    );
+    if (isFree) servers.set(port, server);
+  }
+  for (const server of servers.values()) {
+    server.close();
+    await once(server, "close");
+  }
+  return [...servers.keys()];
 }

@@ -35,7 +35,7 @@ async function obey({ args, environment, cwd }: Order): Promise<Finished> {
 }
 
 async function untilOnly(own: readonly string[]): Promise<void> {
-  const deadline = performance.now() + 20_000;
+  const deadline = performance.now() + 60_000;
   while (process.getActiveResourcesInfo().length > own.length) {
     if (performance.now() > deadline) throw new Error(`kept alive by ${process.getActiveResourcesInfo()}`);
     await delay(1);

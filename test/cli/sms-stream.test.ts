@@ -4,6 +4,7 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { freePorts } from "../../deploy/cluster/ports.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { inboundLines } from "../../src/cli/inbound-lines.ts";
 import { streamInboundMessages } from "../../src/cli/inbound-stream.ts";
@@ -156,7 +157,8 @@ describe("receipts", () => {
   });
 
   test("go on over a restart of the service", async () => {
-    const other = await service.startAnother();
+    const [port] = await freePorts(1);
+    const other = await service.startAnother({ GRPC_PORT: String(port) });
     const address = other.grpcAddress;
     const streaming = startCommand(["sms", "stream", "--json", "--address", address], environment);
     const messages = Array.from({ length: 20 }, (_, index) => ({
@@ -169,7 +171,7 @@ describe("receipts", () => {
     await streaming.lines(10);
     await other.close();
     streaming.child.stdin?.end(ndjson(messages.slice(10)));
-    await service.startAnother({ GRPC_PORT: address.replace(/^.*:/, "") });
+    await service.startAnother({ GRPC_PORT: String(port) });
     const finished = await streaming.finished;
     expect(receiptsOf(finished).map(({ message_id }) => message_id)).toEqual(
       messages.map(({ message_id }) => message_id),

@@ -15,6 +15,8 @@ const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
 const proxy = await startFaultyProxy(service.httpUrl, attemptTimeoutMs);
 const settings = { baseUrl: proxy.url, apiKey: project.liveKey, attemptTimeoutMs, retryPauseMs: 1 };
 const phoneproof = createPhoneproof(settings);
+/** Gives no attempt up. */
+const patient = createPhoneproof({ ...settings, attemptTimeoutMs: 60_000 });
 const verificationService = service.client(VerificationService);
 
 let references = 0;
@@ -39,7 +41,7 @@ test.for(faults)("one verification after: %s", async (fault) => {
   expect(await idsOf(reference)).toEqual([created.id]);
 });
 
-test("one verification after any faults in any order", { timeout: 60_000 }, async () => {
+test("one verification after any faults in any order", async () => {
   const quick: readonly Fault[] = ["cut before", "cut after", "half", "refused", "refused after"];
   const days = fc.array(
     fc.oneof(
@@ -102,17 +104,19 @@ test.for([
   { name: "a date", retryAfter: () => new Date(Date.now() + 2_000).toUTCString() },
 ])("Retry-After in $name is waited for", async ({ retryAfter }) => {
   const before = proxy.arrivals.length;
-  proxy.meet({ status: 503, code: "service_unavailable", headers: { "retry-after": retryAfter() } });
-  await phoneproof.create();
+  const value = retryAfter();
+  proxy.meet({ status: 503, code: "service_unavailable", headers: { "retry-after": value } });
+  await patient.create();
   const [first = 0, second = 0] = proxy.arrivals.slice(before);
-  // A date has no milliseconds.
-  expect(second - first).toBeGreaterThanOrEqual(990);
+  const earliest = /^\d+$/.test(value) ? first + 1_000 : Date.parse(value) - performance.timeOrigin;
+  // Timers are early by a millisecond, and the two clocks drift apart by a few.
+  expect(second).toBeGreaterThanOrEqual(earliest - 100);
 });
 
 test("a Retry-After beyond the time there is ends the call at once", async () => {
   const before = proxy.arrivals.length;
   proxy.meet({ status: 429, code: "rate_limited", headers: { "retry-after": "31" } });
-  const error = await failureOf(phoneproof.create());
+  const error = await failureOf(patient.create());
   expect(error).toMatchObject({ code: "rate_limited", status: 429, retryAfterSeconds: 31 });
   expect(proxy.arrivals).toHaveLength(before + 1);
 });
@@ -123,8 +127,8 @@ test("a Retry-After beyond what a timer can count is waited for", async () => {
     const body = { error: { code: "usage_limit_exceeded", message: "not this month" } };
     return Response.json(body, { status: 429, headers: { "retry-after": "2592000" } });
   });
-  const patient = createPhoneproof({ ...settings, timeoutMs: Number.POSITIVE_INFINITY, fetch });
-  const creation = failureOf(patient.create({}, { signal: controller.signal }));
+  const endless = createPhoneproof({ ...settings, timeoutMs: Number.POSITIVE_INFINITY, fetch });
+  const creation = failureOf(endless.create({}, { signal: controller.signal }));
   await vi.waitUntil(() => fetch.mock.calls.length > 0, { timeout: 45_000 });
   // Such a timer would be up at once, again and again.
   await delay(100);
@@ -139,7 +143,6 @@ test("an abort ends the call with the signal's reason, in the request and in the
     const controller = new AbortController();
     const reason = new Error("the person has left");
     proxy.meet(fault);
-    const patient = createPhoneproof({ ...settings, attemptTimeoutMs: 20_000 });
     const creation = patient.create({}, { signal: controller.signal });
     await expect.poll(() => proxy.arrivals.length).toBe(before + 1);
     controller.abort(reason);
@@ -156,7 +159,6 @@ test("one that was given up is made once by creating again with the key of its e
   const before = proxy.arrivals.length;
   proxy.meet("stall");
   const controller = new AbortController();
-  const patient = createPhoneproof({ ...settings, attemptTimeoutMs: 20_000 });
   const creation = patient.create({ client_reference: reference }, { signal: controller.signal });
   await expect.poll(() => proxy.arrivals.length).toBe(before + 1);
   controller.abort();
@@ -175,6 +177,6 @@ test("reads and cancels are tried again, too", async () => {
 
 test("a redirect is not followed: neither the key nor a creation goes elsewhere", async () => {
   proxy.meet({ status: 307, headers: { location: `${service.httpUrl}/v1/verifications` } });
-  const error = await failureOf(phoneproof.create());
+  const error = await failureOf(patient.create());
   expect(error).toMatchObject({ code: "unexpected_answer", status: 307 });
 });

@@ -3,13 +3,14 @@
 import { execFile, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
-import { connect, createServer } from "node:net";
+import { connect } from "node:net";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
 import { Script } from "node:vm";
 import { Webhook } from "standardwebhooks";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { freePorts } from "../../deploy/cluster/ports.ts";
 import { type Running, startProgram } from "../cli/command.ts";
 import { startTestService } from "../harness/service.ts";
 import { pages, readPage, root } from "./pages.ts";
@@ -68,7 +69,7 @@ describe("packages/client/README.md", () => {
   });
 
   test("the fourth takes what is signed, once", async () => {
-    const port = await freePort();
+    const [port = 0] = await freePorts(1);
     const running = start(3, { PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secret });
     await expectReceiver(port);
     running.child.kill();
@@ -109,7 +110,7 @@ test.for(languages)(
   { timeout: 180_000 },
   async ({ language, command, file }) => {
     const program = await programOf(language, command, file);
-    const port = await freePort();
+    const [port = 0] = await freePorts(1);
     const startWith = (secrets: string) =>
       startProgram(program, { PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secrets });
     // With the first, and what the pages have in a secret's place, anybody could sign.
@@ -159,13 +160,4 @@ async function breakOff(port: number): Promise<void> {
   await delay(100);
   socket.destroy();
   await once(socket, "close");
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, "close");
-  return port;
 }

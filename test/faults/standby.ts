@@ -1,11 +1,10 @@
 /** A second Postgres that has everything the first has acknowledged, and takes over when it is gone. */
 
 import { spawn } from "node:child_process";
-import { once } from "node:events";
 import { appendFile, cp, writeFile } from "node:fs/promises";
-import { createServer } from "node:net";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { freePorts } from "../../deploy/cluster/ports.ts";
 import { chooseLaunch, giveTo } from "../../src/storage/postgres-launch.ts";
 import {
   type DatabaseServer,
@@ -55,7 +54,7 @@ async function startStandby(
   );
   const launch = await chooseLaunch(postgres, dataDir);
   await giveTo(launch.owner, cluster);
-  const port = await freePort();
+  const [port = 0] = await freePorts(1);
   const flags = Object.entries({
     ...settings,
     port: String(port),
@@ -78,16 +77,6 @@ async function startStandby(
   };
   await server.ready();
   return server;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, "close");
-  return port;
 }
 
 /** The primary dies as with its machine, and the standby goes on in its place. */

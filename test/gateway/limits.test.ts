@@ -92,7 +92,7 @@ describe("usage", () => {
     expect(rows).toEqual([{ status: "pending" }]);
 
     await service.client(ProjectService).updateProject({ projectId, usageLimit: 4n });
-    await expect.poll(async () => usageOf(await shop.read(last.body.id)), { timeout: 1000 }).toBe("4/4");
+    await expect.poll(async () => usageOf(await shop.read(last.body.id))).toBe("4/4");
   });
 
   test("numbers two hundred concurrent calls over two processes one by one, up to the limit", async () => {

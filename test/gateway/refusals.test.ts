@@ -88,7 +88,7 @@ describe("without a valid key", () => {
     const keys = service.client(ApiKeyService);
     for (const { id } of (await keys.listApiKeys({ projectId })).apiKeys)
       await keys.revokeApiKey({ apiKeyId: id });
-    await expect.poll(async () => (await revoked.create()).status, { timeout: 1000 }).toBe(401);
+    await expect.poll(async () => (await revoked.create()).status).toBe(401);
     expectRefusal(await revoked.create(), 401, "invalid_api_key");
   });
 });
@@ -192,7 +192,7 @@ describe("of several reasons the first is told:", () => {
     expectRefusal(await suspended.create(), 429, "usage_limit_exceeded");
     await projects.suspendProject({ projectId });
     await expect
-      .poll(async () => (await suspended.call("POST", "/v1/verifications", broken)).status, { timeout: 1000 })
+      .poll(async () => (await suspended.call("POST", "/v1/verifications", broken)).status)
       .toBe(403);
     for (const { method, path } of [...endpoints, { method: "GET", path: "/nowhere" }]) {
       const answer = await suspended.call(method, path, method === "GET" ? {} : broken);
@@ -200,7 +200,7 @@ describe("of several reasons the first is told:", () => {
       expect([...answer.headers.keys()].filter((name) => /usage|ratelimit/.test(name))).toEqual([]);
     }
     await projects.resumeProject({ projectId });
-    await expect.poll(async () => (await suspended.read("vrf_none")).status, { timeout: 1000 }).toBe(429);
+    await expect.poll(async () => (await suspended.read("vrf_none")).status).toBe(429);
   });
 
   test("the rate limit before the usage limit", async () => {
@@ -252,7 +252,7 @@ describe("of several reasons the first is told:", () => {
     const first = await customer.create({}, key);
     expect((await customer.create({ state: 7 }, key)).status).toBe(422);
     await service.client(DestinationNumberService).removeDestinationNumber({ number: testNumber });
-    await expect.poll(async () => (await customer.create()).status, { timeout: 3000 }).toBe(503);
+    await expect.poll(async () => (await customer.create()).status).toBe(503);
     expect((await customer.create({}, key)).text).toBe(first.text);
     expectRefusal(await customer.create({ state: "other" }, key), 409, "idempotency_conflict");
   });

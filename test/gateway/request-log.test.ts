@@ -4,6 +4,7 @@ import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { startService } from "../../src/main.ts";
 import { startTestService } from "../harness/service.ts";
+import { withholdTimers } from "../harness/timers.ts";
 import { merchant } from "./merchant.ts";
 import { exchange } from "./raw-http.ts";
 
@@ -156,22 +157,32 @@ test("a client that goes away before its answer leaves a line without a status",
   });
   try {
     socket.resetAndDestroy();
-    await expect.poll(() => lines.length).toBe(before + 1);
-    expect(JSON.parse(lines[before] ?? "")).toMatchObject({ method: "GET", route, status: null });
+    // The service's own jobs may have something to say meanwhile.
+    const requests = () => lines.slice(before).map((line) => JSON.parse(line) as Line);
+    await expect
+      .poll(() => requests().filter(({ msg }) => msg === "request"))
+      .toMatchObject([{ method: "GET", route, status: null }]);
   } finally {
     await letGo();
   }
 });
 
-test("an answer under way is finished before the service ends, and its connection does not hold that up", async () => {
-  let underWay: ReturnType<typeof shop.read> | undefined;
-  const { letGo } = await heldRequest(() => {
-    underWay = shop.read(someId);
-  });
-  const startedAt = performance.now();
-  const closed = logging.close();
-  await letGo();
-  expect((await underWay)?.status).toBe(404);
-  await closed;
-  expect(performance.now() - startedAt).toBeLessThan(4000);
-});
+// Connections are kept for seventy-five seconds: one that is held up by them takes longer than this.
+test(
+  "an answer under way is finished before the service ends, and its connection does not hold that up",
+  {
+    timeout: 60_000,
+  },
+  async () => {
+    let underWay: ReturnType<typeof shop.read> | undefined;
+    const { letGo } = await heldRequest(() => {
+      underWay = shop.read(someId);
+    });
+    // After which it cuts what is left.
+    withholdTimers(5_000);
+    const closed = logging.close();
+    await letGo();
+    expect((await underWay)?.status).toBe(404);
+    await closed;
+  },
+);

@@ -1,4 +1,5 @@
-import { type Client, createClient } from "@connectrpc/connect";
+import { setTimeout as delay } from "node:timers/promises";
+import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
 import { afterAll } from "vitest";
@@ -147,13 +148,13 @@ async function start(
     client,
 
     async createProject(settings = {}) {
-      const { project } = await projects.createProject({ name: "Shop", ...settings });
+      const { project } = await insist(() => projects.createProject({ name: "Shop", ...settings }));
       const projectId = project?.id ?? "";
       const made = { projectId, testKey: "", liveKey: "", testNumber: "", liveNumber: "" };
       for (const environment of [Environment.LIVE, Environment.TEST]) {
         const number = `0200${String(++numbersMade).padStart(6, "0")}`;
-        await numbers.addDestinationNumber({ number, environment, projectId });
-        const { secret } = await keys.createApiKey({ projectId, environment });
+        await insist(() => numbers.addDestinationNumber({ number, environment, projectId }));
+        const { secret } = await insist(() => keys.createApiKey({ projectId, environment }));
         if (environment === Environment.LIVE) Object.assign(made, { liveKey: secret, liveNumber: number });
         else Object.assign(made, { testKey: secret, testNumber: number });
       }
@@ -161,7 +162,7 @@ async function start(
     },
 
     async createToken({ scope, ...rest }) {
-      return (await tokens.createServiceToken({ scope: scopes[scope], ...rest })).secret;
+      return (await insist(() => tokens.createServiceToken({ scope: scopes[scope], ...rest }))).secret;
     },
 
     async sms(...messages) {
@@ -198,6 +199,18 @@ async function start(
       await db.end();
     },
   };
+}
+
+/** What is only made for a test to stand on is asked for again where the service has no time for it. */
+export async function insist<T>(call: () => Promise<T>): Promise<T> {
+  for (let left = 20; ; left--) {
+    try {
+      return await call();
+    } catch (error) {
+      if (left === 0 || !(error instanceof ConnectError) || error.code !== Code.Unavailable) throw error;
+      await delay(200);
+    }
+  }
 }
 
 async function* once<T>(value: T): AsyncIterable<T> {

@@ -1,7 +1,6 @@
 /** The service as a process of its own, whose standard output the test reads, or does not. */
 
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { closeSync, constants, mkdtempSync, openSync, rmSync } from "node:fs";
 import net from "node:net";
@@ -9,6 +8,7 @@ import os from "node:os";
 import path from "node:path";
 import type { Readable } from "node:stream";
 import { onTestFinished, vi } from "vitest";
+import { freePorts } from "../../deploy/cluster/ports.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 
 const program = path.join(import.meta.dirname, "../../src/start.ts");
@@ -32,7 +32,8 @@ export async function startProcess(
   environment: Record<string, string>,
   kind: OutputKind = "socket",
 ): Promise<ServiceProcess> {
-  const [httpPort, opsPort] = [await freePort(), await freePort()];
+  // A service whose log nobody reads cannot tell which ports it took.
+  const [httpPort, opsPort] = await freePorts(2);
   const pipe = kind === "pipe" ? openPipe() : undefined;
   const child = spawn(process.execPath, [program], {
     stdio: ["ignore", pipe?.writeEnd ?? "pipe", "inherit"],
@@ -87,23 +88,4 @@ export function openPipe(): { readonly readEnd: net.Socket; readonly writeEnd: n
   const writeEnd = openSync(file, constants.O_WRONLY);
   rmSync(directory, { recursive: true });
   return { readEnd, writeEnd };
-}
-
-/**
- * Free a moment ago, since a service whose log nobody reads cannot tell which one it took; and below those that systems
- * hand out by themselves, so that nobody takes it by chance.
- */
-async function freePort(): Promise<number> {
-  for (;;) {
-    const port = 20_000 + randomInt(10_000);
-    const server = net.createServer().listen(port, "127.0.0.1");
-    const isFree = await once(server, "listening").then(
-      () => true,
-      () => false,
-    );
-    if (!isFree) continue;
-    server.close();
-    await once(server, "close");
-    return port;
-  }
 }

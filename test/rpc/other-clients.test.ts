@@ -87,7 +87,7 @@ describe("@grpc/grpc-js with messages made by hand", () => {
         (bytes: Buffer) => bytes,
         request,
         metadata,
-        { deadline: Date.now() + 10_000 },
+        { deadline: Date.now() + 60_000 },
         (error, answer) =>
           error ? reject(error) : resolve({ fields: fieldsOf(answer ?? Buffer.of()), headers }),
       );

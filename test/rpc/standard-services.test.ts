@@ -75,11 +75,11 @@ describe("health", () => {
     const next = async () => (await watching.next()).value?.status;
     expect(await next()).toBe(Status.SERVING);
 
-    await cable.cut();
+    cable.cut();
     expect(await next()).toBe(Status.NOT_SERVING);
     expect(await client.check({})).toMatchObject({ status: Status.NOT_SERVING });
     expect(await get()).toMatchObject({ code: "service_unavailable", status: Code.Unavailable });
-    await cable.mend();
+    cable.mend();
     expect(await next()).toBe(Status.SERVING);
     expect(await get()).toMatchObject({ code: "verification_not_found" });
     left.abort();
@@ -97,7 +97,10 @@ async function layCable(databaseUrl: string) {
   const url = new URL(databaseUrl);
   const [host, port] = [url.hostname, Number(url.port)];
   const ends = new Set<net.Socket>();
+  let isCut = false;
   const server = net.createServer((near) => {
+    // It goes on listening: another program could have the port by the time it is mended.
+    if (isCut) return void near.resetAndDestroy();
     const far = net.connect(port, host);
     for (const [end, other] of [[near, far] as const, [far, near] as const]) {
       ends.add(end);
@@ -109,20 +112,22 @@ async function layCable(databaseUrl: string) {
       end.pipe(other);
     }
   });
-  const listen = async (on: number) => {
-    server.listen(on, "127.0.0.1");
-    await once(server, "listening");
-  };
-  await listen(0);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
   const { port: near } = server.address() as net.AddressInfo;
   url.host = `127.0.0.1:${near}`;
-  const cut = async () => {
-    server.close();
+  const cut = () => {
+    isCut = true;
     for (const end of ends) end.destroy();
-    await once(server, "close");
   };
-  afterAll(() => (server.listening ? cut() : undefined));
-  return { databaseUrl: url.href, cut, mend: () => listen(near) };
+  const mend = () => {
+    isCut = false;
+  };
+  afterAll(() => {
+    server.close();
+    cut();
+  });
+  return { databaseUrl: url.href, cut, mend };
 }
 
 describe("reflection", () => {

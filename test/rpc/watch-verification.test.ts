@@ -1,5 +1,5 @@
 import { Code } from "@connectrpc/connect";
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import {
   VerificationService,
   VerificationStatus,
@@ -65,13 +65,18 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
   });
 
   test("when it expires, though nothing happens anywhere", async () => {
-    const pending = await createPending(shop);
-    await expireIn(250, pending);
-    const watching = watch(pending.id);
-    expect(await watching.next()).toBe(PENDING);
-    expect(await watching.next()).toBe(EXPIRED);
-    expect(await watching.next()).toBeUndefined();
-    expect(await eventsOf(here.db, pending.id)).toEqual(["verification.expired"]);
+    // Where that is over before anybody has looked, another has more time.
+    let seen: VerificationStatus | undefined;
+    for (let milliseconds = 250; seen !== PENDING; milliseconds *= 3) {
+      const pending = await createPending(shop);
+      await expireIn(milliseconds, pending);
+      const watching = watch(pending.id);
+      seen = await watching.next();
+      if (seen === PENDING) expect(await watching.next()).toBe(EXPIRED);
+      else expect(seen).toBe(EXPIRED);
+      expect(await watching.next()).toBeUndefined();
+      expect(await eventsOf(here.db, pending.id)).toEqual(["verification.expired"]);
+    }
   });
 
   test("however many they are", async () => {
@@ -93,11 +98,17 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     const pending = await createPending(shop);
     const watching = watch(pending.id);
     expect(await watching.next()).toBe(PENDING);
-    const { rowCount } = await here.db.query(
-      `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-       WHERE datname = current_database() AND application_name = 'phoneproof-notices'`,
+    // One may be about to be replaced, or be away: that both are there is waited for.
+    await vi.waitUntil(
+      async () => {
+        const { rowCount } = await here.db.query(
+          `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+           WHERE datname = current_database() AND application_name = 'phoneproof-notices'`,
+        );
+        return (rowCount ?? 0) >= 2;
+      },
+      { timeout: 45_000, interval: 20 },
     );
-    expect(rowCount).toBe(2);
     await send(pending);
     expect(await watching.next()).toBe(VERIFIED);
     expect(await watching.next()).toBeUndefined();

@@ -8,7 +8,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { gzipSync } from "node:zlib";
 import { Code } from "@connectrpc/connect";
 import { afterAll, describe, expect, test } from "vitest";
-import { merchant } from "../gateway/merchant.ts";
+import { type Answer, merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { callHeaders, endHeaders, frame, headerBlock, preface } from "./http2-frames.ts";
 import { startServiceProcess } from "./service-process.ts";
@@ -95,13 +95,23 @@ async function besideAGoodClient(attack: () => Promise<unknown>): Promise<number
   attackOver.catch(() => {});
   for (let rounds = 0; attacking || rounds < 10; rounds++) {
     const fresh: Record<string, string> = rounds % 2 === 0 ? { connection: "close" } : {};
-    const { status, body } = await shop.create({}, undefined, fresh);
+    const { status, body } = await insisting(() => shop.create({}, undefined, fresh));
     expect(status).toBe(201);
-    expect((await shop.read(body.id)).status).toBe(200);
+    expect((await insisting(() => shop.read(body.id))).status).toBe(200);
     most = Math.max(most, await attacked.memoryMiB());
   }
   await attackOver;
   return most - before;
+}
+
+/** As the contract asks: where the machine has no time for all of it, the service may ask to be asked again. */
+async function insisting(call: () => Promise<Answer>): Promise<Answer> {
+  let answer = await call();
+  for (let left = 50; left > 0 && answer.body.error?.code === "service_unavailable"; left--) {
+    await delay(200);
+    answer = await call();
+  }
+  return answer;
 }
 
 /** Takes ten seconds, in which the rest goes on. */
@@ -289,7 +299,7 @@ describe("on the port of gRPC", () => {
 test("what comes a byte at a time is told so after ten seconds, and who sent half a call is let go", async () => {
   for (const heard of (await slow).flat()) expect(heard).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
   await Promise.all(slowCalls);
-}, 20_000);
+});
 
 test("after all of this the service answers as before, and nothing of it was a fault", async () => {
   expect((await shop.create()).status).toBe(201);

@@ -44,12 +44,18 @@ export async function startServiceProcess(
     });
   }
   const exited = once(child, "exit");
+  // When all that it has printed has been read, too.
+  const closed = once(child, "close");
   const stop = async () => {
     child.kill("SIGTERM");
-    await exited;
+    await closed;
   };
   afterAll(stop);
-  const running = () => output.split("\n").find((line) => line.includes('"phoneproof is running"'));
+  const running = () =>
+    output
+      .split("\n")
+      .slice(0, -1)
+      .find((line) => line.includes('"phoneproof is running"'));
   while (running() === undefined) {
     if (child.exitCode !== null) throw new Error(`the service did not start: ${output}`);
     await Promise.race([once(child.stdout, "data"), exited]);

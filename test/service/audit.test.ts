@@ -50,7 +50,8 @@ describe("an administrative act leaves one entry", () => {
       details: {},
     });
     const occurredAt = Number(entry?.occurredAt?.seconds) * 1000;
-    expect(Math.abs(occurredAt - startedAt)).toBeLessThan(5_000);
+    expect(occurredAt).toBeGreaterThan(startedAt - 1_000);
+    expect(occurredAt).toBeLessThanOrEqual(Date.now());
   });
 
   test("that names the token it was done with", async () => {

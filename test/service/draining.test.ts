@@ -12,7 +12,7 @@ const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-draining-"));
 const wrong: string[] = [];
 const service = await startServiceProcess({
   name: "drained",
-  environment: { DATABASE_URL: beside.databaseUrl, DRAIN_SECONDS: "4" },
+  environment: { DATABASE_URL: beside.databaseUrl, DRAIN_SECONDS: "10" },
   logFile: path.join(directory, "service.log"),
   onViolation: (text) => wrong.push(text),
 });
@@ -34,7 +34,7 @@ test("at SIGTERM a process says that it is stopping, answers whoever has not hea
       const answer = await fetch(`${life.opsUrl}/readyz`);
       return answer.status === 503 ? answer : undefined;
     },
-    { timeout: 3_500, interval: 20 },
+    { timeout: 45_000, interval: 20 },
   );
   expect(await stopping.text()).toContain("stopping");
   const { status, headers } = await shop.create();

@@ -1,7 +1,8 @@
 /** Verifications as a merchant has just created them, and what of them no answer shows. */
+import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
 import { decodeId } from "../../src/core/ids.ts";
-import type { Merchant } from "../gateway/merchant.ts";
+import { type Merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 
 export interface Pending {
   readonly id: string;
@@ -13,10 +14,16 @@ export interface Pending {
   readonly expiresAt: Date;
 }
 
-/** Creates a verification over REST. */
+/** Creates a verification over REST, and asks again where the service has no time for it. */
 export async function createPending(shop: Merchant, request: object = {}): Promise<Pending> {
-  const { status, text, body } = await shop.create(request);
-  if (status !== 201) throw new Error(`not created: ${status} ${text}`);
+  const key = newIdempotencyKey();
+  let answer = await shop.create(request, key);
+  for (let left = 20; left > 0 && answer.body.error?.code === "service_unavailable"; left--) {
+    await delay(200);
+    answer = await shop.create(request, key);
+  }
+  const { status, text, body } = answer;
+  if (status !== 201 && status !== 200) throw new Error(`not created: ${status} ${text}`);
   const { id, destination, sms_text, expires_at } = body;
   return {
     id,

@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import net from "node:net";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
 import { findProgram } from "../../deploy/cluster/programs.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
@@ -72,9 +72,22 @@ if (redisServer !== undefined)
       redis.kill("SIGKILL");
     });
 
+    /** Again where Redis was late, for want of a processor: then each counts by itself for a second. */
+    async function untilShared<T>(count: () => Promise<[counted: T, isShared: boolean]>): Promise<T> {
+      return vi.waitUntil(
+        async () => {
+          const [counted, isShared] = await count();
+          return isShared ? counted : undefined;
+        },
+        { timeout: 120_000, interval: 2_000 },
+      );
+    }
+
     test("share a project's allowance: of two hundred calls at once exactly as many pass as it has room for", async () => {
-      const { testKey, liveKey } = await service.createProject({ rateLimitPerMinute: 70 });
-      expect(await admitted([service, other], testKey, 200)).toBe(70);
+      const { testKey, liveKey } = await untilShared(async () => {
+        const project = await service.createProject({ rateLimitPerMinute: 70 });
+        return [project, (await admitted([service, other], project.testKey, 200)) === 70];
+      });
       const refused = await merchant(other.httpUrl, testKey).create();
       expect([refused.status, refused.body.error.code, usageOf(refused)]).toEqual([
         429,
@@ -91,25 +104,29 @@ if (redisServer !== undefined)
 
     test("count an address's failed authentications together", async () => {
       const shops = [merchant(service.httpUrl, "wrong"), merchant(other.httpUrl, "wrong")];
-      const headers = { "x-forwarded-for": "192.0.2.7" };
-      const answers = await Promise.all(
-        Array.from({ length: 620 }, (_, call) =>
+      let tries = 0;
+      const answers = await untilShared(async () => {
+        const headers = { "x-forwarded-for": `192.0.2.${++tries}` };
+        const calls = Array.from({ length: 620 }, (_, call) =>
           shops[call % 2]?.call("GET", "/v1/verifications/x", { headers }),
-        ),
-      );
-      expect(answers.filter((answer) => answer?.status === 401)).toHaveLength(600);
+        );
+        const answers = await Promise.all(calls);
+        return [answers, answers.filter((answer) => answer?.status === 401).length === 600];
+      });
       expect(answers.filter((answer) => answer?.status === 429)).toHaveLength(20);
     });
 
     test("count the requests of a window together", async () => {
-      const window = await createWindow(service, await service.createProject());
-      const { pathname } = new URL(window.url);
-      const answers = await Promise.all(
-        Array.from({ length: 140 }, (_, call) =>
-          getPage(`${call % 2 === 0 ? service.httpUrl : other.httpUrl}${pathname}/status`),
-        ),
-      );
-      expect(answers.filter(({ status }) => status === 200)).toHaveLength(120);
+      await untilShared(async () => {
+        const window = await createWindow(service, await service.createProject());
+        const { pathname } = new URL(window.url);
+        const answers = await Promise.all(
+          Array.from({ length: 140 }, (_, call) =>
+            getPage(`${call % 2 === 0 ? service.httpUrl : other.httpUrl}${pathname}/status`),
+          ),
+        );
+        return [answers, answers.filter(({ status }) => status === 200).length === 120];
+      });
     });
 
     test("that has stopped answering go on, each by itself, and come back to it by themselves", async () => {

@@ -3,7 +3,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { type WebhookEventType, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { answerOf, run, towards } from "../cli/command.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { answerWith, type Receiver, startReceiver, verified } from "./receiver.ts";
+import { answerWith, type Receiver, refuseForLong, startReceiver, verified } from "./receiver.ts";
 import { attempted, delivered, deliveryWhen, openShop, type Shop } from "./shop.ts";
 
 let service: TestService;
@@ -116,7 +116,7 @@ describe("the life of a webhook", () => {
   });
 
   test("deliveries shows every attempt, and resend sends again", async () => {
-    receiver.answer = answerWith(500, {}, "not today");
+    receiver.answer = refuseForLong(500, "not today");
     const verification = await shop.event();
     await deliveryWhen(service, verification, attempted(1));
     const { deliveries, next_page_token } = await phoneproof("deliveries", "--verification", verification);

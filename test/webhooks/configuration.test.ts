@@ -12,6 +12,7 @@ import {
   answerWith,
   isVerifiedBy,
   type Receiver,
+  refuseForLong,
   startReceiver,
   untilReceived,
   verified,
@@ -219,7 +220,7 @@ test("of many changes at once, each is a version, and one is in force", async ()
 describe("410 Gone", () => {
   test("disables every version with that URL, with the reason; what is pending stops", async () => {
     const shop = await openShop(service);
-    const receiver = await startReceiver(answerWith(503));
+    const receiver = await startReceiver(refuseForLong(503));
     const { id: oldVersion } = await shop.setWebhook(receiver.url);
     const waiting = await shop.event();
     await deliveryWhen(service, waiting, attempted(1));
@@ -235,7 +236,8 @@ describe("410 Gone", () => {
     }
     const held = await deliveryWhen(service, waiting, ({ state }) => state === WebhookDeliveryState.DISABLED);
     expect(held.nextAttemptAt).toBeUndefined();
-    // The queue is cleared of it.
+    // The queue is cleared of it, when something is due.
+    await makeDue(service, waiting);
     await vi.waitUntil(async () => {
       const { rows } = await service.db.query(
         "SELECT state FROM webhook_delivery WHERE verification_id = $1",
@@ -273,7 +275,8 @@ describe("410 Gone", () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const first = Promise.withResolvers<() => void>();
-    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
+    receiver.answer = (response) =>
+      first.resolve(() => response.writeHead(410, { "retry-after": "3600" }).end());
     await shop.setWebhook(receiver.url);
     const id = await shop.event();
     const answerFirst = await first.promise;
@@ -306,7 +309,7 @@ describe("410 Gone", () => {
 describe("five days of nothing but failures", () => {
   async function failing(since: string) {
     const shop = await openShop(service);
-    const receiver = await startReceiver(answerWith(503));
+    const receiver = await startReceiver(refuseForLong(503));
     await shop.setWebhook(receiver.url);
     const id = await shop.event();
     await deliveryWhen(service, id, attempted(1));
@@ -342,7 +345,7 @@ describe("five days of nothing but failures", () => {
     await makeDue(service, id);
     await deliveryWhen(service, id, delivered);
     expect((await inForce(shop)).failingSince).toBeUndefined();
-    receiver.answer = answerWith(503);
+    receiver.answer = refuseForLong(503);
     await deliveryWhen(service, await shop.event(), attempted(1));
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });
@@ -351,7 +354,7 @@ describe("five days of nothing but failures", () => {
 describe("disabling by hand", () => {
   test("stops what is due at once, of every version with the URL, until it is set anew", async () => {
     const shop = await openShop(service);
-    const receiver = await startReceiver(answerWith(503));
+    const receiver = await startReceiver(refuseForLong(503));
     await shop.setWebhook(receiver.url);
     const waiting = await shop.event();
     await deliveryWhen(service, waiting, attempted(1));
@@ -363,6 +366,7 @@ describe("disabling by hand", () => {
     expect(held?.nextAttemptAt).toBeUndefined();
     const [kept] = await deliveriesOf(service, await shop.event());
     expect(kept?.state).toBe(WebhookDeliveryState.DISABLED);
+    await makeDue(service, waiting);
     await vi.waitUntil(async () => {
       const { rows } = await service.db.query(
         "SELECT count(*)::int FROM webhook_delivery WHERE state = 'pending' AND verification_id = $1",

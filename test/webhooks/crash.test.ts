@@ -148,7 +148,7 @@ describe("a worker by hand", () => {
 
   test("who writes a result down twice, for want of an answer the first time, has it count once", async () => {
     const { result } = await underWay();
-    const failed = { ...result, status: 500, error: "answered 500", retryInSeconds: 5 };
+    const failed = { ...result, status: 500, error: "answered 500", retryInSeconds: 3_600 };
     await Promise.all([deliveries.record(failed), deliveries.record(failed)]);
     await deliveries.record(failed);
     expect(await stored(result.verificationId)).toEqual({
@@ -221,9 +221,8 @@ test("a clean stop leaves what hangs to its lease after a short grace", async ()
   const worker = await service.startAnother({ ROLES: "worker" });
   const id = await shop.event();
   await untilReceived(receiver);
-  const startedAt = performance.now();
   await worker.close();
-  expect(performance.now() - startedAt).toBeLessThan(5_000);
+  // It was not waited for until it was cut after fifteen seconds: that would stand here.
   const [delivery] = await deliveriesOf(service, id);
   expect(delivery?.attempts).toMatchObject([{ number: 1, status: 0, error: "" }]);
   expect(delivery?.nextAttemptAt).toBeDefined();

@@ -20,7 +20,7 @@ const deliveries = createWebhookDeliveries(database, { onDisabled: () => {} });
 afterAll(() => database.close());
 
 const runs = 12;
-const timeLimitMs = 10_000;
+const timeLimitMs = 20_000;
 
 const kinds = ["verified", "expired", "cancelled"] as const;
 type Kind = (typeof kinds)[number];
@@ -146,15 +146,9 @@ async function endLeases(): Promise<void> {
   await service.db.query("UPDATE webhook_delivery SET next_attempt_at = now() WHERE state = 'pending'");
 }
 
-test(
-  "whatever is configured, ended and killed in whatever order, each end is one event, sent to where it was to go",
-  {
-    timeout: 60_000,
-  },
-  async () => {
-    await fc.assert(fc.asyncProperty(fc.array(step, { minLength: 15, maxLength: 50, size: "max" }), live), {
-      numRuns: runs,
-      interruptAfterTimeLimit: timeLimitMs,
-    });
-  },
-);
+test("whatever is configured, ended and killed in whatever order, each end is one event, sent to where it was to go", async () => {
+  await fc.assert(fc.asyncProperty(fc.array(step, { minLength: 15, maxLength: 50, size: "max" }), live), {
+    numRuns: runs,
+    interruptAfterTimeLimit: timeLimitMs,
+  });
+});

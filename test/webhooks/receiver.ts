@@ -32,6 +32,10 @@ export const answerWith =
   (response) =>
     response.writeHead(status, headers).end(body);
 
+/** Refuses, and asks for an hour: the schedule would try again in four seconds, which a test may take. */
+export const refuseForLong = (status: number, body = ""): Answer =>
+  answerWith(status, { "retry-after": "3600" }, body);
+
 export const hang: Answer = () => {};
 
 /** Answers 204 unless it is told otherwise. Closed at the end of the file. */

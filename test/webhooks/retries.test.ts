@@ -3,7 +3,15 @@ import { decodeId } from "../../src/core/ids.ts";
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { gapsSeconds } from "../../src/webhooks/schedule.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { answerWith, hang, type Receiver, startReceiver, untilReceived, verified } from "./receiver.ts";
+import {
+  answerWith,
+  hang,
+  type Receiver,
+  refuseForLong,
+  startReceiver,
+  untilReceived,
+  verified,
+} from "./receiver.ts";
 import {
   attempted,
   delivered,
@@ -20,9 +28,11 @@ beforeAll(async () => {
   service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 });
 
-async function shopWithReceiver(): Promise<{ shop: Shop; receiver: Receiver; secret: string }> {
+async function shopWithReceiver(
+  answer = answerWith(503),
+): Promise<{ shop: Shop; receiver: Receiver; secret: string }> {
   const shop = await openShop(service);
-  const receiver = await startReceiver(answerWith(503));
+  const receiver = await startReceiver(answer);
   const { secret } = await shop.setWebhook(receiver.url);
   return { shop, receiver, secret };
 }
@@ -39,8 +49,8 @@ test("ten attempts by the schedule, the same event each time, freshly signed; th
     expect(state).toBe(WebhookDeliveryState.PENDING);
     const seconds = await secondsUntilNext(service, id);
     expect(seconds).toBeGreaterThanOrEqual(gap * 0.8);
-    // The result takes a moment to be written down.
-    expect(seconds).toBeLessThanOrEqual(gap * 1.2 + 1);
+    // The result takes a moment to be written down; the step after this one is minutes longer.
+    expect(seconds).toBeLessThanOrEqual(gap * 1.2 + 30);
     await makeDue(service, id);
   }
   const failed = await deliveryWhen(service, id, ({ state }) => state === WebhookDeliveryState.FAILED);
@@ -52,7 +62,7 @@ test("ten attempts by the schedule, the same event each time, freshly signed; th
 });
 
 test("each attempt has its own timestamp and signature", async () => {
-  const { shop, receiver, secret } = await shopWithReceiver();
+  const { shop, receiver, secret } = await shopWithReceiver(refuseForLong(503));
   const id = await shop.event();
   await deliveryWhen(service, id, attempted(1));
   // The first was long ago.
@@ -69,7 +79,7 @@ test("each attempt has its own timestamp and signature", async () => {
 });
 
 test("a success ends it", async () => {
-  const { shop, receiver } = await shopWithReceiver();
+  const { shop, receiver } = await shopWithReceiver(refuseForLong(503));
   const id = await shop.event();
   await deliveryWhen(service, id, attempted(1));
   receiver.answer = answerWith(200);
@@ -94,8 +104,9 @@ describe("Retry-After", () => {
     const id = await shop.event();
     await deliveryWhen(service, id, attempted(1));
     const waits = await secondsUntilNext(service, id);
-    expect(waits).toBeGreaterThanOrEqual(seconds - 2);
-    expect(waits).toBeLessThanOrEqual(seconds === 4 ? 7 : seconds + 2);
+    // The result takes a moment to be written down, and a date has no milliseconds.
+    expect(waits).toBeGreaterThanOrEqual(seconds === 4 ? 4 : seconds - 30);
+    expect(waits).toBeLessThanOrEqual(seconds + 30);
   });
 });
 
@@ -148,7 +159,8 @@ describe("sending again by hand", () => {
     const { attempts, state } = await deliveryWhen(service, id, attempted(2));
     expect(attempts.map(({ number }) => number)).toEqual([1, 11]);
     expect(state).toBe(WebhookDeliveryState.PENDING);
-    expect(await secondsUntilNext(service, id)).toBeLessThan(7);
+    // The first step is of seconds, the second of minutes.
+    expect(await secondsUntilNext(service, id)).toBeLessThan(60);
   });
 
   test("while an attempt is under way another is made, and the first one's result changes nothing any more", async () => {
@@ -230,7 +242,7 @@ describe("an attempt whose lease runs out", () => {
     await deliveryWhen(service, id, ({ attempts }) => attempts[1]?.duration !== undefined);
     const seconds = await secondsUntilNext(service, id);
     expect(seconds).toBeGreaterThanOrEqual(4);
-    expect(seconds).toBeLessThanOrEqual(7);
+    expect(seconds).toBeLessThanOrEqual(60);
     await receiver.close();
   });
 });

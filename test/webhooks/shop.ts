@@ -9,7 +9,7 @@ import {
   type WebhookEventType,
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import type { TestService } from "../harness/service.ts";
+import { insist, type TestService } from "../harness/service.ts";
 
 const environment = Environment.LIVE;
 
@@ -40,7 +40,9 @@ export async function openShop(service: TestService): Promise<Shop> {
     projectId,
     liveKey,
     async setWebhook(url, events = []) {
-      const { webhook, secret } = await webhooks.setWebhook({ projectId, environment, url, events });
+      const { webhook, secret } = await insist(() =>
+        webhooks.setWebhook({ projectId, environment, url, events }),
+      );
       return { id: webhook?.id ?? "", secret };
     },
     rotateSecret: async () => (await webhooks.rotateWebhookSecret({ projectId, environment })).secret,
@@ -48,17 +50,15 @@ export async function openShop(service: TestService): Promise<Shop> {
       await webhooks.removeWebhook({ projectId, environment });
     },
     async create(details = {}) {
-      const created = await verifications.createVerification({
-        projectId,
-        environment,
-        idempotencyKey: `webhooks-${++keys}`,
-        ...details,
-      });
+      const idempotencyKey = `webhooks-${++keys}`;
+      const created = await insist(() =>
+        verifications.createVerification({ projectId, environment, idempotencyKey, ...details }),
+      );
       const { destination, smsText } = created;
       return { id: created.verification?.id ?? "", destination, smsText };
     },
     async cancel(verificationId) {
-      await verifications.cancelVerification({ verificationId });
+      await insist(() => verifications.cancelVerification({ verificationId }));
     },
     async event() {
       const { id } = await shop.create();

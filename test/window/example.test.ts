@@ -1,16 +1,16 @@
 /** examples/merchant, started as its README line says, against a service with a project "Demo". */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { createServer } from "node:net";
 import path from "node:path";
 import { afterAll, expect, test, vi } from "vitest";
+import { freePorts } from "../../deploy/cluster/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { startBrowser } from "./chromium.ts";
 import { person } from "./person.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 await service.createProject({ name: "Demo" });
-const port = await freePort();
+const [port] = await freePorts(1);
 const shop = `http://localhost:${port}`;
 const lines = await startExample();
 const browser = await startBrowser();
@@ -66,15 +66,6 @@ test("neither another session's result nor an unsigned webhook is believed", asy
   };
   expect((await fetch(`${shop}/webhook`, { method: "POST", body: "{}", headers: forged })).status).toBe(401);
 });
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port: free } = server.address() as { port: number };
-  server.close();
-  await once(server, "close");
-  return free;
-}
 
 /** What it prints, growing. */
 async function startExample(): Promise<string[]> {

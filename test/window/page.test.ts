@@ -3,7 +3,7 @@ import { pino } from "pino";
 import { expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { startService } from "../../src/main.ts";
-import { byTheClock, installClock, moveClock, resetClock } from "../harness/clock.ts";
+import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { letExpire } from "../service/pending.ts";
 import { newPhone } from "../service/sms-source.ts";
@@ -172,6 +172,7 @@ test("the token works until 24 hours after the end, whatever the end was", async
   await installClock(service.db);
   const clocked = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl), ROLES: "api" });
   const hour = 3_600_000;
+  await stopClock(service.db, new Date());
   try {
     const cancelled = await createWindow(clocked, project);
     const verified = await createWindow(clocked, project);
