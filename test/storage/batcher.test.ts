@@ -41,6 +41,16 @@ test("a burst waits for as long as four seconds, and nobody is refused for it", 
   expect(await Promise.all(burst)).toEqual([0, 1, 2, 3, 4, 5]);
 });
 
+test("so many wait and no more, however short the wait", async () => {
+  const { enqueue, answerAfter } = slowBatcher();
+  const taken = Array.from({ length: 101 }, (_, item) => enqueue(item));
+  await expect(enqueue(101)).rejects.toMatchObject({ code: "service_unavailable" });
+  await answerAfter(0);
+  taken.push(enqueue(102));
+  for (let answered = 0; answered < 101; answered++) await answerAfter(0);
+  expect((await Promise.all(taken)).length).toBe(102);
+});
+
 test("what would wait for longer is refused", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   const taken = [enqueue(0), enqueue(1)];
