@@ -13,7 +13,7 @@ export interface Database {
 /** Also for a connection of the pool to become free. */
 export const connectTimeoutMs = 5_000;
 /** The server gives up on a statement before the client does, so that its answer still arrives. */
-export const statementTimeoutMs = 10_000;
+const statementTimeoutMs = 10_000;
 const queryTimeoutMs = 12_000;
 
 /**

@@ -1,6 +1,6 @@
 import { PrismaPg } from "@prisma/adapter-pg";
 import { PrismaClient } from "../gen/prisma/client.ts";
-import { connectTimeoutMs, type Database, statementTimeoutMs } from "./database.ts";
+import { connectTimeoutMs, type Database } from "./database.ts";
 
 export interface PrismaDatabase extends Database {
   readonly prisma: PrismaClient;
@@ -10,9 +10,8 @@ export interface PrismaDatabase extends Database {
 export function withPrisma(database: Database): PrismaDatabase {
   const prisma = new PrismaClient({
     adapter: new PrismaPg(database.pool),
-    // Two seconds by default, which a database that has just come back may need for its first connections; and five for
-    // all of a transaction, of which one statement alone may take longer.
-    transactionOptions: { maxWait: connectTimeoutMs, timeout: statementTimeoutMs },
+    // Two seconds by default, which a database that has just come back may need for its first connections.
+    transactionOptions: { maxWait: connectTimeoutMs },
   });
   return { ...database, prisma };
 }
