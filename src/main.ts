@@ -59,6 +59,7 @@ import { createLastUses } from "./storage/last-used.ts";
 import { applyMigrations } from "./storage/migrations.ts";
 import { createNotices } from "./storage/notices.ts";
 import { createRetentionTasks } from "./storage/retention.ts";
+import { settledUntil } from "./storage/settled.ts";
 import { createReceptionStore, createStatisticsStore } from "./storage/statistics.ts";
 import { createStatisticsCounting } from "./storage/statistics-counting.ts";
 import { createUsageLedger } from "./storage/usage.ts";
@@ -248,7 +249,7 @@ async function start(
   const addresses = { http: "", grpc: "", ops: addressOf(config.opsHost, ops.server.address()) };
   if (config.roles.worker) {
     const expiry = expireInTime({
-      expireDue: createExpireDue(database),
+      expireDue: createExpireDue(database, { settledUntil: () => settledUntil(database) }),
       onError: (error) => log.warn({ err: error }, "what has expired could not be moved"),
     });
     expiry.start();

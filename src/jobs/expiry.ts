@@ -3,16 +3,16 @@ import { type Job, repeat } from "./job.ts";
 /** The promise is two seconds from `expires_at`; half a second leaves room for a slow round. */
 const idleMs = 500;
 /** A backlog of hours is drained at some ten thousand a second at most, beside live traffic. */
-const batchSize = 500;
 const busyMs = 50;
 
-/** Moves what has expired, on any number of processes at once: each skips the rows that another holds. */
+/** Moves what has expired, on any number of processes at once. */
 export function expireInTime(parts: {
-  readonly expireDue: (limit: number) => Promise<number>;
+  /** Answers whether more is due. */
+  readonly expireDue: () => Promise<boolean>;
   readonly onError: (error: unknown) => void;
 }): Job {
   return repeat({
-    work: async () => (await parts.expireDue(batchSize)) === batchSize,
+    work: parts.expireDue,
     idleMs,
     busyMs,
     onError: parts.onError,

@@ -1,4 +1,5 @@
 import { type Database, runStatement } from "./database.ts";
+import { expiredUpTo } from "./expiry.ts";
 import { nowMs } from "./verification-row.ts";
 
 /** What is due and not done yet, whoever is to do it. Null: nothing is. */
@@ -14,7 +15,7 @@ export interface Backlog {
 /** Enough to tell a backlog from none, in a few milliseconds. */
 const countedDeliveries = 10_000;
 
-/** Read off the ends of partial indexes (`webhook_delivery_next`, `verification_due`), and from a table of two rows. */
+/** Read off the ends of indexes (`webhook_delivery_next`, the codes' times), and from a table of two rows. */
 const backlogStatement = {
   name: "backlog",
   text: `
@@ -29,8 +30,10 @@ SELECT
     ) due
   ),
   (
-    SELECT extract(epoch FROM now() - v.expires_at)::float8 FROM verification v
-    WHERE v.status = 'pending' AND v.expires_at <= ${nowMs} ORDER BY v.expires_at LIMIT 1
+    SELECT extract(epoch FROM now() - v.expires_at)::float8 FROM live_code l
+    CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
+    WHERE l.expires_at > (${expiredUpTo}) AND l.expires_at <= ${nowMs} AND v.status = 'pending'
+    ORDER BY l.expires_at LIMIT 1
   ),
   (SELECT extract(epoch FROM now() - min(p.counted_until))::float8 FROM statistics_progress p)`,
 };

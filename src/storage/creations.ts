@@ -11,6 +11,7 @@ import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
 import { type Database, runStatement } from "./database.ts";
+import { expiredUpTo } from "./expiry.ts";
 import { chargedCalls, type Demand, demandOf, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
@@ -40,10 +41,11 @@ const createNewStatement = {
   text: `
 WITH ${chargedCalls},
 reserved AS (
-  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
-  SELECT r.destination, r.code, r.code_format, r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds)
-  FROM unnest($8::text[], $9::text[], $10::code_format[], $3::uuid[], $7::int[])
-    AS r (destination, code, code_format, verification_id, validity_seconds)
+  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+  SELECT r.destination, r.code, r.code_format, r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds),
+    r.expected_phone
+  FROM unnest($8::text[], $9::text[], $10::code_format[], $3::uuid[], $7::int[], $14::text[])
+    AS r (destination, code, code_format, verification_id, validity_seconds, expected_phone)
   ORDER BY r.destination, r.code
 ),
 keyed AS (
@@ -89,7 +91,8 @@ const notAllNew = /^(23505|22012)$/;
  * Charges and creates in one statement, so that neither happens without the other, in the one order of
  * tables that every statement keeps: usage, codes, idempotency keys, verifications.
  *
- * `reserved` takes the codes: a code in use or in quarantine is skipped, one whose time is over is taken anew. `keyed` takes the keys: a record
+ * `reserved` takes the codes: a code in use or in quarantine is skipped, one whose time is over is taken anew, once
+ * the expiry has been there. `keyed` takes the keys: a record
  * older than 24 hours is replaced, a live one stays and its request creates nothing. A request that lost
  * a race for its key sees neither its own insert nor the winner's, and comes back with nothing: it is read
  * again, by `firstAnswerStatement`. The code that such a loser reserved stays barred until it ages out, which
@@ -126,14 +129,15 @@ known AS MATERIALIZED (
   ) i
 ),
 reserved AS (
-  INSERT INTO live_code AS l (destination, code, code_format, verification_id, expires_at)
-  SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at
+  INSERT INTO live_code AS l (destination, code, code_format, verification_id, expires_at, expected_phone)
+  SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at, r.expected_phone
   FROM request r
   WHERE r.admitted AND r.leads AND r.destination <> '${nowhere}' AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
   ORDER BY r.destination, r.code
   ON CONFLICT (destination, code) DO UPDATE SET
-    code_format = excluded.code_format, verification_id = excluded.verification_id, expires_at = excluded.expires_at
-  WHERE l.expires_at <= now() - interval '24 hours'
+    code_format = excluded.code_format, verification_id = excluded.verification_id, expires_at = excluded.expires_at,
+    expected_phone = excluded.expected_phone
+  WHERE l.expires_at <= now() - interval '24 hours' AND l.expires_at <= (${expiredUpTo})
   RETURNING l.verification_id
 ),
 keyed AS (

@@ -115,6 +115,21 @@ WITH ${erasedVerifications({ where: "v.id = ANY ($1::uuid[])" })}
 SELECT id::text FROM locked_verification`,
 };
 
+/** Who is expected stands beside the code as long as that is barred. */
+const codesStatement = {
+  name: "erasure_codes",
+  text: `
+WITH locked AS MATERIALIZED (
+  SELECT l.destination, l.code
+  FROM verification v
+  JOIN live_code l ON l.expected_phone = v.expected_phone AND l.destination = v.destination AND l.verification_id = v.id
+  WHERE v.id = ANY ($1::uuid[])
+  ORDER BY l.destination, l.code FOR NO KEY UPDATE OF l
+)
+UPDATE live_code l SET expected_phone = NULL
+FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
+};
+
 const ownMessagesStatement = {
   name: "erasure_own_messages",
   text: `
@@ -151,6 +166,18 @@ WITH locked AS MATERIALIZED (
   ORDER BY s.environment, s.phone FOR UPDATE
 )
 DELETE FROM inbound_sender s USING locked l WHERE s.environment = l.environment AND s.phone = l.phone`,
+};
+
+/** Also beside the codes that no verification was made of: whoever lost the race for an idempotency key had reserved one. */
+const phoneCodesStatement = {
+  name: "erasure_phone_codes",
+  text: `
+WITH locked AS MATERIALIZED (
+  SELECT l.destination, l.code FROM live_code l WHERE l.expected_phone = $1
+  ORDER BY l.destination, l.code FOR NO KEY UPDATE
+)
+UPDATE live_code l SET expected_phone = NULL
+FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 };
 
 /** The next verifications by their ids, and which of them have to do with the phone. */
@@ -228,6 +255,7 @@ export function createErasureStore(database: Database): ErasureStore {
     // Before the verifications: what they are found by must be the last to go, should this be cut short.
     await runStatement(database, markStatement, values);
     const [answers] = await runStatement(database, answersStatement, values);
+    await runStatement(database, codesStatement, values);
     const erased = idsIn(await runStatement(database, verificationsStatement, values));
     return {
       verifications: new Set([...cancelled, ...erased]).size,
@@ -257,6 +285,7 @@ export function createErasureStore(database: Database): ErasureStore {
 
     async *erasePhone(phone) {
       await runStatement(database, senderStatement, [phone]);
+      await runStatement(database, phoneCodesStatement, [phone]);
       for (let since: string | null = firstUuid; ; ) {
         const [row] = await runStatement(database, verificationPassStatement, [phone, since]);
         since = (row?.[0] ?? null) as string | null;

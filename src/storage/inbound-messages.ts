@@ -29,7 +29,7 @@ import {
   noticesInPayload,
   transitionEffects,
 } from "./transition.ts";
-import { epochMs } from "./verification-row.ts";
+import { epochMs, firstIdAt } from "./verification-row.ts";
 
 /**
  * A batch is judged in two statements: one reads what the messages may touch, one stores the judgements. Judging
@@ -239,6 +239,9 @@ async function readState(
 
 const nothing = "{}";
 
+/** Ids of what may still be pending are greater: a verification is valid for an hour at most. */
+const oldestPending = firstIdAt("now() - interval '2 hours'");
+
 /** Verifications that may wait for one sender on one destination and be told of a message: the newest. */
 const expectingLimit = 8;
 
@@ -254,8 +257,8 @@ function secondsIn(joined: unknown): number[] {
 /**
  * Stores a batch's judgements in one statement, or fails where they no longer hold: on the key of a message or of a
  * sender, or on the division by zero of its last line. The rows of a table are locked in order of their keys, and the
- * tables in the same order by every such statement. A sender that somebody else has changed since is not found where it
- * lay. Nothing is joined to a table that grows, for the reason above.
+ * tables in the same order by every such statement. A sender or a verification that somebody else has changed since is not
+ * found where it lay. Nothing is joined to a table that grows, for the reason above.
  */
 const storeText = `
 WITH stored AS (
@@ -309,19 +312,25 @@ remembered AS (
   RETURNING 1
 ),
 locked AS MATERIALIZED (
-  SELECT v.id FROM verification v
-  WHERE v.id = ANY ($25::uuid[] || $28::uuid[]) ORDER BY v.id FOR NO KEY UPDATE
+  SELECT v.row, n.*
+  FROM (
+    SELECT id, phone, carrier, 'verified'::verification_status AS status
+    FROM unnest($25::uuid[], $26::text[], $27::carrier[]) AS n (id, phone, carrier)
+    UNION ALL
+    SELECT id, NULL, NULL, 'expired' FROM unnest($28::uuid[]) AS n (id)
+    ORDER BY id
+  ) n
+  CROSS JOIN LATERAL (SELECT ctid AS row FROM verification WHERE id = n.id FOR NO KEY UPDATE) v
 ),
 verified AS (
   UPDATE verification v SET
-    status = 'verified', phone = ($26::text[])[array_position($25::uuid[], v.id)],
-    carrier = ($27::carrier[])[array_position($25::uuid[], v.id)], verified_at = to_timestamp($1::float8 / 1000)
-  WHERE v.id = ANY ($25::uuid[]) AND (SELECT count(*) FROM locked) > 0 AND v.status = 'pending'
+    status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = to_timestamp($1::float8 / 1000)
+  FROM locked n WHERE v.ctid = n.row AND n.status = 'verified' AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
-  WHERE v.id = ANY ($28::uuid[]) AND (SELECT count(*) FROM locked) > 0 AND v.status = 'pending'
+  FROM locked n WHERE v.ctid = n.row AND n.status = 'expired' AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("verified")},${transitionEffects("expired")},
 hinted AS (
@@ -333,10 +342,11 @@ hinted AS (
     SELECT v.id, 'without_code'
     FROM unnest($31::environment[], $32::text[], $33::text[]) AS m (environment, sender, destination)
     CROSS JOIN LATERAL (
-      SELECT v.id FROM verification v
-      WHERE v.expected_phone = m.sender AND v.destination = m.destination AND v.environment = m.environment
-        AND v.status = 'pending' AND v.mode = 'match'
-      ORDER BY v.id DESC LIMIT ${expectingLimit}
+      SELECT v.id FROM live_code l
+      CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
+      WHERE l.expected_phone = m.sender AND l.destination = m.destination AND l.verification_id > ${oldestPending}
+        AND v.environment = m.environment AND v.status = 'pending'
+      ORDER BY l.verification_id DESC LIMIT ${expectingLimit}
     ) v
   ) n
   ORDER BY n.id, n.reason

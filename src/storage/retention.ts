@@ -1,5 +1,7 @@
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
+import { expiredUpTo } from "./expiry.ts";
+import { firstIdAt } from "./verification-row.ts";
 
 /** How long things are kept, in days. */
 export interface RetentionSettings {
@@ -93,10 +95,7 @@ function messageDeletion(task: string, which: string): string {
 }
 
 /** Ids of verifications made before the days, and an hour, begin with less. */
-const oldestKept = `(
-    lpad(to_hex(floor(extract(epoch FROM now() - make_interval(days => $1::int, hours => 1)) * 1000)::bigint), 12, '0')
-    || '00000000000000000000'
-  )::uuid`;
+const oldestKept = firstIdAt("now() - make_interval(days => $1::int, hours => 1)");
 
 /**
  * Verifications by their ids, which begin with the time they were made. None is valid for more than an hour, so one
@@ -110,7 +109,8 @@ const verificationErasure = pass({
   type: "uuid",
   cutOff: `${oldestKept}
     AND NOT EXISTS (
-      SELECT FROM verification p WHERE p.status = 'pending' AND p.expires_at <= now() - make_interval(days => $1::int)
+      SELECT FROM live_code l
+      WHERE l.expires_at > (${expiredUpTo}) AND l.expires_at <= now() - make_interval(days => $1::int)
     )
     AND NOT EXISTS (
       SELECT FROM webhook_delivery d WHERE d.state = 'pending' AND d.verification_id <= ${oldestKept}
@@ -159,7 +159,11 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       "idempotency_records",
       deletion("idempotency_record", "created_at <= now() - interval '24 hours'"),
     ),
-    deleting("codes", deletion("live_code", "expires_at <= now() - interval '24 hours'")),
+    // The expiry finds by its code what is due.
+    deleting(
+      "codes",
+      deletion("live_code", `expires_at <= least(now() - interval '24 hours', (${expiredUpTo}))`),
+    ),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
     // The last attempt of a delivery is made three days after its transition.
     deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '4 days'")),

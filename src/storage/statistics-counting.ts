@@ -1,5 +1,7 @@
 import { bucketsPerDoubling, timeBuckets } from "../core/time-to-verify.ts";
 import { type Database, runStatement } from "./database.ts";
+import { settledUntil } from "./settled.ts";
+import { firstIdAt } from "./verification-row.ts";
 
 /**
  * Counts what has happened into the rows of its hour, behind the statements that make it happen: these write nothing for
@@ -13,27 +15,6 @@ export interface StatisticsCounting {
 
 /** Some 30 ms of work. */
 const batchSize = 5_000;
-
-/**
- * Before which instant all is there to be counted: no transaction that is still to commit can bear an earlier time,
- * since none that has begun earlier is under way. One that has written something counts whoever's it is, the service's
- * own always. Two seconds are time enough for a transaction to show itself, and for the clock of a standby that
- * takes over. Where the server does not show when the service's transactions began, it is longer than any may take.
- *
- * Asked by a statement of its own: what one that counts can see was settled before it looked at the clock of others.
- */
-const settledStatement = {
-  name: "statistics_settled",
-  text: `
-SELECT date_trunc('milliseconds', now() - greatest(
-  CASE WHEN bool_or(a.application_name = 'phoneproof' AND coalesce(a.state, 'disabled') = 'disabled')
-    THEN interval '15 seconds' ELSE interval '2 seconds' END,
-  max(pg_catalog.clock_timestamp() - a.xact_start)
-    FILTER (WHERE a.backend_xid IS NOT NULL OR a.application_name = 'phoneproof')
-))::text
-FROM pg_stat_activity a
-WHERE a.datname = current_database() AND coalesce(a.backend_type, 'client backend') = 'client backend' AND a.pid <> pg_backend_pid()`,
-};
 
 /** The parts of a verification `v` that it is counted by. */
 const place = "v.project_id, v.environment, v.destination";
@@ -180,13 +161,6 @@ SELECT more FROM span`,
   };
 }
 
-/** Ids begin with the time they were made, by the clock of whoever made them: believed to an hour. */
-function firstIdAt(time: string): string {
-  return `(
-    lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'
-  )::uuid`;
-}
-
 /**
  * Creations are found by their idempotency records, which have an index on the time. They live for 24 hours: what a worker
  * comes to later than that becomes a gap, and counting goes on with the present.
@@ -254,10 +228,10 @@ SELECT found = ${batchSize} FROM passed`,
 export function createStatisticsCounting(database: Database): StatisticsCounting {
   return {
     async count() {
-      const [settled] = await runStatement(database, settledStatement, []);
+      const settled = await settledUntil(database);
       let more = false;
       for (const statement of [creationsStatement, transitionsStatement, gapStatement]) {
-        const [row] = await runStatement(database, statement, [settled?.[0]]);
+        const [row] = await runStatement(database, statement, [settled]);
         more = row?.[0] === true || more;
       }
       return more;

@@ -11,6 +11,13 @@ export function epochMs(timestamp: string): string {
   return `round(date_part('epoch', ${timestamp}) * 1000)`;
 }
 
+/** No id that was made from then on is less, by the clock of whoever makes it. */
+export function firstIdAt(time: string): string {
+  return `(
+    lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'
+  )::uuid`;
+}
+
 /** Unit separator, which no value beside the two free texts can hold. */
 const separator = "\x1f";
 

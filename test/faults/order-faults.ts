@@ -3,6 +3,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { decodeId } from "../../src/core/ids.ts";
 import { type Cut, startCuttingProxy } from "../cli/cutting-proxy.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import type { Fault } from "./faults.ts";
 import { newKey, newPhone } from "./load.ts";
 import type { Random } from "./random.ts";
@@ -24,13 +25,14 @@ async function createPending({ calls }: World, random: Random): Promise<Pending>
 
 /** Lets it expire in so many milliseconds by the database's clock. */
 async function expireIn({ database }: World, { id }: Pending, milliseconds: number): Promise<void> {
-  await database.query(
-    `UPDATE verification
-     SET created_at = n.expiry - (expires_at - created_at), expires_at = n.expiry
-     FROM (SELECT date_trunc('milliseconds', now() + make_interval(secs => $2::float8 / 1000)) AS expiry) n
-     WHERE id = $1`,
-    [decodeId("vrf_", id), milliseconds],
-  );
+  const db = {
+    query: async (text: string, values: unknown[]) => ({ rows: await database.query(text, values) }),
+  };
+  await moveExpiry(db, {
+    expiresAt: "now() + make_interval(secs => $2::float8 / 1000)",
+    where: "id = $1",
+    values: [decodeId("vrf_", id), milliseconds],
+  });
 }
 
 const races = 1_000;

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { type Answer, merchant } from "./merchant.ts";
 
@@ -46,12 +47,12 @@ function headersOf({ headers }: Answer): Record<string, string> {
 
 /** Expiry is a row's matter: past it, nothing is pending, whatever the clock on this machine says. */
 async function expire(verification: string): Promise<void> {
-  const { rowCount } = await service.db.query(
-    `UPDATE verification SET created_at = created_at - interval '1 day', expires_at = expires_at - interval '1 day'
-     WHERE client_reference = $1`,
-    [verification],
-  );
-  expect(rowCount).toBe(1);
+  const moved = await moveExpiry(service.db, {
+    expiresAt: "expires_at - interval '1 day'",
+    where: "client_reference = $1",
+    values: [verification],
+  });
+  expect(moved).toBe(1);
 }
 
 describe("a creation", () => {

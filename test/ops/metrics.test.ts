@@ -7,6 +7,7 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
@@ -197,10 +198,11 @@ test("verifications are counted by transition, messages by outcome and carrier, 
         { ...message, messageId: "metrics-1" },
         { ...message, text: "nothing in it", carrier: "nobody" },
       );
-      await service.db.query(
-        "UPDATE verification SET created_at = created_at - interval '1 day', expires_at = now() - interval '1 second' WHERE sms_text = $1",
-        [late.sms_text],
-      );
+      await moveExpiry(service.db, {
+        expiresAt: "now() - interval '1 second'",
+        where: "sms_text = $1",
+        values: [late.sms_text],
+      });
       await shop.read(late.id);
     },
   );
@@ -278,10 +280,7 @@ test("for how long something has been due is shown, by every process", async () 
   for (let made = 0; made < 2; made++) await idleShop.cancel((await idleShop.create()).body.id);
   await idleShop.create();
   await idle.db.query("UPDATE webhook_delivery SET next_attempt_at = now() - interval '100 seconds'");
-  await idle.db.query(
-    `UPDATE verification SET created_at = created_at - interval '1 day', expires_at = now() - interval '200 seconds'
-     WHERE status = 'pending'`,
-  );
+  await moveExpiry(idle.db, { expiresAt: "now() - interval '200 seconds'", where: "status = 'pending'" });
   await expect.poll(async () => (await due())[0], { timeout: 45_000 }).toBe(2);
   const [, delivery = 0, expiry = 0] = await due();
   expect(delivery).toBeGreaterThanOrEqual(100);

@@ -5,6 +5,7 @@ import {
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
@@ -35,10 +36,11 @@ function watch(verificationId: string, process = there) {
 
 /** Lets it expire so soon from now. */
 async function expireIn(milliseconds: number, { id }: Pending): Promise<void> {
-  await here.db.query(
-    "UPDATE verification SET expires_at = date_trunc('milliseconds', now()) + make_interval(secs => $2) WHERE id = $1",
-    [uuidOf(id), milliseconds / 1000],
-  );
+  await moveExpiry(here.db, {
+    expiresAt: "now() + make_interval(secs => $2)",
+    where: "id = $1",
+    values: [uuidOf(id), milliseconds / 1000],
+  });
 }
 
 describe("a watcher is told what is, then what it becomes, and that is the end", () => {

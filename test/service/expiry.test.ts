@@ -1,6 +1,11 @@
 import { beforeAll, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createExpireDue } from "../../src/storage/expiry.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { createPending, eventsOf, uuidOf } from "./pending.ts";
 
 let service: TestService;
 let project: TestProject;
@@ -34,10 +39,31 @@ async function statuses(): Promise<Record<string, number>> {
 
 /** Moves the expiry of everything that is pending to `seconds` from now. */
 const expireIn = (seconds: number) =>
-  service.db.query(
-    "UPDATE verification SET expires_at = now() + make_interval(secs => $1), created_at = now() - interval '1 hour' WHERE status = 'pending'",
-    [seconds],
+  moveExpiry(service.db, {
+    expiresAt: "now() + make_interval(secs => $1)",
+    where: "status = 'pending'",
+    values: [seconds],
+  });
+
+/** Of everything that is pending. */
+const copies = `
+WITH copied AS (
+  INSERT INTO verification
+  SELECT gen_random_uuid(), project_id, environment, mode, status, expected_phone, phone, carrier, client_reference,
+    state, parent_origin, return_url, destination, sms_text, created_at, expires_at, verified_at
+  FROM verification, generate_series(1, $1::int) WHERE status = 'pending'
+  RETURNING id, destination, expires_at
+)
+INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
+SELECT destination, id::text, 'numeric', id, expires_at FROM copied`;
+
+/** Up to when everything is over that was due, in milliseconds since the epoch. */
+async function lookedUpTo(): Promise<number> {
+  const { rows } = await service.db.query(
+    "SELECT extract(epoch FROM done_up_to::timestamptz)::float8 * 1000 AS at FROM retention_progress WHERE task = 'expire'",
   );
+  return rows[0].at;
+}
 
 test("within two seconds of its expiry a verification that nobody reads is expired, with its event", async () => {
   // The machine may be late, the service is not.
@@ -63,9 +89,10 @@ test("what is not due stays pending", async () => {
   await create();
   await expireIn(3600);
   await create();
-  await service.db.query(
-    "UPDATE verification SET expires_at = now(), created_at = now() - interval '1 hour' WHERE id = (SELECT max(id::text)::uuid FROM verification WHERE status = 'pending')",
-  );
+  await moveExpiry(service.db, {
+    expiresAt: "now()",
+    where: "id = (SELECT max(id::text)::uuid FROM verification WHERE status = 'pending')",
+  });
   await vi.waitUntil(async () => (await statuses()).expired === before + 1, {
     timeout: 45_000,
     interval: 20,
@@ -77,12 +104,7 @@ test("a backlog is drained by several processes, each row once, while others are
   await service.db.query("DELETE FROM event; DELETE FROM window_token; DELETE FROM verification");
   await Promise.all(Array.from({ length: 300 }, create));
   // Many more like these, without the wait for each.
-  await service.db.query(
-    `INSERT INTO verification
-     SELECT gen_random_uuid(), project_id, environment, mode, status, expected_phone, phone, carrier, client_reference,
-       state, parent_origin, return_url, destination, sms_text, created_at, expires_at, verified_at
-     FROM verification, generate_series(1, 9)`,
-  );
+  await service.db.query(copies, [9]);
   const others = await Promise.all([service.startAnother({ ROLES: "worker" }), service.startAnother()]);
   const { rows: some } = await service.db.query("SELECT id FROM verification ORDER BY random() LIMIT 50");
   // Not at the same time as the test's own update: two that lock many rows in orders of their own may wait for each other.
@@ -103,4 +125,83 @@ test("a backlog is drained by several processes, each row once, while others are
     "verification.cancelled": byHand,
   });
   await Promise.all(others.map((other) => other.close()));
+});
+
+test("what somebody holds is waited for, and keeps nothing else from expiring, however much there is", async () => {
+  await Promise.all(Array.from({ length: 40 }, create));
+  await service.db.query(copies, [29]);
+  const { rows } = await service.db.query(
+    "SELECT id FROM verification WHERE status = 'pending' ORDER BY id LIMIT 1",
+  );
+  const held = rows[0].id;
+  const holder = await service.db.connect();
+  // Where it has expired before it is held, another has more time.
+  for (let seconds = 0.5, isHeld = false; !isHeld; seconds *= 2) {
+    await moveExpiry(service.db, {
+      expiresAt: "now() + make_interval(secs => $2)",
+      where: "id = $1",
+      values: [held, seconds],
+    });
+    await holder.query("BEGIN");
+    const locked = await holder.query("SELECT status FROM verification WHERE id = $1 FOR UPDATE", [held]);
+    isHeld = locked.rows[0].status === "pending";
+    if (!isHeld) {
+      await holder.query("UPDATE verification SET status = 'pending' WHERE id = $1", [held]);
+      await holder.query("DELETE FROM event WHERE verification_id = $1", [held]);
+      await holder.query("COMMIT");
+    }
+  }
+  await moveExpiry(service.db, {
+    expiresAt: "(SELECT expires_at FROM verification WHERE id = $1) + make_interval(secs => 0.1 + random())",
+    where: "status = 'pending' AND id <> $1",
+    values: [held],
+  });
+  await vi.waitUntil(async () => (await statuses()).pending === 1, { timeout: 45_000, interval: 20 });
+
+  await holder.query("COMMIT");
+  holder.release();
+  await vi.waitUntil(async () => (await statuses()).pending === undefined, {
+    timeout: 45_000,
+    interval: 20,
+  });
+});
+
+test("a clock that is set back, as by a standby that takes over, lets nothing be passed by", async () => {
+  await service.db.query(
+    "UPDATE retention_progress SET done_up_to = (now() + interval '1 hour')::text WHERE task = 'expire'",
+  );
+  await vi.waitUntil(async () => (await lookedUpTo()) <= Date.now(), { timeout: 45_000, interval: 20 });
+});
+
+test("what is written down stays before all that may yet be committed", async () => {
+  const quiet = await startTestService({ ROLES: "api" });
+  const database = openDatabase({ connectionString: quiet.databaseUrl }, { poolSize: 1, onError: () => {} });
+  const ago = async (interval: string) =>
+    (await quiet.db.query(`SELECT (now() - interval '${interval}')::text AS then`)).rows[0].then;
+  let settled = await ago("2 minutes");
+  const expireDue = createExpireDue(database, { settledUntil: async () => settled });
+  const shop = merchant(quiet.httpUrl, (await quiet.createProject()).liveKey);
+  const dueSince = async (interval: string) => {
+    const pending = await createPending(shop);
+    await quiet.db.query(moving, [uuidOf(pending.id), await ago(interval)]);
+    return pending.id;
+  };
+  const moving = `WITH v AS (UPDATE verification SET created_at = $2::timestamptz - interval '1 minute', expires_at = $2 WHERE id = $1)
+    UPDATE live_code SET expires_at = $2 WHERE verification_id = $1`;
+
+  const early = await dueSince("10 seconds");
+  expect(await expireDue()).toBe(false);
+  expect(await eventsOf(quiet.db, early)).toEqual(["verification.expired"]);
+  // It was due before the other, and is seen only now.
+  const late = await dueSince("50 seconds");
+  await expireDue();
+  expect(await eventsOf(quiet.db, late)).toEqual(["verification.expired"]);
+
+  settled = await ago("0 seconds");
+  await createExpireDue(database, { settledUntil: async () => settled })();
+  const { rows } = await quiet.db.query(
+    "SELECT done_up_to::timestamptz = (SELECT max(expires_at) FROM live_code) AS done FROM retention_progress WHERE task = 'expire'",
+  );
+  expect(rows).toEqual([{ done: true }]);
+  await database.close();
 });

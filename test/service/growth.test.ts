@@ -33,6 +33,9 @@ codes AS (
   INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
   SELECT '0200000000', n::text, 'numeric', id, at + interval '10 minutes' FROM seed
 ),
+expired AS (
+  UPDATE retention_progress SET done_up_to = now()::text WHERE task = 'expire'
+),
 records AS (
   INSERT INTO idempotency_record (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
   SELECT project_id, environment, 'grown-key-' || n, '', id, '', at FROM seed

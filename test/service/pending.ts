@@ -3,6 +3,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
 import { decodeId } from "../../src/core/ids.ts";
 import { type Merchant, newIdempotencyKey } from "../gateway/merchant.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 
 export interface Pending {
   readonly id: string;
@@ -51,12 +52,12 @@ export async function eventsOf(db: pg.Pool, verificationId: string): Promise<str
 
 /** Puts a verification an hour into the past, with nobody having looked at it since. */
 export async function letExpire(db: pg.Pool, verificationId: string): Promise<void> {
-  const { rowCount } = await db.query(
-    `UPDATE verification SET created_at = created_at - interval '1 hour', expires_at = expires_at - interval '1 hour'
-     WHERE id = $1 AND status = 'pending'`,
-    [uuidOf(verificationId)],
-  );
-  if (rowCount !== 1) throw new Error("there is no such pending verification");
+  const moved = await moveExpiry(db, {
+    expiresAt: "expires_at - interval '1 hour'",
+    where: "id = $1 AND status = 'pending'",
+    values: [uuidOf(verificationId)],
+  });
+  if (moved !== 1) throw new Error("there is no such pending verification");
 }
 
 export function uuidOf(verificationId: string): string {

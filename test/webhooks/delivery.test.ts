@@ -5,6 +5,7 @@ import {
   WebhookEventType,
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { refuseForLong, startReceiver, untilReceived, verified } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, openShop } from "./shop.ts";
@@ -33,10 +34,7 @@ test.for([
   {
     type: "verification.expired",
     end: async (_destination: string, _smsText: string, id: string) => {
-      await service.db.query(
-        "UPDATE verification SET created_at = created_at - interval '1 hour', expires_at = now() WHERE id = $1",
-        [decodeId("vrf_", id)],
-      );
+      await moveExpiry(service.db, { expiresAt: "now()", where: "id = $1", values: [decodeId("vrf_", id)] });
     },
   },
   { type: "verification.cancelled", end: null },

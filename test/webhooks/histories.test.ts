@@ -5,6 +5,7 @@ import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verificat
 import { WebhookEventType } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { eventsOf } from "../service/pending.ts";
 import { newPhone } from "../service/sms-source.ts";
@@ -78,10 +79,11 @@ async function live(steps: readonly Step[]): Promise<void> {
     } else if (as === "cancelled") {
       await verifications.cancelVerification({ verificationId: id }).catch(() => undefined);
     } else if (verification.end === null) {
-      await service.db.query(
-        "UPDATE verification SET created_at = now() - interval '2 h', expires_at = now() - interval '1 h' WHERE id = $1",
-        [decodeId("vrf_", id)],
-      );
+      await moveExpiry(service.db, {
+        expiresAt: "now() - interval '1 h'",
+        where: "id = $1",
+        values: [decodeId("vrf_", id)],
+      });
       await verifications.getVerification({ verificationId: id });
     }
     verification.end ??= as;

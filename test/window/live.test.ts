@@ -1,5 +1,6 @@
 import net from "node:net";
 import { expect, test, vi } from "vitest";
+import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
 import { withholdTimers } from "../harness/timers.ts";
@@ -54,10 +55,11 @@ test("an expiry is told when it comes, with nothing else happening", async () =>
   // Where that is over before anybody has looked, another has more time.
   for (let [milliseconds, seen] = [300, ""]; seen !== "pending"; milliseconds *= 3) {
     const window = await createWindow(service, project);
-    await service.db.query(
-      "UPDATE verification SET expires_at = clock_timestamp() + make_interval(secs => $2) WHERE status = 'pending' AND sms_text = $1",
-      [window.text, milliseconds / 1000],
-    );
+    await moveExpiry(service.db, {
+      expiresAt: "clock_timestamp() + make_interval(secs => $2)",
+      where: "status = 'pending' AND sms_text = $1",
+      values: [window.text, milliseconds / 1000],
+    });
     const stream = await openStream(window.url);
     seen = (await stream.next())?.state.status ?? "";
     if (seen === "pending") expect((await stream.next())?.state.status).toBe("expired");
