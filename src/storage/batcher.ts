@@ -31,6 +31,9 @@ const workedOffMs = 250;
  */
 const worthASmallWait = 64;
 
+/** A batch of so many has its own statement paid for: it goes beside another, where the database has a processor for it. */
+const worthAnother = 128;
+
 /** The event loop has come to what was ready to be read. */
 const whatHasArrivedIsRead = () => new Promise<void>((resolve) => setImmediate(resolve));
 
@@ -59,9 +62,17 @@ export function createBatcher<Item, Result>(options: {
   readonly run: (items: readonly Item[]) => Promise<readonly Result[]>;
   /** Told once of each batch; one that was split counts as one. */
   readonly observer: BatchObserver;
+  /**
+   * Items without a key in common do not meet in the database. Where many wait, a second batch of such as have none in common
+   * with the one in flight goes beside it; those that share a key are run in the order they came.
+   */
+  readonly keysOf?: (item: Item) => readonly string[];
 }): Batcher<Item, Result> {
   let waiting: Waiting<Item, Result>[] = [];
-  let inFlight = false;
+  let inFlight = 0;
+  /** The keys of what is in flight. No two batches have one in common. */
+  const busy = new Set<string>();
+  const { keysOf } = options;
   /** Since when items wait longer than `sustainedMs`. */
   let slowSince = Number.POSITIVE_INFINITY;
   let lastTookMs = 0;
@@ -98,16 +109,41 @@ export function createBatcher<Item, Result>(options: {
   }
 
   function takeBatch(): Waiting<Item, Result>[] {
+    if (keysOf && inFlight > 1) return takeApart(keysOf);
     const batch = waiting.length <= options.maxSize ? waiting : waiting.slice(0, options.maxSize);
     waiting = waiting.length <= options.maxSize ? [] : waiting.slice(options.maxSize);
     return batch;
   }
 
+  /** What is left behind holds up whatever shares a key with it. */
+  function takeApart(keysOf: (item: Item) => readonly string[]): Waiting<Item, Result>[] {
+    const batch: Waiting<Item, Result>[] = [];
+    const left: Waiting<Item, Result>[] = [];
+    const heldUp = new Set<string>();
+    for (const entry of waiting) {
+      if (batch.length === options.maxSize) {
+        left.push(entry);
+        continue;
+      }
+      const keys = keysOf(entry.item);
+      if (keys.some((key) => busy.has(key) || heldUp.has(key))) {
+        for (const key of keys) heldUp.add(key);
+        left.push(entry);
+      } else batch.push(entry);
+    }
+    waiting = left;
+    return batch;
+  }
+
   async function drain(): Promise<void> {
-    inFlight = true;
+    inFlight += 1;
     let tell = () => {};
-    while (waiting.length > 0) {
+    // One that runs beside another leaves it what few are waiting.
+    while (waiting.length > 0 && (inFlight === 1 || waiting.length >= worthAnother)) {
       const batch = takeBatch();
+      if (batch.length === 0) break;
+      const keys = keysOf ? batch.flatMap(({ item }) => keysOf(item)) : [];
+      for (const key of keys) busy.add(key);
       const startedAt = performance.now();
       lastStartedAt = startedAt;
       const waited = startedAt - (batch[0]?.since ?? startedAt);
@@ -119,12 +155,13 @@ export function createBatcher<Item, Result>(options: {
       const tellLast = tell;
       process.nextTick(() => process.nextTick(tellLast));
       tell = await running;
+      for (const key of keys) busy.delete(key);
       lastTookMs = performance.now() - startedAt;
       options.observer.ran(batch.length, waited, lastTookMs);
       if (batch.length > 1 && waiting.length < worthASmallWait) await whatHasArrivedIsRead();
     }
+    inFlight -= 1;
     tell();
-    inFlight = false;
   }
 
   function isOverloaded(now = performance.now()): boolean {
@@ -144,7 +181,7 @@ export function createBatcher<Item, Result>(options: {
         return;
       }
       waiting.push({ item, since, span: spans?.current(), resolve, reject });
-      if (!inFlight) void drain();
+      if (inFlight === 0 || (keysOf && inFlight === 1 && waiting.length >= worthAnother)) void drain();
     });
   return Object.assign(enqueue, { isOverloaded: () => isOverloaded() });
 }

@@ -52,6 +52,7 @@ export function createInboundMessages(
     maxSize: 500,
     // Streams bound what they have under way; refusing here would only make them send it again.
     maxWaiting: Number.POSITIVE_INFINITY,
+    keysOf,
     async run(messages) {
       // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
       // where it left off, ids and contents are looked up first.
@@ -76,6 +77,19 @@ export function createInboundMessages(
       throw new Failure("service_unavailable", { cause: error });
     }
   };
+}
+
+/**
+ * What a message's fate may hang on, and what may hang on it: its own id, its sender's other messages (misses, muting,
+ * repeated contents), and the codes it may have.
+ */
+function keysOf({ source, messageId, content }: InboundMessage): string[] {
+  const keys = [messageKey(source, messageId)];
+  if (content) {
+    keys.push(content.from);
+    for (const candidate of content.candidates) keys.push(codeKey(content.to, candidate));
+  }
+  return keys;
 }
 
 const maxTries = 20;

@@ -21,7 +21,7 @@ export interface SmsFields {
 }
 
 export interface SmsSource {
-  /** Sends the messages in one request; the receipts come in their order. */
+  /** Sends the messages in as few requests of one stream as can be; the receipts come in their order. */
   sendAll(messages: readonly SmsFields[]): Promise<Receipt[]>;
   send(message: SmsFields): Promise<Receipt>;
 }
@@ -41,9 +41,7 @@ export function smsSource(service: TestService, token?: string): SmsSource {
 
   async function sendAll(messages: readonly SmsFields[]): Promise<Receipt[]> {
     const receipts: Receipt[] = [];
-    for await (const response of client.streamInboundMessages(
-      once({ messages: messages.map(inboundMessage) }),
-    )) {
+    for await (const response of client.streamInboundMessages(requests(messages.map(inboundMessage)))) {
       receipts.push(...response.receipts.map(receiptOf));
     }
     return receipts;
@@ -87,6 +85,10 @@ export function receiptOf(receipt: InboundMessageReceipt): Receipt {
   return { messageId, outcome: name, verificationId, duplicate };
 }
 
-async function* once<T>(value: T): AsyncIterable<T> {
-  yield value;
+const mostInRequest = 1_000;
+
+async function* requests(messages: readonly InboundMessage[]): AsyncIterable<{ messages: InboundMessage[] }> {
+  for (let from = 0; from === 0 || from < messages.length; from += mostInRequest) {
+    yield { messages: messages.slice(from, from + mostInRequest) };
+  }
 }

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Failure } from "../../src/failures.ts";
 import { createBatcher } from "../../src/storage/batcher.ts";
 import { unobserved } from "../../src/storage/observer.ts";
 
@@ -90,4 +91,85 @@ test("where that goes on nobody waits for more than a second, until what waits h
   for (let wait = 0; wait < 15; wait++) await answerAfter(100);
   expect(done).toBe(taken);
   expect(enqueue.isOverloaded()).toBe(false);
+});
+
+/** A batcher of texts, whose keys are their letters, over a database that answers the batch with a text when it is told to. */
+function lettersBatcher() {
+  const inFlight: { readonly items: readonly string[]; readonly answer: () => void }[] = [];
+  const enqueue = createBatcher<string, string>({
+    observer: unobserved.batch("test"),
+    maxSize: 200,
+    maxWaiting: Number.POSITIVE_INFINITY,
+    keysOf: (item) => [...item],
+    run: (items) => new Promise((resolve) => inFlight.push({ items, answer: () => resolve(items) })),
+  });
+  return {
+    enqueue,
+    inFlight: () => inFlight.map(({ items }) => items),
+    async answer(index: number): Promise<void> {
+      inFlight.splice(index, 1)[0]?.answer();
+      for (let turns = 0; turns < 3; turns++) await new Promise((resolve) => setImmediate(resolve));
+    },
+  };
+}
+
+/** Texts of one letter each, none of them a, b or c. */
+const others = (count: number) => Array.from({ length: count }, (_, n) => String.fromCodePoint(0x4e00 + n));
+
+test("where many wait, a second batch goes beside the first, of what shares nothing with it", async () => {
+  const { enqueue, inFlight, answer } = lettersBatcher();
+  const told: string[] = [];
+  const send = (items: readonly string[]) =>
+    items.map((item) =>
+      enqueue(item).then((result) => {
+        told.push(result);
+      }),
+    );
+  const all = [...send(["a"]), ...send(["ab", "bc", "c"]), ...send(others(125))];
+  expect(inFlight()).toEqual([["a"], others(125)]);
+
+  // What shares a key with what shares one waits with it, in the order it came.
+  await answer(1);
+  expect(told).toEqual(others(125));
+  expect(inFlight()).toEqual([["a"]]);
+  await answer(0);
+  expect(inFlight()).toEqual([["ab", "bc", "c"]]);
+  await answer(0);
+  await Promise.all(all);
+  expect(told.slice(125)).toEqual(["a", "ab", "bc", "c"]);
+});
+
+test("few that wait are left to the batch in flight, and never more than two run", async () => {
+  const { enqueue, inFlight, answer } = lettersBatcher();
+  const all = ["a", ...others(126)].map((item) => enqueue(item));
+  expect(inFlight().length).toBe(1);
+  all.push(
+    ...others(500)
+      .slice(126)
+      .map((item) => enqueue(item)),
+  );
+  expect(inFlight().length).toBe(2);
+  while (inFlight().length > 0) {
+    expect(inFlight().length).toBeLessThanOrEqual(2);
+    await answer(0);
+  }
+  expect((await Promise.all(all)).length).toBe(501);
+});
+
+test("what is refused with a whole batch keeps its keys from nobody", async () => {
+  let fails = true;
+  const enqueue = createBatcher<string, string>({
+    observer: unobserved.batch("test"),
+    maxSize: 200,
+    maxWaiting: Number.POSITIVE_INFINITY,
+    keysOf: (item) => [...item],
+    run: async (items) => {
+      if (fails) throw new Failure("service_unavailable");
+      return items;
+    },
+  });
+  const refused = await Promise.allSettled(["a", ...others(300)].map((item) => enqueue(item)));
+  expect(new Set(refused.map(({ status }) => status))).toEqual(new Set(["rejected"]));
+  fails = false;
+  expect(await Promise.all(["a", ...others(300)].map((item) => enqueue(item)))).toHaveLength(301);
 });
