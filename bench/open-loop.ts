@@ -18,15 +18,18 @@ export const judgedShare = 0.5;
 
 const roundMs = 2_000;
 const pauseMs = 200;
+/** More is made ready than will be due. */
+const spare = 1.1;
 
 export async function measureArrivals(arm: Arm, mostPerSecond: number): Promise<ArrivalFigures[]> {
   const { pace } = arm;
   if (pace === undefined) return [];
   const figures: ArrivalFigures[] = [];
   for (const share of arrivalShares) {
-    await arm.prepare?.();
+    const perSecond = mostPerSecond * share;
+    await arm.prepare?.(Math.ceil((perSecond * roundMs * spare) / 1_000));
     await delay(pauseMs);
-    figures.push(figuresOf(share, await pace(roundMs, mostPerSecond * share)));
+    figures.push(figuresOf(share, await pace(roundMs, perSecond)));
   }
   return figures;
 }

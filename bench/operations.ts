@@ -29,8 +29,8 @@ export interface Arm {
   readonly name: ArmName;
   readonly cpu: CpuClock;
   readonly postgresCpu: CpuClock;
-  /** Untimed, before each round. */
-  readonly prepare?: () => Promise<void>;
+  /** Untimed, before each round, which may use up so many; left out: half as many again as the last one did. */
+  readonly prepare?: (most?: number) => Promise<void>;
   run(milliseconds: number): Promise<LoadResult>;
   /** The same at a constant rate, where it can be measured so. */
   readonly pace?: (milliseconds: number, perSecond: number) => Promise<LoadResult>;
@@ -51,7 +51,7 @@ const replayedKeys = 10_000;
 /** Half of them verified. */
 const readVerifications = 20_000;
 /** Of an operation that uses verifications up; after its first round it is known better. */
-const firstSupply = 20_000;
+const firstSupply = 30_000;
 
 const streams = 4;
 /** Messages without a receipt, on all streams together. */
@@ -103,7 +103,10 @@ export const openArms: Record<OperationName, (subjects: Subjects) => Promise<Arm
     const supply = new Supply(subjects.pending, requestsOf);
     const next = cycle(requestsOf(await subjects.pending.take(1, pendingThroughout)));
     const service = await serviceArm(subjects, { status: ok, next: () => supply.next() });
-    return [await bareArm(subjects, { status: ok, next }), { ...service, prepare: () => supply.fill() }];
+    return [
+      await bareArm(subjects, { status: ok, next }),
+      { ...service, prepare: (most) => supply.fill(most) },
+    ];
   },
 
   /** Message by message, as a gateway hands on what arrives. */
@@ -135,7 +138,7 @@ async function streamArms(subjects: Subjects, groupSize: number): Promise<Arm[]>
     {
       name: "service",
       ...clocksOf("service", subjects),
-      prepare: () => supply.fill(),
+      prepare: (most) => supply.fill(most),
       run: (milliseconds) => serviceLoad.run({ next: () => supply.next(), milliseconds }),
       pace: (milliseconds, perSecond) =>
         serviceLoad.pace({ next: () => supply.next(), milliseconds }, perSecond / groupSize),
@@ -233,7 +236,7 @@ async function deliverAll(service: ServiceUnderLoad, groups: readonly EncodedGro
   }
 }
 
-/** What an operation uses up: made between rounds, half as much again as the last round took. */
+/** What an operation uses up: made between rounds. */
 class Supply<Item> {
   readonly #pending: PendingVerifications;
   readonly #make: (verifications: readonly SeededVerification[]) => Item[];
@@ -253,9 +256,9 @@ class Supply<Item> {
     return item;
   }
 
-  async fill(): Promise<void> {
+  async fill(most = Math.ceil(this.#used * this.#size * 1.5)): Promise<void> {
     const left = this.#items.slice(this.#used);
-    const wanted = Math.max(firstSupply, Math.ceil(this.#used * this.#size * 1.5));
+    const wanted = Math.max(firstSupply, most);
     const missing = wanted - left.length * this.#size;
     const verifications = missing > 0 ? await this.#pending.take(missing, pendingThroughout) : [];
     const made = this.#make(verifications);
