@@ -33,6 +33,10 @@ for (const [value, character] of [...alphabet].entries()) {
   base32ValueOf[character.charCodeAt(0)] = value;
 }
 
+/** None is less, none is greater. */
+export const firstUuid = "00000000-0000-0000-0000-000000000000";
+export const lastUuid = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
 /** A new UUIDv7. Ordered by the millisecond; within one millisecond the order is random. */
 export function newId(): string {
   return randomUUIDv7();

@@ -5,7 +5,7 @@ const idleMs = 500;
 /** A backlog of hours is drained at some ten thousand a second at most, beside live traffic. */
 const busyMs = 50;
 
-/** Moves what has expired, on any number of processes at once. */
+/** Moves what has expired; of any number of processes one at a time. */
 export function expireInTime(parts: {
   /** Answers whether more is due. */
   readonly expireDue: () => Promise<boolean>;

@@ -15,7 +15,10 @@ export interface Backlog {
 /** Enough to tell a backlog from none, in a few milliseconds. */
 const countedDeliveries = 10_000;
 
-/** Read off the ends of indexes (`webhook_delivery_next`, the codes' times), and from a table of two rows. */
+/**
+ * Read off the end of an index (`webhook_delivery_next`), from the codes that the expiry has yet to look at, and from a table
+ * of two rows.
+ */
 const backlogStatement = {
   name: "backlog",
   text: `

@@ -5,6 +5,7 @@ import type { BatchObserver } from "./observer.ts";
 
 interface Waiting<Item, Result> {
   readonly item: Item;
+  readonly keys: readonly string[];
   /** By performance.now(). */
   readonly since: number;
   readonly span: Span | undefined;
@@ -27,12 +28,15 @@ const workedOffMs = 250;
 
 /**
  * A statement costs the database about as much as what ten more items in it cost. So where there are few and the process is
- * busy, what has arrived by now is read first: a seventh more reads and cancels a second (64 connections, two cores).
+ * busy, what has arrived by now is read first, before those are answered who may ask again: a seventh more reads and cancels a
+ * second (64 connections, two cores).
  */
 const worthASmallWait = 64;
 
 /** A batch of so many has its own statement paid for: it goes beside another, where the database has a processor for it. */
 const worthAnother = 128;
+
+const noKeys: readonly string[] = [];
 
 /** The event loop has come to what was ready to be read. */
 const whatHasArrivedIsRead = () => new Promise<void>((resolve) => setImmediate(resolve));
@@ -73,6 +77,8 @@ export function createBatcher<Item, Result>(options: {
   /** The keys of what is in flight. No two batches have one in common. */
   const busy = new Set<string>();
   const { keysOf } = options;
+  /** Whether another batch is worth looking for hangs on how many wait: more than shared keys with what is in flight. */
+  let enoughForAnother = worthAnother;
   /** Since when items wait longer than `sustainedMs`. */
   let slowSince = Number.POSITIVE_INFINITY;
   let lastTookMs = 0;
@@ -109,27 +115,28 @@ export function createBatcher<Item, Result>(options: {
   }
 
   function takeBatch(): Waiting<Item, Result>[] {
-    if (keysOf && inFlight > 1) return takeApart(keysOf);
+    if (inFlight > 1) return takeApart();
     const batch = waiting.length <= options.maxSize ? waiting : waiting.slice(0, options.maxSize);
     waiting = waiting.length <= options.maxSize ? [] : waiting.slice(options.maxSize);
     return batch;
   }
 
-  /** What is left behind holds up whatever shares a key with it. */
-  function takeApart(keysOf: (item: Item) => readonly string[]): Waiting<Item, Result>[] {
+  /** What is left behind holds up whatever shares a key with it. Nothing, where too few are free to go. */
+  function takeApart(): Waiting<Item, Result>[] {
     const batch: Waiting<Item, Result>[] = [];
     const left: Waiting<Item, Result>[] = [];
     const heldUp = new Set<string>();
     for (const entry of waiting) {
       if (batch.length === options.maxSize) {
         left.push(entry);
-        continue;
-      }
-      const keys = keysOf(entry.item);
-      if (keys.some((key) => busy.has(key) || heldUp.has(key))) {
-        for (const key of keys) heldUp.add(key);
+      } else if (entry.keys.some((key) => busy.has(key) || heldUp.has(key))) {
+        for (const key of entry.keys) heldUp.add(key);
         left.push(entry);
       } else batch.push(entry);
+    }
+    if (batch.length < worthAnother) {
+      enoughForAnother = waiting.length + worthAnother;
+      return [];
     }
     waiting = left;
     return batch;
@@ -139,11 +146,10 @@ export function createBatcher<Item, Result>(options: {
     inFlight += 1;
     let tell = () => {};
     // One that runs beside another leaves it what few are waiting.
-    while (waiting.length > 0 && (inFlight === 1 || waiting.length >= worthAnother)) {
+    while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
       const batch = takeBatch();
       if (batch.length === 0) break;
-      const keys = keysOf ? batch.flatMap(({ item }) => keysOf(item)) : [];
-      for (const key of keys) busy.add(key);
+      for (const { keys } of batch) for (const key of keys) busy.add(key);
       const startedAt = performance.now();
       lastStartedAt = startedAt;
       const waited = startedAt - (batch[0]?.since ?? startedAt);
@@ -151,11 +157,12 @@ export function createBatcher<Item, Result>(options: {
       else if (waited > sustainedMs) slowSince = Math.min(slowSince, startedAt);
       const running = runBatch(batch);
       // The database works on a batch while this process writes the answers of the one before: those are told once the
-      // statement has left, which takes two ticks. An immediate would wait for all that has arrived to be read.
+      // statement has left, which takes two ticks.
       const tellLast = tell;
       process.nextTick(() => process.nextTick(tellLast));
       tell = await running;
-      for (const key of keys) busy.delete(key);
+      for (const { keys } of batch) for (const key of keys) busy.delete(key);
+      enoughForAnother = worthAnother;
       lastTookMs = performance.now() - startedAt;
       options.observer.ran(batch.length, waited, lastTookMs);
       if (batch.length > 1 && waiting.length < worthASmallWait) await whatHasArrivedIsRead();
@@ -180,8 +187,9 @@ export function createBatcher<Item, Result>(options: {
         reject(new Failure("service_unavailable"));
         return;
       }
-      waiting.push({ item, since, span: spans?.current(), resolve, reject });
-      if (inFlight === 0 || (keysOf && inFlight === 1 && waiting.length >= worthAnother)) void drain();
+      const keys = keysOf?.(item) ?? noKeys;
+      waiting.push({ item, keys, since, span: spans?.current(), resolve, reject });
+      if (inFlight === 0 || (keysOf && inFlight === 1 && waiting.length >= enoughForAnother)) void drain();
     });
   return Object.assign(enqueue, { isOverloaded: () => isOverloaded() });
 }

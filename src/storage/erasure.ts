@@ -1,4 +1,5 @@
 import type { ErasureStore } from "../core/administration/erasure.ts";
+import { firstUuid } from "../core/ids.ts";
 import { plainArray } from "./array-literal.ts";
 import { type Database, runStatement } from "./database.ts";
 import { noticeSent, transitionEffects } from "./transition.ts";
@@ -115,15 +116,20 @@ WITH ${erasedVerifications({ where: "v.id = ANY ($1::uuid[])" })}
 SELECT id::text FROM locked_verification`,
 };
 
-/** Who is expected stands beside the code as long as that is barred. */
+/**
+ * Who is expected stands beside the code as long as that is barred, also where no verification was made of it: whoever lost the
+ * race for an idempotency key had reserved one.
+ */
 const codesStatement = {
   name: "erasure_codes",
   text: `
 WITH locked AS MATERIALIZED (
   SELECT l.destination, l.code
   FROM verification v
-  JOIN live_code l ON l.expected_phone = v.expected_phone AND l.destination = v.destination AND l.verification_id = v.id
-  WHERE v.id = ANY ($1::uuid[])
+  JOIN live_code l ON l.expected_phone = v.expected_phone AND l.destination = v.destination
+  WHERE v.id = ANY ($1::uuid[]) AND (
+    l.verification_id = v.id OR NOT EXISTS (SELECT FROM verification other WHERE other.id = l.verification_id)
+  )
   ORDER BY l.destination, l.code FOR NO KEY UPDATE OF l
 )
 UPDATE live_code l SET expected_phone = NULL
@@ -168,7 +174,6 @@ WITH locked AS MATERIALIZED (
 DELETE FROM inbound_sender s USING locked l WHERE s.environment = l.environment AND s.phone = l.phone`,
 };
 
-/** Also beside the codes that no verification was made of: whoever lost the race for an idempotency key had reserved one. */
 const phoneCodesStatement = {
   name: "erasure_phone_codes",
   text: `
@@ -237,8 +242,6 @@ SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, (SEL
 FROM batch`,
 };
 
-const firstUuid = "00000000-0000-0000-0000-000000000000";
-
 /**
  * A phone is looked for by passing over all verifications and messages in the order of an index that is there, a batch a
  * statement. An index on the sender would make it a look-up, and cost every message: its entries lie anywhere, where
@@ -285,7 +288,6 @@ export function createErasureStore(database: Database): ErasureStore {
 
     async *erasePhone(phone) {
       await runStatement(database, senderStatement, [phone]);
-      await runStatement(database, phoneCodesStatement, [phone]);
       for (let since: string | null = firstUuid; ; ) {
         const [row] = await runStatement(database, verificationPassStatement, [phone, since]);
         since = (row?.[0] ?? null) as string | null;
@@ -307,6 +309,7 @@ export function createErasureStore(database: Database): ErasureStore {
         if (since === null) break;
         yield { ...noVerifications, messages: 0, webhookAnswers: row?.[1] as number };
       }
+      await runStatement(database, phoneCodesStatement, [phone]);
     },
   };
 }

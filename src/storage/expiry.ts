@@ -5,20 +5,25 @@ import { nowMs } from "./verification-row.ts";
 /** Up to when everything that was due has been expired, verified or cancelled. Codes are not let go before that. */
 export const expiredUpTo = "SELECT done_up_to::timestamptz FROM retention_progress WHERE task = 'expire'";
 
-/** Codes that are looked at by one statement, and those of the last one's millisecond. */
-const batchSize = 500;
+/** Looked at by one statement, with those of the last one's millisecond: mostly of verifications that are over. */
+const codesAtOnce = 5_000;
+/** Expired by one statement, with those of the last one's millisecond. */
+const dueAtOnce = 500;
 
-/** What is not yet committed when everything until an instant is: no verification is valid for less than a minute. */
+/**
+ * What is not yet committed when everything until an instant is lies so much later: the shortest validity, less a second for
+ * clocks that are put right.
+ */
 const shortestValidity = "interval '59 seconds'";
 
 /**
  * Expires what is due in the order of time, by its code, and writes down how far that has come. Event and transition commit
  * together.
  *
- * A row that somebody else holds is skipped: it is being verified, cancelled or expired. The next round looks at it again,
- * since what is written down stays before it, and before all that may yet be committed: $1 is the instant until which
- * everything is. $2 is where a round goes on whose batches are not written down, because of such a row. A clock that was set
- * back, as by a standby that takes over, takes what is written down with it.
+ * A row that somebody else holds is skipped: it is being verified, cancelled or expired. What is written down stays
+ * before it, and before all that may yet be committed: $1 is an instant until which everything is. $2 is where to go on
+ * while that is held back; then nothing is written down. A clock that was set back, as by a standby that takes over, takes
+ * what is written down with it.
  *
  * Whoever holds the row of the task looks; others find nothing to do.
  */
@@ -36,12 +41,15 @@ WITH progress AS MATERIALIZED (
 batch AS MATERIALIZED (
   SELECT l.expires_at, l.verification_id FROM live_code l
   WHERE l.expires_at > (SELECT greatest(since, $2::timestamptz) FROM progress) AND l.expires_at <= ${nowMs}
-  ORDER BY l.expires_at FETCH FIRST ${batchSize} ROWS WITH TIES
+  ORDER BY l.expires_at FETCH FIRST ${codesAtOnce} ROWS WITH TIES
 ),
-due AS MATERIALIZED (
+every_due AS MATERIALIZED (
   SELECT b.expires_at, v.id FROM batch b
   CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = b.verification_id OFFSET 0) v
   WHERE v.status = 'pending' AND v.expires_at <= ${nowMs}
+),
+due AS MATERIALIZED (
+  SELECT * FROM every_due ORDER BY expires_at FETCH FIRST ${dueAtOnce} ROWS WITH TIES
 ),
 locked AS MATERIALIZED (
   SELECT v.id FROM verification v
@@ -53,30 +61,40 @@ expired AS (
   WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")},
-passed AS MATERIALIZED (
-  SELECT count(*) AS found, max(b.expires_at) AS upto,
+looked AS MATERIALIZED (
+  SELECT count(*) AS codes, max(b.expires_at) AS last_code,
+    (SELECT count(*) FROM every_due) > (SELECT count(*) FROM due) AS is_cut,
+    (SELECT max(expires_at) FROM due) AS last_due,
     (SELECT min(d.expires_at) FROM due d WHERE d.id NOT IN (SELECT id FROM expired)) AS held
   FROM batch b
 ),
+passed AS MATERIALIZED (
+  SELECT p.ahead, l.codes, l.is_cut OR l.codes >= ${codesAtOnce} AS more,
+    CASE WHEN l.is_cut THEN l.last_due ELSE l.last_code END AS upto,
+    greatest(p.since, least(
+      CASE WHEN l.is_cut THEN l.last_due ELSE l.last_code END,
+      l.held - interval '1 millisecond',
+      $1::timestamptz + ${shortestValidity}
+    )) AS over
+  FROM progress p CROSS JOIN looked l
+),
 moved AS (
-  UPDATE retention_progress r SET done_up_to = CASE
-      WHEN progress.ahead THEN ${nowMs}
-      ELSE greatest(progress.since, least(
-        passed.upto, passed.held - interval '1 millisecond', $1::timestamptz + ${shortestValidity}
-      ))
-    END::text
-  FROM progress, passed
-  WHERE r.task = 'expire' AND (progress.ahead OR passed.found > 0 AND $2::timestamptz IS NULL)
+  UPDATE retention_progress r SET done_up_to = CASE WHEN p.ahead THEN ${nowMs} ELSE p.over END::text
+  FROM passed p
+  WHERE r.task = 'expire' AND (p.ahead OR p.codes > 0 AND $2::timestamptz IS NULL)
 )
-SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}, found >= ${batchSize}, held IS NOT NULL, upto::text
-FROM passed`,
+SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}, coalesce(p.more, false), p.upto::text,
+  coalesce(p.over < p.upto, false)
+FROM (VALUES (0)) AS always LEFT JOIN passed p ON true`,
 };
 
 /** Expires a batch of what is due, and answers whether more is. */
 export type ExpireDue = () => Promise<boolean>;
 
-/** It is asked for now and then: while a transaction takes that long, what is due may wait for as long. */
+/** It is asked for now and then: for so long after a transaction has ended, its start may hold back what is written down. */
 const settledForMs = 10_000;
+/** While something is held back, what lies between it and the present is looked at again so often. */
+const lookBackMs = 2_000;
 
 /** `settledUntil` answers an instant before which all that is in the database is there to be seen. */
 export function createExpireDue(
@@ -85,16 +103,32 @@ export function createExpireDue(
 ): ExpireDue {
   let settled = { until: "-infinity", askedAt: Number.NEGATIVE_INFINITY };
   let goingOnAt: string | null = null;
+  let lookedBackAt = 0;
   return async () => {
     const now = performance.now();
     if (now - settled.askedAt > settledForMs) {
-      settled = { until: await settledUntil(), askedAt: now };
+      // Without an answer the last one holds. Where the database is away, the statement says so.
+      settled = await settledUntil().then(
+        (until) => ({ until, askedAt: now }),
+        () => settled,
+      );
+    }
+    if (goingOnAt === null || now - lookedBackAt > lookBackMs) {
+      goingOnAt = null;
+      lookedBackAt = now;
     }
     const [row] = await runStatement(database, expireDueStatement, [settled.until, goingOnAt]);
-    const [live, test, , isFull, isHeld, upTo] = row as [number, number, number, boolean, boolean, string];
+    const [live, test, , more, upTo, isHeldBack] = row as [
+      number,
+      number,
+      number,
+      boolean,
+      string | null,
+      boolean,
+    ];
     database.observer.moved("expired", "live", live);
     database.observer.moved("expired", "test", test);
-    goingOnAt = isFull && (isHeld || goingOnAt !== null) ? upTo : null;
-    return isFull;
+    if (isHeldBack || goingOnAt !== null) goingOnAt = upTo ?? goingOnAt;
+    return more;
   };
 }

@@ -94,7 +94,7 @@ function keysOf({ source, messageId, content }: InboundMessage): string[] {
 
 const maxTries = 20;
 
-/** One process at a time judges again, so that those who do cannot keep one another from it. */
+/** One batch at a time is judged again, so that those who do it cannot keep one another from it. */
 async function judgeAgain(database: Database, messages: readonly InboundMessage[]): Promise<Stored> {
   for (let tries = 1; tries <= maxTries; tries++) {
     const stored = await inTransaction(database, async (client) => {
@@ -253,11 +253,13 @@ async function readState(
 
 const nothing = "{}";
 
-/** Ids of what may still be pending are greater: a verification is valid for an hour at most. */
+/** Ids of what may still be pending are greater: valid for an hour at most, and made by a clock that is believed to an hour. */
 const oldestPending = firstIdAt("now() - interval '2 hours'");
 
 /** Verifications that may wait for one sender on one destination and be told of a message: the newest. */
 const expectingLimit = 8;
+/** Of those made for a sender on a destination the newest, whether or not they are over. */
+const lookedAtLimit = 100;
 
 /** Of each that was verified, joined by commas. */
 function secondsToVerify(environment: Environment): string {
@@ -356,15 +358,20 @@ hinted AS (
     SELECT v.id, 'without_code'
     FROM unnest($31::environment[], $32::text[], $33::text[]) AS m (environment, sender, destination)
     CROSS JOIN LATERAL (
-      SELECT v.id FROM live_code l
+      SELECT v.id FROM (
+        SELECT l.verification_id FROM live_code l
+        WHERE l.expected_phone = m.sender AND l.destination = m.destination
+          AND l.verification_id > ${oldestPending} AND l.expires_at > now()
+        ORDER BY l.verification_id DESC LIMIT ${lookedAtLimit}
+      ) l
       CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
-      WHERE l.expected_phone = m.sender AND l.destination = m.destination AND l.verification_id > ${oldestPending}
-        AND v.environment = m.environment AND v.status = 'pending'
-      ORDER BY l.verification_id DESC LIMIT ${expectingLimit}
+      WHERE v.environment = m.environment AND v.status = 'pending'
+      ORDER BY v.id DESC LIMIT ${expectingLimit}
     ) v
   ) n
   ORDER BY n.id, n.reason
   ON CONFLICT (verification_id) DO UPDATE SET reason = excluded.reason, noticed_at = excluded.noticed_at
+  WHERE pending_hint.noticed_at <= excluded.noticed_at
   RETURNING verification_id
 ),
 hint_notice AS (

@@ -162,7 +162,7 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     // The expiry finds by its code what is due.
     deleting(
       "codes",
-      deletion("live_code", `expires_at <= least(now() - interval '24 hours', (${expiredUpTo}))`),
+      deletion("live_code", `expires_at <= now() - interval '24 hours' AND expires_at <= (${expiredUpTo})`),
     ),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
     // The last attempt of a delivery is made three days after its transition.

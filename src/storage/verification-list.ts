@@ -1,9 +1,7 @@
+import { firstUuid, lastUuid } from "../core/ids.ts";
 import type { VerificationFilter } from "../core/verification.ts";
 import { plainArray } from "./array-literal.ts";
 import { nowMs, verificationColumns } from "./verification-row.ts";
-
-const firstUuid = "00000000-0000-0000-0000-000000000000";
-const lastUuid = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
 /**
  * A page by the index on project, environment and id, newest first: each environment's by itself, since only within one

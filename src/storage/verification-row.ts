@@ -11,7 +11,7 @@ export function epochMs(timestamp: string): string {
   return `round(date_part('epoch', ${timestamp}) * 1000)`;
 }
 
-/** No id that was made from then on is less, by the clock of whoever makes it. */
+/** No id that was made from then on is less, by the clock of whoever makes it: believed to an hour. */
 export function firstIdAt(time: string): string {
   return `(
     lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'

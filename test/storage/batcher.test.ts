@@ -98,7 +98,7 @@ function lettersBatcher() {
   const inFlight: { readonly items: readonly string[]; readonly answer: () => void }[] = [];
   const enqueue = createBatcher<string, string>({
     observer: unobserved.batch("test"),
-    maxSize: 200,
+    maxSize: 300,
     maxWaiting: Number.POSITIVE_INFINITY,
     keysOf: (item) => [...item],
     run: (items) => new Promise((resolve) => inFlight.push({ items, answer: () => resolve(items) })),
@@ -125,18 +125,21 @@ test("where many wait, a second batch goes beside the first, of what shares noth
         told.push(result);
       }),
     );
-  const all = [...send(["a"]), ...send(["ab", "bc", "c"]), ...send(others(125))];
-  expect(inFlight()).toEqual([["a"], others(125)]);
+  // At 128 too few are free to go; then as many again have to come.
+  const all = [...send(["a"]), ...send(["ab", "bc", "c"]), ...send(others(252))];
+  expect(inFlight()).toEqual([["a"]]);
+  all.push(...send(others(253).slice(252)));
+  expect(inFlight()).toEqual([["a"], others(253)]);
 
   // What shares a key with what shares one waits with it, in the order it came.
   await answer(1);
-  expect(told).toEqual(others(125));
+  expect(told).toEqual(others(253));
   expect(inFlight()).toEqual([["a"]]);
   await answer(0);
   expect(inFlight()).toEqual([["ab", "bc", "c"]]);
   await answer(0);
   await Promise.all(all);
-  expect(told.slice(125)).toEqual(["a", "ab", "bc", "c"]);
+  expect(told.slice(253)).toEqual(["a", "ab", "bc", "c"]);
 });
 
 test("few that wait are left to the batch in flight, and never more than two run", async () => {
