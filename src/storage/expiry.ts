@@ -69,14 +69,12 @@ looked AS MATERIALIZED (
   FROM batch b
 ),
 passed AS MATERIALIZED (
-  SELECT p.ahead, l.codes, l.is_cut OR l.codes >= ${codesAtOnce} AS more,
-    CASE WHEN l.is_cut THEN l.last_due ELSE l.last_code END AS upto,
+  SELECT p.ahead, l.codes, l.is_cut OR l.codes >= ${codesAtOnce} AS more, u.upto,
     greatest(p.since, least(
-      CASE WHEN l.is_cut THEN l.last_due ELSE l.last_code END,
-      l.held - interval '1 millisecond',
-      $1::timestamptz + ${shortestValidity}
+      u.upto, l.held - interval '1 millisecond', $1::timestamptz + ${shortestValidity}
     )) AS over
   FROM progress p CROSS JOIN looked l
+  CROSS JOIN LATERAL (SELECT CASE WHEN l.is_cut THEN l.last_due ELSE l.last_code END AS upto) u
 ),
 moved AS (
   UPDATE retention_progress r SET done_up_to = CASE WHEN p.ahead THEN ${nowMs} ELSE p.over END::text
