@@ -74,8 +74,8 @@ export function createBatcher<Item, Result>(options: {
 }): Batcher<Item, Result> {
   let waiting: Waiting<Item, Result>[] = [];
   let inFlight = 0;
-  /** The keys of what is in flight. No two batches have one in common. */
-  const busy = new Set<string>();
+  /** No two have a key in common. */
+  let underWay: readonly (readonly Waiting<Item, Result>[])[] = [];
   const { keysOf } = options;
   /** Whether another batch is worth looking for hangs on how many wait: more than shared keys with what is in flight. */
   let enoughForAnother = worthAnother;
@@ -125,12 +125,13 @@ export function createBatcher<Item, Result>(options: {
   function takeApart(): Waiting<Item, Result>[] {
     const batch: Waiting<Item, Result>[] = [];
     const left: Waiting<Item, Result>[] = [];
-    const heldUp = new Set<string>();
+    const taken = new Set<string>();
+    for (const other of underWay) for (const { keys } of other) for (const key of keys) taken.add(key);
     for (const entry of waiting) {
       if (batch.length === options.maxSize) {
         left.push(entry);
-      } else if (entry.keys.some((key) => busy.has(key) || heldUp.has(key))) {
-        for (const key of entry.keys) heldUp.add(key);
+      } else if (entry.keys.some((key) => taken.has(key))) {
+        for (const key of entry.keys) taken.add(key);
         left.push(entry);
       } else batch.push(entry);
     }
@@ -149,7 +150,7 @@ export function createBatcher<Item, Result>(options: {
     while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
       const batch = takeBatch();
       if (batch.length === 0) break;
-      for (const { keys } of batch) for (const key of keys) busy.add(key);
+      underWay = [...underWay, batch];
       const startedAt = performance.now();
       lastStartedAt = startedAt;
       const waited = startedAt - (batch[0]?.since ?? startedAt);
@@ -161,7 +162,7 @@ export function createBatcher<Item, Result>(options: {
       const tellLast = tell;
       process.nextTick(() => process.nextTick(tellLast));
       tell = await running;
-      for (const { keys } of batch) for (const key of keys) busy.delete(key);
+      underWay = underWay.filter((other) => other !== batch);
       enoughForAnother = worthAnother;
       lastTookMs = performance.now() - startedAt;
       options.observer.ran(batch.length, waited, lastTookMs);

@@ -6,6 +6,7 @@
 
 import type { Socket } from "node:net";
 import pg from "pg";
+import type { PooledClient } from "./pooled-client.ts";
 
 /** A statement without an answer for so long is asked about: hot ones take milliseconds. */
 const suspectMs = 1_000;
@@ -26,44 +27,65 @@ SELECT pid FROM pg_stat_activity
 WHERE pid = ANY ($1::int[])
   AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE`;
 
+/** A statement without an answer so far. */
 interface Waiting {
-  readonly since: number;
+  readonly client: PooledClient;
   readonly backend: number;
+  /** By performance.now(). */
+  readonly since: number;
 }
 
 export interface ConnectionWatch {
-  /** To be called with each new connection: behind a pooler a backend is not the connection's own, and nothing can be asked. */
-  meet(client: pg.ClientBase): Promise<void>;
+  /** To be called with each new connection before anything is asked on it. */
+  keep(client: PooledClient): void;
+  /** Learns whom to ask about. Behind a pooler a backend is not the connection's own, and nothing can be asked. */
+  meet(client: PooledClient): Promise<void>;
   stop(): void;
 }
 
 export function watchConnections(
   pool: pg.Pool,
   connection: pg.ClientConfig,
-  onGivenUp: (error: Error) => void,
+  options: {
+    /** A statement that takes longer takes its connection with it: the server may still be busy with it. */
+    readonly answerTimeoutMs: number;
+    readonly onGivenUp: (error: Error) => void;
+  },
 ): ConnectionWatch {
-  /** Of all connections that can be asked about. */
-  const backends = new Map<pg.ClientBase, number>();
-  const inUse = new Map<pg.PoolClient, Waiting>();
+  const { answerTimeoutMs, onGivenUp } = options;
+  const clients = new Set<PooledClient>();
   let silentSince: number | undefined;
   let looking = false;
   /** Whose backend was idle at the last look. */
-  let doubted = new Set<Waiting>();
+  let doubted: readonly Waiting[] = [];
 
   pool.on("acquire", (client) => {
-    const backend = backends.get(client);
-    if (backend !== undefined) inUse.set(client, { since: performance.now(), backend });
+    (client as pg.ClientBase as PooledClient).isInUse = true;
   });
-  pool.on("release", (_error, client) => inUse.delete(client));
-  pool.on("remove", (client) => {
-    inUse.delete(client);
-    backends.delete(client);
+  pool.on("release", (_error, client) => {
+    (client as pg.ClientBase as PooledClient).isInUse = false;
   });
 
   const timer = setInterval(() => {
+    endOverdue();
     if (!looking) void check();
   }, checkMs);
   timer.unref();
+
+  function endOverdue(): void {
+    const before = performance.now() - answerTimeoutMs;
+    for (const client of clients) {
+      const { askedAt } = client;
+      if (askedAt === undefined || askedAt > before) continue;
+      // A process that was stopped for a while may have the answer, and has not read it yet.
+      setImmediate(() => {
+        if (client.askedAt !== askedAt) return;
+        const error = timedOut("a statement was not answered in time");
+        breakOff(client, error);
+        onGivenUp(error);
+      });
+    }
+  }
 
   async function check(): Promise<void> {
     if (waitingFor(suspectMs).length === 0) {
@@ -74,13 +96,13 @@ export function watchConnections(
     looking = true;
     const askedAt = performance.now();
     try {
-      const busy = await busyAmong(suspects.map(([, { backend }]) => backend));
+      const busy = await busyAmong(suspects.map(({ backend }) => backend));
       silentSince = undefined;
-      const found = suspects.filter(([, { backend }]) => !busy.has(backend));
+      const found = suspects.filter(({ backend }) => !busy.has(backend));
       // On a machine that is short of time a backend may not have got to its statement yet: it is looked at twice.
-      const dead = found.filter(([, waiting]) => doubted.has(waiting));
-      doubted = new Set(found.map(([, waiting]) => waiting));
-      if (dead.some(([, { since }]) => since <= askedAt - suspectMs)) giveUp(dead, idle());
+      const dead = found.filter((one) => doubted.some((other) => isSame(one, other)));
+      doubted = found;
+      if (dead.some(({ since }) => since <= askedAt - suspectMs)) giveUp(dead, idle());
     } catch (error) {
       if (error instanceof pg.DatabaseError) {
         // It is there, and has its reasons to tell nothing.
@@ -95,25 +117,28 @@ export function watchConnections(
     }
   }
 
-  function waitingFor(milliseconds: number): [pg.PoolClient, Waiting][] {
+  function waitingFor(milliseconds: number): Waiting[] {
     const before = performance.now() - milliseconds;
-    return [...inUse].filter(([, { since }]) => since <= before);
+    const waiting: Waiting[] = [];
+    for (const client of clients) {
+      const { askedAt: since, backend } = client;
+      if (backend === undefined || since === undefined || since > before) continue;
+      waiting.push({ client, backend, since });
+    }
+    return waiting;
   }
 
-  const idle = () => [...backends.keys()].filter((client) => !inUse.has(client as pg.PoolClient));
+  const idle = () => [...clients].filter(({ backend, isInUse }) => backend !== undefined && !isInUse);
 
   /**
    * A statement that is under way fails with its connection. Who has meanwhile been answered is left alone. Idle
    * connections have most likely died of the same, and each would keep somebody waiting in turn.
    */
-  function giveUp(suspects: readonly [pg.PoolClient, Waiting][], company: readonly pg.ClientBase[]): void {
-    const dead = suspects.filter(([client, waiting]) => inUse.get(client) === waiting);
+  function giveUp(suspects: readonly Waiting[], company: readonly PooledClient[]): void {
+    const dead = suspects.filter(({ client, since }) => client.askedAt === since);
     if (dead.length === 0) return;
-    // As TCP would call it, had it found out.
-    const error = Object.assign(new Error("the database does not answer on a connection"), {
-      code: "ETIMEDOUT",
-    });
-    for (const client of [...dead.map(([client]) => client), ...company]) breakOff(client, error);
+    const error = timedOut("the database does not answer on a connection");
+    for (const client of [...dead.map(({ client }) => client), ...company]) breakOff(client, error);
     onGivenUp(error);
   }
 
@@ -135,17 +160,26 @@ export function watchConnections(
   }
 
   return {
+    keep(client) {
+      clients.add(client);
+      client.once("end", () => clients.delete(client));
+    },
     async meet(client) {
       const { rows } = await client.query<{ pid: number }>("SELECT pg_backend_pid() AS pid");
-      const { processID } = client as { readonly processID?: number };
-      if (rows[0]?.pid === processID && processID !== undefined) backends.set(client, processID);
+      const { processID } = client as unknown as { readonly processID?: number };
+      if (rows[0]?.pid === processID) client.backend = processID;
     },
     stop: () => clearInterval(timer),
   };
 }
 
+const isSame = (one: Waiting, other: Waiting) => one.client === other.client && one.since === other.since;
+
+/** As TCP would call it, had it found out. */
+const timedOut = (message: string) => Object.assign(new Error(message), { code: "ETIMEDOUT" });
+
 /** Without a farewell, which nobody would answer; the pool hears of it as of any connection that breaks. */
-function breakOff(client: pg.ClientBase, error: Error): void {
+function breakOff(client: PooledClient, error: Error): void {
   const { connection } = client as unknown as { readonly connection: { readonly stream: Socket } };
   connection.stream.destroy(error);
 }

@@ -2,6 +2,7 @@ import pg from "pg";
 import { Failure } from "../failures.ts";
 import { watchConnections } from "./connection-watch.ts";
 import { type StorageObserver, unobserved } from "./observer.ts";
+import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
 
 /** The pool for the hot statements. What is administered goes through Prisma, on the same connections: prisma.ts. */
 export interface Database {
@@ -14,7 +15,7 @@ export interface Database {
 export const connectTimeoutMs = 5_000;
 /** The server gives up on a statement before the client does, so that its answer still arrives. */
 const statementTimeoutMs = 10_000;
-const queryTimeoutMs = 12_000;
+const answerTimeoutMs = 12_000;
 
 /**
  * The hot statements join short arrays to tables by their keys, and a plan made while a table was small must not
@@ -38,20 +39,20 @@ export function openDatabase(
 ): Database {
   const pool = new pg.Pool({
     ...connection,
-    ...(options.preparedStatements === false ? { Client: UnpreparingClient } : {}),
+    Client: options.preparedStatements === false ? UnpreparingClient : PooledClient,
     max: options.poolSize,
     connectionTimeoutMillis: connectTimeoutMs,
     statement_timeout: statementTimeoutMs,
-    query_timeout: queryTimeoutMs,
     idle_in_transaction_session_timeout: statementTimeoutMs,
     application_name: "phoneproof",
     keepAlive: true,
     onConnect: async (client) => {
+      watch.keep(client as PooledClient);
       await client.query(plannerSettings);
-      await watch.meet(client);
+      await watch.meet(client as PooledClient);
     },
   });
-  const watch = watchConnections(pool, connection, options.onError);
+  const watch = watchConnections(pool, connection, { answerTimeoutMs, onGivenUp: options.onError });
   // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
   let closing = false;
   pool.on("error", (error) => {
@@ -71,17 +72,6 @@ export function openDatabase(
       if (!pool.ended) await pool.end();
     },
   };
-}
-
-/** Leaves the names off statements, so that each is sent, planned and forgotten again. */
-class UnpreparingClient extends pg.Client {
-  constructor(config?: pg.ClientConfig) {
-    super(config);
-    const query = this.query.bind(this) as (...given: unknown[]) => unknown;
-    const unnamed = (statement: unknown, ...rest: unknown[]) =>
-      query(typeof statement === "object" ? { ...statement, name: undefined } : statement, ...rest);
-    this.query = unnamed as typeof this.query;
-  }
 }
 
 /** SQLSTATE classes and states that speak of the server, not of the statement's data. */

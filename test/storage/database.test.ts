@@ -1,9 +1,12 @@
+import pg from "pg";
 import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { startService } from "../../src/main.ts";
-import { openDatabase, runStatement } from "../../src/storage/database.ts";
+import { watchConnections } from "../../src/storage/connection-watch.ts";
+import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
+import { PooledClient } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
 import { createDatabase } from "../harness/database.ts";
 
@@ -35,6 +38,35 @@ test("a connection neither scans what it could look up nor compiles what seems d
   );
   expect(rows).toEqual([{ scan: "off", jit: "off", plan: "force_generic_plan" }]);
   await database.close();
+});
+
+test("a statement without its answer for too long takes its connection with it, and the next has another", async () => {
+  const pool = new pg.Pool({
+    ...own.connection,
+    Client: PooledClient,
+    max: 1,
+    onConnect: async (client) => watch.keep(client as PooledClient),
+  });
+  pool.on("connect", (client) => client.on("error", () => {}));
+  const givenUp: Error[] = [];
+  const watch = watchConnections(pool, own.connection, {
+    answerTimeoutMs: 400,
+    onGivenUp: (error) => givenUp.push(error),
+  });
+  const ask = (text: string) => pool.query<{ pid: number }>(text).then(({ rows }) => rows[0]?.pid);
+  const first = await ask("SELECT pg_backend_pid() AS pid");
+  const error = await ask("SELECT 0 AS pid FROM pg_sleep(8)").catch((thrown: unknown) => thrown);
+  expect(error).toMatchObject({ code: "ETIMEDOUT", message: "a statement was not answered in time" });
+  expect(isDatabaseUnavailable(error)).toBe(true);
+  expect(givenUp).toEqual([error]);
+  expect(await ask("SELECT pg_backend_pid() AS pid")).not.toBe(first);
+  // One that is refused has its answer; so has one that never left.
+  await expect(ask("SELECT 1 / 0 AS pid")).rejects.toThrow("division by zero");
+  await expect(pool.query(null as unknown as string)).rejects.toThrow("null or undefined query");
+  expect(await ask("SELECT 1 AS pid")).toBe(1);
+  expect(givenUp).toHaveLength(1);
+  watch.stop();
+  await pool.end();
 });
 
 test("a connection for notices that cannot be had is told by its own setting, without its password", async () => {
