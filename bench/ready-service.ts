@@ -6,6 +6,7 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
 import { type Daemon, startDaemon } from "./child.ts";
+import { startFlags } from "./start-flags.ts";
 
 export interface ReadyService extends Daemon {
   readonly httpPort: number;
@@ -30,7 +31,7 @@ export async function startReady(
   const startedAt = performance.now();
   const daemon = startDaemon({
     program: path.join(root, "src/start.ts"),
-    execArgv: [],
+    execArgv: startFlags,
     outputFile,
     environment: {
       PATH,

@@ -18,6 +18,7 @@ import { WebhookService } from "../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Daemon, startDaemon, Talker } from "./child.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
 import { codeLength, creationBody, parentOrigin, projectName, returnUrl } from "./requests.ts";
+import { startFlags } from "./start-flags.ts";
 import { readTemplate, type Template } from "./template.ts";
 
 export interface BenchProject {
@@ -63,7 +64,7 @@ export async function startService(
   const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
   const daemon = startDaemon({
     program: path.join(root, "src/start.ts"),
-    execArgv: options.execArgv,
+    execArgv: [...startFlags, ...options.execArgv],
     outputFile,
     // Nothing of the caller's: a DATABASE_URL or another log level would change what is measured.
     environment: {
