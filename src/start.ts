@@ -3,10 +3,14 @@
  * folder cannot be written, as in a container, everything is compiled each time.
  */
 
-import { enableCompileCache } from "node:module";
+import { enableCompileCache, flushCompileCache } from "node:module";
 import path from "node:path";
 import { setFlagsFromString } from "node:v8";
 
+enableCompileCache(path.join(import.meta.dirname, "../.cache/compiled"));
+const { main } = await import("./main.ts");
+// What is compiled before and after flags are changed is of no use to the other: neither ours nor what Node brings of its own.
+flushCompileCache();
 // What often outlives a collection of young objects would be made old at once. Here it is what waits for the database, which
 // is done with a moment later; made old, it would keep all that hangs on it up to the next full collection.
 setFlagsFromString("--no-allocation-site-pretenuring");
@@ -14,6 +18,4 @@ setFlagsFromString("--no-allocation-site-pretenuring");
 setFlagsFromString("--heap-growing-percent=30");
 // So little outlives a young collection that threads would only wait for each other, and for a processor.
 setFlagsFromString("--no-parallel-scavenge");
-enableCompileCache(path.join(import.meta.dirname, "../.cache/compiled"));
-const { main } = await import("./main.ts");
 await main();

@@ -1,7 +1,8 @@
 /**
  * Gives up connections on which no answer will come: the network has forgotten them, or the machine behind them is gone.
  * TCP would find out in minutes, and a time-out short enough to be of use would also end statements that are merely slow.
- * So the server is asked, over a new connection, whether it is at work on what is waited for.
+ * So the server is asked, over a new connection, whether it is at work on what is waited for. Beyond that every statement has
+ * its time, after which its connection goes with it.
  */
 
 import type { Socket } from "node:net";

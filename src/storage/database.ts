@@ -68,8 +68,11 @@ export function openDatabase(
     observer: options.observer ?? unobserved,
     async close() {
       closing = true;
-      watch.stop();
-      if (!pool.ended) await pool.end();
+      try {
+        if (!pool.ended) await pool.end();
+      } finally {
+        watch.stop();
+      }
     },
   };
 }

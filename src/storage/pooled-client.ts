@@ -16,34 +16,52 @@ export class PooledClient extends pg.Client {
   isInUse = false;
   /** The process that serves it. Undefined behind a pooler, where it is none of its own. */
   backend: number | undefined = undefined;
+  #unanswered = 0;
 
   constructor(config?: pg.ClientConfig) {
     super(config);
     const query = this.query.bind(this) as (...given: unknown[]) => unknown;
     const ask = (given: readonly unknown[], answered: Answered): unknown => {
-      this.askedAt = performance.now();
+      const end = this.#begin();
       try {
-        return query(...given, this.#endingWith(answered));
+        return query(...given, answering(answered, end));
       } catch (error) {
-        this.askedAt = undefined;
+        end();
         throw error;
       }
     };
     const asked = (...given: unknown[]): unknown => {
+      // One that brings its own way of being sent: a cursor, say. It has its own patience.
+      if (isSubmittable(given[0])) return query(...given);
       const last = given.at(-1);
       return typeof last === "function" ? ask(given.slice(0, -1), last as Answered) : promised(ask, given);
     };
     this.query = asked as typeof this.query;
   }
 
-  /** Apart from everything that holds the statement. */
-  #endingWith(answered: Answered): Answered {
-    return (error, result) => {
-      this.askedAt = undefined;
-      answered(error, result);
+  /** Answers what ends it. The server answers in order: the next one's time begins where the one before ends. */
+  #begin(): () => void {
+    if (this.#unanswered++ === 0) this.askedAt = performance.now();
+    let isOpen = true;
+    return () => {
+      // The driver may call back twice where it could not send a value.
+      if (!isOpen) return;
+      isOpen = false;
+      this.askedAt = --this.#unanswered === 0 ? undefined : performance.now();
     };
   }
 }
+
+/** Apart from everything that holds the statement. */
+function answering(answered: Answered, end: () => void): Answered {
+  return (error, result) => {
+    end();
+    answered(error, result);
+  };
+}
+
+const isSubmittable = (statement: unknown) =>
+  typeof statement === "object" && statement !== null && "submit" in statement;
 
 function promised(
   ask: (given: readonly unknown[], answered: Answered) => unknown,

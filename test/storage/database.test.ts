@@ -65,6 +65,16 @@ test("a statement without its answer for too long takes its connection with it, 
   await expect(pool.query(null as unknown as string)).rejects.toThrow("null or undefined query");
   expect(await ask("SELECT 1 AS pid")).toBe(1);
   expect(givenUp).toHaveLength(1);
+  // The time of one that waits behind another begins with that one's answer.
+  const client = await pool.connect();
+  const [quick, slow] = await Promise.allSettled([
+    client.query("SELECT 1 AS pid"),
+    client.query("SELECT 0 AS pid FROM pg_sleep(8)"),
+  ]);
+  client.release(true);
+  expect(quick).toMatchObject({ status: "fulfilled", value: { rows: [{ pid: 1 }] } });
+  expect(slow).toMatchObject({ status: "rejected", reason: { code: "ETIMEDOUT" } });
+  expect(givenUp).toHaveLength(2);
   watch.stop();
   await pool.end();
 });
