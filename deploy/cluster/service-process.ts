@@ -43,7 +43,10 @@ export function startServiceProcess(options: {
   let current = launch();
 
   function launch(): Process {
-    const started = startProcess({ file: process.execPath, args: ["--max-semi-space-size=16", program], env }, options.logFile);
+    const started = startProcess(
+      { file: process.execPath, args: ["--max-semi-space-size=16", program], env },
+      options.logFile,
+    );
     void started.ended.then(async (how) => {
       if (!wanted) return;
       tell(`${name}, pid ${started.pid}, has ended by itself: ${how}`);
