@@ -3,6 +3,7 @@
  * meanwhile. The rules of matching, muting and duplicates are here and nowhere else.
  */
 
+import { hash } from "node:crypto";
 import type { Carrier } from "./carrier.ts";
 import type { NormalisedInboundMessage } from "./inbound-message.ts";
 import type { Environment } from "./project.ts";
@@ -45,10 +46,21 @@ export interface InboundContent extends NormalisedInboundMessage {
   readonly candidates: readonly string[];
   /** There were too many of them. */
   readonly tooManyCandidates: boolean;
-  /** Of destination, sender and text: SHA-256 in hexadecimal. */
+  /** Its `fingerprintOf`: SHA-256 in hexadecimal. */
   readonly fingerprint: string;
   /** A window plays the phone: never counted for muting, never muted. */
   readonly played: boolean;
+}
+
+/**
+ * What makes two messages one content. The environment tells apart what was sent to a number and what was sent to the same
+ * digits where they were no number to the sender's token: else a token could keep others' messages from numbers it may not
+ * deliver to.
+ */
+export type FingerprintedContent = Pick<InboundContent, "environment" | "from" | "to" | "text">;
+
+export function fingerprintOf({ environment, from, to, text }: FingerprintedContent): string {
+  return hash("sha256", `${environment}\n${to}\n${from}\n${text}`, "hex");
 }
 
 /** The verification a code stands for. Times are milliseconds by the database's clock. */

@@ -1,11 +1,15 @@
-import { hash } from "node:crypto";
 import { Failure } from "../failures.ts";
 import { requireScope } from "./access.ts";
 import { type Act, type Actor, actorOf } from "./administration/audit.ts";
 import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
 import type { CodeLengths, DestinationNumber, Directory } from "./directory.ts";
-import type { InboundMessage, JudgeInboundMessage, Judgement } from "./inbound-judgement.ts";
+import {
+  fingerprintOf,
+  type InboundMessage,
+  type JudgeInboundMessage,
+  type Judgement,
+} from "./inbound-judgement.ts";
 import { type InboundMessageFields, validateInboundMessage } from "./inbound-message.ts";
 import { codeCandidates, isWebSent } from "./message-text.ts";
 import type { Environment, ServiceCaller } from "./project.ts";
@@ -86,10 +90,6 @@ function sending(messages: readonly InboundMessageFields[]): Act {
   };
 }
 
-/**
- * The fingerprint tells apart what was sent to a number and what was sent to the same digits where they were no
- * number to the sender's token: else a token could keep others' messages from numbers it may not deliver to.
- */
 function readText(
   { from, to, text }: { readonly from: string; readonly to: string; readonly text: string },
   environment: Environment | null,
@@ -100,7 +100,7 @@ function readText(
     webSent: isWebSent(text),
     candidates,
     tooManyCandidates: capped,
-    fingerprint: hash("sha256", `${environment}\n${to}\n${from}\n${text}`, "hex"),
+    fingerprint: fingerprintOf({ environment, from, to, text }),
   };
 }
 

@@ -2,6 +2,8 @@ import pg from "pg";
 import {
   type CodeHolder,
   codeKey,
+  type FingerprintedContent,
+  fingerprintOf,
   type InboundMessage,
   type InboundOutcome,
   type InboundState,
@@ -142,18 +144,30 @@ async function judgeBatch(
 
 /**
  * What the messages may touch: the verifications that candidates are codes of, the senders with misses, and the answers
- * to known ids and contents. A fingerprint older than a minute answers nothing. The clock is read after the
- * snapshot was taken: a verification that it shows must not look younger than now. Each is looked up by itself: planned as
- * joins while the tables were small, they would read them whole when they have grown.
+ * to known ids and contents. A content older than a minute answers nothing. What a content was answered stands in its
+ * fingerprint, but for what has verified: a repeat of that carries the code, and so finds the verification and its message.
+ * The clock is read after the snapshot was taken: a verification that it shows must not look younger than now. Each is
+ * looked up by itself: planned as joins while the tables were small, they would read them whole when they have grown.
  */
 const stateText = `
+WITH held AS MATERIALIZED (
+  SELECT k.destination, k.code, v.id, v.environment, v.status, v.mode, v.expected_phone, v.expires_at, v.verified_at
+  FROM unnest($1::text[], $2::text[]) AS k (destination, code)
+  CROSS JOIN LATERAL (SELECT * FROM live_code WHERE destination = k.destination AND code = k.code OFFSET 0) l
+  CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
+)
 SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
   ${epochMs("date_trunc('milliseconds', clock_timestamp())")}, NULL::bool
 UNION ALL
-SELECT 'code', k.destination, k.code, v.id::text, v.status::text, v.mode::text, v.expected_phone, ${epochMs("v.expires_at")}, NULL
-FROM unnest($1::text[], $2::text[]) AS k (destination, code)
-CROSS JOIN LATERAL (SELECT * FROM live_code WHERE destination = k.destination AND code = k.code OFFSET 0) l
-CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
+SELECT 'code', destination, code, id::text, status::text, mode::text, expected_phone, ${epochMs("expires_at")}, NULL
+FROM held
+UNION ALL
+SELECT 'verifying', m.sender, m.destination, h.id::text, h.environment::text, m.text, NULL, NULL, NULL
+FROM held h
+CROSS JOIN LATERAL (
+  SELECT * FROM inbound_message WHERE verification_id = h.id AND outcome = 'verified' AND NOT duplicate LIMIT 1
+) m
+WHERE h.status = 'verified' AND h.verified_at > clock_timestamp() - interval '1 minute' AND m.text IS NOT NULL
 UNION ALL
 SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${epochMs("t")} FROM unnest(s.miss_times) AS t), ','),
   NULL, NULL, NULL, ${epochMs("s.muted_until")}, NULL
@@ -205,7 +219,7 @@ async function readState(
     plainArray(phones),
     cautious ? textArray(messages.map(({ source }) => source)) : nothing,
     cautious ? textArray(messages.map(({ messageId }) => messageId)) : nothing,
-    cautious ? plainArray(fingerprints) : nothing,
+    plainArray(fingerprints),
   ]);
   let now = 0;
   const codes = new Map<string, CodeHolder>();
@@ -241,6 +255,12 @@ async function readState(
           mutedUntil: time as number | null,
         });
         break;
+      case "verifying": {
+        const content = { from: first, to: second, environment: fourth, text: fifth } as FingerprintedContent;
+        const verificationId = third as string;
+        seen.set(fingerprintOf(content), { outcome: "verified", verificationId, duplicate: false });
+        break;
+      }
       case "message":
         answered.set(messageKey(first as string, second as string), judgement());
         break;
@@ -327,7 +347,7 @@ remembered AS (
     AND s.muted_until IS NOT DISTINCT FROM to_timestamp(n.muted_before / 1000)
   RETURNING 1
 ),
-locked AS MATERIALIZED (
+found AS MATERIALIZED (
   SELECT v.row, n.*
   FROM (
     SELECT id, phone, carrier, 'verified'::verification_status AS status
@@ -336,17 +356,17 @@ locked AS MATERIALIZED (
     SELECT id, NULL, NULL, 'expired' FROM unnest($28::uuid[]) AS n (id)
     ORDER BY id
   ) n
-  CROSS JOIN LATERAL (SELECT ctid AS row FROM verification WHERE id = n.id FOR NO KEY UPDATE) v
+  CROSS JOIN LATERAL (SELECT ctid AS row FROM verification WHERE id = n.id OFFSET 0) v
 ),
 verified AS (
   UPDATE verification v SET
     status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = to_timestamp($1::float8 / 1000)
-  FROM locked n WHERE v.ctid = n.row AND n.status = 'verified' AND v.status = 'pending'
+  FROM found n WHERE v.ctid = n.row AND n.status = 'verified' AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
-  FROM locked n WHERE v.ctid = n.row AND n.status = 'expired' AND v.status = 'pending'
+  FROM found n WHERE v.ctid = n.row AND n.status = 'expired' AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("verified")},${transitionEffects("expired")},
 hinted AS (
@@ -388,8 +408,8 @@ SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${expiredLive}, $
   AND (SELECT count(*) FROM expired) = cardinality($28::uuid[])
 )::int`;
 
-/** Of `storeText`: unique_violation, division_by_zero. */
-const changedMeanwhile = /^(23505|22012)$/;
+/** Of `storeText`: unique_violation, division_by_zero, deadlock_detected. */
+const changedMeanwhile = /^(23505|22012|40P01)$/;
 
 async function store(
   client: Queryable,
@@ -400,7 +420,9 @@ async function store(
   const { judged, verified, expired, changedSenders, hints, withoutCode } = judgements;
   const news = judged.filter(({ repeated }) => !repeated);
   if (news.length === 0) return unmoved;
-  const first = news.filter(({ firstOfContent }) => firstOfContent);
+  const first = news.filter(
+    ({ firstOfContent, judgement }) => firstOfContent && judgement.outcome !== "verified",
+  );
   const contents = news.map(({ message }) => message.content);
   const met = [...changedSenders].filter((key) => !before.has(key));
   const known = [...changedSenders].filter((key) => before.has(key));

@@ -1,6 +1,7 @@
 import type { Environment } from "../core/project.ts";
 import { usageLimitExceeded } from "../core/usage.ts";
 import type { Charged, Verification, VerificationLookup, Verifications } from "../core/verification.ts";
+import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCreations } from "./creations.ts";
@@ -35,7 +36,6 @@ const withinBounds = `
 
 /**
  * Looked up one by one: planned as a join while there are few verifications, it would read them all when there are many.
- * For the same reason an UPDATE names its rows in an array, and joins nothing.
  */
 const found = `LATERAL (SELECT * FROM verification v WHERE l.admitted AND ${withinBounds} OFFSET 0)`;
 
@@ -55,28 +55,27 @@ FROM lookup l LEFT JOIN ${found} v ON true`,
 };
 
 /**
- * Rows are locked in order of their ids before any is changed: unordered batches deadlock. The guard is the
- * UPDATE's own WHERE, which is evaluated again on the newest version of a row that changed meanwhile; so is
- * what `locked` returns, and a cancel that lost learns what it lost to.
+ * Rows are changed in order of their ids: unordered batches deadlock. The guard is the UPDATE's own WHERE, which is
+ * evaluated again on the newest version of a row that changed meanwhile. What it then leaves alone is still pending as far
+ * as this statement's own snapshot shows: `cancelledResult` asks what became of it.
  */
 const cancelStatement = {
   name: "cancel",
   text: `
 WITH ${chargedCalls}, ${lookups},
 target AS MATERIALIZED (
-  SELECT v.id FROM lookup l CROSS JOIN ${found} v
-),
-locked AS MATERIALIZED (
-  SELECT v.* FROM verification v WHERE v.id = ANY (ARRAY(SELECT id FROM target)) ORDER BY v.id FOR NO KEY UPDATE
+  SELECT l.position, v.*
+  FROM (SELECT * FROM lookup ORDER BY id) l
+  CROSS JOIN LATERAL (SELECT ctid AS row, * FROM verification v WHERE l.admitted AND ${withinBounds} OFFSET 0) v
 ),
 cancelled AS (
   UPDATE verification v SET status = 'cancelled'
-  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at > ${nowMs}
+  FROM target t WHERE v.ctid = t.row AND v.status = 'pending' AND v.expires_at > ${nowMs}
   RETURNING v.id, v.webhook_configuration_id
 ),${transitionEffects("cancelled")}
 SELECT l.position, ${usageColumns}, ${verificationColumns}, c.id IS NOT NULL, ${noticeSent("cancelled")}
 FROM lookup l
-LEFT JOIN locked v ON l.admitted AND ${withinBounds}
+LEFT JOIN target v ON v.position = l.position
 LEFT JOIN cancelled c ON c.id = v.id`,
 };
 
@@ -225,6 +224,17 @@ export function createVerifications(database: Database): Verifications {
     return { usage: result.usage, value: await settled(result.value) };
   }
 
+  /** What is still pending was found so and not cancelled: somebody else was first. */
+  async function cancelledResult(
+    found: Promise<Charged<Verification | null>>,
+  ): Promise<Charged<Verification | null>> {
+    const result = await found;
+    if (result.value?.status !== "pending") return result;
+    const value = (await readAgain(result.value.id)) ?? null;
+    if (value?.status === "pending") throw new Failure("service_unavailable");
+    return { usage: result.usage, value };
+  }
+
   const asked = { create: creations, read: find, cancel };
 
   return {
@@ -238,7 +248,7 @@ export function createVerifications(database: Database): Verifications {
 
     find: (lookup, chargeTo) => settledResult(find({ lookup, chargeTo })),
 
-    cancel: (lookup, chargeTo) => settledResult(cancel({ lookup, chargeTo })),
+    cancel: (lookup, chargeTo) => cancelledResult(settledResult(cancel({ lookup, chargeTo }))),
 
     async list(filter) {
       const statement = listStatement(filter);
