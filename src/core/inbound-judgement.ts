@@ -7,6 +7,7 @@ import { hash } from "node:crypto";
 import type { Carrier } from "./carrier.ts";
 import type { NormalisedInboundMessage } from "./inbound-message.ts";
 import type { Environment } from "./project.ts";
+import type { Settle } from "./settle.ts";
 import type { VerificationMode, VerificationStatus } from "./verification.ts";
 
 export type InboundOutcome =
@@ -118,7 +119,7 @@ export const muteMs = 600_000;
 const misses: ReadonlySet<InboundOutcome> = new Set(["no_match", "ambiguous", "sender_mismatch"]);
 
 /** Judges messages in the order they are given and stores what comes of it; answers once that is durable. */
-export type JudgeInboundMessage = (message: InboundMessage) => Promise<Judgement>;
+export type JudgeInboundMessage = (message: InboundMessage, settle: Settle<Judgement>) => void;
 
 /** What is to be stored, all of it together. */
 export interface Judgements {

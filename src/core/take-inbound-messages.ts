@@ -10,9 +10,14 @@ import {
   type JudgeInboundMessage,
   type Judgement,
 } from "./inbound-judgement.ts";
-import { type InboundMessageFields, validateInboundMessage } from "./inbound-message.ts";
+import {
+  type InboundMessageFields,
+  type InboundMessageValidation,
+  validateInboundMessage,
+} from "./inbound-message.ts";
 import { codeCandidates, isWebSent } from "./message-text.ts";
 import type { Environment, ServiceCaller } from "./project.ts";
+import type { Settle } from "./settle.ts";
 
 export interface InboundReceipt extends Judgement {
   /** Of the message it answers, as sent. */
@@ -20,64 +25,148 @@ export interface InboundReceipt extends Judgement {
 }
 
 /**
- * Takes messages in the order given. The answer comes once all of them are under way, with one promise a
- * message that settles when its effect is durable: so a caller keeps the order of its messages by waiting
- * for the answer, and its throughput by not waiting for the receipts.
+ * Takes messages in the order given. The receipt of each goes to the receiver in its place once its effect is durable.
+ * Where something has to be looked up first, there is a promise, which settles when all of them are under way: so a caller
+ * keeps the order of its messages by waiting for that, and its throughput by not waiting for the receipts. What it throws is
+ * thrown before any is under way.
  */
 export type TakeInboundMessages = (
   messages: readonly InboundMessageFields[],
   call: Call,
+  receivers: readonly Settle<InboundReceipt>[],
   /** `played`: a window plays the phone, which is no guessing. */
   options?: { readonly played: boolean },
-) => Promise<Promise<InboundReceipt>[]>;
+) => Promise<void> | undefined;
 
 const notPlayed = { played: false };
 const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate: false };
 
+/** Told of each receipt: its carrier is null where it is not known, its seconds are counted from the call. */
+type OnReceipt = (receipt: InboundReceipt, carrier: Carrier | null, seconds: number) => void;
+
 export function takeInboundMessages(parts: {
   readonly directory: Directory;
   readonly judgeMessage: JudgeInboundMessage;
-  /** Told of each receipt: its carrier is null where it is not known, its seconds are counted from the call. */
-  readonly onReceipt: (receipt: InboundReceipt, carrier: Carrier | null, seconds: number) => void;
+  readonly onReceipt: OnReceipt;
   /** Into the audit log. */
   readonly writeDown: (actor: Actor, act: Act) => Promise<void>;
 }): TakeInboundMessages {
   const { directory, judgeMessage, onReceipt, writeDown } = parts;
 
-  return async (messages, call, { played } = notPlayed) => {
+  return (messages, call, receivers, { played } = notPlayed) => {
     const startedAt = performance.now();
     const { caller } = call;
     requireScope(caller, "ingest");
     if (caller.kind !== "service" || caller.source === null) throw new Failure("insufficient_scope");
     const { source } = caller;
-    if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages));
-    const codeLengths = await directory.codeLengths();
-    const prepared: { readonly messageId: string; readonly message: InboundMessage | null }[] = [];
+
+    const codeLengths = directory.codeLengths();
+    if (caller.scope === "admin" || codeLengths instanceof Promise) return takeOnceKnown(caller);
+    const prepared: Prepared[] = [];
     for (const fields of messages) {
       const validation = validateInboundMessage(fields);
-      const { messageId } = fields;
-      if (validation.ok) {
-        const found = directory.number(validation.message.to);
-        const number = found instanceof Promise ? await found : found;
-        const environment = environmentOf(number, caller);
-        const read = readText(validation.message, environment, codeLengths);
-        const content = { ...validation.message, ...read, environment, played };
-        prepared.push({ messageId, message: { source, messageId, content } });
-      } else {
-        const kept = validation.messageId;
-        prepared.push({
-          messageId,
-          message: kept === null ? null : { source, messageId: kept, content: null },
-        });
+      const number = validation.ok ? directory.number(validation.message.to) : undefined;
+      if (number instanceof Promise) return takeOnceKnown(caller);
+      prepared.push(prepare(validation, { number, codeLengths, caller, source, played }));
+    }
+    judge(prepared);
+    return undefined;
+
+    async function takeOnceKnown(caller: ServiceCaller): Promise<void> {
+      if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages));
+      const codeLengths = await directory.codeLengths();
+      const prepared: Prepared[] = [];
+      for (const fields of messages) {
+        const validation = validateInboundMessage(fields);
+        const number = validation.ok ? await directory.number(validation.message.to) : undefined;
+        prepared.push(prepare(validation, { number, codeLengths, caller, source, played }));
+      }
+      judge(prepared);
+    }
+
+    function judge(prepared: readonly Prepared[]): void {
+      for (let index = 0; index < prepared.length; index++) {
+        const message = prepared[index] as Prepared;
+        const { messageId } = messages[index] as InboundMessageFields;
+        const receiver = receivers[index] as Settle<InboundReceipt>;
+        const carrier = message?.content?.carrier ?? null;
+        const taken = new Taken(messageId, carrier, startedAt, receiver, onReceipt);
+        if (message === null) taken.resolve(invalid);
+        else judgeMessage(message, taken);
       }
     }
-    return prepared.map(async ({ messageId, message }) => {
-      const judgement = message === null ? invalid : await judgeMessage(message);
-      const receipt = { messageId, ...judgement };
-      onReceipt(receipt, message?.content?.carrier ?? null, (performance.now() - startedAt) / 1_000);
-      return receipt;
-    });
   };
+}
+
+/** Null where not even its id can be kept. */
+type Prepared = InboundMessage | null;
+
+function prepare(
+  validation: InboundMessageValidation,
+  known: {
+    readonly number: DestinationNumber | undefined;
+    readonly codeLengths: CodeLengths;
+    readonly caller: ServiceCaller;
+    readonly source: string;
+    readonly played: boolean;
+  },
+): Prepared {
+  const { source } = known;
+  if (!validation.ok) {
+    const { messageId } = validation;
+    return messageId === null ? null : { source, messageId, content: null };
+  }
+  const { messageId, from, to, text, carrier, receivedAtMs } = validation.message;
+  const environment = environmentOf(known.number, known.caller);
+  const { candidates, capped } = codeCandidates(text, known.codeLengths);
+  const content = {
+    messageId,
+    from,
+    to,
+    text,
+    carrier,
+    receivedAtMs,
+    environment,
+    webSent: isWebSent(text),
+    candidates,
+    tooManyCandidates: capped,
+    fingerprint: fingerprintOf({ environment, from, to, text }),
+    played: known.played,
+  };
+  return { source, messageId, content };
+}
+
+/** A message under way. */
+class Taken implements Settle<Judgement> {
+  readonly #messageId: string;
+  readonly #carrier: Carrier | null;
+  readonly #startedAt: number;
+  readonly #receiver: Settle<InboundReceipt>;
+  readonly #onReceipt: OnReceipt;
+
+  constructor(
+    messageId: string,
+    carrier: Carrier | null,
+    startedAt: number,
+    receiver: Settle<InboundReceipt>,
+    onReceipt: OnReceipt,
+  ) {
+    this.#messageId = messageId;
+    this.#carrier = carrier;
+    this.#startedAt = startedAt;
+    this.#receiver = receiver;
+    this.#onReceipt = onReceipt;
+  }
+
+  resolve({ outcome, verificationId, duplicate }: Judgement): void {
+    const receipt = { messageId: this.#messageId, outcome, verificationId, duplicate };
+    this.#onReceipt(receipt, this.#carrier, (performance.now() - this.#startedAt) / 1_000);
+    this.#receiver.resolve(receipt);
+  }
+
+  reject(error: unknown): void {
+    this.#receiver.reject(error);
+  }
 }
 
 /** An administrator who plays the phone is written down: a verification must never look as if the network had vouched. */
@@ -87,20 +176,6 @@ function sending(messages: readonly InboundMessageFields[]): Act {
     subject: "cli",
     projectId: null,
     details: { messages: String(messages.length) },
-  };
-}
-
-function readText(
-  { from, to, text }: { readonly from: string; readonly to: string; readonly text: string },
-  environment: Environment | null,
-  codeLengths: CodeLengths,
-) {
-  const { candidates, capped } = codeCandidates(text, codeLengths);
-  return {
-    webSent: isWebSent(text),
-    candidates,
-    tooManyCandidates: capped,
-    fingerprint: fingerprintOf({ environment, from, to, text }),
   };
 }
 

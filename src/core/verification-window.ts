@@ -8,7 +8,7 @@ import { newId } from "./ids.ts";
 import type { InboundOutcome, PendingReason } from "./inbound-judgement.ts";
 import { maskPhone } from "./phone.ts";
 import type { Environment, ServiceCaller } from "./project.ts";
-import type { TakeInboundMessages } from "./take-inbound-messages.ts";
+import type { InboundReceipt, TakeInboundMessages } from "./take-inbound-messages.ts";
 import {
   isTerminal,
   type VerificationMode,
@@ -156,9 +156,9 @@ export function sendTestMessage(parts: {
     if (environment !== "test") throw new Failure("not_found");
     const message = { messageId: newId(), from, to: destination, text, carrier };
     const call = { ...origin, caller: playedPhone(destination), usage: undefined, violations: [] };
-    const [receipt] = await parts.takeMessages([message], call, { played: true });
-    if (receipt === undefined) throw new Error("one message has one receipt");
-    const { outcome, duplicate } = await receipt;
+    const { outcome, duplicate } = await new Promise<InboundReceipt>((resolve, reject) => {
+      parts.takeMessages([message], call, [{ resolve, reject }], { played: true })?.catch(reject);
+    });
     return { outcome, duplicate };
   };
 }

@@ -142,15 +142,17 @@ export function admissionInterceptor(parts: {
     }
 
     /** A stream may stay open for days: its messages are let through as calls of their own would be. */
-    async function* authenticated<Message>(messages: AsyncIterable<Message>, open: Call) {
-      for await (const message of messages) {
-        if (admission.revision() !== revision || performance.now() - authenticatedAt > trustedMs) {
-          revision = admission.revision();
-          open.caller = await authenticate();
-          authenticatedAt = performance.now();
-        }
-        yield message;
-      }
+    function authenticated<Message>(messages: AsyncIterable<Message>, open: Call): AsyncIterable<Message> {
+      return checked(messages, () => {
+        const isKnown = admission.revision() === revision && performance.now() - authenticatedAt <= trustedMs;
+        return isKnown ? undefined : authenticateAgain(open);
+      });
+    }
+
+    async function authenticateAgain(open: Call): Promise<void> {
+      revision = admission.revision();
+      open.caller = await authenticate();
+      authenticatedAt = performance.now();
     }
 
     async function* translated(response: StreamResponse, charged: Call) {
@@ -166,6 +168,36 @@ export function admissionInterceptor(parts: {
         finish("canceled");
       }
     }
+  };
+}
+
+/**
+ * The same messages, each once `check` has let it through: at once where that has nothing to wait for, since a generator would
+ * cost a message four promises. Where it throws, the messages end with that.
+ */
+function checked<Message>(
+  messages: AsyncIterable<Message>,
+  check: () => Promise<void> | undefined,
+): AsyncIterable<Message> {
+  return {
+    [Symbol.asyncIterator]() {
+      const iterator = messages[Symbol.asyncIterator]();
+      const letThrough = (result: IteratorResult<Message>) => {
+        const pending = result.done ? undefined : check();
+        if (pending === undefined) return result;
+        return pending.then(
+          () => result,
+          async (refusal: unknown) => {
+            await iterator.return?.();
+            throw refusal;
+          },
+        );
+      };
+      return {
+        next: () => iterator.next().then(letThrough),
+        return: async () => (await iterator.return?.()) ?? { done: true, value: undefined },
+      };
+    },
   };
 }
 

@@ -1,8 +1,7 @@
-import { isUtf8 } from "node:buffer";
 import { create } from "@bufbuild/protobuf";
 import type { Call } from "../core/call.ts";
 import { encodeId } from "../core/ids.ts";
-
+import type { Settle } from "../core/settle.ts";
 import type { InboundReceipt, TakeInboundMessages } from "../core/take-inbound-messages.ts";
 import { Failure } from "../failures.ts";
 import {
@@ -71,7 +70,8 @@ export async function* streamInboundMessages(
     for (;;) {
       const first = underWay[0];
       if (first !== undefined) {
-        if (first.receipt === undefined) await first.settled;
+        if (!first.isSettled) await first.untilSettled();
+        if (first.receipt === undefined) throw first.failure;
         yield create(StreamInboundMessagesResponseSchema, { receipts: takeSettled() });
         wakeReader();
       } else if (reading) {
@@ -99,8 +99,11 @@ export async function* streamInboundMessages(
           fields: [{ field: "messages", message: `must be at most ${maxMessagesInRequest} in one request` }],
         });
       }
-      for (const receipt of await takeMessages(messages.map(fieldsOf), call))
-        underWay.push(new Entry(receipt, process));
+      const entries = messages.map(() => new Entry(process));
+      const known = takeMessages(messages.map(fieldsOf), call, entries);
+      if (known !== undefined) await known;
+      process.unsettled += entries.length;
+      for (const entry of entries) underWay.push(entry);
       wakeWriter();
       while (underWay.length >= (process.unsettled < maxUnsettled ? maxUnderWay : 1) && reading) {
         await new Promise<void>((resolve) => {
@@ -117,25 +120,38 @@ export async function* streamInboundMessages(
   }
 }
 
-/** A message under way. */
-class Entry {
+/** A message under way. Settled, it counts no longer among those of the process. */
+class Entry implements Settle<InboundReceipt> {
   receipt: InboundReceipt | undefined;
-  readonly settled: Promise<void>;
+  failure: unknown;
+  isSettled = false;
+  readonly #process: InboundStreams["process"];
+  #wake: (() => void) | undefined;
 
-  constructor(receipt: Promise<InboundReceipt>, process: InboundStreams["process"]) {
-    process.unsettled++;
-    this.settled = receipt.then(
-      (settled) => {
-        process.unsettled--;
-        this.receipt = settled;
-      },
-      (error: unknown) => {
-        process.unsettled--;
-        throw error;
-      },
-    );
-    // The failure of a later entry must not go unhandled while an earlier one is waited for.
-    this.settled.catch(() => {});
+  constructor(process: InboundStreams["process"]) {
+    this.#process = process;
+  }
+
+  resolve(receipt: InboundReceipt): void {
+    this.receipt = receipt;
+    this.#settle();
+  }
+
+  reject(failure: unknown): void {
+    this.failure = failure;
+    this.#settle();
+  }
+
+  untilSettled(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#wake = resolve;
+    });
+  }
+
+  #settle(): void {
+    this.isSettled = true;
+    this.#process.unsettled--;
+    this.#wake?.();
   }
 }
 
@@ -152,10 +168,14 @@ function fieldsOf({ messageId, from, to, text, carrier, receivedAt }: InboundMes
 
 /** No text that could be sent: stands for bytes that are none, and is refused as such. */
 const noText = "\ud800";
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 function textOf(bytes: Uint8Array): string {
-  if (!isUtf8(bytes)) return noText;
-  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString();
+  try {
+    return utf8.decode(bytes);
+  } catch {
+    return noText;
+  }
 }
 
 function receiptMessage(receipt: InboundReceipt) {

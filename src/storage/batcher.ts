@@ -1,3 +1,4 @@
+import type { Settle } from "../core/settle.ts";
 import type { Span } from "../core/tracing.ts";
 import { Failure } from "../failures.ts";
 import { isDatabaseUnavailable } from "./database.ts";
@@ -9,8 +10,7 @@ interface Waiting<Item, Result> {
   /** By performance.now(). */
   readonly since: number;
   readonly span: Span | undefined;
-  readonly resolve: (result: Result) => void;
-  readonly reject: (error: unknown) => void;
+  readonly settle: Settle<Result>;
 }
 
 /**
@@ -44,6 +44,8 @@ const whatHasArrivedIsRead = () => new Promise<void>((resolve) => setImmediate(r
 /** What arrives joins the next batch. */
 export interface Batcher<Item, Result> {
   (item: Item): Promise<Result>;
+  /** The same without a promise. */
+  take(item: Item, settle: Settle<Result>): void;
   /** Whether an item would be refused now. Takes no time. */
   isOverloaded(): boolean;
 }
@@ -96,12 +98,13 @@ export function createBatcher<Item, Result>(options: {
           )
         : run());
       return () => {
-        for (let index = 0; index < batch.length; index++) batch[index]?.resolve(results[index] as Result);
+        for (let index = 0; index < batch.length; index++)
+          batch[index]?.settle.resolve(results[index] as Result);
       };
     } catch (error) {
       if (batch.length === 1 || isDatabaseUnavailable(error)) {
         return () => {
-          for (const { reject } of batch) reject(error);
+          for (const { settle } of batch) settle.reject(error);
         };
       }
       const middle = batch.length >> 1;
@@ -181,16 +184,20 @@ export function createBatcher<Item, Result>(options: {
     return expectedMs > (now - slowSince > patienceMs ? sustainedMs : patienceMs);
   }
 
+  function take(item: Item, settle: Settle<Result>): void {
+    const since = performance.now();
+    if (isOverloaded(since)) {
+      settle.reject(new Failure("service_unavailable"));
+      return;
+    }
+    const keys = keysOf?.(item) ?? noKeys;
+    waiting.push({ item, keys, since, span: spans?.current(), settle });
+    if (inFlight === 0 || (keysOf && inFlight === 1 && waiting.length >= enoughForAnother)) void drain();
+  }
+
   const enqueue = (item: Item) =>
     new Promise<Result>((resolve, reject) => {
-      const since = performance.now();
-      if (isOverloaded(since)) {
-        reject(new Failure("service_unavailable"));
-        return;
-      }
-      const keys = keysOf?.(item) ?? noKeys;
-      waiting.push({ item, keys, since, span: spans?.current(), resolve, reject });
-      if (inFlight === 0 || (keysOf && inFlight === 1 && waiting.length >= enoughForAnother)) void drain();
+      take(item, { resolve, reject });
     });
-  return Object.assign(enqueue, { isOverloaded: () => isOverloaded() });
+  return Object.assign(enqueue, { take, isOverloaded: () => isOverloaded() });
 }

@@ -16,6 +16,7 @@ import {
   senderKey,
 } from "../core/inbound-judgement.ts";
 import type { Environment } from "../core/project.ts";
+import type { Settle } from "../core/settle.ts";
 import type { VerificationMode, VerificationStatus } from "../core/verification.ts";
 import { Failure } from "../failures.ts";
 import { plainArray, textArray } from "./array-literal.ts";
@@ -49,7 +50,7 @@ export function createInboundMessages(
 ): JudgeInboundMessage {
   const caution = createCaution();
 
-  const enqueue = createBatcher<InboundMessage, Judgement>({
+  const inbound = createBatcher<InboundMessage, Judgement>({
     observer: database.observer.batch("inbound"),
     maxSize: 500,
     // Streams bound what they have under way; refusing here would only make them send it again.
@@ -67,18 +68,35 @@ export function createInboundMessages(
       return stored.judgements;
     },
   });
-  return async (message) => {
-    try {
-      return await enqueue(message);
-    } catch (error) {
-      if (error instanceof Failure) throw error;
-      parts.onFault(error);
-      // What the schema does not take it will never take: only that costs the message its receipt. Whatever else went
-      // wrong is ours, and the source keeps the message and sends it again.
-      if (isDataRefused(error)) return { outcome: "invalid", verificationId: null, duplicate: false };
-      throw new Failure("service_unavailable", { cause: error });
+  return (message, settle) => inbound.take(message, new Judging(settle, parts.onFault));
+}
+
+/** One message on its way through the batches. */
+class Judging implements Settle<Judgement> {
+  readonly #settle: Settle<Judgement>;
+  readonly #onFault: (error: unknown) => void;
+
+  constructor(settle: Settle<Judgement>, onFault: (error: unknown) => void) {
+    this.#settle = settle;
+    this.#onFault = onFault;
+  }
+
+  resolve(judgement: Judgement): void {
+    this.#settle.resolve(judgement);
+  }
+
+  reject(error: unknown): void {
+    if (error instanceof Failure) {
+      this.#settle.reject(error);
+      return;
     }
-  };
+    this.#onFault(error);
+    // What the schema does not take it will never take: only that costs the message its receipt. Whatever else went
+    // wrong is ours, and the source keeps the message and sends it again.
+    if (isDataRefused(error)) {
+      this.#settle.resolve({ outcome: "invalid", verificationId: null, duplicate: false });
+    } else this.#settle.reject(new Failure("service_unavailable", { cause: error }));
+  }
 }
 
 /**

@@ -4,7 +4,7 @@ import type { CancelVerification } from "../core/cancel-verification.ts";
 import type { CreateVerification } from "../core/create-verification.ts";
 import type { GetVerification } from "../core/get-verification.ts";
 import { encodeId } from "../core/ids.ts";
-import type { JudgeInboundMessage } from "../core/inbound-judgement.ts";
+import type { InboundMessage, JudgeInboundMessage, Judgement } from "../core/inbound-judgement.ts";
 import type { ListVerifications } from "../core/list-verifications.ts";
 import { reasonOf, type Span, type Tracing, within } from "../core/tracing.ts";
 import type { WatchVerification } from "../core/watch-verification.ts";
@@ -76,16 +76,26 @@ function tracedJudgement(
   traces: CreationTraces,
   judgeMessage: JudgeInboundMessage,
 ): JudgeInboundMessage {
-  return async (message) => {
+  const judgement = (message: InboundMessage) =>
+    new Promise<Judgement>((resolve, reject) => {
+      judgeMessage(message, { resolve, reject });
+    });
+  async function judged(message: InboundMessage): Promise<Judgement> {
     const stream = tracing.current()?.traceparent;
     const span = tracing.begin("inbound message", { kind: "consumer", root: true });
     if (stream) span.link(stream);
     span.set({ "phoneproof.source": message.source, "phoneproof.carrier": message.content?.carrier });
     return untilLinked(span, traces, async () => {
-      const { outcome, duplicate, verificationId } = await span.run(() => judgeMessage(message));
+      const { outcome, duplicate, verificationId } = await span.run(() => judgement(message));
       span.set({ "phoneproof.outcome": outcome, "phoneproof.duplicate": duplicate });
       return { answer: { outcome, duplicate, verificationId }, verificationId };
     });
+  }
+  return (message, settle) => {
+    judged(message).then(
+      (judgement) => settle.resolve(judgement),
+      (error: unknown) => settle.reject(error),
+    );
   };
 }
 
