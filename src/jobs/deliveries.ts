@@ -23,9 +23,11 @@ const recordForMs = 30_000;
 const limits: SlotLimits = {
   inAll: 256,
   perQuickEndpoint: 8,
+  perPromptEndpoint: 64,
   perEndpoint: 2,
   slowInAll: 192,
   slowAfterMs: 1_000,
+  promptWithinMs: 100,
 };
 
 /**
@@ -93,14 +95,24 @@ export function deliverInTime(parts: {
   }
 
   async function make(due: DueAttempt): Promise<void> {
-    const giveBack = slots.take(due.endpoint);
     try {
-      const result = await parts.attempt(due, cut.signal).finally(giveBack);
-      await recorded(result);
+      await recorded(await attempted(due));
     } catch (error) {
       if (!cut.signal.aborted) parts.onError(error);
     }
     lookIn(gatherMs);
+  }
+
+  async function attempted(due: DueAttempt): Promise<AttemptResult> {
+    const giveBack = slots.take(due.endpoint);
+    let accepted = false;
+    try {
+      const result = await parts.attempt(due, cut.signal);
+      accepted = result.error === null;
+      return result;
+    } finally {
+      giveBack(accepted);
+    }
   }
 
   /** A result is worth a few tries: without it the delivery would be made again. */

@@ -4,12 +4,16 @@ export interface SlotLimits {
   readonly inAll: number;
   /** Of an endpoint whose last answer was quick. */
   readonly perQuickEndpoint: number;
+  /** What that grows to, by one with each event that was taken promptly. */
+  readonly perPromptEndpoint: number;
   /** Of any other. */
   readonly perEndpoint: number;
   /** Of all that are not known to be quick, together. */
   readonly slowInAll: number;
   /** An answer that takes longer is slow. */
   readonly slowAfterMs: number;
+  /** One that takes longer is not prompt. */
+  readonly promptWithinMs: number;
 }
 
 /** Endpoints remembered as quick: each claim names them. */
@@ -23,13 +27,15 @@ interface Endpoint {
 /**
  * What may be under way at a time, so that an endpoint that hangs holds up nobody else. Whoever has not lately answered
  * quickly, or never yet, has few slots, and all of them together leave a part of what there is to those who have: else
- * a few dozen endpoints that hang, not yet known to, would take everything until they are cut.
+ * a few dozen endpoints that hang, not yet known to, would take everything until they are cut. Whoever takes its events
+ * promptly gets more at a time, one by one, until an answer is a refusal or takes longer: a project with a thousand events a
+ * second needs more than a few, and an endpoint that has reached what it can do shows that by its answers.
  */
 export class EndpointSlots {
   readonly #limits: SlotLimits;
   readonly #underWay = new Map<string, Endpoint>();
-  /** The longest unused first. */
-  readonly #quick = new Set<string>();
+  /** How many of each that is quick; the longest unused first. */
+  readonly #quick = new Map<string, number>();
   #taken = 0;
 
   constructor(limits: SlotLimits) {
@@ -46,7 +52,7 @@ export class EndpointSlots {
 
   /** What there is room for now. */
   bounds(): ClaimBounds {
-    const { perQuickEndpoint, perEndpoint, slowInAll, slowAfterMs } = this.#limits;
+    const { perEndpoint, slowInAll, slowAfterMs } = this.#limits;
     const slowSince = performance.now() - slowAfterMs;
     let slowTaken = 0;
     for (const [key, { begun }] of this.#underWay) {
@@ -55,36 +61,41 @@ export class EndpointSlots {
       if (!this.#quick.has(key)) slowTaken += begun.size;
     }
     const slowLimit = Math.max(0, slowInAll - slowTaken);
-    const named = new Set([...this.#underWay.keys(), ...this.#quick]);
+    const named = new Set([...this.#underWay.keys(), ...this.#quick.keys()]);
     const endpoints = [...named].map((endpoint) => {
       const slow = !this.#quick.has(endpoint);
       const taken = this.#underWay.get(endpoint)?.begun.size ?? 0;
-      const most = slow ? perEndpoint : perQuickEndpoint;
+      const most = this.#quick.get(endpoint) ?? perEndpoint;
       return { endpoint, slow, room: slow && slowLimit === 0 ? 0 : Math.max(0, most - taken) };
     });
     return { limit: this.free, slowLimit, perEndpoint, endpoints };
   }
 
-  /** Takes a slot; what is answered gives it back. */
-  take(key: string): () => void {
+  /** Takes a slot; what is answered gives it back and tells whether the event was taken. */
+  take(key: string): (accepted: boolean) => void {
     const endpoint = this.#underWay.get(key) ?? { begun: new Set() };
     const entry = { at: performance.now() };
     endpoint.begun.add(entry);
     this.#underWay.set(key, endpoint);
     this.#taken += 1;
-    return () => {
+    return (accepted) => {
       this.#taken -= 1;
       endpoint.begun.delete(entry);
       if (endpoint.begun.size === 0) this.#underWay.delete(key);
+      const tookMs = performance.now() - entry.at;
+      const before = this.#quick.get(key);
       this.#quick.delete(key);
-      if (performance.now() - entry.at <= this.#limits.slowAfterMs) this.#remember(key);
+      const { slowAfterMs, promptWithinMs, perQuickEndpoint, perPromptEndpoint } = this.#limits;
+      if (tookMs > slowAfterMs) return;
+      const grows = before !== undefined && accepted && tookMs <= promptWithinMs;
+      this.#remember(key, grows ? Math.min(before + 1, perPromptEndpoint) : perQuickEndpoint);
     };
   }
 
-  #remember(key: string): void {
-    this.#quick.add(key);
+  #remember(key: string, most: number): void {
+    this.#quick.set(key, most);
     if (this.#quick.size <= maxRemembered) return;
-    for (const oldest of this.#quick) {
+    for (const oldest of this.#quick.keys()) {
       this.#quick.delete(oldest);
       return;
     }

@@ -72,7 +72,15 @@ describe("a service with endpoints that hang", () => {
 });
 
 describe("slots", () => {
-  const limits = { inAll: 10, perQuickEndpoint: 4, perEndpoint: 2, slowInAll: 5, slowAfterMs: 1_000 };
+  const limits = {
+    inAll: 10,
+    perQuickEndpoint: 4,
+    perPromptEndpoint: 6,
+    perEndpoint: 2,
+    slowInAll: 5,
+    slowAfterMs: 1_000,
+    promptWithinMs: 100,
+  };
   let now = 0;
   let slots: EndpointSlots;
 
@@ -84,10 +92,10 @@ describe("slots", () => {
 
   const roomOf = (key: string) => slots.bounds().endpoints.find(({ endpoint }) => endpoint === key);
 
-  function answers(key: string, afterMs: number): void {
+  function answers(key: string, afterMs: number, accepted = true): void {
     const giveBack = slots.take(key);
     now += afterMs;
-    giveBack();
+    giveBack(accepted);
   }
 
   test("an endpoint has few until it has answered quickly, and then more", () => {
@@ -98,13 +106,32 @@ describe("slots", () => {
       perEndpoint: 2,
       endpoints: [{ endpoint: "a", slow: true, room: 0 }],
     });
-    for (const end of giveBack) end();
+    giveBack[0]?.(true);
+    expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room: 3 });
+    giveBack[1]?.(true);
     expect(slots.bounds()).toEqual({
       limit: 10,
       slowLimit: 5,
       perEndpoint: 2,
-      endpoints: [{ endpoint: "a", slow: false, room: 4 }],
+      endpoints: [{ endpoint: "a", slow: false, room: 5 }],
     });
+  });
+
+  test("with each event that it takes promptly it has one more, up to a bound", () => {
+    for (const room of [4, 5, 6, 6]) {
+      answers("a", 100);
+      expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room });
+    }
+  });
+
+  test.for([
+    { name: "refuses one", afterMs: 10, accepted: false },
+    { name: "takes longer for one", afterMs: 101, accepted: true },
+  ])("where it $name, it is back to where it began", ({ afterMs, accepted }) => {
+    for (let prompt = 0; prompt < 3; prompt++) answers("a", 10);
+    expect(roomOf("a")?.room).toBe(6);
+    answers("a", afterMs, accepted);
+    expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room: 4 });
   });
 
   test("one that takes longer than a second has few again, at once and until it has been quicker", () => {
@@ -114,7 +141,7 @@ describe("slots", () => {
     now += 1_000;
     expect(roomOf("a")).toEqual({ endpoint: "a", slow: true, room: 1 });
     now += 1;
-    slow();
+    slow(true);
     expect(roomOf("a")).toBeUndefined();
     answers("a", 10);
     expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room: 4 });
