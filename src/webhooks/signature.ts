@@ -1,6 +1,6 @@
 /** Standard Webhooks (https://www.standardwebhooks.com): what is signed, and the headers that carry it. */
 
-import { createHmac } from "node:crypto";
+import { createHmac, createSecretKey } from "node:crypto";
 
 export interface SignedHeaders {
   readonly "webhook-id": string;
@@ -20,7 +20,9 @@ export function signedHeaders(message: {
 }): SignedHeaders {
   const { id, timestamp, body, secrets } = message;
   const signatures = secrets.map((secret) => {
-    const signature = createHmac("sha256", secret).update(`${id}.${timestamp}.${body}`).digest("base64");
+    // As a key object: of bytes Node makes one in a way that takes four times as long as all the rest.
+    const key = createSecretKey(secret);
+    const signature = createHmac("sha256", key).update(`${id}.${timestamp}.${body}`).digest("base64");
     return `v1,${signature}`;
   });
   return {
