@@ -7,6 +7,11 @@ import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
 /** The pool for the hot statements. What is administered goes through Prisma, on the same connections: prisma.ts. */
 export interface Database {
   readonly pool: pg.Pool;
+  /**
+   * Runs a statement on a connection of the pool. One that is refused for its data, or gives way to another, leaves its
+   * connection as good as it was; the pool's own `query` closes it, and the next one takes 20 ms to come and to learn its plans.
+   */
+  query<Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>>;
   readonly observer: StorageObserver;
   close(): Promise<void>;
 }
@@ -65,6 +70,18 @@ export function openDatabase(
   });
   return {
     pool,
+    async query<Row extends unknown[]>(statement: pg.QueryArrayConfig) {
+      const client = await pool.connect();
+      try {
+        const result = await client.query<Row>(statement);
+        client.release();
+        return result;
+      } catch (error) {
+        const isOnlyRefused = error instanceof pg.DatabaseError && refusedStates.test(error.code ?? "");
+        client.release(!isOnlyRefused);
+        throw error;
+      }
+    },
     observer: options.observer ?? unobserved,
     async close() {
       closing = true;
@@ -76,6 +93,9 @@ export function openDatabase(
     },
   };
 }
+
+/** SQLSTATE classes that speak of the statement alone: its data, the schema's rules, others that it ran beside. */
+const refusedStates = /^(22|23|40)/;
 
 /** SQLSTATE classes and states that speak of the server, not of the statement's data. */
 const unavailableStates = /^(08|40|53|57|58|25006|55P03)/;
@@ -141,7 +161,7 @@ export async function runStatement(
   try {
     const { name, text } = statement;
     const run = () =>
-      database.pool.query<unknown[]>({ name, text, values: values as unknown[], rowMode: "array" });
+      database.query<unknown[]>({ name, text, values: values as unknown[], rowMode: "array" });
     const traced = database.observer.statement;
     const result = await (traced ? traced(name, run) : run());
     return result.rows;

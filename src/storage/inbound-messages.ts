@@ -59,7 +59,7 @@ export function createInboundMessages(
     async run(messages) {
       // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
       // where it left off, ids and contents are looked up first.
-      let stored = await judgeBatch(database.pool, messages, { cautious: caution.isDue() });
+      let stored = await judgeBatch(database, messages, { cautious: caution.isDue() });
       if (stored === null) {
         caution.learn();
         stored = await judgeAgain(database, messages);
@@ -500,11 +500,11 @@ const environmentIn = (key: string) => key.slice(0, 4);
 const phoneIn = (key: string) => key.slice(4);
 const quotedTime = (time: number) => `"${new Date(time).toISOString()}"`;
 
-type Queryable = Pick<pg.Pool | pg.PoolClient, "query">;
+type Queryable = Pick<Database, "query">;
 
 async function query(client: Queryable, name: string, text: string, values: unknown[]): Promise<unknown[][]> {
   try {
-    const result = await (client as pg.PoolClient).query<unknown[]>({ name, text, values, rowMode: "array" });
+    const result = await client.query<unknown[]>({ name, text, values, rowMode: "array" });
     return result.rows;
   } catch (error) {
     throw asStorageError(error);

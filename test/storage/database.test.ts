@@ -40,6 +40,31 @@ test("a connection neither scans what it could look up nor compiles what seems d
   await database.close();
 });
 
+test.for([
+  { name: "refused for its data", text: "SELECT 1 / $1::int", isKept: true },
+  {
+    name: "refused by a rule of the schema",
+    text: "INSERT INTO retention_progress VALUES ($1::int::text)",
+    isKept: true,
+  },
+  // As everything is after a failover: the next connection leads to the new primary.
+  {
+    name: "refused by a server that only reads",
+    text: `DO $$ BEGIN RAISE read_only_sql_transaction; END $$`,
+    isKept: false,
+  },
+])("a connection whose statement was $name is kept: $isKept", async ({ text, isKept }) => {
+  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
+  const pid = async () =>
+    (await runStatement(database, { name: "pid", text: "SELECT pg_backend_pid()" }, []))[0]?.[0];
+  const first = await pid();
+  await expect(
+    runStatement(database, { name: "refused", text }, text.includes("$1") ? [0] : []),
+  ).rejects.toThrow();
+  expect((await pid()) === first).toBe(isKept);
+  await database.close();
+});
+
 test("a statement without its answer for too long takes its connection with it, and the next has another", async () => {
   const pool = new pg.Pool({
     ...own.connection,
