@@ -25,7 +25,7 @@ export interface ArmFigures {
 }
 
 /** It takes some ten thousand requests until what they run through has been compiled for speed. */
-const longestWarmUpMs = 4_500;
+const longestWarmUpMs = 4_000;
 /** Between rounds, for what the last one left to do. */
 const pauseMs = 200;
 
