@@ -61,18 +61,21 @@ export function takeInboundMessages(parts: {
     const { source } = caller;
 
     const codeLengths = directory.codeLengths();
-    if (caller.scope === "admin" || codeLengths instanceof Promise) return takeOnceKnown(caller);
+    if (codeLengths instanceof Promise) return takeOnceKnown(caller, codeLengths);
+    if (caller.scope === "admin") return takeOnceKnown(caller);
     const prepared: Prepared[] = [];
     for (const fields of messages) {
       const validation = validateInboundMessage(fields);
       const number = validation.ok ? directory.number(validation.message.to) : undefined;
-      if (number instanceof Promise) return takeOnceKnown(caller);
+      if (number instanceof Promise) return takeOnceKnown(caller, number);
       prepared.push(prepare(validation, { number, codeLengths, caller, source, played }));
     }
     judge(prepared);
     return undefined;
 
-    async function takeOnceKnown(caller: ServiceCaller): Promise<void> {
+    /** `first` is what was found not to be known yet: a failure of it is this call's. */
+    async function takeOnceKnown(caller: ServiceCaller, first?: Promise<unknown>): Promise<void> {
+      await first;
       if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages));
       const codeLengths = await directory.codeLengths();
       const prepared: Prepared[] = [];
@@ -160,7 +163,13 @@ class Taken implements Settle<Judgement> {
 
   resolve({ outcome, verificationId, duplicate }: Judgement): void {
     const receipt = { messageId: this.#messageId, outcome, verificationId, duplicate };
-    this.#onReceipt(receipt, this.#carrier, (performance.now() - this.#startedAt) / 1_000);
+    try {
+      this.#onReceipt(receipt, this.#carrier, (performance.now() - this.#startedAt) / 1_000);
+    } catch (error) {
+      // Thrown further, it would take the receipts of the whole batch with it.
+      this.#receiver.reject(error);
+      return;
+    }
     this.#receiver.resolve(receipt);
   }
 

@@ -24,6 +24,7 @@ const limits: SlotLimits = {
   inAll: 256,
   perQuickEndpoint: 8,
   perPromptEndpoint: 64,
+  extraInAll: 96,
   perEndpoint: 2,
   slowInAll: 192,
   slowAfterMs: 1_000,

@@ -6,6 +6,8 @@ export interface SlotLimits {
   readonly perQuickEndpoint: number;
   /** What that grows to, by one with each event that was taken promptly. */
   readonly perPromptEndpoint: number;
+  /** What all endpoints together have beyond `perQuickEndpoint` each: should they hang, it is no more that they take along. */
+  readonly extraInAll: number;
   /** Of any other. */
   readonly perEndpoint: number;
   /** Of all that are not known to be quick, together. */
@@ -36,6 +38,8 @@ export class EndpointSlots {
   readonly #underWay = new Map<string, Endpoint>();
   /** How many of each that is quick; the longest unused first. */
   readonly #quick = new Map<string, number>();
+  /** Who has had something under way since the last look. */
+  #active = new Set<string>();
   #taken = 0;
 
   constructor(limits: SlotLimits) {
@@ -52,7 +56,7 @@ export class EndpointSlots {
 
   /** What there is room for now. */
   bounds(): ClaimBounds {
-    const { perEndpoint, slowInAll, slowAfterMs } = this.#limits;
+    const { perQuickEndpoint, perEndpoint, extraInAll, slowInAll, slowAfterMs } = this.#limits;
     const slowSince = performance.now() - slowAfterMs;
     let slowTaken = 0;
     for (const [key, { begun }] of this.#underWay) {
@@ -61,11 +65,22 @@ export class EndpointSlots {
       if (!this.#quick.has(key)) slowTaken += begun.size;
     }
     const slowLimit = Math.max(0, slowInAll - slowTaken);
+    const active = new Set([...this.#active, ...this.#underWay.keys()]);
+    this.#active = new Set();
+    let extraFree = extraInAll;
+    let grown = 0;
+    for (const key of active) {
+      extraFree -= Math.max(0, (this.#underWay.get(key)?.begun.size ?? 0) - perQuickEndpoint);
+      if ((this.#quick.get(key) ?? 0) > perQuickEndpoint) grown++;
+    }
+    const extraEach = Math.max(0, Math.floor(extraFree / Math.max(1, grown)));
     const named = new Set([...this.#underWay.keys(), ...this.#quick.keys()]);
     const endpoints = [...named].map((endpoint) => {
       const slow = !this.#quick.has(endpoint);
       const taken = this.#underWay.get(endpoint)?.begun.size ?? 0;
-      const most = this.#quick.get(endpoint) ?? perEndpoint;
+      const bound = this.#quick.get(endpoint) ?? perEndpoint;
+      const mostNow = Math.max(taken, perQuickEndpoint) + (active.has(endpoint) ? extraEach : 0);
+      const most = Math.min(bound, mostNow);
       return { endpoint, slow, room: slow && slowLimit === 0 ? 0 : Math.max(0, most - taken) };
     });
     return { limit: this.free, slowLimit, perEndpoint, endpoints };
@@ -77,9 +92,11 @@ export class EndpointSlots {
     const entry = { at: performance.now() };
     endpoint.begun.add(entry);
     this.#underWay.set(key, endpoint);
+    this.#active.add(key);
     this.#taken += 1;
     return (accepted) => {
       this.#taken -= 1;
+      this.#active.add(key);
       endpoint.begun.delete(entry);
       if (endpoint.begun.size === 0) this.#underWay.delete(key);
       const tookMs = performance.now() - entry.at;

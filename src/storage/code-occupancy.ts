@@ -33,6 +33,8 @@ GROUP BY 1, 2, 3`,
 };
 
 const shortestPauseMs = 2_000;
+/** After an error, which may have been a statement that took too long. */
+const troubledMs = 30_000;
 /** Counting takes at most a fiftieth of the time. */
 const pausePerCounting = 50;
 
@@ -43,18 +45,21 @@ const pausePerCounting = 50;
  */
 export function createCodeOccupancy(database: Database): CountedOccupancy {
   let counts = new Map<string, Count>();
-  let addedWhileCounting = new Map<string, number>();
+  let addedSinceSlice = new Map<string, number>();
   const stopped = new AbortController();
   const keyOf = (destination: string, format: CodeFormat, length: number) =>
     `${destination} ${format} ${length}`;
 
-  async function count(afterSlice: (tookMs: number) => Promise<void>): Promise<void> {
-    addedWhileCounting = new Map();
+  /**
+   * Codes that were made since their slice was read are missed, about as many as have expired since: what is counted is
+   * true of the middle of a pass. Those since the last slice, at the end of the table, are added.
+   */
+  async function count(beforeNext: (tookMs: number) => Promise<void>): Promise<void> {
     const counted = new Map<string, Count>();
-    const [size] = await runStatement(database, blocksStatement, []);
-    const blocks = size?.[0] as number;
-    for (let block = 0; block < blocks; block += blocksAtOnce) {
+    for (let block = 0, tookMs = 0; ; block += blocksAtOnce) {
+      if (block > 0) await beforeNext(tookMs);
       const startedAt = performance.now();
+      addedSinceSlice = new Map();
       const slice = [`(${block},0)`, `(${block + blocksAtOnce},0)`];
       for (const [destination, format, length, pending, barred] of await runStatement(
         database,
@@ -64,10 +69,12 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
         const key = keyOf(destination as string, format as CodeFormat, length as number);
         increase(counted, key, pending as number, barred as number);
       }
-      await afterSlice(performance.now() - startedAt);
+      const [size] = await runStatement(database, blocksStatement, []);
+      tookMs = performance.now() - startedAt;
+      if (block + blocksAtOnce >= (size?.[0] as number)) break;
     }
     // These may have been counted already: twice is the safe side, and only until the next look.
-    for (const [key, added] of addedWhileCounting) increase(counted, key, added, added);
+    for (const [key, added] of addedSinceSlice) increase(counted, key, added, added);
     counts = counted;
   }
 
@@ -86,7 +93,7 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
         count.pending++;
         count.barred++;
       } else counts.set(key, { pending: 1, barred: 1 });
-      addedWhileCounting.set(key, (addedWhileCounting.get(key) ?? 0) + 1);
+      addedSinceSlice.set(key, (addedSinceSlice.get(key) ?? 0) + 1);
     },
     refresh: () => count(async () => {}),
     start(onError) {
@@ -95,9 +102,13 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
       const again = async () => {
         for (;;) {
           await pause(shortestPauseMs);
-          await count((tookMs) => pause(tookMs * pausePerCounting)).catch((error) => {
-            if (!stopped.signal.aborted) onError(error);
-          });
+          try {
+            await count((tookMs) => pause(tookMs * pausePerCounting));
+          } catch (error) {
+            if (stopped.signal.aborted) return;
+            onError(error);
+            await pause(troubledMs);
+          }
         }
       };
       // Nothing but the end of the pauses ends it.

@@ -144,6 +144,12 @@ export function isDataRefused(error: unknown): boolean {
   return error instanceof pg.DatabaseError && /^2[23]/.test(error.code ?? "");
 }
 
+/** Whether a statement gave way to another that waited for it, as itself or as a caller is told of it. */
+export function isDeadlock(error: unknown): boolean {
+  const refusal = error instanceof Failure ? error.cause : error;
+  return refusal instanceof pg.DatabaseError && refusal.code === "40P01";
+}
+
 /** What a caller is told of a statement's error: a database that is away is nobody's fault of this call. */
 export function asStorageError(error: unknown): unknown {
   return isDatabaseUnavailable(error) ? new Failure("service_unavailable", { cause: error }) : error;

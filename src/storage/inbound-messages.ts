@@ -282,8 +282,9 @@ async function readState(
       case "message":
         answered.set(messageKey(first as string, second as string), judgement());
         break;
+      // What verified comes before: a process of a version before this one may have told its repeat otherwise.
       default:
-        seen.set(first as string, judgement());
+        if (!seen.has(first as string)) seen.set(first as string, judgement());
     }
   }
   return { now, answered, fingerprints: seen, senders, codes };
@@ -490,7 +491,9 @@ async function store(
       expired: { live: liveExpired, test: testExpired },
     };
   } catch (error) {
-    if (error instanceof pg.DatabaseError && changedMeanwhile.test(error.code ?? "")) return null;
+    // A deadlock counts among the database's own troubles and comes wrapped.
+    const refusal = error instanceof Failure ? error.cause : error;
+    if (refusal instanceof pg.DatabaseError && changedMeanwhile.test(refusal.code ?? "")) return null;
     throw error;
   }
 }

@@ -8,6 +8,10 @@ import { createHash, randomUUID } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import pg from "pg";
+import { isDeadlock } from "./database.ts";
+
+/** Of one start: each is another throw of the dice. */
+const MOST_DEADLOCKS = 10;
 
 /**
  * The key of Prisma's advisory lock (prisma-engines, sql-schema-connector). Prisma holds it for its session
@@ -66,10 +70,15 @@ export async function applyMigrations(
   try {
     if (await isUpToDate(client, migrations)) return { applied: [] };
     const applied: string[] = [];
-    for (;;) {
-      const name = await applyNext(client, migrations, options.lockTimeoutMs ?? LOCK_TIMEOUT_MS);
-      if (name === undefined) return { applied };
-      applied.push(name);
+    for (let deadlocks = 0; ; ) {
+      try {
+        const name = await applyNext(client, migrations, options.lockTimeoutMs ?? LOCK_TIMEOUT_MS);
+        if (name === undefined) return { applied };
+        applied.push(name);
+      } catch (error) {
+        // With what processes beside this one are doing. Nothing of it was kept.
+        if (!isDeadlock((error as Error).cause) || ++deadlocks > MOST_DEADLOCKS) throw error;
+      }
     }
   } finally {
     await client.end().catch(() => undefined);

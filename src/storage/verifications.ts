@@ -5,7 +5,7 @@ import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCreations } from "./creations.ts";
-import { type Database, runStatement } from "./database.ts";
+import { type Database, isDeadlock, runStatement } from "./database.ts";
 import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
 import { chargedCalls, demandOf, usageOf } from "./usage.ts";
 import { listStatement } from "./verification-list.ts";
@@ -55,9 +55,9 @@ FROM lookup l LEFT JOIN ${found} v ON true`,
 };
 
 /**
- * Rows are changed in order of their ids: unordered batches deadlock. The guard is the UPDATE's own WHERE, which is
- * evaluated again on the newest version of a row that changed meanwhile. What it then leaves alone is still pending as far
- * as this statement's own snapshot shows: `cancelledResult` asks what became of it.
+ * Rows are changed in order of their ids: unordered batches deadlock. (Behind a pooler that drops the planner's settings
+ * a small table may be walked in another order: a deadlock is tried again.) A row that somebody else has changed meanwhile is
+ * left alone, and is still pending as far as this statement's own snapshot shows: `cancelledResult` asks what became of it.
  */
 const cancelStatement = {
   name: "cancel",
@@ -169,10 +169,15 @@ export function createVerifications(database: Database): Verifications {
     maxWaiting,
     async run(items) {
       const cancelled = new Map<string, Environment>();
-      const results = await lookUp(cancelStatement, items, (verification, row) => {
-        if (row[firstColumn + verificationWidth] !== true) return verification;
-        cancelled.set(verification.id, verification.environment);
-        return { ...verification, status: "cancelled" };
+      const lookUpAndCancel = () =>
+        lookUp(cancelStatement, items, (verification, row) => {
+          if (row[firstColumn + verificationWidth] !== true) return verification;
+          cancelled.set(verification.id, verification.environment);
+          return { ...verification, status: "cancelled" };
+        });
+      const results = await lookUpAndCancel().catch((error: unknown) => {
+        if (!isDeadlock(error)) throw error;
+        return lookUpAndCancel();
       });
       for (const environment of cancelled.values()) database.observer.moved("cancelled", environment, 1);
       return results;
@@ -224,13 +229,16 @@ export function createVerifications(database: Database): Verifications {
     return { usage: result.usage, value: await settled(result.value) };
   }
 
-  /** What is still pending was found so and not cancelled: somebody else was first. */
+  /** What is still pending was found so and not cancelled: somebody else has changed it first. */
   async function cancelledResult(
-    found: Promise<Charged<Verification | null>>,
+    lookup: VerificationLookup,
+    chargeTo: string | null,
   ): Promise<Charged<Verification | null>> {
-    const result = await found;
+    const result = await settledResult(cancel({ lookup, chargeTo }));
     if (result.value?.status !== "pending") return result;
-    const value = (await readAgain(result.value.id)) ?? null;
+    let value = (await readAgain(result.value.id)) ?? null;
+    // Changed without being ended: it is there to be cancelled.
+    if (value?.status === "pending") ({ value } = await settledResult(cancel({ lookup, chargeTo: null })));
     if (value?.status === "pending") throw new Failure("service_unavailable");
     return { usage: result.usage, value };
   }
@@ -248,7 +256,7 @@ export function createVerifications(database: Database): Verifications {
 
     find: (lookup, chargeTo) => settledResult(find({ lookup, chargeTo })),
 
-    cancel: (lookup, chargeTo) => cancelledResult(settledResult(cancel({ lookup, chargeTo }))),
+    cancel: (lookup, chargeTo) => cancelledResult(lookup, chargeTo),
 
     async list(filter) {
       const statement = listStatement(filter);

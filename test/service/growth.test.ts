@@ -68,14 +68,15 @@ INSERT INTO inbound_message (source, message_id, sender, destination, text, inge
 SELECT 'grown', n::text, phone, '0200000000', '', at, 'verified', id, false FROM seed`;
 
 /**
- * Rows read of each table and through each index since the counts began, where they were many. What is counted on purpose,
- * in the background and with pauses by what it took, is left out: the codes in use.
+ * Rows read of each table and through each index since the counts began, where they were many. The codes in use are counted
+ * on purpose, in the background: once or twice meanwhile, and not for each of the lives.
  */
 const readMuch = `
-SELECT relname AS of, seq_tup_read::int AS rows FROM pg_stat_user_tables WHERE seq_tup_read > $1
+SELECT relname AS of, seq_tup_read::int AS rows FROM pg_stat_user_tables 
+WHERE seq_tup_read > CASE relname WHEN 'live_code' THEN 30 * $1 ELSE $1 END
 UNION ALL
 SELECT indexrelname, idx_tup_read::int FROM pg_stat_user_indexes
-WHERE idx_tup_read > $1 AND indexrelname <> 'live_code_expires_at_idx'`;
+WHERE idx_tup_read > $1`;
 
 test("what was planned on empty tables reads a few rows when they have grown", async () => {
   // Few connections, on which everything is planned before it grows.

@@ -76,6 +76,7 @@ describe("slots", () => {
     inAll: 10,
     perQuickEndpoint: 4,
     perPromptEndpoint: 6,
+    extraInAll: 3,
     perEndpoint: 2,
     slowInAll: 5,
     slowAfterMs: 1_000,
@@ -106,9 +107,7 @@ describe("slots", () => {
       perEndpoint: 2,
       endpoints: [{ endpoint: "a", slow: true, room: 0 }],
     });
-    giveBack[0]?.(true);
-    expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room: 3 });
-    giveBack[1]?.(true);
+    for (const end of giveBack) end(true);
     expect(slots.bounds()).toEqual({
       limit: 10,
       slowLimit: 5,
@@ -122,6 +121,23 @@ describe("slots", () => {
       answers("a", 100);
       expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room });
     }
+  });
+
+  test("should those that have grown hang, they hold no more beyond the others than is set for all of them", () => {
+    for (const key of ["a", "b", "a", "b", "a", "b"]) answers(key, 10);
+    const rooms = () => slots.bounds().endpoints.map(({ endpoint, room }) => [endpoint, room]);
+    for (const key of ["a", "b"]) slots.take(key);
+    // Three more for two: one each.
+    expect(rooms()).toEqual([
+      ["a", 4],
+      ["b", 4],
+    ]);
+    for (const key of ["a", "b"]) for (let more = 0; more < 4; more++) slots.take(key);
+    expect(rooms()).toEqual([
+      ["a", 0],
+      ["b", 0],
+    ]);
+    expect(slots.taken).toBe(10);
   });
 
   test.for([
