@@ -70,27 +70,6 @@ test("a fault of the service's own is not the message's: it gets no receipt, and
   ]);
 });
 
-test("what a message needs to know and cannot be looked up costs it its receipt, and the process nothing", async () => {
-  const pending = await createPending(shop);
-  const message = { to: pending.to, from: "01087657777", text: pending.text };
-  await service.db.query("ALTER TABLE destination_number RENAME TO out_of_reach");
-  // What is known is believed for a second, and each of what has to be known by itself.
-  for (let refused = 0; refused < 20; ) {
-    const answer = await service
-      .sms({ ...message, text: "hello" })
-      .catch((error: { code: number }) => error.code);
-    if (typeof answer === "number") {
-      refused += 1;
-      expect([13, 14]).toContain(answer);
-    }
-  }
-  await service.db.query("ALTER TABLE out_of_reach RENAME TO destination_number");
-  await vi.waitUntil(
-    async () => (await service.sms(message).catch(() => []))[0]?.verificationId === pending.id,
-    { timeout: 45_000, interval: 20 },
-  );
-});
-
 test("a statement that has to wait is not taken for one whose connection is dead", async () => {
   const holder = await service.db.connect();
   await holder.query("BEGIN; LOCK TABLE idempotency_record IN ACCESS EXCLUSIVE MODE");

@@ -1,0 +1,33 @@
+import { expect, test, vi } from "vitest";
+import type { Call } from "../../src/core/call.ts";
+import type { Directory } from "../../src/core/directory.ts";
+import { takeInboundMessages } from "../../src/core/take-inbound-messages.ts";
+
+const call = {
+  caller: { kind: "service", scope: "ingest", source: "gateway", environment: null, numbers: [] },
+} as unknown as Call;
+const message = { messageId: "1", from: "01012345678", to: "16661234", text: "12345678", carrier: "" };
+
+/** A failure that nobody hears of ends the process; here it fails the run. */
+test.for([
+  "codeLengths",
+  "number",
+] as const)("of %s that cannot be looked up the call hears, and nothing is judged", async (failing) => {
+  const away = () => Promise.reject(new Error("away")).then(() => undefined);
+  const directory = {
+    codeLengths: () => ({ numeric: [8], alphanumeric: [] }),
+    number: () => undefined,
+    [failing]: away,
+  };
+  const judgeMessage = vi.fn();
+  const take = takeInboundMessages({
+    directory: directory as unknown as Directory,
+    judgeMessage,
+    onReceipt: () => {},
+    writeDown: async () => {},
+  });
+  const receiver = { resolve: vi.fn(), reject: vi.fn() };
+  await expect(take([message], call, [receiver])).rejects.toThrow("away");
+  expect(judgeMessage).not.toHaveBeenCalled();
+  expect(receiver.resolve).not.toHaveBeenCalled();
+});
