@@ -144,10 +144,15 @@ export function isDataRefused(error: unknown): boolean {
   return error instanceof pg.DatabaseError && /^2[23]/.test(error.code ?? "");
 }
 
-/** Whether a statement gave way to another that waited for it, as itself or as a caller is told of it. */
-export function isDeadlock(error: unknown): boolean {
+/** The SQLSTATE with which the database refused a statement: of its own error, or of what a caller is told of it. */
+export function refusedState(error: unknown): string | undefined {
   const refusal = error instanceof Failure ? error.cause : error;
-  return refusal instanceof pg.DatabaseError && refusal.code === "40P01";
+  return refusal instanceof pg.DatabaseError ? refusal.code : undefined;
+}
+
+/** Whether a statement gave way to another that waited for it. */
+export function isDeadlock(error: unknown): boolean {
+  return refusedState(error) === "40P01";
 }
 
 /** What a caller is told of a statement's error: a database that is away is nobody's fault of this call. */

@@ -51,6 +51,16 @@ UNION
 SELECT code_format::text, code_length::int FROM used_code_length`,
 };
 
+const addCodeLengthStatement = {
+  name: "add_code_length",
+  text: `
+WITH added AS (
+  INSERT INTO used_code_length (code_format, code_length) VALUES ($1::code_format, $2::int)
+  ON CONFLICT DO NOTHING RETURNING 1
+)
+SELECT pg_notify('${directoryChannel}', 'code length') FROM added`,
+};
+
 interface Remembered<T> {
   value: T | Promise<T>;
   /** By performance.now(). */
@@ -143,6 +153,7 @@ export function createDirectory(database: Database): CachedDirectory {
   }
 
   const numbers = () => recall(lists as Memory<Numbers>, "numbers", loadNumbers);
+  const codeLengths = () => recall(lists as Memory<CodeLengths>, "codeLengths", loadCodeLengths);
 
   const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
@@ -177,18 +188,16 @@ export function createDirectory(database: Database): CachedDirectory {
         : known.byNumber.get(number);
     },
 
-    codeLengths: () => recall(lists as Memory<CodeLengths>, "codeLengths", loadCodeLengths),
+    codeLengths,
 
     async addCodeLength(format, length) {
-      await database.pool.query(
-        `WITH added AS (
-           INSERT INTO used_code_length (code_format, code_length) VALUES ($1::code_format, $2)
-           ON CONFLICT DO NOTHING RETURNING 1
-         )
-         SELECT pg_notify('${directoryChannel}', 'code length') FROM added`,
-        [format, length],
-      );
-      lists.delete("codeLengths");
+      const known = codeLengths();
+      if ((known instanceof Promise ? await known : known)[format].includes(length)) return;
+      await recall(lists as Memory<true>, `${format} ${length}`, async () => {
+        await runStatement(database, addCodeLengthStatement, [format, length]);
+        lists.delete("codeLengths");
+        return true;
+      });
     },
 
     revision: () => revision,

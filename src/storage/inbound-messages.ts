@@ -1,4 +1,3 @@
-import pg from "pg";
 import {
   type CodeHolder,
   codeKey,
@@ -22,7 +21,7 @@ import { Failure } from "../failures.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
-import { asStorageError, type Database, inTransaction, isDataRefused } from "./database.ts";
+import { asStorageError, type Database, inTransaction, isDataRefused, refusedState } from "./database.ts";
 import type { StorageObserver } from "./observer.ts";
 import {
   expiredLive,
@@ -492,8 +491,7 @@ async function store(
     };
   } catch (error) {
     // A deadlock counts among the database's own troubles and comes wrapped.
-    const refusal = error instanceof Failure ? error.cause : error;
-    if (refusal instanceof pg.DatabaseError && changedMeanwhile.test(refusal.code ?? "")) return null;
+    if (changedMeanwhile.test(refusedState(error) ?? "")) return null;
     throw error;
   }
 }

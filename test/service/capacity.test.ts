@@ -66,6 +66,19 @@ describe("where more than a thousandth of a number's codes is pending", async ()
     expect(places).toEqual(places.map(() => ({ number: lone.liveNumber, length: 7 })));
   });
 
+  test("which is written down once, not for each of them", async () => {
+    await placesOf(shopOf(process, lone.liveKey), 1);
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE used_code_length IN SHARE MODE");
+    try {
+      const places = await placesOf(shopOf(process, lone.liveKey), 20);
+      expect(places).toEqual(places.map(() => ({ number: lone.liveNumber, length: 7 })));
+    } finally {
+      await lock.query("ROLLBACK");
+      lock.release();
+    }
+  });
+
   test("on every number, the code is as much longer as it must be somewhere", async () => {
     const places = await placesOf(shopOf(process, twice.liveKey), 20);
     expect(places).toEqual(places.map(() => ({ number: second, length: 7 })));
