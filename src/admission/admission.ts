@@ -93,16 +93,13 @@ export function createAdmission(parts: {
       if (credential === null) return refused(address);
       const remembered = directory.remembered(credential);
       if (remembered !== undefined) return known(remembered, address);
-      if (parseCredential(credential) === null) {
-        return isInstallationAdmin(credential) ? installationAdmin : refused(address);
-      }
+      // In no table, though it may have the shape of a service token: known without the database.
+      if (isInstallationAdmin(credential)) return installationAdmin;
+      if (parseCredential(credential) === null) return refused(address);
       const found = directory.caller(credential);
-      if (found instanceof Promise) {
-        return found.then((caller) =>
-          caller === null ? unlisted(credential, address) : known(caller, address),
-        );
-      }
-      return found === null ? unlisted(credential, address) : known(found, address);
+      return found instanceof Promise
+        ? found.then((caller) => known(caller, address))
+        : known(found, address);
     },
 
     revision: () => directory.revision(),
@@ -125,11 +122,6 @@ export function createAdmission(parts: {
       }
     },
   };
-
-  /** The installation's token may have the shape of a service token, and is in no table then either. */
-  function unlisted(credential: string, address: string): Caller | Promise<never> {
-    return isInstallationAdmin(credential) ? installationAdmin : refused(address);
-  }
 
   async function missing(address: string): Promise<never> {
     await rateLimits.takeFailedAuthentication(address);

@@ -111,18 +111,25 @@ export function isDatabaseUnavailable(error: unknown): boolean {
   if (error instanceof pg.DatabaseError)
     return error.code === undefined || unavailableStates.test(error.code);
   if (error instanceof Failure) return error.code === "service_unavailable";
-  const wrapped = wrappedState(error);
-  if (wrapped !== undefined) return unavailableStates.test(wrapped);
-  return isDriverError(error);
+  const { kind, originalCode } = adapterCause(error);
+  if (typeof originalCode === "string") return unavailableStates.test(originalCode);
+  return unreachableKinds.has(kind) || isDriverError(error);
 }
 
-/** The SQLSTATE of an error that Prisma has wrapped. */
-function wrappedState(error: unknown): string | undefined {
+/** What Prisma's adapter calls errors in which the server has not answered. */
+const unreachableKinds: ReadonlySet<unknown> = new Set([
+  "DatabaseNotReachable",
+  "ConnectionClosed",
+  "SocketTimeout",
+  "TlsConnectionError",
+]);
+
+/** What Prisma's adapter made of the driver's error: with the SQLSTATE, where the server has answered with one. */
+function adapterCause(error: unknown): { readonly kind?: unknown; readonly originalCode?: unknown } {
   const { meta } = (error ?? {}) as {
-    meta?: { driverAdapterError?: { cause?: { originalCode?: unknown } } };
+    meta?: { driverAdapterError?: { cause?: { kind?: unknown; originalCode?: unknown } } };
   };
-  const state = meta?.driverAdapterError?.cause?.originalCode;
-  return typeof state === "string" ? state : undefined;
+  return meta?.driverAdapterError?.cause ?? {};
 }
 
 /** Node's: ECONNREFUSED, EPIPE, ERR_STREAM_DESTROYED, … */

@@ -1,5 +1,3 @@
-import { once } from "node:events";
-import net from "node:net";
 import { create, createFileRegistry, fromBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   type FileDescriptorProto,
@@ -8,7 +6,7 @@ import {
 } from "@bufbuild/protobuf/wkt";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { afterAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import {
   ServerReflection,
   type ServerReflectionRequestSchema,
@@ -19,6 +17,7 @@ import {
   HealthCheckResponse_ServingStatus as Status,
 } from "../../src/gen/proto/health/v1/health_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { layCable } from "../harness/cable.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "./grpc-answer.ts";
 
@@ -90,44 +89,6 @@ describe("health", () => {
 function importsWithin(files: readonly FileDescriptorProto[], { dependency }: FileDescriptorProto): number {
   const imported = dependency.map((name) => files.find((file) => file.name === name));
   return imported.reduce((count, file) => count + 1 + (file ? importsWithin(files, file) : 0), 0);
-}
-
-/** A way to the database that can be cut and mended. */
-async function layCable(databaseUrl: string) {
-  const url = new URL(databaseUrl);
-  const [host, port] = [url.hostname, Number(url.port)];
-  const ends = new Set<net.Socket>();
-  let isCut = false;
-  const server = net.createServer((near) => {
-    // It goes on listening: another program could have the port by the time it is mended.
-    if (isCut) return void near.resetAndDestroy();
-    const far = net.connect(port, host);
-    for (const [end, other] of [[near, far] as const, [far, near] as const]) {
-      ends.add(end);
-      end.on("error", () => {});
-      end.on("close", () => {
-        ends.delete(end);
-        other.destroy();
-      });
-      end.pipe(other);
-    }
-  });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port: near } = server.address() as net.AddressInfo;
-  url.host = `127.0.0.1:${near}`;
-  const cut = () => {
-    isCut = true;
-    for (const end of ends) end.destroy();
-  };
-  const mend = () => {
-    isCut = false;
-  };
-  afterAll(() => {
-    server.close();
-    cut();
-  });
-  return { databaseUrl: url.href, cut, mend };
 }
 
 describe("reflection", () => {

@@ -6,7 +6,8 @@ import { directoryChannel } from "../notices.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import { writeDown } from "./audit.ts";
 
-export type Transaction = Prisma.TransactionClient;
+type Client = PrismaDatabase["prisma"];
+export type Transaction = Omit<Client, "$connect" | "$disconnect" | "$extends" | "$on">;
 
 /**
  * Carries out administrative changes so that every process knows of them, and writes them down. `describe` says what was

@@ -1,37 +1,25 @@
 import type { Act, Actor, AuditAction, AuditEntry, AuditStore } from "../../core/administration/audit.ts";
 import { newId } from "../../core/ids.ts";
 import type { AuditEntry as AuditEntryRow } from "../../gen/prisma/client.ts";
-import { asStorageError } from "../database.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Transaction } from "./announcement.ts";
 
 export function createAuditStore({ prisma }: PrismaDatabase, actor: Actor): AuditStore {
   return {
-    async add(act) {
-      try {
-        await writeDown(prisma, actor, act);
-      } catch (error) {
-        throw asStorageError(error);
-      }
-    },
+    add: (act) => writeDown(prisma, actor, act),
 
     async list({ projectId, actor: name, before, limit }) {
-      try {
-        if (projectId !== null && !(await prisma.project.findUnique({ where: { id: projectId } })))
-          return null;
-        const rows = await prisma.auditEntry.findMany({
-          where: {
-            ...(projectId === null ? {} : { projectId }),
-            ...(name === "" ? {} : { actor: name }),
-            ...(before === null ? {} : { id: { lt: before } }),
-          },
-          orderBy: { id: "desc" },
-          take: limit,
-        });
-        return rows.map(entryOf);
-      } catch (error) {
-        throw asStorageError(error);
-      }
+      if (projectId !== null && !(await prisma.project.findUnique({ where: { id: projectId } }))) return null;
+      const rows = await prisma.auditEntry.findMany({
+        where: {
+          ...(projectId === null ? {} : { projectId }),
+          ...(name === "" ? {} : { actor: name }),
+          ...(before === null ? {} : { id: { lt: before } }),
+        },
+        orderBy: { id: "desc" },
+        take: limit,
+      });
+      return rows.map(entryOf);
     },
   };
 }

@@ -4,7 +4,6 @@ import { encodeId, newId } from "../../core/ids.ts";
 import type { Environment } from "../../core/project.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
-import { asStorageError } from "../database.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 
@@ -85,13 +84,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
         (webhook) => webhook && act("webhook.disabled", webhook),
       ),
 
-    async deliveries(filter) {
-      try {
-        return await listDeliveries(database, filter);
-      } catch (error) {
-        throw asStorageError(error);
-      }
-    },
+    deliveries: (filter) => listDeliveries(database, filter),
 
     async resend(verificationId) {
       const resent = await administer(

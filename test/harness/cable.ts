@@ -1,0 +1,41 @@
+import { once } from "node:events";
+import net from "node:net";
+import { afterAll } from "vitest";
+
+/** A way to the database that can be cut and mended. */
+export async function layCable(databaseUrl: string) {
+  const url = new URL(databaseUrl);
+  const [host, port] = [url.hostname, Number(url.port)];
+  const ends = new Set<net.Socket>();
+  let isCut = false;
+  const server = net.createServer((near) => {
+    // It goes on listening: another program could have the port by the time it is mended.
+    if (isCut) return void near.resetAndDestroy();
+    const far = net.connect(port, host);
+    for (const [end, other] of [[near, far] as const, [far, near] as const]) {
+      ends.add(end);
+      end.on("error", () => {});
+      end.on("close", () => {
+        ends.delete(end);
+        other.destroy();
+      });
+      end.pipe(other);
+    }
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port: near } = server.address() as net.AddressInfo;
+  url.host = `127.0.0.1:${near}`;
+  const cut = () => {
+    isCut = true;
+    for (const end of ends) end.destroy();
+  };
+  const mend = () => {
+    isCut = false;
+  };
+  afterAll(() => {
+    server.close();
+    cut();
+  });
+  return { databaseUrl: url.href, cut, mend };
+}

@@ -1,0 +1,78 @@
+import { expect, test } from "vitest";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { layCable } from "../harness/cable.ts";
+import { startTestService } from "../harness/service.ts";
+import { callOnce, rpcs, transportTo } from "./every-rpc.ts";
+import { refusalOf } from "./grpc-answer.ts";
+
+const service = await startTestService();
+const cable = await layCable(service.databaseUrl);
+const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
+
+const { projectId } = await service.createProject();
+const place = { projectId, environment: Environment.LIVE };
+const verificationId = "vrf_01jd0000000000000000000000";
+const idempotencyKey = "without-a-database";
+const message = { messageId: "1", from: "01012345678", to: "0212345678", text: "12345678" };
+const webhook = { ...place, url: "https://shop.example/hooks" };
+
+/** What each is asked, so that it has to look into the database. */
+const requests: Record<string, Record<string, unknown>> = {
+  "ApiKeyService/CreateApiKey": place,
+  "ApiKeyService/ListApiKeys": place,
+  "ApiKeyService/RotateApiKey": { apiKeyId: "key_01jd0000000000000000000000" },
+  "ApiKeyService/RevokeApiKey": { apiKeyId: "key_01jd0000000000000000000000" },
+  "AuditService/ListAuditEntries": {},
+  "DestinationNumberService/AddDestinationNumber": { ...place, number: "0212345678" },
+  "DestinationNumberService/ListDestinationNumbers": {},
+  "DestinationNumberService/RemoveDestinationNumber": { number: "0212345678" },
+  "ErasureService/EraseVerification": { verificationId },
+  "ErasureService/ErasePhone": { phone: "01012345678" },
+  "InboundMessageService/StreamInboundMessages": { messages: [message] },
+  "ProjectService/CreateProject": { name: "Shop" },
+  "ProjectService/GetProject": { projectId },
+  "ProjectService/ListProjects": {},
+  "ProjectService/UpdateProject": { projectId, name: "Shop" },
+  "ProjectService/SuspendProject": { projectId },
+  "ProjectService/ResumeProject": { projectId },
+  "ServiceTokenService/CreateServiceToken": { scope: 1 },
+  "ServiceTokenService/ListServiceTokens": {},
+  "ServiceTokenService/RevokeServiceToken": { serviceTokenId: "tok_01jd0000000000000000000000" },
+  "StatisticsService/GetStatistics": { projectId },
+  "VerificationService/CreateVerification": { ...place, idempotencyKey },
+  "VerificationService/GetVerification": { verificationId },
+  "VerificationService/CancelVerification": { verificationId },
+  "VerificationService/ListVerifications": place,
+  "VerificationService/WatchVerification": { verificationId },
+  "WebhookService/SetWebhook": webhook,
+  "WebhookService/GetWebhook": place,
+  "WebhookService/RotateWebhookSecret": place,
+  "WebhookService/RemoveWebhook": place,
+  "WebhookService/DisableWebhook": place,
+  "WebhookService/ListWebhookDeliveries": place,
+  "WebhookService/ResendWebhookEvent": { eventId: "evt_01jd0000000000000000000000" },
+  "WebhookService/SendTestWebhook": place,
+};
+
+const ours = rpcs.flatMap(({ name, method }) => {
+  const [, short] = /^phoneproof\.v1\.(.+)$/.exec(name) ?? [];
+  return short === undefined ? [] : [{ name: short, method }];
+});
+
+test("every RPC is asked", () => {
+  expect(ours.map(({ name }) => name).sort()).toEqual(Object.keys(requests).sort());
+});
+
+test("none blames itself or its caller while the database is away", async () => {
+  const transport = transportTo(distant.grpcAddress, `Bearer ${service.adminToken}`);
+  cable.cut();
+  const told: Record<string, string> = {};
+  for (const { name, method } of ours) {
+    told[name] = await callOnce(transport, method, requests[name] ?? {}).then(
+      () => "ok",
+      (error) => refusalOf(error).code,
+    );
+  }
+  expect(told).toEqual(Object.fromEntries(ours.map(({ name }) => [name, "service_unavailable"])));
+  cable.mend();
+});
