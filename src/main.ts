@@ -43,6 +43,7 @@ import { stepLogLevel } from "./log-level.ts";
 import { type LogOutput, openLogOutput } from "./log-output.ts";
 import { createMetrics } from "./ops/metrics.ts";
 import { createOpsServer } from "./ops/ops-server.ts";
+import { createReadiness } from "./ops/readiness.ts";
 import { createSilenceMetrics } from "./ops/silence-metrics.ts";
 import { createRpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
@@ -231,17 +232,18 @@ async function start(
     stopping = true;
     if (config.roles.api) await delay(config.drainSeconds * 1000, undefined, { signal }).catch(() => {});
   };
-  const isReady = async () =>
-    serving &&
-    !stopping &&
-    Promise.race([
-      database.pool.query("SELECT 1").then(
-        () => true,
-        () => false,
-      ),
-      delay(readinessPatienceMs, false, { ref: false }),
-    ]);
-  const ops = createOpsServer({ isReady, isStopping, metrics: metrics.registry });
+  const readiness = createReadiness({
+    phase: () => (stopping ? "stopping" : serving ? "serving" : "starting"),
+    reachesDatabase: () =>
+      Promise.race([
+        database.query({ text: "SELECT 1", rowMode: "array" }).then(
+          () => true,
+          () => false,
+        ),
+        delay(readinessPatienceMs, false, { ref: false }),
+      ]),
+  });
+  const ops = createOpsServer({ readiness, metrics: metrics.registry });
   closers.add(async () => ops.close());
   await listening("OPS", config.opsHost, config.opsPort, () =>
     ops.listen({ host: config.opsHost, port: config.opsPort }),
@@ -369,7 +371,7 @@ async function start(
     }),
     administrationAs,
     admission,
-    readiness: { isReady },
+    isReady: async () => (await readiness()) === "ready",
     log,
     tracing: tracing ?? undefined,
     observer: { begun: metrics.calls.rpcBegun, answered: metrics.calls.rpcAnswered },

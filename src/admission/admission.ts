@@ -28,6 +28,8 @@ export interface Admission {
   authenticate(authorization: string | undefined, address: string): Caller | Promise<Caller>;
   /** While this answers the same, what `authenticate` answered holds, for as long as anything is believed unheard. */
   revision(): number;
+  /** Calls back when it answers another. */
+  onRevision(listener: () => void): { stop(): void };
   /**
    * Takes one call from a merchant's allowance; undefined for service tokens, which have no limit.
    * Refuses with rate_limited, whose `rateLimit` the faces report.
@@ -103,6 +105,7 @@ export function createAdmission(parts: {
     },
 
     revision: () => directory.revision(),
+    onRevision: (listener) => directory.onRevision(listener),
 
     async takeAllowance(caller, bucket) {
       if (caller.kind !== "merchant") return undefined;

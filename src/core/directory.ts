@@ -25,6 +25,8 @@ export interface CodeLengths {
 export interface Directory {
   /** Another number after each change that this process has heard of. */
   revision(): number;
+  /** Calls back after each such change. */
+  onRevision(listener: () => void): { stop(): void };
   /** Whose credential it is, where that has just been asked; undefined says nothing about it. */
   remembered(credential: string): Caller | undefined;
   /** Who a well-formed credential belongs to; null where it is unknown, revoked or expired. */

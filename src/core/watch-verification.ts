@@ -76,10 +76,8 @@ export function watchVerification(parts: {
         current = (await parts.verifications.find(lookup, null)).value;
         if (current && isTerminal(current.status)) yield current;
       }
-      // Only a terminal status ends it by itself: a watcher that is cut off is told to come again.
-      if (current && !isTerminal(current.status)) {
-        throw new Failure("service_unavailable", { message: "The service is restarting: watch again." });
-      }
+      // Only a terminal status ends it by itself: a watcher that is cut off is told why.
+      if (current && !isTerminal(current.status)) throw signal.reason;
     } finally {
       changes.stop();
     }

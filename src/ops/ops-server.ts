@@ -1,25 +1,30 @@
 import fastify, { type FastifyInstance } from "fastify";
 import type { Registry } from "prom-client";
+import type { Readiness } from "./readiness.ts";
+
+const readinessTexts: Readonly<Record<Readiness, string>> = {
+  ready: "ready",
+  starting: "not ready: it is starting",
+  stopping: "not ready: it is stopping",
+  database_away: "not ready: the database cannot be reached",
+};
 
 /**
  * What those who run the service ask it: whether the process is alive, whether it can answer callers, and
  * its metrics. No authentication, so it listens where only they can reach it.
  */
 export function createOpsServer(parts: {
-  readonly isReady: () => Promise<boolean>;
-  /** Still answers, and is not to be sent anything more. */
-  readonly isStopping: () => boolean;
+  readonly readiness: () => Promise<Readiness>;
   readonly metrics: Registry;
 }): FastifyInstance {
   const server = fastify({ logger: false, requestTimeout: 10_000 });
   server.get("/healthz", async (_request, reply) => reply.type("text/plain").send("alive\n"));
   server.get("/readyz", async (_request, reply) => {
-    if (parts.isStopping()) return reply.status(503).type("text/plain").send("not ready: it is stopping\n");
-    const ready = await parts.isReady();
+    const readiness = await parts.readiness();
     return reply
-      .status(ready ? 200 : 503)
+      .status(readiness === "ready" ? 200 : 503)
       .type("text/plain")
-      .send(ready ? "ready\n" : "not ready: the database cannot be reached or is not migrated\n");
+      .send(`${readinessTexts[readiness]}\n`);
   });
   server.get("/metrics", async (_request, reply) =>
     reply.type(parts.metrics.contentType).send(await parts.metrics.metrics()),

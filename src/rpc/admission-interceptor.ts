@@ -3,6 +3,7 @@ import {
   Code,
   ConnectError,
   type Interceptor,
+  type StreamRequest,
   type StreamResponse,
   type UnaryResponse,
 } from "@connectrpc/connect";
@@ -19,6 +20,8 @@ import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_messag
 import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { addressKey, callKey } from "./call-context.ts";
+import type { OpenStreams } from "./open-streams.ts";
+import { asUnread } from "./unread.ts";
 
 const buckets: Readonly<Record<string, RateLimitBucket>> = {
   [VerificationService.method.createVerification.name]: "create",
@@ -74,10 +77,11 @@ export interface RpcObserver {
  */
 export function admissionInterceptor(parts: {
   readonly admission: Admission;
+  readonly openStreams: OpenStreams;
   readonly log: Logger;
   readonly observer: RpcObserver;
 }): Interceptor {
-  const { admission, log, observer } = parts;
+  const { admission, openStreams, log, observer } = parts;
 
   return (next) => async (request) => {
     const startedAt = performance.now();
@@ -91,9 +95,11 @@ export function admissionInterceptor(parts: {
     let authenticatedAt = startedAt;
     let revision = admission.revision();
     let finished = false;
+    let leave = () => {};
     const finish = (code: string, failure?: Failure) => {
       if (finished) return;
       finished = true;
+      leave();
       logCall(
         log,
         lineOf({ requestId, method: request.method, code, startedAt, caller: call?.caller }),
@@ -109,12 +115,13 @@ export function admissionInterceptor(parts: {
     };
     observer.begun(method, request.stream);
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
-      // Connect's own refusals (a malformed message, a cancelled or late call) keep their code.
-      if (thrown instanceof ConnectError) {
-        finish(codeToString(thrown.code));
-        return thrown;
+      const refusal = refusalOf(thrown, request.signal);
+      // A call that was cancelled or came late keeps gRPC's own code.
+      if (refusal instanceof ConnectError) {
+        finish(codeToString(refusal.code));
+        return refusal;
       }
-      const failure = call ? await admission.settle(call, asFailure(thrown)) : asFailure(thrown);
+      const failure = call ? await admission.settle(call, refusal) : refusal;
       finish(failure.code, failure);
       return connectError(failure, requestId, call, rateLimit);
     };
@@ -129,9 +136,7 @@ export function admissionInterceptor(parts: {
       request.contextValues.set(callKey, call);
       requireScope(caller, neededScope(request.method));
       rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
-      const admitted = request.stream
-        ? { ...request, message: authenticated(request.message, call) }
-        : request;
+      const admitted = request.stream ? opened(request, call) : request;
       const response = await untilAborted(next(admitted), request.signal);
       for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
       if (response.stream) return { ...response, message: translated(response, call) };
@@ -139,6 +144,20 @@ export function admissionInterceptor(parts: {
       return response;
     } catch (thrown) {
       throw await refuse(thrown);
+    }
+
+    /** Ends when its credential does, whether or not anything moves on it. */
+    function opened(stream: StreamRequest, open: Call): StreamRequest {
+      const ended = new AbortController();
+      leave = openStreams.add({
+        caller: open.caller,
+        authenticate: () => authenticateAgain(open),
+        end: (failure) => ended.abort(failure),
+      });
+      // However it ends, also where nobody reads what it has to say.
+      request.signal.addEventListener("abort", leave, { once: true });
+      const signal = AbortSignal.any([stream.signal, ended.signal]);
+      return { ...stream, signal, message: authenticated(stream.message, open) };
     }
 
     /** A stream may stay open for days: its messages are let through as calls of their own would be. */
@@ -171,6 +190,12 @@ export function admissionInterceptor(parts: {
   };
 }
 
+function refusalOf(thrown: unknown, { reason }: AbortSignal): Failure | ConnectError {
+  const hasLeft = reason !== undefined && thrown === reason && !(reason instanceof Failure);
+  if (hasLeft) return ConnectError.from(thrown, Code.Canceled);
+  return thrown instanceof ConnectError ? (asUnread(thrown) ?? thrown) : asFailure(thrown);
+}
+
 /**
  * The same messages, each once `check` has let it through: at once where that has nothing to wait for, since a generator would
  * cost a message four promises. Where it throws, the messages end with that.
@@ -196,6 +221,12 @@ function checked<Message>(
       return {
         next: () => iterator.next().then(letThrough),
         return: async () => (await iterator.return?.()) ?? { done: true, value: undefined },
+        // The client has left amid an answer, in the words of its socket.
+        throw: async (reason: unknown) => {
+          const left = ConnectError.from(reason, Code.Canceled);
+          if (iterator.throw) return iterator.throw(left);
+          throw left;
+        },
       };
     },
   };
@@ -234,13 +265,18 @@ function callerFields(caller: Caller | undefined) {
   return { tokenId: tokenId === null ? "installation" : encodeId("tok_", tokenId), scope, source };
 }
 
-/** A unary call whose deadline passes, or whose client leaves, is answered at once. */
+/**
+ * A call whose deadline passes, or whose client leaves, is answered at once. Where the service ends it is answered in its own
+ * time.
+ */
 function untilAborted(
   answer: Promise<UnaryResponse | StreamResponse>,
   signal: AbortSignal,
 ): Promise<UnaryResponse | StreamResponse> {
   return new Promise((resolve, reject) => {
-    const abort = () => reject(ConnectError.from(signal.reason, Code.Canceled));
+    const abort = () => {
+      if (!(signal.reason instanceof Failure)) reject(ConnectError.from(signal.reason, Code.Canceled));
+    };
     if (signal.aborted) abort();
     signal.addEventListener("abort", abort, { once: true });
     answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));

@@ -1,22 +1,22 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError, type ConnectRouter } from "@connectrpc/connect";
 import {
   Health,
   HealthCheckResponse_ServingStatus as ServingStatus,
 } from "../gen/proto/health/v1/health_pb.ts";
 
-/** Whether the service can answer now. */
-export interface Readiness {
-  isReady(): Promise<boolean>;
-}
-
 const watchIntervalMs = 1_000;
 
 /** grpc.health.v1.Health for the whole server (the empty name) and each of its services. */
-export function healthRoutes(router: ConnectRouter, services: readonly string[], readiness: Readiness): void {
+export function healthRoutes(
+  router: ConnectRouter,
+  services: readonly string[],
+  isReady: () => Promise<boolean>,
+): void {
   const names = new Set(["", ...services]);
 
   async function statusNow() {
-    return (await readiness.isReady()) ? ServingStatus.SERVING : ServingStatus.NOT_SERVING;
+    return (await isReady()) ? ServingStatus.SERVING : ServingStatus.NOT_SERVING;
   }
 
   router.service(Health, {
@@ -36,22 +36,8 @@ export function healthRoutes(router: ConnectRouter, services: readonly string[],
         const status = names.has(service) ? await statusNow() : ServingStatus.SERVICE_UNKNOWN;
         if (status !== told) yield { status };
         told = status;
-        await pause(signal);
+        await delay(watchIntervalMs, undefined, { signal }).catch(() => {});
       }
     },
-  });
-}
-
-/** Until the next look, or until the client has gone. */
-function pause(signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const done = () => {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", done);
-      resolve();
-    };
-    const timer = setTimeout(done, watchIntervalMs);
-    signal.addEventListener("abort", done);
-    if (signal.aborted) done();
   });
 }

@@ -39,8 +39,7 @@ export interface InboundStreams {
 /**
  * Reads messages and writes receipts side by side: receipts leave in the order of the messages, grouped by
  * whatever is ready. The first failure ends the stream; what has no receipt is sent again by the client.
- * Where `signal` aborts, nothing more is read, what is under way gets its receipts, and the client is told
- * to come again.
+ * Where `signal` aborts, nothing more is read, what is under way gets its receipts, and the stream ends with its reason.
  */
 export async function* streamInboundMessages(
   requests: AsyncIterable<StreamInboundMessagesRequestWire>,
@@ -81,7 +80,7 @@ export async function* streamInboundMessages(
       } else if (failure !== undefined) {
         throw failure;
       } else if (signal.aborted) {
-        throw new Failure("service_unavailable", { message: "The service is restarting: connect again." });
+        throw signal.reason;
       } else {
         return;
       }

@@ -25,9 +25,12 @@ import { WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { administrationRoutes } from "./administration-services.ts";
 import { admissionGate } from "./admission-gate.ts";
 import { admissionInterceptor, type RpcObserver } from "./admission-interceptor.ts";
+import { boundedStreams } from "./bounded-streams.ts";
 import { addressKey, callOf } from "./call-context.ts";
-import { healthRoutes, type Readiness } from "./health-service.ts";
+import { grpcResponse } from "./grpc-response.ts";
+import { healthRoutes } from "./health-service.ts";
 import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-message-service.ts";
+import { keepOpenStreams } from "./open-streams.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
@@ -87,7 +90,8 @@ export function createRpcServer(parts: {
   readonly getStatistics: GetStatistics;
   readonly administrationAs: AdministrationAs;
   readonly admission: Admission;
-  readonly readiness: Readiness;
+  /** Whether the service can answer now. */
+  readonly isReady: () => Promise<boolean>;
   readonly log: Logger;
   readonly observer: RpcObserver;
   /** Undefined: nothing is traced. */
@@ -100,7 +104,7 @@ export function createRpcServer(parts: {
     getStatistics,
     administrationAs,
     admission,
-    readiness,
+    isReady,
     log,
     observer,
     tracing,
@@ -109,8 +113,17 @@ export function createRpcServer(parts: {
   const inbound = { takeMessages, process: { unsettled: 0 } };
   const shutdown = createShutdown();
   const sessions = keepSessions();
+  const openStreams = keepOpenStreams(admission);
 
-  const options = { settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 } };
+  const options = {
+    settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
+    Http2ServerResponse: grpcResponse(({ path, requestId, failure }) => {
+      const method = path.slice(1);
+      log.info({ requestId, method, code: failure.code }, "rpc");
+      observer.begun(method, false);
+      observer.answered({ method, streaming: false, code: failure.code, charged: false, seconds: 0 });
+    }),
+  };
   const server: FastifyInstance<http2.Http2Server> = fastify({
     http2: true,
     http2SessionTimeout: 0,
@@ -131,7 +144,7 @@ export function createRpcServer(parts: {
     },
   });
 
-  const admitting = admissionInterceptor({ admission, log, observer });
+  const admitting = admissionInterceptor({ admission, openStreams, log, observer });
   const routeOptions = {
     requestGate: admissionGate({ admission, log, observer }),
     interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
@@ -141,7 +154,7 @@ export function createRpcServer(parts: {
     healthRoutes(
       router,
       services.map(({ typeName }) => typeName),
-      readiness,
+      isReady,
     );
     // The errors' detail is part of no service, and yet what a client has to decode.
     reflectionRoutes(router, services, [file_phoneproof_v1_error]);
@@ -167,6 +180,8 @@ export function createRpcServer(parts: {
 
   // A message that is alone is to come in time: sent by halves it would hold its stream for ever.
   server.addHook("onRequest", ({ raw, url }, _reply, done) => {
+    // Connect's timer holds no longer time-outs and would end the call at once. The client keeps its own.
+    if (isBeyondTimers(raw.headers["grpc-timeout"])) delete raw.headers["grpc-timeout"];
     if (!streamedPaths.has(url)) {
       const timer = setTimeout(() => raw.stream.close(http2.constants.NGHTTP2_CANCEL), requestPatienceMs);
       const arrived = () => clearTimeout(timer);
@@ -175,12 +190,19 @@ export function createRpcServer(parts: {
     done();
   });
 
-  // What gRPC clients understand of a method that is not there: in HTTP's words they would have to guess.
+  // What gRPC clients understand of a method that is not there: in HTTP's words they would have to guess. In the frame that
+  // ends the stream, since a status in headers that are followed by anything is none.
   server.setNotFoundHandler((_request, reply) => {
-    reply
-      .code(200)
-      .headers({ "content-type": "application/grpc", "grpc-status": "12", "grpc-message": "no such method" })
-      .send();
+    reply.hijack();
+    reply.raw.stream.respond(
+      {
+        ":status": 200,
+        "content-type": "application/grpc",
+        "grpc-status": "12",
+        "grpc-message": "no such method",
+      },
+      { endStream: true },
+    );
   });
 
   const common = {
@@ -188,7 +210,7 @@ export function createRpcServer(parts: {
     shutdownSignal: shutdown.signal,
     contextValues: ({ ip }: { readonly ip: string }) => createContextValues().set(addressKey, ip),
   };
-  server.register(fastifyConnectPlugin, { ...common, routes });
+  server.register(fastifyConnectPlugin, { ...common, interceptors: [boundedStreams()], routes });
   server.register(fastifyConnectPlugin, { ...common, ...routeOptions, routes: admittedRoutes });
 
   return {
@@ -199,8 +221,17 @@ export function createRpcServer(parts: {
     },
     async close() {
       shutdown.begin();
+      openStreams.close();
       sessions.close(closeGraceMs);
       await server.close();
     },
   };
+}
+
+const longestTimerMs = 2 ** 31 - 1;
+const msByUnit: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1_000, m: 1 };
+
+function isBeyondTimers(timeout: string | string[] | undefined): boolean {
+  if (typeof timeout !== "string" || !/^\d{1,8}[HMSm]$/.test(timeout)) return false;
+  return Number(timeout.slice(0, -1)) * (msByUnit[timeout.slice(-1)] ?? 0) > longestTimerMs;
 }

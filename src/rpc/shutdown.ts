@@ -1,4 +1,6 @@
-/** The end of the service, as every call that is open hears of it. */
+import { Failure } from "../failures.ts";
+
+/** The end of the service, as every call that is open hears of it: the signal's reason is what its client is told. */
 export interface Shutdown {
   readonly signal: AbortSignal;
   begin(): void;
@@ -11,6 +13,9 @@ export interface Shutdown {
  */
 export function createShutdown(): Shutdown {
   const controller = new AbortController();
+  const restarting = new Failure("service_unavailable", {
+    message: "The service is restarting: call again.",
+  });
   const { signal } = controller;
   const listeners = new Set<() => void>();
   signal.addEventListener("abort", () => {
@@ -20,5 +25,5 @@ export function createShutdown(): Shutdown {
     addEventListener: (_type: "abort", listener: () => void) => listeners.add(listener),
     removeEventListener: (_type: "abort", listener: () => void) => listeners.delete(listener),
   });
-  return { signal, begin: () => controller.abort() };
+  return { signal, begin: () => controller.abort(restarting) };
 }

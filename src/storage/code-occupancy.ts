@@ -45,21 +45,18 @@ const pausePerCounting = 50;
  */
 export function createCodeOccupancy(database: Database): CountedOccupancy {
   let counts = new Map<string, Count>();
-  let addedSinceSlice = new Map<string, number>();
+  let addedInPass = new Map<string, number>();
   const stopped = new AbortController();
   const keyOf = (destination: string, format: CodeFormat, length: number) =>
     `${destination} ${format} ${length}`;
 
-  /**
-   * Codes that were made since their slice was read are missed, about as many as have expired since: what is counted is
-   * true of the middle of a pass. Those since the last slice, at the end of the table, are added.
-   */
+  /** A new row may lie in a slice that was read, or in one that will be: what this process adds in a pass is added to it. */
   async function count(beforeNext: (tookMs: number) => Promise<void>): Promise<void> {
     const counted = new Map<string, Count>();
+    addedInPass = new Map();
     for (let block = 0, tookMs = 0; ; block += blocksAtOnce) {
       if (block > 0) await beforeNext(tookMs);
       const startedAt = performance.now();
-      addedSinceSlice = new Map();
       const slice = [`(${block},0)`, `(${block + blocksAtOnce},0)`];
       for (const [destination, format, length, pending, barred] of await runStatement(
         database,
@@ -73,8 +70,8 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
       tookMs = performance.now() - startedAt;
       if (block + blocksAtOnce >= (size?.[0] as number)) break;
     }
-    // These may have been counted already: twice is the safe side, and only until the next look.
-    for (const [key, added] of addedSinceSlice) increase(counted, key, added, added);
+    // These may have been counted already: twice is the safe side, and only until the next pass.
+    for (const [key, added] of addedInPass) increase(counted, key, added, added);
     counts = counted;
   }
 
@@ -93,7 +90,7 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
         count.pending++;
         count.barred++;
       } else counts.set(key, { pending: 1, barred: 1 });
-      addedSinceSlice.set(key, (addedSinceSlice.get(key) ?? 0) + 1);
+      addedInPass.set(key, (addedInPass.get(key) ?? 0) + 1);
     },
     refresh: () => count(async () => {}),
     start(onError) {

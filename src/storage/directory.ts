@@ -81,6 +81,7 @@ export function createDirectory(database: Database): CachedDirectory {
   const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
   const lists = new Map<string, Remembered<unknown>>();
   let revision = 0;
+  const revisionListeners = new Set<() => void>();
 
   interface Memory<T> {
     get(key: string): Remembered<T> | undefined;
@@ -202,11 +203,17 @@ export function createDirectory(database: Database): CachedDirectory {
 
     revision: () => revision,
 
+    onRevision(listener) {
+      revisionListeners.add(listener);
+      return { stop: () => void revisionListeners.delete(listener) };
+    },
+
     forget() {
       revision++;
       callers.clear();
       projects.clear();
       lists.clear();
+      for (const listener of revisionListeners) listener();
     },
   };
 }

@@ -1,6 +1,8 @@
 import { create, toBinary } from "@bufbuild/protobuf";
-import { Code } from "@connectrpc/connect";
+import { Code, type ConnectError, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
+import { Health, HealthCheckResponse_ServingStatus } from "../../src/gen/proto/health/v1/health_pb.ts";
 import { StreamInboundMessagesRequestSchema } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
@@ -9,6 +11,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { connectRaw } from "./raw-grpc.ts";
 
 const service = await startTestService();
@@ -56,3 +59,157 @@ test("a token that is revoked, and a project that is suspended, end what is open
   await service.sms({ to: destination, text: smsText });
   await expect(watching.next()).rejects.toMatchObject({ code: Code.PermissionDenied });
 });
+
+test("a credential that is revoked ends what is open also where nothing moves on it", async () => {
+  const tokens = service.client(ServiceTokenService);
+  const { projectId, liveKey } = await service.createProject();
+  const { READ, INGEST } = ServiceTokenScope;
+  const reading = await tokens.createServiceToken({ scope: READ, projectId });
+  const ingesting = await tokens.createServiceToken({ scope: INGEST, source: "idle" });
+  const verifications = service.client(VerificationService, liveKey);
+  const { verification } = await verifications.createVerification({ idempotencyKey: "idle-streams" });
+  const watch = async (token: string) => {
+    const watching = service
+      .client(VerificationService, token)
+      .watchVerification({ verificationId: verification?.id ?? "", projectId })
+      [Symbol.asyncIterator]();
+    expect((await watching.next()).done).toBe(false);
+    const ended = watching.next().then(
+      () => undefined,
+      (error: ConnectError) => error.code,
+    );
+    return { ended };
+  };
+  const [byToken, byKey] = [await watch(reading.secret), await watch(liveKey)];
+  const connection = connectRaw(service.grpcAddress);
+  const stream = connection.call("phoneproof.v1.InboundMessageService/StreamInboundMessages", {
+    authorization: `Bearer ${ingesting.secret}`,
+  });
+  await stream.send(toBinary(StreamInboundMessagesRequestSchema, create(StreamInboundMessagesRequestSchema)));
+
+  for (const { serviceToken } of [reading, ingesting]) {
+    await tokens.revokeServiceToken({ serviceTokenId: serviceToken?.id ?? "" });
+  }
+  expect(await byToken.ended).toBe(Code.Unauthenticated);
+  expect((await stream.status).code).toBe(Code.Unauthenticated);
+  await service.client(ProjectService).suspendProject({ projectId });
+  expect(await byKey.ended).toBe(Code.PermissionDenied);
+  connection.destroy();
+});
+
+/** What was refused on the face of gRPC, by code. */
+async function refusals(): Promise<Record<string, number>> {
+  const { sum } = await scrape(service.opsUrl);
+  const codes = ["internal_error", "service_unavailable"];
+  return Object.fromEntries(
+    codes.map((code) => [code, sum("phoneproof_refusals_total", { face: "grpc", code })]),
+  );
+}
+
+async function streamsEnded(code: string): Promise<number> {
+  const { sum } = await scrape(service.opsUrl);
+  return sum("phoneproof_rpc_streams_ended_total", { code });
+}
+
+test("a client that leaves was refused nothing, whatever it was being told", async () => {
+  const { liveKey, liveNumber } = await service.createProject();
+  const before = await refusals();
+  const endedBefore = await streamsEnded("canceled");
+  const verifications = service.client(VerificationService, liveKey);
+  const { verification } = await verifications.createVerification({ idempotencyKey: "a-client-that-leaves" });
+  const leave = new AbortController();
+  const watching = verifications
+    .watchVerification({ verificationId: verification?.id ?? "" }, { signal: leave.signal })
+    [Symbol.asyncIterator]();
+  await watching.next();
+  leave.abort();
+
+  const left = 5;
+  for (let attempt = 0; attempt < left; attempt++) {
+    const connection = connectRaw(service.grpcAddress);
+    const stream = connection.call("phoneproof.v1.InboundMessageService/StreamInboundMessages", {
+      authorization: `Bearer ${service.adminToken}`,
+    });
+    const messages = Array.from({ length: 1_000 }, (_, index) => ({
+      messageId: `left-${attempt}-${index}`,
+      from: `010${String(87_000_000 + index).padStart(8, "0")}`,
+      to: liveNumber,
+      text: "hello",
+    }));
+    const request = create(StreamInboundMessagesRequestSchema, { messages });
+    // More than the client's window holds of answers, so that one is being written when it goes.
+    for (let group = 0; group < 4; group++) {
+      await stream.send(toBinary(StreamInboundMessagesRequestSchema, request));
+    }
+    await stream.next();
+    if (attempt % 2 === 0) stream.cut();
+    connection.destroy();
+  }
+  await expect.poll(() => streamsEnded("canceled"), { timeout: 10_000 }).toBe(endedBefore + left + 1);
+  expect(await refusals()).toEqual(before);
+});
+
+test("what cannot be read is refused with the catalogue's code, alone and on a stream", async () => {
+  const connection = connectRaw(service.grpcAddress);
+  const authorization = `Bearer ${service.adminToken}`;
+  const refused = async (method: string, message: Uint8Array) => {
+    const call = connection.call(`phoneproof.v1.${method}`, { authorization });
+    // It may be refused before all of it was sent.
+    call.send(message).catch(() => {});
+    call.halfClose();
+    await call.next();
+    const { code, detail } = await call.status;
+    return { code, detail: detail?.code };
+  };
+  const broken = Buffer.from("0aff", "hex");
+  const bounds = [
+    ["VerificationService/ListVerifications", 64 * 1024],
+    ["InboundMessageService/StreamInboundMessages", 8 * 2 ** 20],
+  ] as const;
+  for (const [method, bound] of bounds) {
+    expect(await refused(method, broken)).toEqual({
+      code: Code.InvalidArgument,
+      detail: "malformed_request",
+    });
+    expect(await refused(method, Buffer.alloc(bound + 1))).toEqual({
+      code: Code.InvalidArgument,
+      detail: "body_too_large",
+    });
+  }
+  connection.destroy();
+});
+
+test("strangers have no more streams than a process keeps for them", async () => {
+  const connection = connectRaw(service.grpcAddress);
+  const watchers = Array.from({ length: 600 }, () => {
+    const call = connection.call("grpc.health.v1.Health/Watch");
+    call.send(Buffer.of());
+    call.halfClose();
+    return call;
+  });
+  const told = watchers.map(async (call) => {
+    if ((await call.next()) !== undefined) return "status";
+    return (await call.status).code;
+  });
+  const answers = await Promise.all(told);
+  expect(answers.filter((answer) => answer === "status")).toHaveLength(500);
+  expect(answers.filter((answer) => answer === Code.ResourceExhausted)).toHaveLength(100);
+  connection.destroy();
+  // Those who have gone make room.
+  const health = createClient(Health, createGrpcTransport({ baseUrl: `http://${service.grpcAddress}` }));
+  await expect
+    .poll(async () => {
+      const leave = new AbortController();
+      const [first] = await Array.fromAsync(once(health.watch({}, { signal: leave.signal }))).catch(() => []);
+      leave.abort();
+      return first?.status;
+    })
+    .toBe(HealthCheckResponse_ServingStatus.SERVING);
+});
+
+async function* once<T>(values: AsyncIterable<T>): AsyncIterable<T> {
+  for await (const value of values) {
+    yield value;
+    return;
+  }
+}

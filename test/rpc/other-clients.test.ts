@@ -47,8 +47,8 @@ describe("buf curl, which knows nothing but what reflection tells it", () => {
 
 describe("@grpc/grpc-js with messages made by hand", () => {
   const client = new grpc.Client(service.grpcAddress, grpc.credentials.createInsecure());
-  const metadata = new grpc.Metadata();
-  metadata.set("authorization", `Bearer ${project.liveKey}`);
+  const authorized = new grpc.Metadata();
+  authorized.set("authorization", `Bearer ${project.liveKey}`);
 
   /** Protobuf's wire format, as far as strings go. */
   const text = (field: number, value: string): Buffer => {
@@ -78,16 +78,20 @@ describe("@grpc/grpc-js with messages made by hand", () => {
     return fields;
   }
 
-  const call = (method: string, request: Buffer) =>
+  const call = (
+    method: string,
+    request: Buffer,
+    { metadata = authorized, deadline = Date.now() + 60_000 } = {},
+  ) =>
     new Promise<{ fields: Map<number, Buffer>; headers: grpc.Metadata }>((resolve, reject) => {
       let headers = new grpc.Metadata();
       const made = client.makeUnaryRequest(
-        `/phoneproof.v1.VerificationService/${method}`,
+        method.startsWith("/") ? method : `/phoneproof.v1.VerificationService/${method}`,
         (bytes: Buffer) => bytes,
         (bytes: Buffer) => bytes,
         request,
         metadata,
-        { deadline: Date.now() + 60_000 },
+        { deadline },
         (error, answer) =>
           error ? reject(error) : resolve({ fields: fieldsOf(answer ?? Buffer.of()), headers }),
       );
@@ -125,5 +129,37 @@ describe("@grpc/grpc-js with messages made by hand", () => {
     const [details] = refused.metadata.get("grpc-status-details-bin");
     expect(details?.toString()).toContain("verification_not_found");
     expect(refused.metadata.get("x-request-id")[0]).toMatch(/^req_/);
+  });
+
+  test("shows what it is told as it was written", async () => {
+    const metadata = new grpc.Metadata();
+    metadata.set("authorization", "Bearer nobody");
+    const refused: grpc.ServiceError = await call("GetVerification", text(1, "vrf_none"), { metadata }).catch(
+      (error) => error,
+    );
+    expect(refused.details).toMatch(/^The API key is not valid: it is unknown, mistyped, /);
+  });
+
+  test("is told of a method and of a service that are not there, alone and as a stream", async () => {
+    for (const method of ["VerificationService/NoSuchMethod", "NoSuchService/Get"]) {
+      const unary = call(`/phoneproof.v1.${method}`, Buffer.of());
+      await expect(unary).rejects.toMatchObject({
+        code: grpc.status.UNIMPLEMENTED,
+        details: "no such method",
+      });
+      const identity = (bytes: Buffer) => bytes;
+      const stream = client.makeBidiStreamRequest(`/phoneproof.v1.${method}`, identity, identity, authorized);
+      const refusal = new Promise((_resolve, reject) => void stream.on("error", reject));
+      stream.resume();
+      stream.write(Buffer.of());
+      await expect(refusal).rejects.toMatchObject({ code: grpc.status.UNIMPLEMENTED });
+    }
+  });
+
+  test("may set a deadline that is further away than timers reach", async () => {
+    const deadline = Date.now() + 30 * 86_400_000;
+    await expect(call("GetVerification", text(1, "vrf_none"), { deadline })).rejects.toMatchObject({
+      code: grpc.status.NOT_FOUND,
+    });
   });
 });

@@ -3,6 +3,14 @@
  * client's side before the server has a chance.
  */
 import http2 from "node:http2";
+import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
+import { type ErrorDetail, ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
+
+export interface RawStatus {
+  readonly code: number;
+  readonly message: string;
+  readonly detail?: ErrorDetail | undefined;
+}
 
 export interface RawCall {
   /** Sends a message; resolves when HTTP/2 has taken it off this side's hands. */
@@ -13,8 +21,8 @@ export interface RawCall {
   cut(): void;
   /** The next message; undefined after the last. Until it is asked for, nothing is read. */
   next(): Promise<Uint8Array | undefined>;
-  /** What the server ended with: the gRPC status as a number, and its message. */
-  readonly status: Promise<{ readonly code: number; readonly message: string }>;
+  /** What the server ended with: the gRPC status as a number, its message, and what details it gave. */
+  readonly status: Promise<RawStatus>;
 }
 
 export interface RawConnection {
@@ -41,11 +49,12 @@ export function connectRaw(address: string): RawConnection {
       });
       stream.on("error", () => {});
       const chunks = messagesOf(stream);
-      const status = new Promise<{ code: number; message: string }>((resolve) => {
+      const status = new Promise<RawStatus>((resolve) => {
         const seen = (fields: http2.IncomingHttpHeaders) => {
           const code = fields["grpc-status"];
-          if (code !== undefined)
-            resolve({ code: Number(code), message: String(fields["grpc-message"] ?? "") });
+          if (code === undefined) return;
+          const message = String(fields["grpc-message"] ?? "");
+          resolve({ code: Number(code), message, detail: detailOf(fields) });
         };
         stream.on("response", seen);
         stream.on("trailers", seen);
@@ -67,6 +76,16 @@ export function connectRaw(address: string): RawConnection {
     },
     destroy: () => session.destroy(),
   };
+}
+
+function detailOf(fields: http2.IncomingHttpHeaders): ErrorDetail | undefined {
+  const details = fields["grpc-status-details-bin"];
+  if (details === undefined) return undefined;
+  const headers = new Headers({
+    "grpc-status": String(fields["grpc-status"]),
+    "grpc-status-details-bin": String(details),
+  });
+  return findTrailerError(headers)?.findDetails(ErrorDetailSchema)[0];
 }
 
 async function* messagesOf(stream: http2.ClientHttp2Stream): AsyncGenerator<Uint8Array, undefined> {

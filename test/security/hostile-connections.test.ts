@@ -288,7 +288,7 @@ describe("on the port of gRPC", () => {
         const authorization = `Bearer ${service.adminToken}`;
         const stream = connection.request({ ...callTo(path), "grpc-encoding": "gzip", authorization });
         stream.end(Buffer.concat([head, bomb]));
-        expect(await statusOf(stream)).toBe(String(Code.ResourceExhausted));
+        expect(await statusOf(stream)).toBe(String(Code.InvalidArgument));
       }
       connection.destroy();
     });

@@ -59,9 +59,7 @@ export function administerErasures(parts: {
       let sum = nothing;
       yield sum;
       for await (const erased of erasures.erasePhone(phone)) {
-        if (signal.aborted) {
-          throw new Failure("service_unavailable", { message: "The erasure was cut short: erase again." });
-        }
+        signal.throwIfAborted();
         sum = sumOf(sum, erased);
         yield sum;
       }

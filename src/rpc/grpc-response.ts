@@ -1,0 +1,45 @@
+import { type Http2ServerRequest, Http2ServerResponse, type OutgoingHttpHeaders } from "node:http2";
+import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { newRequestId } from "../core/ids.ts";
+import type { Failure } from "../failures.ts";
+import { connectError } from "./admission-interceptor.ts";
+import { asUnread } from "./unread.ts";
+
+/** A call that was refused before there was a message. */
+export interface UnreadCall {
+  readonly path: string;
+  readonly requestId: string;
+  readonly failure: Failure;
+}
+
+/**
+ * How refusals leave: with the catalogue's code in those that Connect makes by itself while it reads a message, and with a
+ * text that clients show as it is. Connect encodes all but letters; gRPC asks for that of a percent sign and of what is not
+ * printable ASCII, and grpc-js decodes no more than that.
+ */
+export function grpcResponse(onUnread: (call: UnreadCall) => void): typeof Http2ServerResponse {
+  return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
+    override addTrailers(trailers: OutgoingHttpHeaders): void {
+      if (trailers["grpc-status"] === "0") super.addTrailers(trailers);
+      else super.addTrailers(legible(this.#inOurWords(trailers)));
+    }
+
+    #inOurWords(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
+      const path = this.req.url;
+      if ("grpc-status-details-bin" in trailers || !path.startsWith("/phoneproof.")) return trailers;
+      const error = findTrailerError(new Headers(trailers as Record<string, string>));
+      const failure = error && asUnread(error);
+      if (failure === undefined) return trailers;
+      const requestId = newRequestId();
+      onUnread({ path, requestId, failure });
+      return Object.fromEntries(setTrailerStatus(new Headers(), connectError(failure, requestId)));
+    }
+  };
+}
+
+function legible(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
+  const { "grpc-message": message } = trailers;
+  if (typeof message !== "string") return trailers;
+  const text = decodeURIComponent(message);
+  return { ...trailers, "grpc-message": text.replace(/[^ -$&-~]+/g, encodeURIComponent) };
+}

@@ -1,0 +1,22 @@
+import { Code, type ConnectError } from "@connectrpc/connect";
+import { Failure } from "../failures.ts";
+
+/** What Connect refuses before it is a message, in the catalogue's words; undefined for whatever else it has to say. */
+export function asUnread(error: ConnectError): Failure | undefined {
+  if (error.details.length > 0) return undefined;
+  switch (error.code) {
+    case Code.ResourceExhausted:
+      return new Failure("body_too_large", {
+        message: "The message is too large: send less in one.",
+        cause: error,
+      });
+    case Code.Internal:
+    case Code.InvalidArgument:
+      return new Failure("malformed_request", {
+        message: "The message could not be read: send a whole one, as the protocol buffers define it.",
+        cause: error,
+      });
+    default:
+      return undefined;
+  }
+}

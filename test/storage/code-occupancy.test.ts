@@ -1,0 +1,28 @@
+import type pg from "pg";
+import { expect, test } from "vitest";
+import { createCodeOccupancy } from "../../src/storage/code-occupancy.ts";
+import type { Database } from "../../src/storage/database.ts";
+
+const blocks = 200;
+
+/** A table of four slices without a code in them; `onSlice` is told as one is read. */
+function emptyTable(onSlice: (slice: number) => void): Database {
+  let slices = 0;
+  const query = async ({ name }: pg.QueryArrayConfig) => {
+    if (name === "count_codes") onSlice(++slices);
+    return { rows: name === "code_blocks" ? [[blocks]] : [] };
+  };
+  return { query, observer: {} } as unknown as Database;
+}
+
+test("a code that is handed out while codes are counted is not forgotten, wherever its row came to lie", async () => {
+  const occupancy = createCodeOccupancy(
+    emptyTable((slice) => {
+      occupancy.add("0212345678", "numeric", 6 + slice);
+    }),
+  );
+  await occupancy.refresh();
+  const known = [7, 8, 9, 10].map((length) => occupancy.pending("0212345678", "numeric", length));
+  expect(known).toEqual([1, 1, 1, 1]);
+  expect(occupancy.barred("0212345678", "numeric", 7)).toBe(1);
+});
