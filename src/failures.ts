@@ -148,13 +148,13 @@ const catalogue = {
   service_unavailable: {
     status: 503,
     grpc: "unavailable",
-    message: "The service cannot answer at the moment: try again, with the same Idempotency-Key.",
+    message: "The service cannot answer at the moment: try again, a creation with the same Idempotency-Key.",
     retryAfterSeconds: 1,
   },
   internal_error: {
     status: 503,
     grpc: "internal",
-    message: "The service failed to handle this call: try again, with the same Idempotency-Key.",
+    message: "The service failed to handle this call: try again, a creation with the same Idempotency-Key.",
     retryAfterSeconds: 5,
   },
 } as const satisfies Record<string, FailureKind>;

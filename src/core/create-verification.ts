@@ -73,8 +73,12 @@ export function createVerification(parts: {
     const project = call.caller.kind === "merchant" ? call.caller.project : await findProject(projectId);
     checkIdempotencyKey(request.idempotencyKey);
     const expectedPhone = request.mode === "match" ? normaliseMobile(request.expectedPhone ?? "") : null;
-    const violations = [...call.violations, ...check(request, project, expectedPhone)];
-    if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
+    const malformed = [...call.violations, ...checkForm(request, expectedPhone)];
+    const unregistered = checkRegistered(request, project);
+    if (malformed.length > 0) {
+      const others = unregistered.filter(({ field }) => !malformed.some((wrong) => wrong.field === field));
+      throw new Failure("validation_failed", { fields: [...malformed, ...others] });
+    }
 
     const found = directory.numbersFor(projectId, environment);
     const numbers = (found instanceof Promise ? await found : found).map(({ number }) => number);
@@ -84,14 +88,15 @@ export function createVerification(parts: {
 
     let verification = await withFreeCode();
     if (verification === null) {
-      // Idempotency comes before capacity: what was answered once is answered again, room or no room.
+      // What was answered once is answered again, room or no room, and whatever the project has registered since.
       const { known, exhausted } = await verifications.peekCreation({
         projectId,
         environment,
         idempotencyKey: request.idempotencyKey,
       });
+      if (!known && unregistered.length > 0) throw refusal();
       if (exhausted && chargeTo !== null) throw usageLimitExceeded();
-      if (!known) throw unplaced();
+      if (!known) throw refusal();
       verification = at({ destination: nowhere, length: project.codeLength });
     }
     const { usage, value } = await verifications.create(verification, chargeTo);
@@ -102,7 +107,7 @@ export function createVerification(parts: {
       if (again === null) {
         // It has been counted, and a number that was shown cannot be taken back; but a 503 is not reported as counted.
         call.usage = undefined;
-        throw unplaced();
+        throw refusal();
       }
       verification = again;
       outcome = await verifications.recreate(again);
@@ -114,13 +119,16 @@ export function createVerification(parts: {
     }
     return { created: outcome.created, replayed: outcome.kind === "replayed" };
 
-    function unplaced(): Failure {
+    function refusal(): Failure {
+      if (unregistered.length > 0) return new Failure("validation_failed", { fields: unregistered });
       const reason = numbers.length === 0 ? "no_number" : "no_room";
       parts.onUnplaced({ projectId, environment, reason });
       return new Failure("no_receiving_number");
     }
 
+    /** Null where there can be no new one. */
     async function withFreeCode(): Promise<NewVerification | null> {
+      if (unregistered.length > 0) return null;
       const place = allocateCode(numbers, project.codeFormat, project.codeLength, occupancy);
       if (place === null) return null;
       if (place.length !== project.codeLength)
@@ -178,7 +186,8 @@ function completeBounds(
 
 const limits = { expectedPhone: 32, clientReference: 160, state: 256, parentOrigin: 2048, returnUrl: 2048 };
 
-function check(request: CreationRequest, project: Project, expectedPhone: string | null): FieldViolation[] {
+/** What is wrong with it whatever the project has registered. */
+function checkForm(request: CreationRequest, expectedPhone: string | null): FieldViolation[] {
   const violations: FieldViolation[] = [];
   const add = (violation: FieldViolation | undefined) => {
     if (violation) violations.push(violation);
@@ -201,19 +210,20 @@ function check(request: CreationRequest, project: Project, expectedPhone: string
   add(checkText("client_reference", request.clientReference, { max: limits.clientReference }));
   add(checkText("state", request.state, { max: limits.state }));
   if (request.parentOrigin !== null) {
-    const sound = add(checkText("parent_origin", request.parentOrigin, { max: limits.parentOrigin }));
-    if (sound && !sameOrigin(request.parentOrigin, project.parentOrigin)) {
-      violations.push({
-        field: "parent_origin",
-        message: mustBeRegistered("origin", project.parentOrigin),
-      });
-    }
+    add(checkText("parent_origin", request.parentOrigin, { max: limits.parentOrigin }));
   }
-  if (request.returnUrl !== null) {
-    const sound = add(checkText("return_url", request.returnUrl, { max: limits.returnUrl }));
-    if (sound && request.returnUrl !== project.returnUrl) {
-      violations.push({ field: "return_url", message: mustBeRegistered("URL", project.returnUrl) });
-    }
+  if (request.returnUrl !== null) add(checkText("return_url", request.returnUrl, { max: limits.returnUrl }));
+  return violations;
+}
+
+/** What the project does not have registered, or no longer. */
+function checkRegistered({ parentOrigin, returnUrl }: CreationRequest, project: Project): FieldViolation[] {
+  const violations: FieldViolation[] = [];
+  if (parentOrigin !== null && !sameOrigin(parentOrigin, project.parentOrigin)) {
+    violations.push({ field: "parent_origin", message: mustBeRegistered("origin", project.parentOrigin) });
+  }
+  if (returnUrl !== null && returnUrl !== project.returnUrl) {
+    violations.push({ field: "return_url", message: mustBeRegistered("URL", project.returnUrl) });
   }
   return violations;
 }
@@ -229,15 +239,9 @@ function mustBeRegistered(what: "origin" | "URL", registered: string | null): st
 function sameOrigin(sent: string, registered: string | null): boolean {
   if (registered === null) return false;
   if (sent === registered) return true;
-  const url = URL.parse(sent);
-  const isOrigin =
-    url !== null &&
-    url.pathname === "/" &&
-    url.search === "" &&
-    url.hash === "" &&
-    url.username === "" &&
-    url.password === "";
-  return isOrigin && !/[?#]/.test(sent) && url.origin === URL.parse(registered)?.origin;
+  // Nothing of what a URL parser would mend.
+  if (!/^https?:\/\/[a-z0-9.:[\]-]+\/?$/i.test(sent)) return false;
+  return URL.parse(sent)?.origin === URL.parse(registered)?.origin;
 }
 
 /** Values count as sent; member order and explicit defaults do not, since this is made of the parsed request. */

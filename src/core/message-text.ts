@@ -72,6 +72,8 @@ for (let character = 0; character < 128; character++) {
 asciiClasses[" ".charCodeAt(0)] = endsGroup;
 asciiClasses["-".charCodeAt(0)] = endsGroup;
 
+/** Written without spaces, as Hangul often is: what stands against it is no part of a word. */
+const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
 const letterDigitOrMark = /[\p{L}\p{N}\p{M}]/u;
 
 /**
@@ -151,7 +153,8 @@ interface Group {
 function classOf(character: number): number {
   if (isHangul(character)) return endsRun;
   if (isHyphen(character)) return endsGroup;
-  return letterDigitOrMark.test(String.fromCodePoint(character)) ? foreign : endsRun;
+  const text = String.fromCodePoint(character);
+  return letterDigitOrMark.test(text) && !unspaced.test(text) ? foreign : endsRun;
 }
 
 /** Syllables, and the jamo and tone marks that NFKC leaves alone. */

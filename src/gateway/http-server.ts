@@ -77,7 +77,10 @@ export function createHttpServer(
       // Its absence is refused by the gateway, in the contract's shape.
       requireHostHeader: false,
     },
-    listener,
+    (request, response) => {
+      if (request.url?.includes("%")) request.url = decodable(request.url);
+      listener(request, response);
+    },
   );
   // A client may close its side once it has sent its request; Node would drop the answer.
   Object.assign(server, { httpAllowHalfOpen: true });
@@ -92,6 +95,18 @@ export function createHttpServer(
   // Other expectations than 100-continue may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", (request, response) => server.emit("request", request, response));
   return server;
+}
+
+/** Escapes of bytes that are no text stand for themselves: the path is one that is not there, and the router can read it. */
+function decodable(url: string): string {
+  const [path = "", ...query] = url.split("?");
+  try {
+    decodeURIComponent(path);
+    return url;
+  } catch {
+    const hasBrokenEscape = /%(?![0-9a-f]{2})/i.test(path);
+    return hasBrokenEscape ? url : [path.replaceAll("%", "%25"), ...query].join("?");
+  }
 }
 
 /** A client that closes its side amid a stream without an end has left, though it could still be listening. */

@@ -121,9 +121,12 @@ const forgetContentType: onRequestHookHandler = (request, _reply, done) => {
   done();
 };
 
+const compressed = "The body is compressed: send it as it is, one JSON object in UTF-8.";
+const isGzip = (body: Buffer) => body[0] === 0x1f && body[1] === 0x8b;
+
 /** Of duplicate members the last counts, and `__proto__` is a member like any other. */
 function parseJson(body: Buffer): unknown {
-  if (!isUtf8(body)) throw new Failure("invalid_json");
+  if (!isUtf8(body)) throw new Failure("invalid_json", isGzip(body) ? { message: compressed } : {});
   try {
     return JSON.parse(body.toString());
   } catch {

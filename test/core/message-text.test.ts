@@ -149,6 +149,8 @@ describe("the candidates", () => {
     ["a code and a joined one that reaches into it", "1234 5678 9012", ["12345678", "56789012"]],
     ["a word of another script beside it", "é 12345678", ["12345678"]],
     ["a run between Hangul", "가1234 5678나", ["12345678"]],
+    ["Han characters against it", "認證番號12345678番", ["12345678"]],
+    ["kana against it", "コード12345678です", ["12345678"]],
   ] as const)("with %s: %j", ([, text, candidates]) => {
     expect(codeCandidates(text, eightDigits)).toEqual({ candidates, capped: false });
   });
@@ -162,7 +164,6 @@ describe("the candidates", () => {
     ["a letter inside it", "1234a678"],
     ["an accented letter against it", "é12345678"],
     ["an accented letter in two characters against it", "e\u030112345678"],
-    ["a Han character against it", "字12345678"],
     ["a digit of another script against it", "12345678\u0669"],
     ["only digits of another script", "\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668"],
     ["a combining mark inside it", "1234\u03365678"],
@@ -328,7 +329,7 @@ const sharpEdges = [
 function candidatesByDefinition(normal: string, lengths: CodeLengthsInUse): Set<string> {
   const ofGroup = (character: string) =>
     /[\p{L}\p{N}\p{M}]/u.test(character) &&
-    !/\p{Script=Hangul}/u.test(character) &&
+    !/[\p{Script=Hangul}\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u.test(character) &&
     !/[\u302e\u302f]/.test(character);
   const characters = [...normal];
   const found = new Set<string>();

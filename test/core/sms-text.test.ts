@@ -99,6 +99,7 @@ describe("a template", () => {
     { name: "the code alone", template: "{code}" },
     { name: "no project", template: "인증번호 {code} 를 보내세요" },
     { name: "Hangul against the code", template: "번호{code}입니다" },
+    { name: "Han characters against the code", template: "番號{code}" },
     { name: "a line break", template: "[{project}]\n{code}" },
     { name: "English", template: "{project}: send {code} only if you asked for it yourself" },
     { name: "digits near the code", template: "문의 02-123-4567 코드 {code}" },
@@ -132,7 +133,7 @@ describe("a template", () => {
     { name: "71 characters that are not pure ASCII", template: `가${"a".repeat(59)} {code}` },
     { name: "a letter against the code", template: "No{code}" },
     { name: "a digit against the code", template: "{code}1" },
-    { name: "a Han character against the code", template: "字{code}" },
+    { name: "a Greek letter against the code", template: "Ω{code}" },
     { name: "a sign that becomes letters against the code", template: "㎏{code}" },
     { name: "a web mark in front", template: "[Web발신] {code}" },
     {

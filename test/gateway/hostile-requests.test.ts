@@ -55,7 +55,6 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
     { name: "NUL in the path", request: `GET /v1/\0 HTTP/1.1\r\n${authorised}\r\n` },
     { name: "bytes over 127 in the path", request: `GET /v1/\xff\xfe HTTP/1.1\r\n${authorised}\r\n` },
     { name: "percent without digits", request: `GET /v1/%ZZ HTTP/1.1\r\n${authorised}${last}\r\n` },
-    { name: "percent that is not UTF-8", request: `GET /v1/%FF HTTP/1.1\r\n${authorised}${last}\r\n` },
     {
       name: "a URL over the limit",
       request: `GET /${"a".repeat(20_000)} HTTP/1.1\r\n${authorised}\r\n`,
@@ -198,6 +197,18 @@ describe("what is HTTP but not the contract is answered in the contract's words"
       request: `${get}${authorised}${last}Content-Length: 3\r\n\r\nabc`,
       status: 404,
       code: "verification_not_found",
+    },
+    {
+      name: "bytes that are no text in an id",
+      request: `GET /v1/verifications/%FF?%zz HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "verification_not_found",
+    },
+    {
+      name: "bytes that are no text in a path",
+      request: `GET /v1/%ed%a0%80 HTTP/1.1\r\n${authorised}${last}\r\n`,
+      status: 404,
+      code: "route_not_found",
     },
     {
       name: "NUL in an id",

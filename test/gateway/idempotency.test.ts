@@ -1,5 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { merchant, newIdempotencyKey } from "./merchant.ts";
 
@@ -62,6 +64,32 @@ describe("a replay", () => {
     const { secret } = await keys.rotateApiKey({ apiKeyId: old?.id ?? "" });
     const again = await merchant(service.httpUrl, secret).create({}, key);
     expect([again.status, again.text]).toEqual([200, first.text]);
+  });
+
+  test("is given whatever the project has registered since, over either face; a new key is not", async () => {
+    const parentOrigin = "https://before.example";
+    const returnUrl = "https://before.example/done";
+    const { projectId, shop, testKey } = await newShop({ parentOrigin, returnUrl });
+    const body = { parent_origin: parentOrigin, return_url: returnUrl };
+    const key = newIdempotencyKey();
+    const first = await shop.create(body, key);
+    expect(first.status).toBe(201);
+    await service.client(ProjectService).updateProject({
+      projectId,
+      parentOrigin: "https://after.example",
+      returnUrl: "https://after.example/done",
+    });
+    const again = await shop.create(body, key);
+    expect([again.status, again.text]).toEqual([200, first.text]);
+    const overGrpc = await service
+      .client(VerificationService, testKey)
+      .createVerification({ idempotencyKey: key, parentOrigin, returnUrl });
+    expect([overGrpc.idempotentReplayed, overGrpc.verification?.id]).toEqual([true, first.body.id]);
+    expect((await shop.create({ ...body, state: "changed" }, key)).status).toBe(409);
+    const refused = await shop.create(body, newIdempotencyKey());
+    expect([refused.status, refused.body.error.fields?.map(({ field }: { field: string }) => field)]).toEqual(
+      [422, ["parent_origin", "return_url"]],
+    );
   });
 
   test("is not given 24 hours later: the key is new again", async () => {

@@ -176,6 +176,24 @@ test.for([
   expect(complaintsOf(await shop.create({ parent_origin }))).toEqual([]);
 });
 
+test.for([
+  "https:shop.example.com",
+  "ht\ntps://shop.example.com",
+  ` ${origin}`,
+  `${origin}\\`,
+  `${origin}/.`,
+  "https://\u017fhop.example.com",
+])("the origin %j is none, whatever a parser would make of it", async (parent_origin) => {
+  expect(complaintsOf(await shop.create({ parent_origin }))).toEqual(["parent_origin"]);
+});
+
+test("of thousands of fields that are none each is named, in an answer that is not many times as long", async () => {
+  const names = Array.from({ length: 5_000 }, (_, index) => `f${index}`);
+  const answer = await shop.create(Object.fromEntries(names.map((name) => [name, 1])));
+  expect(complaintsOf(answer)).toEqual(names.toSorted());
+  expect(answer.text.length).toBeLessThan(400_000);
+});
+
 test("null is absence where the contract allows it", async () => {
   const body = { expected_phone: null, parent_origin: null, return_url: null };
   expect(complaintsOf(await bareShop.create(body))).toEqual([]);
