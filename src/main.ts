@@ -35,6 +35,7 @@ import { createGateway } from "./gateway/gateway.ts";
 import { logFault } from "./gateway/request-log.ts";
 import { type Deliveries, deliverInTime } from "./jobs/deliveries.ts";
 import { expireInTime } from "./jobs/expiry.ts";
+import type { Job } from "./jobs/job.ts";
 import { writeLastUses } from "./jobs/last-used.ts";
 import { keepRetention } from "./jobs/retention.ts";
 import { countStatistics, watchSilence } from "./jobs/statistics.ts";
@@ -96,12 +97,23 @@ const migrations = path.join(import.meta.dirname, "../prisma/migrations");
 /** Things to be ended, the latest first. */
 class Closers {
   readonly #closers: (() => Promise<void>)[] = [];
+  readonly #stops: (() => void)[] = [];
 
   add(close: () => Promise<void>): void {
     this.#closers.push(close);
   }
 
+  /** Stopped before anything else ends, together with all other jobs, and waited for in its turn. */
+  addJob(job: Job): void {
+    const stopped = Promise.withResolvers<void>();
+    this.#stops.push(() => stopped.resolve(job.stop()));
+    // Heard of in its turn, which may be later.
+    stopped.promise.catch(() => {});
+    this.add(() => stopped.promise);
+  }
+
   async close(log: Logger): Promise<void> {
+    for (const stop of this.#stops.splice(0)) stop();
     for (const close of this.#closers.splice(0).reverse()) {
       try {
         await close();
@@ -255,26 +267,26 @@ async function start(
       onError: (error) => log.warn({ err: error }, "what has expired could not be moved"),
     });
     expiry.start();
-    closers.add(() => expiry.stop());
+    closers.addJob(expiry);
     const retention = keepRetention({
       tasks: createRetentionTasks(database, config.retention),
       onError: (error, task) => log.warn({ err: error, task }, "what has had its time could not be deleted"),
     });
     retention.start();
-    closers.add(() => retention.stop());
+    closers.addJob(retention);
     const counting = countStatistics({
       count: createStatisticsCounting(database).count,
       onError: (error) => log.warn({ err: error }, "what has happened could not be counted"),
     });
     counting.start();
-    closers.add(() => counting.stop());
+    closers.addJob(counting);
     const watching = watchSilence({
       look: findSilences({ receptions: createReceptionStore(database) }),
       show: createSilenceMetrics(metrics.registry).show,
       onError: (error) => log.warn({ err: error }, "whether anything has gone silent could not be seen"),
     });
     watching.start();
-    closers.add(() => watching.stop());
+    closers.addJob(watching);
     const { claim, record } = createWebhookDeliveries(database, {
       onDisabled(webhookId, reason) {
         metrics.deliveries.webhookDisabled();
@@ -297,7 +309,7 @@ async function start(
     });
     deliveries = delivering;
     delivering.start();
-    closers.add(() => delivering.stop());
+    closers.addJob(delivering);
   }
   if (!config.roles.api) return { addresses, drain, close: () => closers.close(log) };
 

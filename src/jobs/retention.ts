@@ -10,9 +10,10 @@ export function keepRetention(parts: {
   readonly onError: (error: unknown, task: string) => void;
 }): Job {
   return repeat({
-    async work() {
+    async work(stopping) {
       let more = false;
       for (const task of parts.tasks) {
+        if (stopping.aborted) break;
         try {
           more = (await task.work()) || more;
         } catch (error) {

@@ -41,6 +41,7 @@ export interface ConnectionWatch {
   keep(client: PooledClient): void;
   /** Learns whom to ask about. Behind a pooler a backend is not the connection's own, and nothing can be asked. */
   meet(client: PooledClient): Promise<void>;
+  /** What is still in use then is broken off: nobody would give it its time any more. */
   stop(): void;
 }
 
@@ -170,7 +171,12 @@ export function watchConnections(
       const { processID } = client as unknown as { readonly processID?: number };
       if (rows[0]?.pid === processID) client.backend = processID;
     },
-    stop: () => clearInterval(timer),
+    stop() {
+      clearInterval(timer);
+      for (const client of clients) {
+        if (client.isInUse) breakOff(client, timedOut("the database has not answered before the end"));
+      }
+    },
   };
 }
 

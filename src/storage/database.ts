@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { Failure } from "../failures.ts";
 import { watchConnections } from "./connection-watch.ts";
@@ -21,6 +22,8 @@ export const connectTimeoutMs = 5_000;
 /** The server gives up on a statement before the client does, so that its answer still arrives. */
 const statementTimeoutMs = 10_000;
 const answerTimeoutMs = 12_000;
+/** What is still under way at the end, when nobody waits for it any more, is broken off after this long. */
+const closePatienceMs = 1_000;
 
 /**
  * The hot statements join short arrays to tables by their keys, and a plan made while a table was small must not
@@ -86,7 +89,9 @@ export function openDatabase(
     async close() {
       closing = true;
       try {
-        if (!pool.ended) await pool.end();
+        if (!pool.ending) {
+          await Promise.race([pool.end(), delay(closePatienceMs, undefined, { ref: false })]);
+        }
       } finally {
         watch.stop();
       }

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import type { VerificationStatus } from "../core/verification.ts";
 import { hintChannel, transitionChannel } from "./transition.ts";
@@ -34,6 +35,8 @@ const lastRetryMs = 2_000;
 /** A connection that only listens does not learn by itself that the other end is gone. */
 const askEveryMs = 500;
 const answerMs = 1_000;
+/** At the stop the other end's farewell is waited for so long. */
+const farewellMs = 500;
 
 export function createNotices(connection: pg.ClientConfig, listeners: NoticeListeners): Notices {
   let client: pg.Client | undefined;
@@ -120,7 +123,8 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     async stop() {
       stopped = true;
       clearTimeout(retry);
-      await client?.end().catch(() => {});
+      const ended = client?.end().catch(() => {});
+      await Promise.race([ended, delay(farewellMs, undefined, { ref: false })]);
     },
   };
 }

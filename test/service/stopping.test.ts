@@ -1,0 +1,42 @@
+import { afterAll, expect, test, vi } from "vitest";
+import { type DatabaseProxy, startDatabaseProxy } from "../faults/database-proxy.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { startProcess } from "../ops/service-process.ts";
+import { untilWaiting } from "./barrier.ts";
+
+const beside = await startTestService({ ROLES: "api" });
+const { liveKey } = await beside.createProject();
+
+async function proxyTo(databaseUrl: string): Promise<{ proxy: DatabaseProxy; url: string }> {
+  const url = new URL(databaseUrl);
+  const proxy = await startDatabaseProxy({ host: url.hostname, port: Number(url.port) });
+  afterAll(() => proxy.close());
+  url.host = `127.0.0.1:${proxy.port}`;
+  return { proxy, url: url.href };
+}
+
+test.for([
+  { name: "a worker in the midst of retention", roles: "worker", waiting: 1 },
+  { name: "a process that does everything, with a call under way", roles: "api,worker", waiting: 2 },
+])("$name ends with 0 though the database answers nothing any more", async ({ roles, waiting }) => {
+  const { proxy, url } = await proxyTo(beside.databaseUrl);
+  // What has to wait for it is under way when the database falls silent.
+  const holder = await beside.db.connect();
+  await holder.query("BEGIN; LOCK TABLE idempotency_record IN ACCESS EXCLUSIVE MODE");
+  try {
+    const service = await startProcess({ DATABASE_URL: url, ROLES: roles });
+    const call = roles === "worker" ? undefined : merchant(service.httpUrl, liveKey).create();
+    call?.catch(() => {});
+    await untilWaiting(beside.db, waiting);
+    await proxy.turn("black hole");
+    // Whatever looks into the database now and then has come to do so.
+    await vi.waitUntil(async () => (await fetch(`${service.opsUrl}/readyz`)).status === 503, {
+      timeout: 45_000,
+    });
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+  } finally {
+    holder.release(true);
+  }
+});
