@@ -1,26 +1,44 @@
 import { type Job, repeat } from "./job.ts";
 
-/** A round over all tasks a minute; a task with a backlog is gone on with at once, with room for live traffic. */
+/** A round over all tasks a minute; between rounds a task with a backlog is gone on with, with room for live traffic. */
 const idleMs = 60_000;
 const busyMs = 20;
 
+interface Task {
+  readonly name: string;
+  /** Answers whether more may be waiting. */
+  work(): Promise<boolean>;
+}
+
 /** Deletes and erases what has had its time, a batch at a time. A task that fails does not stop the others. */
 export function keepRetention(parts: {
-  readonly tasks: readonly { readonly name: string; work(): Promise<boolean> }[];
+  readonly tasks: readonly Task[];
   readonly onError: (error: unknown, task: string) => void;
 }): Job {
+  let roundAt = Number.NEGATIVE_INFINITY;
+  let backlogged: readonly Task[] = [];
+
+  /** Only those with a backlog, unless a round is due: a backlog that does not end must not keep the others waiting. */
+  function dueTasks(): readonly Task[] {
+    const now = performance.now();
+    if (backlogged.length > 0 && now - roundAt < idleMs) return backlogged;
+    roundAt = now;
+    return parts.tasks;
+  }
+
   return repeat({
     async work(stopping) {
-      let more = false;
-      for (const task of parts.tasks) {
+      const more: Task[] = [];
+      for (const task of dueTasks()) {
         if (stopping.aborted) break;
         try {
-          more = (await task.work()) || more;
+          if (await task.work()) more.push(task);
         } catch (error) {
           parts.onError(error, task.name);
         }
       }
-      return more;
+      backlogged = more;
+      return more.length > 0;
     },
     idleMs,
     busyMs,

@@ -8,12 +8,43 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
+const minute = 60_000;
+
 /** Where a test does not say otherwise nothing more is waiting for it. */
 function taskOf(name: string) {
   return { name, work: vi.fn(async () => false) };
 }
 
 const runs = (...tasks: ReturnType<typeof taskOf>[]) => tasks.map(({ work }) => work.mock.calls.length);
+
+test("only a task with a backlog is gone on with, until it has none; all have their turn a minute later", async () => {
+  const [deep, shallow, done] = [taskOf("deep"), taskOf("shallow"), taskOf("done")];
+  for (let batch = 0; batch < 5; batch++) deep.work.mockResolvedValueOnce(true);
+  shallow.work.mockResolvedValueOnce(true);
+  const job = keepRetention({ tasks: [deep, shallow, done], onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(runs(deep, shallow, done)).toEqual([6, 2, 1]);
+  await vi.advanceTimersByTimeAsync(minute);
+  expect(runs(deep, shallow, done)).toEqual([7, 3, 2]);
+  await job.stop();
+});
+
+test("a backlog without end keeps the others from none of their rounds", async () => {
+  const [endless, failing, done] = [taskOf("endless"), taskOf("failing"), taskOf("done")];
+  endless.work.mockResolvedValue(true);
+  failing.work.mockRejectedValue(new Error("out of reach"));
+  const onError = vi.fn();
+  const job = keepRetention({ tasks: [endless, failing, done], onError });
+  job.start();
+  await vi.advanceTimersByTimeAsync(minute / 2);
+  expect(endless.work.mock.calls.length).toBeGreaterThan(1_000);
+  expect(runs(failing, done)).toEqual([1, 1]);
+  await vi.advanceTimersByTimeAsync(minute);
+  expect(runs(failing, done)).toEqual([2, 2]);
+  expect(onError.mock.calls.map(([, task]) => task)).toEqual(["failing", "failing"]);
+  await job.stop();
+});
 
 test("a stop begins no further task, and waits for the one under way", async () => {
   const [slow, next] = [taskOf("slow"), taskOf("next")];
