@@ -2,7 +2,14 @@ import type { ErasureStore } from "../core/administration/erasure.ts";
 import { firstUuid } from "../core/ids.ts";
 import { plainArray } from "./array-literal.ts";
 import { type Database, runStatement } from "./database.ts";
-import { noticeSent, transitionEffects } from "./transition.ts";
+import {
+  cancelledLive,
+  cancelledTest,
+  expiredLive,
+  expiredTest,
+  noticeSent,
+  transitionEffects,
+} from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
 /**
@@ -66,14 +73,15 @@ WITH locked AS MATERIALIZED (
 expired AS (
   UPDATE verification v SET status = 'expired'
   WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  RETURNING v.id, v.webhook_configuration_id
+  RETURNING v.id, v.webhook_configuration_id, v.environment
 ),
 cancelled AS (
   UPDATE verification v SET status = 'cancelled'
   WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at > ${nowMs}
-  RETURNING v.id, v.webhook_configuration_id
+  RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")},${transitionEffects("cancelled")}
-SELECT id::text, ${noticeSent("expired")}, ${noticeSent("cancelled")} FROM (SELECT) once LEFT JOIN cancelled ON true`,
+SELECT coalesce((SELECT array_agg(id::text) FROM cancelled), '{}'), ${cancelledLive}, ${cancelledTest},
+  ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}, ${noticeSent("cancelled")}`,
 };
 
 /**
@@ -250,8 +258,21 @@ FROM batch`,
  */
 export function createErasureStore(database: Database): ErasureStore {
   /** Answers the ids of those it has cancelled. */
-  const end = async (ids: readonly string[]) =>
-    idsIn(await runStatement(database, endStatement, [plainArray(ids)]));
+  async function end(ids: readonly string[]): Promise<string[]> {
+    const [row] = await runStatement(database, endStatement, [plainArray(ids)]);
+    const [cancelled, liveCancelled, testCancelled, liveExpired, testExpired] = row as [
+      string[],
+      number,
+      number,
+      number,
+      number,
+    ];
+    database.observer.moved("cancelled", "live", liveCancelled);
+    database.observer.moved("cancelled", "test", testCancelled);
+    database.observer.moved("expired", "live", liveExpired);
+    database.observer.moved("expired", "test", testExpired);
+    return cancelled;
+  }
 
   async function eraseNumbers(ids: readonly string[], cancelled: readonly string[]) {
     const values = [plainArray(ids)];
@@ -259,7 +280,7 @@ export function createErasureStore(database: Database): ErasureStore {
     await runStatement(database, markStatement, values);
     const [answers] = await runStatement(database, answersStatement, values);
     await runStatement(database, codesStatement, values);
-    const erased = idsIn(await runStatement(database, verificationsStatement, values));
+    const erased = (await runStatement(database, verificationsStatement, values)).map(([id]) => id as string);
     return {
       verifications: new Set([...cancelled, ...erased]).size,
       cancelled: cancelled.length,
@@ -315,11 +336,6 @@ export function createErasureStore(database: Database): ErasureStore {
 }
 
 const noVerifications = { verifications: 0, cancelled: 0, webhookAnswers: 0 };
-
-/** The first column, where it is not null. */
-function idsIn(rows: readonly (readonly unknown[])[]): string[] {
-  return rows.map(([id]) => id as string | null).filter((id) => id !== null);
-}
 
 /** The digits of a text, one after the other. Two numbers that meet may look like a third: rather too much is erased. */
 function digitsIn(text: string): string {

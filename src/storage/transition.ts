@@ -50,9 +50,12 @@ export function noticeSent(transition: "verified" | "cancelled" | "expired"): st
 }
 
 /** How many a CTE `expired` that returns their `environment` has moved, by environment. */
-export const expiredLive = expiredIn("live");
-export const expiredTest = expiredIn("test");
+export const expiredLive = movedIn("expired", "live");
+export const expiredTest = movedIn("expired", "test");
+/** The same of a CTE `cancelled`. */
+export const cancelledLive = movedIn("cancelled", "live");
+export const cancelledTest = movedIn("cancelled", "test");
 
-function expiredIn(environment: Environment): string {
-  return `(SELECT count(*) FROM expired WHERE environment = '${environment}')::float8`;
+function movedIn(transition: "expired" | "cancelled", environment: Environment): string {
+  return `(SELECT count(*) FROM ${transition} WHERE environment = '${environment}')::float8`;
 }

@@ -2,6 +2,7 @@ import net from "node:net";
 import { Registry } from "prom-client";
 import { expect, test, vi } from "vitest";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
@@ -295,6 +296,30 @@ test("that nobody counts for the statistics is shown, by a process that would no
   );
   await expect.poll(behind).toBeGreaterThanOrEqual(1_000);
   expect(await behind()).toBeLessThan(1_100);
+});
+
+test("what an erasure ends is counted as what it becomes", async () => {
+  const { liveKey, testKey } = await idle.createProject();
+  const expecting = { mode: "match", expected_phone: phone };
+  await merchant(idle.httpUrl, testKey).create(expecting);
+  for (let made = 0; made < 2; made++) await merchant(idle.httpUrl, liveKey).create(expecting);
+  const { body: late } = await merchant(idle.httpUrl, testKey).create(expecting);
+  await moveExpiry(idle.db, {
+    expiresAt: "now() - interval '1 second'",
+    where: "sms_text = $1",
+    values: [late.sms_text],
+  });
+  const counted = async () => {
+    const { sum } = await scrape(idle.opsUrl);
+    const places = ["cancelled", "expired"].flatMap((transition) =>
+      ["live", "test"].map((environment) => ({ transition, environment })),
+    );
+    return places.map((labels) => sum("phoneproof_verifications_total", labels));
+  };
+  const before = await counted();
+  await Array.fromAsync(idle.client(ErasureService).erasePhone({ phone }));
+  const grown = (await counted()).map((count, index) => count - (before[index] ?? 0));
+  expect(grown).toEqual([2, 1, 0, 1]);
 });
 
 test("of numbers that are silent a few are named, and of the others how many they are", async () => {
