@@ -1,6 +1,7 @@
 /**
- * What becomes of inbound messages, decided one after the other over a state that nobody else can change
- * meanwhile. The rules of matching, muting and duplicates are here and nowhere else.
+ * What becomes of inbound messages, decided one after the other over a state that was read at one moment. Others may change
+ * it meanwhile: nothing is stored then, and the messages are judged again. The rules of matching, muting and duplicates are
+ * here and nowhere else.
  */
 
 import { hash } from "node:crypto";
@@ -79,7 +80,7 @@ export interface Sender {
   mutedUntil: number | null;
 }
 
-/** What the database held when the senders and verifications were locked. Judging changes it. */
+/** What the database held at the moment of the read; whoever stores what came of it checks that it still does. Judging changes it. */
 export interface InboundState {
   /** Milliseconds since the epoch, by the database's clock. */
   readonly now: number;
