@@ -111,7 +111,7 @@ SELECT
       AND i.created_at > now() - interval '24 hours'
   ),
   coalesce((
-    SELECT u.calls >= p.usage_limit FROM project p
+    SELECT coalesce(u.calls, 0) >= p.usage_limit FROM project p
     LEFT JOIN usage u ON u.project_id = p.id AND u.month = date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date
     WHERE p.id = $1
   ), false)`,

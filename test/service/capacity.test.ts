@@ -188,6 +188,13 @@ describe("without a number", () => {
     expect((await shop.create()).body.error.code).toBe("usage_limit_exceeded");
   });
 
+  test("a limit of none is told first, too, before the first call of the month", async () => {
+    const project = await service.createProject({ usageLimit: 0n });
+    await numbers.removeDestinationNumber({ number: project.liveNumber });
+    const refused = await shopOf(service, project.liveKey).create();
+    expect([refused.status, refused.body.error.code]).toEqual([429, "usage_limit_exceeded"]);
+  });
+
   test("the project's other environment goes on", async () => {
     const { testKey, testNumber } = await withoutNumber();
     expect((await createPending(shopOf(service, testKey))).to).toBe(testNumber);
