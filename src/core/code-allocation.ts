@@ -18,6 +18,9 @@ export interface CodePlace {
   readonly length: number;
 }
 
+/** For so long after its expiry a code is not handed out again on its number. */
+export const codeQuarantineHours = 24;
+
 /** A blind guess on a number with more pending codes than this has better odds than a thousand to one. */
 export const crowdedShare = 0.001;
 /** Finding a free code at random takes more tries than it is worth. */

@@ -75,7 +75,7 @@ export interface CodeHolder {
 }
 
 export interface Sender {
-  /** The misses of the last ten minutes, oldest first. */
+  /** The misses of the last `missWindowMs`, oldest first. */
   missTimes: number[];
   mutedUntil: number | null;
 }
@@ -86,7 +86,7 @@ export interface InboundState {
   readonly now: number;
   /** By `messageKey`: what messages of these ids have been answered. */
   readonly answered: Map<string, Judgement>;
-  /** By fingerprint in hexadecimal: what the same content was answered within the last minute. */
+  /** By fingerprint in hexadecimal: what the same content was answered within the last `duplicateWindowMs`. */
   readonly fingerprints: Map<string, Judgement>;
   /** By `senderKey`. */
   readonly senders: Map<string, Sender>;
@@ -109,10 +109,12 @@ export interface JudgedMessage {
   readonly judgement: Judgement;
   /** Whether its id was known: then there is nothing to be stored. */
   readonly repeated: boolean;
-  /** Whether its content is the first of its kind within a minute. */
+  /** Whether its content is the first of its kind within `duplicateWindowMs`. */
   readonly firstOfContent: boolean;
 }
 
+/** For so long the same content from the same sender is the same message, whatever its id. */
+export const duplicateWindowMs = 60_000;
 export const missesUntilMuted = 5;
 export const missWindowMs = 600_000;
 export const muteMs = 600_000;

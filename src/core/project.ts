@@ -4,6 +4,9 @@ export type Environment = "live" | "test";
 
 export type CodeFormat = "numeric" | "alphanumeric";
 
+/** The seconds a project may give its verifications. */
+export const validityRange = { min: 60, max: 3_600 } as const;
+
 export interface Project {
   /** A UUID; `prj_…` only at the edges, as all ids. */
   readonly id: string;

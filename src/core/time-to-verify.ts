@@ -3,7 +3,7 @@
 /** Four buckets for a doubling: a value lies within 9.1 % of its bucket's middle. */
 export const bucketsPerDoubling = 4;
 
-/** The last one ends past the longest validity, an hour. The first holds whatever took less than 1.2 s too. */
+/** As the schema has them. The last one ends past the longest validity. The first holds whatever took less than 1.2 s too. */
 export const timeBuckets = 48;
 
 /** Of `share` of those counted, the time in seconds that they took at most: 0.5 is the median. Null where none are. */

@@ -43,10 +43,13 @@ export interface FoundWindow extends Omit<VerificationWindow, "maskedPhone"> {
   readonly phone: string | null;
 }
 
+/** For so long after its verification is over a window can be opened. */
+export const windowHours = 24;
+
 /** The windows as the database keeps them. */
 export interface VerificationWindows {
   /**
-   * By the SHA-256 of the token, hexadecimal. Null where there is none or its 24 hours have passed; may answer
+   * By the SHA-256 of the token, hexadecimal. Null where there is none or its `windowHours` have passed; may answer
    * pending past the expiry.
    */
   find(tokenDigest: string): Promise<FoundWindow | null>;

@@ -1,7 +1,15 @@
 import { setTimeout as delay } from "node:timers/promises";
-import type { CodeOccupancy } from "../core/code-allocation.ts";
+import { type CodeOccupancy, codeQuarantineHours } from "../core/code-allocation.ts";
 import type { CodeFormat } from "../core/project.ts";
 import { type Database, runStatement } from "./database.ts";
+import { expiredUpTo } from "./expiry.ts";
+
+const quarantine = `interval '${codeQuarantineHours} hours'`;
+
+/** Whether a code of `table` may be handed out again, or go: past its quarantine, and once the expiry has looked at it. */
+export function isLetGo(table: string): string {
+  return `${table}.expires_at <= now() - ${quarantine} AND ${table}.expires_at <= (${expiredUpTo})`;
+}
 
 /** The counted occupancy, brought up to date from time to time. */
 export interface CountedOccupancy extends CodeOccupancy {
@@ -28,7 +36,7 @@ const countStatement = {
   text: `
 SELECT destination, code_format::text, length(code), count(*) FILTER (WHERE expires_at > now())::float8, count(*)::float8
 FROM live_code
-WHERE ctid >= $1::tid AND ctid < $2::tid AND expires_at > now() - interval '24 hours'
+WHERE ctid >= $1::tid AND ctid < $2::tid AND expires_at > now() - ${quarantine}
 GROUP BY 1, 2, 3`,
 };
 

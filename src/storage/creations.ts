@@ -1,4 +1,5 @@
 import pg from "pg";
+import { idempotencyKeyHours } from "../core/idempotency-key.ts";
 import { usageLimitExceeded } from "../core/usage.ts";
 import {
   type Charged,
@@ -10,14 +11,18 @@ import {
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
+import { isLetGo } from "./code-occupancy.ts";
 import { type Database, runStatement } from "./database.ts";
-import { expiredUpTo } from "./expiry.ts";
 import { chargedCalls, type Demand, demandOf, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
+import { windowLife } from "./verification-windows.ts";
 
 /** An idempotency key in its scope: equal ones name one creation. */
 const scopeOf = (request: NewVerification) =>
   `${request.projectId}${request.environment}${request.idempotencyKey}`;
+
+/** From its first answer on. */
+export const keyLife = `interval '${idempotencyKeyHours} hours'`;
 
 /** The answer an idempotency record `i` and its verification `v` keep: the row as created, whatever it is now. */
 const firstAnswerColumns = `encode(i.request_digest, 'hex'), i.verification_url, v.destination, v.sms_text, ${verificationColumns}`;
@@ -28,7 +33,8 @@ const webhookInForce = `(
   WHERE w.project_id = r.project_id AND w.environment = r.environment AND w.replaced_at IS NULL
 )`;
 
-const liveRecord = "i.created_at > now() - interval '24 hours'";
+/** Whether an idempotency record `i` still answers for its key. */
+export const liveRecord = `i.created_at > now() - ${keyLife}`;
 
 /**
  * Charges and creates where nothing stands in the way, which is nearly always: every key is new, every code free, every
@@ -74,7 +80,7 @@ created AS (
 ),
 opened AS (
   INSERT INTO window_token (digest, verification_id, delete_after)
-  SELECT decode(r.digest, 'hex'), r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds) + interval '24 hours'
+  SELECT decode(r.digest, 'hex'), r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds) + ${windowLife}
   FROM unnest($20::text[], $3::uuid[], $7::int[]) AS r (digest, verification_id, validity_seconds)
 )
 SELECT ${epochMs(nowMs)}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
@@ -93,7 +99,7 @@ const notAllNew = /^(23505|22012)$/;
  *
  * `reserved` takes the codes: a code in use or in quarantine is skipped, one whose time is over is taken anew, once
  * the expiry has been there. `keyed` takes the keys: a record
- * older than 24 hours is replaced, a live one stays and its request creates nothing. A request that lost
+ * that has had its time is replaced, a live one stays and its request creates nothing. A request that lost
  * a race for its key sees neither its own insert nor the winner's, and comes back with nothing: it is read
  * again, by `firstAnswerStatement`. The code that such a loser reserved stays barred until it ages out, which
  * costs nothing and saves a delete.
@@ -137,7 +143,7 @@ reserved AS (
   ON CONFLICT (destination, code) DO UPDATE SET
     code_format = excluded.code_format, verification_id = excluded.verification_id, expires_at = excluded.expires_at,
     expected_phone = excluded.expected_phone
-  WHERE l.expires_at <= now() - interval '24 hours' AND l.expires_at <= (${expiredUpTo})
+  WHERE ${isLetGo("l")}
   RETURNING l.verification_id
 ),
 keyed AS (
@@ -150,7 +156,7 @@ keyed AS (
   ON CONFLICT (project_id, environment, key) DO UPDATE SET
     request_digest = excluded.request_digest, verification_id = excluded.verification_id,
     verification_url = excluded.verification_url, created_at = excluded.created_at
-  WHERE i.created_at <= excluded.created_at - interval '24 hours'
+  WHERE i.created_at <= excluded.created_at - ${keyLife}
   RETURNING i.verification_id
 ),
 created AS (
@@ -166,7 +172,7 @@ created AS (
 ),
 opened AS (
   INSERT INTO window_token (digest, verification_id, delete_after)
-  SELECT decode(r.window_token_digest, 'hex'), c.id, r.expires_at + interval '24 hours' FROM request r JOIN created c ON c.id = r.verification_id
+  SELECT decode(r.window_token_digest, 'hex'), c.id, r.expires_at + ${windowLife} FROM request r JOIN created c ON c.id = r.verification_id
 )
 SELECT r.position, r.calls::float8, r.granted::float8, r.call_limit::float8,
   c.id IS NOT NULL, s.verification_id IS NOT NULL, ${epochMs("r.created_at")}, ${epochMs("r.expires_at")},

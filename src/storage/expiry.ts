@@ -1,3 +1,4 @@
+import { validityRange } from "../core/project.ts";
 import { type Database, runStatement } from "./database.ts";
 import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
@@ -14,7 +15,7 @@ const dueAtOnce = 500;
  * What is not yet committed when everything until an instant is lies so much later: the shortest validity, less a second for
  * clocks that are put right.
  */
-const shortestValidity = "interval '59 seconds'";
+const shortestValidity = `interval '${validityRange.min - 1} seconds'`;
 
 /**
  * Expires what is due in the order of time, by its code, and writes down how far that has come. Event and transition commit

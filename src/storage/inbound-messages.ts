@@ -1,6 +1,7 @@
 import {
   type CodeHolder,
   codeKey,
+  duplicateWindowMs,
   type FingerprintedContent,
   fingerprintOf,
   type InboundMessage,
@@ -14,7 +15,7 @@ import {
   type Sender,
   senderKey,
 } from "../core/inbound-judgement.ts";
-import type { Environment } from "../core/project.ts";
+import { type Environment, validityRange } from "../core/project.ts";
 import type { Settle } from "../core/settle.ts";
 import type { VerificationMode, VerificationStatus } from "../core/verification.ts";
 import { Failure } from "../failures.ts";
@@ -31,7 +32,7 @@ import {
   noticesInPayload,
   transitionEffects,
 } from "./transition.ts";
-import { epochMs, firstIdAt } from "./verification-row.ts";
+import { clockTrust, epochMs, firstIdAt } from "./verification-row.ts";
 
 /**
  * A batch is judged in two statements: one reads what the messages may touch, one stores the judgements. Judging
@@ -159,9 +160,11 @@ async function judgeBatch(
   return moved && { judgements: judgements.judged.map(({ judgement }) => judgement), moved };
 }
 
+export const duplicateWindow = `interval '${duplicateWindowMs} milliseconds'`;
+
 /**
  * What the messages may touch: the verifications that candidates are codes of, the senders with misses, and the answers
- * to known ids and contents. A content older than a minute answers nothing. What a content was answered stands in its
+ * to known ids and contents. A content older than `duplicateWindow` answers nothing. What a content was answered stands in its
  * fingerprint, but for what has verified: a repeat of that carries the code, and so finds the verification and its message.
  * The clock is read after the snapshot was taken: a verification that it shows must not look younger than now. Each is
  * looked up by itself: planned as joins while the tables were small, they would read them whole when they have grown.
@@ -184,7 +187,7 @@ FROM held h
 CROSS JOIN LATERAL (
   SELECT * FROM inbound_message WHERE verification_id = h.id AND outcome = 'verified' AND NOT duplicate LIMIT 1
 ) m
-WHERE h.status = 'verified' AND h.verified_at > clock_timestamp() - interval '1 minute' AND m.text IS NOT NULL
+WHERE h.status = 'verified' AND h.verified_at > clock_timestamp() - ${duplicateWindow} AND m.text IS NOT NULL
 UNION ALL
 SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${epochMs("t")} FROM unnest(s.miss_times) AS t), ','),
   NULL, NULL, NULL, ${epochMs("s.muted_until")}, NULL
@@ -198,7 +201,7 @@ UNION ALL
 SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.verification_id::text, f.outcome::text, NULL, NULL, NULL, false
 FROM unnest($7::text[]) AS k (digest)
 CROSS JOIN LATERAL (SELECT * FROM message_fingerprint WHERE digest = decode(k.digest, 'hex') OFFSET 0) f
-WHERE f.first_at > clock_timestamp() - interval '1 minute'`;
+WHERE f.first_at > clock_timestamp() - ${duplicateWindow}`;
 
 async function readState(
   client: Queryable,
@@ -291,8 +294,8 @@ async function readState(
 
 const nothing = "{}";
 
-/** Ids of what may still be pending are greater: valid for an hour at most, and made by a clock that is believed to an hour. */
-const oldestPending = firstIdAt("now() - interval '2 hours'");
+/** Ids of what may still be pending are greater, however long it is valid and whatever clock made them. */
+const oldestPending = firstIdAt(`now() - interval '${validityRange.max} seconds' - ${clockTrust}`);
 
 /** Verifications that may wait for one sender on one destination and be told of a message: the newest. */
 const expectingLimit = 8;
@@ -337,7 +340,7 @@ fingerprinted AS (
   ORDER BY 1
   ON CONFLICT (digest) DO UPDATE SET
     first_at = excluded.first_at, outcome = excluded.outcome, verification_id = excluded.verification_id
-  WHERE f.first_at <= excluded.first_at - interval '1 minute'
+  WHERE f.first_at <= excluded.first_at - ${duplicateWindow}
   RETURNING 1
 ),
 met AS (

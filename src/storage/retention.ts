@@ -1,6 +1,11 @@
+import { missWindowMs } from "../core/inbound-judgement.ts";
+import { validityRange } from "../core/project.ts";
+import { isLetGo } from "./code-occupancy.ts";
+import { keyLife } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
 import { expiredUpTo } from "./expiry.ts";
+import { duplicateWindow } from "./inbound-messages.ts";
 import { firstIdAt } from "./verification-row.ts";
 
 /** How long things are kept, in days. */
@@ -94,12 +99,12 @@ function messageDeletion(task: string, which: string): string {
   return messagePass(task, `deleted AS (${text})`);
 }
 
-/** Ids of verifications made before the days, and an hour, begin with less. */
-const oldestKept = firstIdAt("now() - make_interval(days => $1::int, hours => 1)");
+/** Ids of verifications made before the days, and the longest validity, begin with less. */
+const oldestKept = firstIdAt(`now() - make_interval(days => $1::int, secs => ${validityRange.max})`);
 
 /**
- * Verifications by their ids, which begin with the time they were made. None is valid for more than an hour, so one
- * made an hour before the days is over. The pass never looks back, so it waits where it would pass something unfinished:
+ * Verifications by their ids, which begin with the time they were made. One made the longest validity before the days is
+ * over. The pass never looks back, so it waits where it would pass something unfinished:
  * what the expiry has yet to move after a long downtime, and deliveries that are still tried.
  */
 const verificationErasure = pass({
@@ -155,27 +160,23 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
   }
 
   return [
-    deleting(
-      "idempotency_records",
-      deletion("idempotency_record", "created_at <= now() - interval '24 hours'"),
-    ),
-    // The expiry finds by its code what is due.
-    deleting(
-      "codes",
-      deletion("live_code", `expires_at <= now() - interval '24 hours' AND expires_at <= (${expiredUpTo})`),
-    ),
+    deleting("idempotency_records", deletion("idempotency_record", `created_at <= now() - ${keyLife}`)),
+    deleting("codes", deletion("live_code", isLetGo("live_code"))),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
     // The last attempt of a delivery is made three days after its transition.
     deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '4 days'")),
-    // None is looked at once its verification is over, which is an hour later at most.
-    deleting("pending_hints", deletion("pending_hint", "noticed_at <= now() - interval '2 hours'")),
-    deleting("fingerprints", deletion("message_fingerprint", "first_at <= now() - interval '1 minute'")),
+    // None is looked at once its verification is over.
+    deleting(
+      "pending_hints",
+      deletion("pending_hint", `noticed_at <= now() - interval '${2 * validityRange.max} seconds'`),
+    ),
+    deleting("fingerprints", deletion("message_fingerprint", `first_at <= now() - ${duplicateWindow}`)),
     deleting(
       "senders",
       deletion(
         "inbound_sender",
         `coalesce(muted_until <= now(), true)
-         AND coalesce(miss_times[cardinality(miss_times)] <= now() - interval '10 minutes', true)`,
+         AND coalesce(miss_times[cardinality(miss_times)] <= now() - interval '${missWindowMs} milliseconds', true)`,
       ),
     ),
     passing(

@@ -1,7 +1,8 @@
+import { idempotencyKeyHours } from "../core/idempotency-key.ts";
 import { bucketsPerDoubling, timeBuckets } from "../core/time-to-verify.ts";
 import { type Database, runStatement } from "./database.ts";
 import { settledUntil } from "./settled.ts";
-import { firstIdAt } from "./verification-row.ts";
+import { clockTrust, firstIdAt } from "./verification-row.ts";
 
 /**
  * Counts what has happened into the rows of its hour, behind the statements that make it happen: these write nothing for
@@ -155,21 +156,21 @@ moved AS (
 ),
 left_out AS (
   INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
-  SELECT since, upto, ${firstIdAt("since - interval '1 hour'")} FROM span WHERE lost AND upto > since
+  SELECT since, upto, ${firstIdAt(`since - ${clockTrust}`)} FROM span WHERE lost AND upto > since
 )
 SELECT more FROM span`,
   };
 }
 
 /**
- * Creations are found by their idempotency records, which have an index on the time. They live for 24 hours: what a worker
- * comes to later than that becomes a gap, and counting goes on with the present.
+ * Creations are found by their idempotency records, which have an index on the time. What a worker comes to when they may
+ * soon be gone becomes a gap, and counting goes on with the present.
  */
 const creationsStatement = passOf({
   task: "creations",
   table: "idempotency_record",
   time: "created_at",
-  lost: "p.counted_until < now() - interval '23 hours'",
+  lost: `p.counted_until < now() - interval '${idempotencyKeyHours - 1} hours'`,
   facts: (within) =>
     creations({
       from: `idempotency_record t ${verificationOf("t")} WHERE t.created_at ${within}`,
@@ -199,7 +200,7 @@ WITH gap AS MATERIALIZED (
 batch AS MATERIALIZED (
   SELECT v.id, ${place}, v.carrier, v.created_at, v.verified_at FROM verification v
   WHERE v.id > (SELECT done_up_to FROM gap)
-    AND v.id < (SELECT ${firstIdAt("ends_at + interval '1 hour'")} FROM gap)
+    AND v.id < (SELECT ${firstIdAt(`ends_at + ${clockTrust}`)} FROM gap)
   ORDER BY v.id LIMIT ${batchSize}
 ),
 passed AS MATERIALIZED (

@@ -3,6 +3,9 @@ import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
 
+/** The month that calls count in: the calendar's, in Seoul. */
+export const usageMonth = "date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date";
+
 /**
  * The first part of every statement that charges calls: `charged` adds each project's calls to its count
  * of the month, as many as its limit leaves room for. $1 are the projects, $2 their calls in this batch.
@@ -13,7 +16,7 @@ import { type Database, runStatement } from "./database.ts";
 export const chargedCalls = `
 charged AS (
   INSERT INTO usage AS u (project_id, month, calls, granted, call_limit)
-  SELECT p.id, date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date, g.granted, g.granted, p.usage_limit
+  SELECT p.id, ${usageMonth}, g.granted, g.granted, p.usage_limit
   FROM unnest($1::uuid[], $2::bigint[]) AS d (project_id, calls)
   JOIN project p ON p.id = d.project_id
   CROSS JOIN LATERAL (SELECT least(d.calls, p.usage_limit) AS granted) g

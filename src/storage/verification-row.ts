@@ -11,7 +11,10 @@ export function epochMs(timestamp: string): string {
   return `round(date_part('epoch', ${timestamp}) * 1000)`;
 }
 
-/** No id that was made from then on is less, by the clock of whoever makes it: believed to an hour. */
+/** As far as the clock of whoever makes ids is believed. */
+export const clockTrust = "interval '1 hour'";
+
+/** No id that was made from then on, by the clock of whoever made it, is less. */
 export function firstIdAt(time: string): string {
   return `(
     lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'

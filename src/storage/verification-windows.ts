@@ -1,8 +1,11 @@
-import type { FoundWindow, VerificationWindows } from "../core/verification-window.ts";
+import { type FoundWindow, type VerificationWindows, windowHours } from "../core/verification-window.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
 import { epochMs, nowMs } from "./verification-row.ts";
+
+/** From its end on. */
+export const windowLife = `interval '${windowHours} hours'`;
 
 /**
  * A verification is over when its event happened, or at its expiry where that was not yet noticed or noticed late.
@@ -20,7 +23,7 @@ CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = t.verification_id OFFS
 JOIN project p ON p.id = v.project_id
 LEFT JOIN LATERAL (SELECT * FROM event WHERE verification_id = v.id OFFSET 0) e ON true
 LEFT JOIN LATERAL (SELECT * FROM pending_hint WHERE verification_id = v.id OFFSET 0) h ON true
-WHERE least(e.occurred_at, v.expires_at) > now() - interval '24 hours'`,
+WHERE least(e.occurred_at, v.expires_at) > now() - ${windowLife}`,
 };
 
 const batchSize = 500;

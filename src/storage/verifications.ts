@@ -4,10 +4,10 @@ import type { Charged, Verification, VerificationLookup, Verifications } from ".
 import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
-import { createCreations } from "./creations.ts";
+import { createCreations, liveRecord } from "./creations.ts";
 import { type Database, isDeadlock, runStatement } from "./database.ts";
 import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
-import { chargedCalls, demandOf, usageOf } from "./usage.ts";
+import { chargedCalls, demandOf, usageMonth, usageOf } from "./usage.ts";
 import { listStatement } from "./verification-list.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
 
@@ -108,11 +108,11 @@ SELECT
   EXISTS (
     SELECT FROM idempotency_record i
     WHERE i.project_id = $1 AND i.environment = $2::environment AND i.key = $3
-      AND i.created_at > now() - interval '24 hours'
+      AND ${liveRecord}
   ),
   coalesce((
     SELECT coalesce(u.calls, 0) >= p.usage_limit FROM project p
-    LEFT JOIN usage u ON u.project_id = p.id AND u.month = date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date
+    LEFT JOIN usage u ON u.project_id = p.id AND u.month = ${usageMonth}
     WHERE p.id = $1
   ), false)`,
 };

@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { codeLengthRange, defaultCodeFormat, defaultCodeLength } from "../code.ts";
 import { decodeId } from "../ids.ts";
-import type { CodeFormat, Project } from "../project.ts";
+import { type CodeFormat, type Project, validityRange } from "../project.ts";
 import { checkSmsTemplate, defaultSmsTemplate } from "../sms-text.ts";
 import { checkText } from "../text-field.ts";
 
@@ -98,7 +98,7 @@ function checked(settings: ProjectSettings): ProjectSettings {
   add(checkText("name", settings.name, { min: 1, max: 100 }) ?? checkVisible("name", settings.name));
   const { min, max } = codeLengthRange(settings.codeFormat);
   add(checkWhole("code_length", settings.codeLength, min, max, ` for ${settings.codeFormat} codes`));
-  add(checkWhole("validity_seconds", settings.validitySeconds, 60, 3600));
+  add(checkWhole("validity_seconds", settings.validitySeconds, validityRange.min, validityRange.max));
   add(checkWhole("rate_limit_per_minute", settings.rateLimitPerMinute, 1, 1_000_000));
   if (settings.usageLimit !== null)
     add(checkWhole("usage_limit", settings.usageLimit, 0, Number.MAX_SAFE_INTEGER));
