@@ -12,12 +12,10 @@ interface FailureKind {
     | "permission_denied"
     | "not_found"
     | "already_exists"
-    | "aborted"
     | "failed_precondition"
     | "resource_exhausted"
     | "unavailable"
-    | "internal"
-    | "deadline_exceeded";
+    | "internal";
   readonly message: string;
   readonly retryAfterSeconds?: number;
 }

@@ -44,12 +44,10 @@ const codes: Record<Failure["grpc"], Code> = {
   permission_denied: Code.PermissionDenied,
   not_found: Code.NotFound,
   already_exists: Code.AlreadyExists,
-  aborted: Code.Aborted,
   failed_precondition: Code.FailedPrecondition,
   resource_exhausted: Code.ResourceExhausted,
   unavailable: Code.Unavailable,
   internal: Code.Internal,
-  deadline_exceeded: Code.DeadlineExceeded,
 };
 
 /**

@@ -85,13 +85,6 @@ export async function applyMigrations(
   }
 }
 
-/** The names in `folder` that this database lacks: none once the service may serve. */
-export async function pendingMigrations(pool: pg.Pool | pg.Client, folder: string): Promise<string[]> {
-  const migrations = await readMigrations(folder);
-  const finished = finishedNames(await readRows(pool));
-  return migrations.map(({ name }) => name).filter((name) => !finished.has(name));
-}
-
 async function readMigrations(folder: string): Promise<Migration[]> {
   const entries = await readdir(folder, { withFileTypes: true });
   // By code unit, as Prisma orders them; their names start with a timestamp.
@@ -194,7 +187,7 @@ async function apply(client: pg.Client, { name, sql }: Migration): Promise<void>
 }
 
 /** Rolled back rows are history to Prisma: their migration counts as not applied. */
-async function readRows(client: pg.Client | pg.Pool): Promise<MigrationRow[]> {
+async function readRows(client: pg.Client): Promise<MigrationRow[]> {
   try {
     const { rows } = await run<MigrationRow>(
       client,
@@ -244,7 +237,7 @@ function describe(error: unknown, sql: string): string {
 
 /** A statement that is short by nature: on a frozen database it ends here rather than never. */
 function run<Row extends pg.QueryResultRow>(
-  client: pg.Client | pg.Pool,
+  client: pg.Client,
   text: string,
   timeoutMs = QUERY_TIMEOUT_MS,
 ): Promise<pg.QueryResult<Row>> {

@@ -31,8 +31,6 @@ export class PooledClient extends pg.Client {
       }
     };
     const asked = (...given: unknown[]): unknown => {
-      // One that brings its own way of being sent: a cursor, say. It has its own patience.
-      if (isSubmittable(given[0])) return query(...given);
       const last = given.at(-1);
       return typeof last === "function" ? ask(given.slice(0, -1), last as Answered) : promised(ask, given);
     };
@@ -59,9 +57,6 @@ function answering(answered: Answered, end: () => void): Answered {
     answered(error, result);
   };
 }
-
-const isSubmittable = (statement: unknown) =>
-  typeof statement === "object" && statement !== null && "submit" in statement;
 
 function promised(
   ask: (given: readonly unknown[], answered: Answered) => unknown,

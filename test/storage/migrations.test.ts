@@ -5,7 +5,7 @@ import os from "node:os";
 import path from "node:path";
 import pg from "pg";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { applyMigrations, pendingMigrations } from "../../src/storage/migrations.ts";
+import { applyMigrations } from "../../src/storage/migrations.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 
 const first = "20260101000000_first";
@@ -218,15 +218,5 @@ describe("rows of Prisma's", () => {
     await insert("29990101000000_newer", "now()", "NULL");
     expect(await apply()).toEqual({ applied: [second] });
     expect(await apply()).toEqual({ applied: [] });
-    expect(await pendingMigrations(client, folder)).toEqual([]);
   });
-});
-
-test("pending is what the database lacks", async () => {
-  await migration(first, "CREATE TABLE fruit (id int);");
-  expect(await pendingMigrations(client, folder)).toEqual([first]);
-  await apply();
-  expect(await pendingMigrations(client, folder)).toEqual([]);
-  await migration(second, "CREATE TABLE tree (id int);");
-  expect(await pendingMigrations(client, folder)).toEqual([second]);
 });
