@@ -52,7 +52,7 @@ import { createVerificationWindowService } from "./rpc/verification-window-servi
 import { readBacklog } from "./storage/backlog.ts";
 import { createCodeOccupancy } from "./storage/code-occupancy.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
-import { openDatabase } from "./storage/database.ts";
+import { type Database, openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
 import { createExpireDue } from "./storage/expiry.ts";
@@ -61,6 +61,7 @@ import { createLastUses } from "./storage/last-used.ts";
 import { applyMigrations } from "./storage/migrations.ts";
 import { createNotices } from "./storage/notices.ts";
 import { createRetentionTasks } from "./storage/retention.ts";
+import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { settledUntil } from "./storage/settled.ts";
 import { createReceptionStore, createStatisticsStore } from "./storage/statistics.ts";
 import { createStatisticsCounting } from "./storage/statistics-counting.ts";
@@ -182,6 +183,7 @@ async function start(
   metrics.storage.watchPool(database.pool, config.databasePoolSize);
   metrics.storage.watchBacklog(() => readBacklog(database));
   closers.add(() => database.close());
+  if (config.databaseUrl !== null) await warnOfServerLog(database, log);
 
   const traced =
     tracing &&
@@ -489,6 +491,21 @@ async function reach<T>(setting: string, url: string | null, use: () => Promise<
     const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
     const { message } = causeOf(error);
     throw new SettingError(`${setting}: the database at ${at} cannot be used: ${oneLine(message)}`);
+  }
+}
+
+/** The embedded one is started with the right settings. That nobody could look is no reason not to start. */
+async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
+  try {
+    const settings = await readLeakingLogSettings(database);
+    if (settings === null) return;
+    const names = Object.keys(settings).join(" and ");
+    log.warn(
+      settings,
+      `the database writes whole phones and codes into its log, by its ${names}: docs/operations.md, "What Postgres logs"`,
+    );
+  } catch (error) {
+    log.warn({ err: error }, "what the database writes into its log could not be seen");
   }
 }
 

@@ -6,6 +6,7 @@ import path from "node:path";
 import { promisify } from "node:util";
 import pg from "pg";
 import { giveTo, type Launch } from "../../src/storage/postgres-launch.ts";
+import { discreetLogSettings } from "../../src/storage/server-log.ts";
 import { endProcess, type Process, startProcess, until } from "./processes.ts";
 
 const run = promisify(execFile);
@@ -56,6 +57,7 @@ export function createPostgresServers(options: {
       wal_keep_size: "256MB",
       hot_standby: "on",
       cluster_name: name,
+      ...discreetLogSettings,
     });
     const args = settings.flatMap(([setting, value]) => ["-c", `${setting}=${value}`]);
     const server: Process = startProcess(

@@ -35,6 +35,7 @@ import { pathToFileURL } from "node:url";
 import pg from "pg";
 import { chooseLaunch, giveTo, type Launch } from "./postgres-launch.ts";
 import { readPidFile, stopInSteps, stopOrphan } from "./postgres-orphans.ts";
+import { discreetLogSettings } from "./server-log.ts";
 
 const NAME = "phoneproof";
 const SOCKET_PORT = 5432;
@@ -311,9 +312,7 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
     timezone: "UTC",
     log_timezone: "UTC",
     log_checkpoints: "off",
-    // Details and statements carry the values of rows, telephone numbers among them.
-    log_error_verbosity: "terse",
-    log_min_error_statement: "panic",
+    ...discreetLogSettings,
     log_startup_progress_interval: PROGRESS_INTERVAL,
     // Back after a crash in 0.4 s; fsync of every file of the cluster took 3.5 s.
     ...(process.platform === "linux" ? { recovery_init_sync_method: "syncfs" } : {}),

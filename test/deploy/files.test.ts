@@ -9,6 +9,7 @@ import { parseAllDocuments } from "yaml";
 import { findProgram } from "../../deploy/cluster/programs.ts";
 import { parseConfig } from "../../src/config.ts";
 import { closeTimeoutMs } from "../../src/main.ts";
+import { discreetLogSettings } from "../../src/storage/server-log.ts";
 
 const root = path.join(import.meta.dirname, "../..");
 const run = promisify(execFile);
@@ -220,6 +221,14 @@ describe("the Kubernetes manifests", () => {
     const files = (await filesBelow("deploy/kubernetes/*.yaml")).map((file) => path.basename(file));
     expect([...(kustomization?.resources ?? []), "kustomization.yaml"].sort()).toEqual(files);
   });
+});
+
+test("the Postgres of compose is told, as our own ones are, to log no values of rows", async () => {
+  const [compose] = (await documentsIn("deploy/compose.yaml")) as {
+    readonly services: Readonly<Record<string, { readonly command?: readonly string[] }>>;
+  }[];
+  const told = Object.entries(discreetLogSettings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
+  expect(compose?.services.postgres?.command).toEqual(["postgres", ...told]);
 });
 
 /** Of those who stop a process. A machine that is busy is late. */

@@ -1,0 +1,185 @@
+/** Whoever runs the database is told that it writes phones into its log where it does so, and nowhere else. */
+import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import pg from "pg";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { type Database, openDatabase } from "../../src/storage/database.ts";
+import { type EmbeddedPostgres, startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
+import { readLeakingLogSettings } from "../../src/storage/server-log.ts";
+import { createDatabase } from "../harness/database.ts";
+import { startProcess } from "../ops/service-process.ts";
+
+let dataDir: string;
+let server: EmbeddedPostgres;
+let superuser: pg.Client;
+
+beforeAll(async () => {
+  dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-server-log-"));
+  server = await startEmbeddedPostgres({
+    dataDir,
+    transport: "tcp",
+    settings: {
+      logging_collector: "on",
+      log_directory: "log",
+      log_filename: "server.log",
+      log_error_verbosity: "default",
+      log_min_error_statement: "error",
+      fsync: "off",
+    },
+  });
+  superuser = new pg.Client({ ...server.connection, database: "postgres" });
+  await superuser.connect();
+  await superuser.query("CREATE ROLE service_login LOGIN PASSWORD 'known'");
+  await superuser.query("CREATE DATABASE logged OWNER service_login");
+});
+
+afterAll(async () => {
+  await superuser.end();
+  await server.stop();
+  await rm(dataDir, { recursive: true, force: true });
+});
+
+/** As a service has it whose login may do nothing in particular. */
+function openLogged(): Database {
+  const login = { ...server.connection, user: "service_login", password: "known", database: "logged" };
+  return openDatabase(login, { poolSize: 1, onError: () => {} });
+}
+
+let marks = 0;
+let phones = 0;
+
+/** All files of the server's log, once they hold what was logged up to now. */
+async function serverLog(formats: string): Promise<string> {
+  const mark = `mark ${++marks}.`;
+  await superuser.query(`DO $$ BEGIN RAISE LOG '${mark}'; END $$`);
+  const folder = path.join(dataDir, "postgres/log");
+  return vi.waitUntil(
+    async () => {
+      const files = await readdir(folder);
+      const texts = await Promise.all(files.map((file) => readFile(path.join(folder, file), "utf8")));
+      const written = texts.filter((text) => text.includes(mark)).length;
+      return written >= formats.split(",").length && texts.join("\n");
+    },
+    { timeout: 45_000, interval: 20 },
+  );
+}
+
+async function setDestination(formats: string): Promise<void> {
+  await superuser.query(`ALTER SYSTEM SET log_destination = ${pg.escapeLiteral(formats)}`);
+  await superuser.query("SELECT pg_reload_conf()");
+  await vi.waitUntil(
+    async () => (await superuser.query("SHOW log_destination")).rows[0]?.log_destination === formats,
+    { timeout: 45_000, interval: 20 },
+  );
+}
+
+test.for<{ destination: string; settings: string[]; told: Record<string, string> | null }>([
+  { destination: "stderr", settings: [], told: { log_error_verbosity: "default" } },
+  {
+    destination: "stderr",
+    settings: ["log_error_verbosity = verbose"],
+    told: { log_error_verbosity: "verbose" },
+  },
+  {
+    destination: "stderr",
+    settings: ["log_min_error_statement = panic"],
+    told: { log_error_verbosity: "default" },
+  },
+  { destination: "stderr", settings: ["log_error_verbosity = terse"], told: null },
+  {
+    destination: "stderr",
+    settings: ["log_error_verbosity = terse", "log_parameter_max_length_on_error = -1"],
+    told: null,
+  },
+  {
+    destination: "stderr",
+    settings: ["log_error_verbosity = terse", "log_statement = 'all'", "log_min_duration_statement = 0"],
+    told: null,
+  },
+  {
+    destination: "csvlog",
+    settings: ["log_error_verbosity = terse"],
+    told: { log_destination: "csvlog" },
+  },
+  { destination: "jsonlog", settings: [], told: { log_destination: "jsonlog" } },
+  {
+    destination: "stderr,jsonlog",
+    settings: [],
+    told: { log_destination: "stderr,jsonlog", log_error_verbosity: "default" },
+  },
+  { destination: "stderr,csvlog", settings: ["log_min_messages = log"], told: null },
+  { destination: "jsonlog", settings: ["log_min_messages = fatal"], told: null },
+  {
+    destination: "csvlog",
+    settings: ["log_min_messages = error"],
+    told: { log_destination: "csvlog" },
+  },
+])("to $destination with $settings, a refused row's phone is logged exactly where it is told: $told", async ({
+  destination,
+  settings,
+  told,
+}) => {
+  await setDestination(destination);
+  await superuser.query("ALTER DATABASE logged RESET ALL");
+  for (const setting of settings) await superuser.query(`ALTER DATABASE logged SET ${setting}`);
+  const database = openLogged();
+  try {
+    const phone = `0105555${String(++phones).padStart(4, "0")}`;
+    await database.pool.query("CREATE TABLE IF NOT EXISTS sender (phone text PRIMARY KEY)");
+    const insert = () => database.pool.query("INSERT INTO sender SELECT unnest($1::text[])", [[phone]]);
+    await insert();
+    await expect(insert()).rejects.toMatchObject({ code: "23505" });
+    expect(await readLeakingLogSettings(database)).toEqual(told);
+    expect((await serverLog(destination)).includes(phone)).toBe(told !== null);
+  } finally {
+    await database.close();
+  }
+});
+
+test("a login that is no superuser's cannot turn it off by itself, and can once it is granted", async () => {
+  await superuser.query("ALTER DATABASE logged RESET ALL");
+  const database = openLogged();
+  const set = () => database.pool.query("ALTER DATABASE logged SET log_error_verbosity = terse");
+  try {
+    await expect(set()).rejects.toMatchObject({ code: "42501" });
+    await superuser.query("GRANT SET ON PARAMETER log_error_verbosity TO service_login");
+    await set();
+  } finally {
+    await database.close();
+  }
+});
+
+test("a start warns in one line that names the setting, and of a database that is set right says nothing", async () => {
+  const database = await createDatabase();
+  const client = new pg.Client(database.connection);
+  await client.connect();
+  const started = async () => {
+    const service = await startProcess({ DATABASE_URL: database.url });
+    await vi.waitUntil(() => service.text().includes("phoneproof is running"), { timeout: 45_000 });
+    service.child.kill("SIGTERM");
+    await service.ended();
+    return service
+      .text()
+      .split("\n")
+      .filter((line) => line.includes("log_"));
+  };
+  try {
+    const [line = "", ...more] = await started();
+    expect(more).toEqual([]);
+    expect(JSON.parse(line)).toMatchObject({
+      level: 40,
+      log_error_verbosity: "default",
+      msg: expect.stringMatching(
+        /whole phones and codes .* log_error_verbosity: docs\/operations\.md, "What Postgres logs"/,
+      ),
+    });
+    await client.query(
+      `ALTER DATABASE ${pg.escapeIdentifier(database.connection.database)} SET log_error_verbosity = terse`,
+    );
+    expect(await started()).toEqual([]);
+  } finally {
+    await client.end();
+    await database.drop();
+  }
+});
