@@ -204,6 +204,7 @@ async function createVerification(session: Session, options: CreateOptions): Pro
   );
 }
 
+/** A page may be short or empty and not be the last: what ends the list is that there is no token, or that it is long enough. */
 async function listVerifications(session: Session, options: ListOptions): Promise<void> {
   const { clientReference, phone, createdFrom, createdBefore, limit } = options;
   const verifications: Verification[] = [];
@@ -227,7 +228,7 @@ async function listVerifications(session: Session, options: ListOptions): Promis
     { verifications: verifications.map(verificationJson), next_page_token: pageToken || null },
     () => {
       const more =
-        pageToken === "" ? [] : ["", `There are more: add --page-token ${escapeControls(pageToken)}`];
+        pageToken === "" ? [] : ["", `There may be more: add --page-token ${escapeControls(pageToken)}`];
       return [verificationTable(verifications), ...more].join("\n");
     },
   );

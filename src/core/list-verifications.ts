@@ -22,13 +22,13 @@ export interface ListRequest extends NamedScope {
   readonly createdBefore: number | null;
 }
 
-export interface VerificationPage {
+export interface ListedPage {
   readonly verifications: readonly Verification[];
-  /** Empty on the last page. */
+  /** Empty on the last page, and on no other, however few it has. */
   readonly nextPageToken: string;
 }
 
-export type ListVerifications = (request: ListRequest, call: Call) => Promise<VerificationPage>;
+export type ListVerifications = (request: ListRequest, call: Call) => Promise<ListedPage>;
 
 const defaultPageSize = 100;
 const maxPageSize = 1000;
@@ -36,7 +36,7 @@ const maxPageSize = 1000;
 const earliestMs = -62_135_596_800_000;
 const latestMs = 253_402_300_799_999;
 
-/** Lists a project's verifications, newest first. The page token is the last id of the page before. */
+/** Lists a project's verifications, newest first. The page token is the last id that the page before has looked at. */
 export function listVerifications(parts: {
   readonly verifications: Verifications;
   readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
@@ -45,12 +45,10 @@ export function listVerifications(parts: {
     requireScope(call.caller, "read");
     const filter = filterOf(request, call);
     const chargeTo = chargedProject(call.caller);
-    if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
-    const found = await parts.verifications.list({ ...filter, limit: filter.limit + 1 });
-    const page = found.slice(0, filter.limit);
-    const last = page.at(-1);
-    const more = found.length > page.length && last !== undefined;
-    return { verifications: page, nextPageToken: more ? pageToken(last.id) : "" };
+    const { verifications, after } = await parts.verifications.list(filter, async () => {
+      if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
+    });
+    return { verifications, nextPageToken: after === null ? "" : pageToken(after) };
   };
 }
 

@@ -93,6 +93,13 @@ export interface VerificationFilter {
   readonly limit: number;
 }
 
+/** Perhaps short or empty, and yet not the last: only so many are looked at for one. */
+export interface VerificationPage {
+  readonly verifications: readonly Verification[];
+  /** The id after which to go on; null: there are no more. */
+  readonly after: string | null;
+}
+
 /**
  * The verifications as the database keeps them. `chargeTo` is the project whose usage counts the call, null
  * for callers that are not counted; a call over the limit is refused with usage_limit_exceeded and has no
@@ -109,7 +116,11 @@ export interface Verifications {
   find(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
   /** Cancels it if it is pending; answers what it is now. */
   cancel(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
-  list(filter: VerificationFilter): Promise<Verification[]>;
+  /**
+   * `charge` is called once the list has its turn: only a few are made at once, and one that waits for too long is refused
+   * with service_unavailable, uncharged.
+   */
+  list(filter: VerificationFilter, charge: () => Promise<void>): Promise<VerificationPage>;
   /** Whether a call would only be told to come again. Takes no time. */
   isOverloaded(operation: "create" | "read" | "cancel"): boolean;
 }

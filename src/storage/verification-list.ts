@@ -1,28 +1,48 @@
 import { firstUuid, lastUuid } from "../core/ids.ts";
-import type { VerificationFilter } from "../core/verification.ts";
+import type { Verification, VerificationFilter, VerificationPage } from "../core/verification.ts";
 import { plainArray } from "./array-literal.ts";
-import { nowMs, verificationColumns } from "./verification-row.ts";
+import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
 
 /**
- * A page by the index on project, environment and id, newest first: each environment's by itself, since only within one
- * does the index have them in the order asked for. Creation times bound the ids, too, which begin with a process' time: a
- * day is more than clocks differ by. A row past its expiry is found as expired and not as pending, whether or not it
- * has been moved yet.
+ * How many verifications of an environment one page looks at, matching or not: a filter that nothing matches costs about what
+ * the largest page does, 2 ms, and not a walk through all that the project has ever had. A full page of 1000 lies within.
+ */
+const mostWalked = 2_000;
+
+/**
+ * By the columns of the index, all three, in the conditions too: where most verifications are of one project, a condition on
+ * the id alone is looked up by the primary key, and another project's page reads its way through all of that one's. The
+ * limit is a parameter: a plan for a small table would else sort all there is.
+ */
+const newestFirst = "ORDER BY v.project_id DESC, v.environment DESC, v.id DESC";
+
+/**
+ * A page, newest first: each environment's by itself, since only within one does the index have them in the order asked for.
+ * Creation times bound the ids, too, which begin with a process' time: a day is more than clocks differ by. A row past its
+ * expiry is found as expired and not as pending, whether or not it has been moved yet. The last row that an environment's
+ * walk comes to is there in any case, and says so.
  */
 const statementText = `
-SELECT ${verificationColumns}
+SELECT ${verificationColumns}, v.matches, v.walked = $12::int
 FROM unnest($2::environment[]) AS e (environment)
 CROSS JOIN LATERAL (
-  SELECT * FROM verification v
-  WHERE v.project_id = $1::uuid AND v.environment = e.environment
-    AND v.id < coalesce($3::uuid, '${lastUuid}')
-    AND v.id >= coalesce($7::uuid, '${firstUuid}') AND v.id < coalesce($8::uuid, '${lastUuid}')
-    AND (CASE WHEN v.status = 'pending' AND v.expires_at <= ${nowMs} THEN 'expired' ELSE v.status END) = ANY ($4::verification_status[])
-    AND ($5::text IS NULL OR v.client_reference = $5)
-    AND ($6::text IS NULL OR v.phone = $6)
-    AND ($9::float8 IS NULL OR v.created_at >= to_timestamp($9::float8 / 1000))
-    AND ($10::float8 IS NULL OR v.created_at < to_timestamp($10::float8 / 1000))
-  ORDER BY v.id DESC
+  SELECT * FROM (
+    SELECT v.*, row_number() OVER (${newestFirst}) AS walked,
+      (CASE WHEN v.status = 'pending' AND v.expires_at <= ${nowMs} THEN 'expired' ELSE v.status END) = ANY ($4::verification_status[])
+      AND ($5::text IS NULL OR v.client_reference = $5)
+      AND ($6::text IS NULL OR v.phone = $6)
+      AND ($9::float8 IS NULL OR v.created_at >= to_timestamp($9::float8 / 1000))
+      AND ($10::float8 IS NULL OR v.created_at < to_timestamp($10::float8 / 1000)) AS matches
+    FROM (
+      SELECT * FROM verification v
+      WHERE (v.project_id, v.environment, v.id) < ($1::uuid, e.environment, least($3::uuid, $8::uuid, '${lastUuid}'))
+        AND (v.project_id, v.environment, v.id) >= ($1::uuid, e.environment, coalesce($7::uuid, '${firstUuid}'))
+      ${newestFirst}
+      LIMIT $12::int
+    ) v
+  ) v
+  WHERE v.matches OR v.walked = $12::int
+  ${newestFirst}
   LIMIT $11::int
 ) v
 ORDER BY v.id DESC
@@ -55,7 +75,27 @@ export function listStatement(filter: VerificationFilter): { name: string; text:
       idAt(filter.createdBefore, dayMs),
       filter.createdFrom,
       filter.createdBefore,
-      filter.limit,
+      filter.limit + 1,
+      mostWalked,
     ],
   };
+}
+
+/**
+ * The page in the statement's rows. Where one environment's walk has ended, what the other's has found further on is left for
+ * the next page: the first may have some before it.
+ */
+export function pageOf(rows: readonly (readonly unknown[])[], limit: number): VerificationPage {
+  const verifications: Verification[] = [];
+  for (const row of rows) {
+    const verification = verificationOf(row, 0);
+    if (verification === null) continue;
+    const [matches, endsWalk] = row.slice(verificationWidth);
+    if (matches === true) {
+      if (verifications.length === limit) return { verifications, after: verifications.at(-1)?.id ?? null };
+      verifications.push(verification);
+    }
+    if (endsWalk === true) return { verifications, after: verification.id };
+  }
+  return { verifications, after: null };
 }

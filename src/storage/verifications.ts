@@ -7,8 +7,9 @@ import { createBatcher } from "./batcher.ts";
 import { createCreations, liveRecord } from "./creations.ts";
 import { type Database, isDeadlock, runStatement } from "./database.ts";
 import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
+import { createTurns } from "./turns.ts";
 import { chargedCalls, demandOf, usageMonth, usageOf } from "./usage.ts";
-import { listStatement } from "./verification-list.ts";
+import { listStatement, pageOf } from "./verification-list.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
 
 interface ChargedLookup {
@@ -120,6 +121,10 @@ SELECT
 const batchSize = 500;
 const maxWaiting = 10_000;
 
+/** Of the pool's connections. Lists are not batched: all at once they would leave none to creations. */
+const shareOfLists = 1 / 4;
+const listPatienceMs = 1_000;
+
 export function createVerifications(database: Database): Verifications {
   const creations = createCreations(database);
 
@@ -209,6 +214,11 @@ export function createVerifications(database: Database): Verifications {
     },
   });
 
+  const listing = createTurns({
+    atOnce: Math.max(1, Math.floor(database.pool.options.max * shareOfLists)),
+    patienceMs: listPatienceMs,
+  });
+
   /**
    * Before anything is answered `expired` the row is moved by the expiry's own compare-and-set; where that
    * changes nothing, somebody else was first, and the answer is what they made of it. Otherwise an SMS that
@@ -258,12 +268,14 @@ export function createVerifications(database: Database): Verifications {
 
     cancel: (lookup, chargeTo) => cancelledResult(lookup, chargeTo),
 
-    async list(filter) {
-      const statement = listStatement(filter);
-      const rows = await runStatement(database, statement, statement.values);
-      const page = rows.map((row) => verificationOf(row, 0)).filter((found) => found !== null);
-      return Promise.all(page.map(settled));
-    },
+    list: (filter, charge) =>
+      listing(async () => {
+        await charge();
+        const statement = listStatement(filter);
+        const rows = await runStatement(database, statement, statement.values);
+        const { verifications, after } = pageOf(rows, filter.limit);
+        return { verifications: await Promise.all(verifications.map(settled)), after };
+      }),
 
     isOverloaded: (operation) => asked[operation].isOverloaded(),
   };

@@ -1,0 +1,203 @@
+/** What a list may cost: rows read for a page, and connections held by many lists at once. */
+import { type Client, Code } from "@connectrpc/connect";
+import { expect, test, vi } from "vitest";
+import {
+  Environment,
+  VerificationService,
+  VerificationStatus,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { answerOf as printed, towards } from "../cli/command.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { startTestService, type TestProject } from "../harness/service.ts";
+import { createPending } from "../service/pending.ts";
+import { answerOf } from "./grpc-answer.ts";
+
+const service = await startTestService({ ROLES: "api" });
+const { db } = service;
+
+/** Of an environment, for a page. */
+const walked = 2_000;
+const ours = "FROM pg_stat_activity WHERE application_name = 'phoneproof' AND datname = current_database()";
+
+/** Verified verifications like one that is there, a millisecond after each other, until so long ago, in the order they come in. */
+async function fill(project: TestProject, count: number, ago: string): Promise<void> {
+  for (const key of [project.liveKey, project.testKey]) await createPending(merchant(service.httpUrl, key));
+  await db.query(
+    `INSERT INTO verification (id, project_id, environment, mode, status, phone, client_reference, state, destination,
+       sms_text, created_at, expires_at, verified_at)
+     SELECT uuidv7(-$2::interval - n * interval '1 millisecond'), project_id, environment, mode, 'verified',
+       '010' || lpad(n::text, 8, '0'), CASE WHEN n % 1500 < 2 THEN 'rare' ELSE '' END, '', destination, '', created_at - $2::interval,
+       created_at - $2::interval + interval '10 minutes', created_at - $2::interval
+     FROM verification, generate_series(1, $3::int) n
+     -- Fewer in test, so that the two environments do not go in step.
+     WHERE project_id = (SELECT id FROM project WHERE name = $1) AND n <= CASE environment WHEN 'live' THEN $3::int ELSE $3::int / 2 END
+     ORDER BY n DESC`,
+    [project.projectId, ago, count],
+  );
+}
+
+/** A project that can be told apart in the tables. */
+async function newProject(): Promise<TestProject> {
+  const project = await service.createProject();
+  await db.query("UPDATE project SET name = $1 WHERE name = 'Shop'", [project.projectId]);
+  return project;
+}
+
+interface Walk {
+  readonly references: string[];
+  readonly ids: string[];
+  readonly sizes: number[];
+}
+
+async function walk(
+  rpc: Client<typeof VerificationService>,
+  filter: Parameters<typeof rpc.listVerifications>[0],
+): Promise<Walk> {
+  const found: Walk = { references: [], ids: [], sizes: [] };
+  let pageToken = "";
+  do {
+    const page = await rpc.listVerifications({ ...filter, pageToken });
+    found.ids.push(...page.verifications.map(({ id }) => id));
+    found.references.push(...page.verifications.map(({ clientReference }) => clientReference));
+    found.sizes.push(page.verifications.length);
+    pageToken = page.nextPageToken;
+  } while (pageToken !== "");
+  return found;
+}
+
+/** Rows that are read of verifications meanwhile. Connections tell their counts at the latest when they end. */
+async function rowsRead(work: () => Promise<void>): Promise<number> {
+  await db.query("SELECT pg_stat_reset()");
+  await work();
+  const { rows: ended } = await db.query(`SELECT pid, pg_terminate_backend(pid) ${ours}`);
+  const pids = ended.map(({ pid }) => pid);
+  await vi.waitUntil(
+    async () => (await db.query(`SELECT ${ours} AND pid = ANY ($1)`, [pids])).rowCount === 0,
+    { timeout: 45_000, interval: 20 },
+  );
+  const { rows } = await db.query(
+    `SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'verification')
+       + (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'verification') AS read`,
+  );
+  return Number(rows[0]?.read);
+}
+
+const big = await newProject();
+const small = await newProject();
+const clientOf = (project: TestProject, of = service) => of.client(VerificationService, project.liveKey);
+/** Has few connections, and planned the list on them while there was nothing. */
+const older = await service.startAnother({ DATABASE_POOL_SIZE: "4" });
+for (let times = 0; times < 8; times++) await clientOf(big, older).listVerifications({});
+await fill(big, 7_000, "2 hours");
+await fill(small, 10, "3 hours");
+/** Of what is not the list's. */
+const besides = 50;
+
+test("a page reads so many rows and no more, as planned while the table was small", async () => {
+  const read = await rowsRead(async () => {
+    expect((await walk(clientOf(big, older), { phone: "01000007000" })).sizes).toEqual([0, 0, 0, 1]);
+  });
+  expect(read).toBeGreaterThanOrEqual(7_000);
+  expect(read).toBeLessThanOrEqual(4 * walked + besides);
+});
+
+test("a page reads so many rows and no more, as planned for a table that is mostly another project's", async () => {
+  // As where there are so many that a sample meets no other.
+  await db.query("ALTER TABLE verification ALTER project_id SET (n_distinct = 1)");
+  await db.query("VACUUM ANALYZE verification");
+  const oldest = await rowsRead(async () => {
+    expect((await walk(clientOf(big), { phone: "01000007000" })).sizes).toEqual([0, 0, 0, 1]);
+  });
+  expect(oldest).toBeGreaterThanOrEqual(7_000);
+  expect(oldest).toBeLessThanOrEqual(4 * walked);
+
+  const nothing = await rowsRead(async () => {
+    const { verifications } = await clientOf(big).listVerifications({
+      statuses: [VerificationStatus.CANCELLED],
+    });
+    expect(verifications).toEqual([]);
+  });
+  expect(nothing).toBeLessThanOrEqual(walked);
+
+  const newest = await rowsRead(async () => {
+    expect((await clientOf(big).listVerifications({ pageSize: 100 })).verifications).toHaveLength(100);
+  });
+  expect(newest).toBeLessThan(100 + besides);
+
+  const ofSmall = await rowsRead(async () => {
+    expect((await walk(clientOf(small), { phone: "01000007000" })).sizes).toEqual([0]);
+  });
+  expect(ofSmall).toBeLessThan(besides);
+});
+
+test("over both environments what matches is found once each, in order, and pages end", async () => {
+  const rpc = service.client(VerificationService);
+  const { projectId } = big;
+  for (const pageSize of [1, 2, 100]) {
+    const { ids, references, sizes } = await walk(rpc, { projectId, clientReference: "rare", pageSize });
+    expect(references).toEqual(references.map(() => "rare"));
+    // n % 1500 < 2: nine of live's 7000 and five of test's 3500.
+    expect(ids).toHaveLength(14);
+    expect(ids).toEqual([...new Set(ids)].sort().reverse());
+    expect(Math.max(...sizes)).toBeLessThanOrEqual(pageSize);
+  }
+  const { ids } = await walk(rpc, { projectId, pageSize: 1000 });
+  expect(new Set(ids).size).toBe(7_000 + 3_500 + 2);
+  expect(ids).toHaveLength(7_000 + 3_500 + 2);
+});
+
+test("the command goes on over empty pages until it has as many as were asked for, or the end", async () => {
+  const list = (...options: string[]) =>
+    printed(
+      ["verification", "list", "--project", big.projectId, "--environment", "live", ...options],
+      towards(service),
+    );
+  const { verifications, next_page_token: none } = await list("--phone", "01000007000");
+  expect(verifications).toMatchObject([{ phone: "01000007000" }]);
+  expect(none).toBeNull();
+
+  const first = await list("--client-reference", "rare", "--limit", "5");
+  expect(first.verifications).toHaveLength(5);
+  const rest = await list("--client-reference", "rare", "--page-token", first.next_page_token);
+  expect(rest.verifications).toHaveLength(4);
+  expect(rest.next_page_token).toBeNull();
+  expect((await list("--phone", "01099999999")).verifications).toEqual([]);
+});
+
+test("many lists at once hold a quarter of the pool; the others are told to come again, uncounted", async () => {
+  const shop = clientOf(small);
+  const usage = async () =>
+    Number((await db.query("SELECT sum(calls) AS calls FROM usage")).rows[0]?.calls ?? 0);
+  const before = await usage();
+  const locker = await db.connect();
+  try {
+    await locker.query("BEGIN");
+    await locker.query("LOCK TABLE verification IN ACCESS EXCLUSIVE MODE");
+    const calls = Array.from({ length: 24 }, () =>
+      answerOf((options) => shop.listVerifications({ environment: Environment.LIVE }, options)),
+    );
+    let refused = 0;
+    let most = 0;
+    for (const call of calls) call.then(({ code }) => (refused += code === "service_unavailable" ? 1 : 0));
+    await vi.waitUntil(
+      async () => {
+        const { rows } = await db.query(`SELECT count(*)::int AS held ${ours} AND wait_event_type = 'Lock'`);
+        most = Math.max(most, rows[0]?.held);
+        return refused === 20;
+      },
+      { timeout: 8_000, interval: 20 },
+    );
+    expect(most).toBe(4);
+    await locker.query("COMMIT");
+    const answers = await Promise.all(calls);
+    expect(answers.filter(({ code }) => code === "ok")).toHaveLength(4);
+    expect(answers.filter(({ status }) => status === Code.Unavailable)).toHaveLength(20);
+    expect((await usage()) - before).toBe(4);
+    // Those that end make room.
+    await Promise.all(Array.from({ length: 24 }, () => shop.listVerifications({})));
+    expect((await usage()) - before).toBe(28);
+  } finally {
+    await locker.query("ROLLBACK");
+    locker.release();
+  }
+});
