@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../failures.ts";
 import { boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
 import type { Call } from "./call.ts";
-import { decodeId, encodeId } from "./ids.ts";
+import { lastOfPage, pageToken, strayPageToken } from "./page-token.ts";
 import { normaliseMobile } from "./phone.ts";
 import { checkText } from "./text-field.ts";
 import type { UsageCount } from "./usage.ts";
@@ -48,7 +48,7 @@ export function listVerifications(parts: {
     const { verifications, after } = await parts.verifications.list(filter, async () => {
       if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
     });
-    return { verifications, nextPageToken: after === null ? "" : pageToken(after) };
+    return { verifications, nextPageToken: after === null ? "" : pageToken(after, listOf(filter)) };
   };
 }
 
@@ -59,10 +59,6 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
     violations.push({ field: "project_id", message: "is required from a service token: prj_…" });
   if (request.pageSize < 0 || request.pageSize > maxPageSize) {
     violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
-  }
-  const before = request.pageToken === "" ? null : idOf(request.pageToken);
-  if (before === undefined) {
-    violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
   }
   const reference = checkText("client_reference", request.clientReference, { max: 160 });
   if (reference) violations.push(reference);
@@ -78,26 +74,26 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
       violations.push({ field, message: "must be an instant of the years 1 to 9999" });
     }
   }
-  if (violations.length > 0 || projectId === null || before === undefined) {
-    throw new Failure("validation_failed", { fields: violations });
-  }
-  return {
-    projectId,
+  const filter = {
+    projectId: projectId ?? "",
     environment,
     statuses: request.statuses,
     clientReference: request.clientReference === "" ? null : request.clientReference,
     phone,
     createdFrom: request.createdFrom,
     createdBefore: request.createdBefore,
-    before,
     limit: request.pageSize === 0 ? defaultPageSize : request.pageSize,
   };
+  const before = request.pageToken === "" ? null : lastOfPage(request.pageToken, listOf(filter));
+  if (before === undefined) violations.push(strayPageToken);
+  if (violations.length > 0 || before === undefined) {
+    throw new Failure("validation_failed", { fields: violations });
+  }
+  return { ...filter, before };
 }
 
-function pageToken(lastId: string): string {
-  return Buffer.from(encodeId("vrf_", lastId)).toString("base64url");
-}
-
-function idOf(token: string): string | undefined {
-  return decodeId("vrf_", Buffer.from(token, "base64url").toString("latin1")) ?? undefined;
+/** Which list a page is of. */
+function listOf(filter: Omit<VerificationFilter, "before" | "limit">): object {
+  const { projectId, environment, statuses, clientReference, phone, createdFrom, createdBefore } = filter;
+  return [projectId, environment, statuses.toSorted(), clientReference, phone, createdFrom, createdBefore];
 }

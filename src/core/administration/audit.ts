@@ -1,5 +1,6 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { decodeId, encodeId } from "../ids.ts";
+import { lastOfPage, pageToken, strayPageToken } from "../page-token.ts";
 import type { Caller } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import { noSuchProject } from "./projects.ts";
@@ -86,18 +87,18 @@ const maxActorLength = 255;
 
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   return {
-    async list({ projectId, actor, pageSize, pageToken }) {
+    async list({ projectId, actor, pageSize, pageToken: token }) {
       const violations: FieldViolation[] = [];
       if (pageSize < 0 || pageSize > maxPageSize) {
         violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
       }
-      const before = pageToken === "" ? null : decodeId("aud_", pageToken);
-      if (pageToken !== "" && before === null) {
-        violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
-      }
+      const before = token === "" ? null : lastOfPage(token, [projectId, actor]);
+      if (before === undefined) violations.push(strayPageToken);
       const actorViolation = checkText("actor", actor, { max: maxActorLength });
       if (actorViolation) violations.push(actorViolation);
-      if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
+      if (violations.length > 0 || before === undefined) {
+        throw new Failure("validation_failed", { fields: violations });
+      }
       const project = projectId === "" ? null : decodeId("prj_", projectId);
       if (projectId !== "" && project === null) throw noSuchProject();
       const limit = pageSize === 0 ? defaultPageSize : pageSize;
@@ -106,7 +107,7 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
       const entries = found.slice(0, limit);
       const last = entries.at(-1);
       const more = found.length > entries.length && last !== undefined;
-      return { entries, nextPageToken: more ? encodeId("aud_", last.id) : "" };
+      return { entries, nextPageToken: more ? pageToken(last.id, [projectId, actor]) : "" };
     },
   };
 }

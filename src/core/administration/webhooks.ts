@@ -1,5 +1,6 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
+import { lastOfPage, pageToken, strayPageToken } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
@@ -156,7 +157,7 @@ export function administerWebhooks(parts: {
       const page = found.slice(0, filter.limit);
       const last = page.at(-1);
       const more = found.length > page.length && last !== undefined;
-      return { deliveries: page, nextPageToken: more ? pageToken(last.verificationId) : "" };
+      return { deliveries: page, nextPageToken: more ? pageToken(last.verificationId, listOf(filter)) : "" };
     },
 
     async resend(eventId) {
@@ -222,10 +223,6 @@ function filterOf(request: Parameters<Webhooks["deliveries"]>[0]): DeliveryFilte
   if (pageSize < 0 || pageSize > maxPageSize) {
     violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
   }
-  const before = token === "" ? null : idOf(token);
-  if (before === undefined) {
-    violations.push({ field: "page_token", message: "must be the next_page_token of an earlier answer" });
-  }
   if (environment !== null && projectId === "") {
     violations.push({
       field: "environment",
@@ -234,17 +231,25 @@ function filterOf(request: Parameters<Webhooks["deliveries"]>[0]): DeliveryFilte
   }
   const verification = verificationId === "" ? null : decodeId("vrf_", verificationId);
   if (verificationId !== "" && verification === null) throw noSuchVerification();
-  if (violations.length > 0 || before === undefined) {
-    throw new Failure("validation_failed", { fields: violations });
-  }
-  return {
+  const filter = {
     verificationId: verification,
     projectId: projectId === "" ? null : uuidOf(projectId),
     environment,
-    before,
     limit: pageSize === 0 ? defaultPageSize : pageSize,
   };
+  const before = token === "" ? null : lastOfPage(token, listOf(filter));
+  if (before === undefined) violations.push(strayPageToken);
+  if (violations.length > 0 || before === undefined) {
+    throw new Failure("validation_failed", { fields: violations });
+  }
+  return { ...filter, before };
 }
+
+const listOf = ({
+  verificationId,
+  projectId,
+  environment,
+}: Omit<DeliveryFilter, "before" | "limit">): object => [verificationId, projectId, environment];
 
 function noSuchVerification(): Failure {
   return new Failure("verification_not_found", { message: "There is no such verification." });
@@ -255,12 +260,4 @@ function existing<T>(found: T | null): T {
     throw new Failure("not_found", { message: "There is no webhook in this project and environment." });
   }
   return found;
-}
-
-function pageToken(lastId: string): string {
-  return Buffer.from(encodeId("vrf_", lastId)).toString("base64url");
-}
-
-function idOf(token: string): string | undefined {
-  return decodeId("vrf_", Buffer.from(token, "base64url").toString("latin1")) ?? undefined;
 }

@@ -1,0 +1,28 @@
+import { hash } from "node:crypto";
+import type { FieldViolation } from "../failures.ts";
+
+const idHexDigits = 32;
+const listHexDigits = 12;
+
+export const strayPageToken: FieldViolation = {
+  field: "page_token",
+  message: "must be the next_page_token of an earlier answer to the same request",
+};
+
+/**
+ * Where a page ended, by the UUID of the last of it, and in which list: `list` is what was asked for besides page size and
+ * token. In another list it would answer what looks like a page and is none.
+ */
+export function pageToken(lastId: string, list: object): string {
+  return Buffer.from(lastId.replaceAll("-", "") + digestOf(list), "hex").toString("base64url");
+}
+
+/** The UUID of the last of the page before; undefined where the token is none of this list. */
+export function lastOfPage(token: string, list: object): string | undefined {
+  const hex = Buffer.from(token, "base64url").toString("hex");
+  if (hex.length !== idHexDigits + listHexDigits || hex.slice(idHexDigits) !== digestOf(list))
+    return undefined;
+  return hex.slice(0, idHexDigits).replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}
+
+const digestOf = (list: object) => hash("sha256", JSON.stringify(list), "hex").slice(0, listHexDigits);
