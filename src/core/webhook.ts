@@ -95,6 +95,9 @@ export interface AttemptResult {
   readonly retryInSeconds: number | null;
 }
 
+/** Rejects only where `signal` aborts: then nothing is known of it, and its lease says when it is made again. */
+export type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
+
 /** How much more of which endpoints may be under way, for a claim of due attempts. */
 export interface ClaimBounds {
   /** In all. */

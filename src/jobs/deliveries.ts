@@ -1,4 +1,5 @@
-import type { AttemptResult, Claim, ClaimBounds, DueAttempt } from "../core/webhook.ts";
+import { setTimeout as delay } from "node:timers/promises";
+import type { AttemptResult, Claim, ClaimBounds, DueAttempt, MakeAttempt } from "../core/webhook.ts";
 import { EndpointSlots, type SlotLimits } from "./endpoint-slots.ts";
 import type { Job } from "./job.ts";
 
@@ -37,8 +38,7 @@ const limits: SlotLimits = {
  */
 export function deliverInTime(parts: {
   readonly claim: (bounds: ClaimBounds) => Promise<Claim>;
-  /** Rejects only where the signal aborts. */
-  readonly attempt: (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
+  readonly attempt: MakeAttempt;
   readonly record: (result: AttemptResult) => Promise<void>;
   readonly onError: (error: unknown) => void;
 }): Deliveries {
@@ -125,7 +125,7 @@ export function deliverInTime(parts: {
       } catch (error) {
         if (performance.now() >= until || cut.signal.aborted) throw error;
         parts.onError(error);
-        await pause(troubledMs, cut.signal);
+        await delay(troubledMs, undefined, { signal: cut.signal }).catch(() => {});
       }
     }
   }
@@ -139,21 +139,9 @@ export function deliverInTime(parts: {
       const grace = setTimeout(() => cut.abort(), graceMs);
       const patience = new AbortController();
       const ended = Promise.resolve(claiming).then(() => Promise.all(underWay));
-      await Promise.race([ended, pause(lastGraceMs, patience.signal)]);
+      await Promise.race([ended, delay(lastGraceMs, undefined, { signal: patience.signal }).catch(() => {})]);
       clearTimeout(grace);
       patience.abort();
     },
   };
-}
-
-function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(end, milliseconds);
-    signal.addEventListener("abort", end, { once: true });
-    function end(): void {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", end);
-      resolve();
-    }
-  });
 }

@@ -1,12 +1,10 @@
 import { Counter, Gauge, type Registry } from "prom-client";
-import type { AttemptResult, DueAttempt } from "../core/webhook.ts";
+import type { AttemptResult, MakeAttempt } from "../core/webhook.ts";
 import { HistogramFamily, type Observed } from "./histogram-family.ts";
 
 const results = ["delivered", "refused", "unanswered", "gone"] as const;
 
 type Result = (typeof results)[number];
-
-type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
 
 /** An exchange is cut after 15 s. */
 const exchangeBuckets = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15];

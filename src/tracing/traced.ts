@@ -8,7 +8,7 @@ import type { InboundMessage, JudgeInboundMessage, Judgement } from "../core/inb
 import type { ListVerifications } from "../core/list-verifications.ts";
 import { reasonOf, type Span, type Tracing, within } from "../core/tracing.ts";
 import type { WatchVerification } from "../core/watch-verification.ts";
-import type { AttemptResult, DueAttempt } from "../core/webhook.ts";
+import type { MakeAttempt } from "../core/webhook.ts";
 
 /** Under which span a verification was created, kept for whoever changes it or tells of it later. */
 export interface CreationTraces {
@@ -16,8 +16,6 @@ export interface CreationTraces {
   note(verificationId: string, traceparent: string): void;
   find(verificationId: string): Promise<string | null>;
 }
-
-type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
 
 interface UseCases {
   readonly createVerification: CreateVerification;

@@ -1,13 +1,10 @@
 /** One attempt of a delivery, from what is due to what came of it. */
 
 import { encodeId } from "../core/ids.ts";
-import type { AttemptResult, DueAttempt } from "../core/webhook.ts";
+import type { MakeAttempt } from "../core/webhook.ts";
 import type { Endpoints } from "./delivery.ts";
 import { payloadOf } from "./payload.ts";
 import { retryAfterSeconds, secondsUntilNext } from "./schedule.ts";
-
-/** Rejects only where `signal` aborts: then nothing is known of it, and its lease says when it is made again. */
-export type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
 
 export function createMakeAttempt(endpoints: Endpoints): MakeAttempt {
   return async (due, signal) => {
