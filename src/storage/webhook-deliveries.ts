@@ -158,6 +158,10 @@ const failingReason = "every attempt failed for five days";
  * nothing but failures, disable every version of the URL. A 410 to a request that began before the URL was last set
  * does not undo the setting.
  *
+ * What was judged from may have changed before its lock was had. When a time of failures began and whether it has lasted
+ * for five days is then left to the next result. A 410 does not hang on that: it counts wherever the version still works,
+ * unless a time of failures has ended meanwhile, which may have been the URL set anew.
+ *
  * What is written down already counts no second time: who got no answer from the database may ask again. Of an erased
  * verification no answer is kept.
  *
@@ -217,13 +221,16 @@ changing AS MATERIALIZED (
 ),
 changed AS (
   UPDATE webhook_configuration w SET
-    failing_since = j.failing,
+    failing_since = CASE WHEN w.failing_since IS NOT DISTINCT FROM j.failing_before THEN j.failing ELSE w.failing_since END,
     disabled_at = coalesce(w.disabled_at, CASE WHEN j.reason IS NOT NULL THEN ${nowMs} END),
     disabled_reason = coalesce(w.disabled_reason, j.reason)
   FROM judged j
   WHERE w.id = j.id AND w.id = ANY (ARRAY(SELECT id FROM changing))
-    AND w.failing_since IS NOT DISTINCT FROM j.failing_before
     AND w.disabled_at IS NOT DISTINCT FROM j.disabled_before
+    AND (
+      w.failing_since IS NOT DISTINCT FROM j.failing_before
+      OR (j.reason = '${goneReason}' AND w.failing_since IS NOT NULL)
+    )
   RETURNING w.id, w.disabled_at IS NOT NULL AS disabled, w.disabled_reason, j.disabled_before IS NULL AS worked_before
 ),
 recorded AS (

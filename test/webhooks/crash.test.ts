@@ -9,6 +9,7 @@ import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { hang, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, makeDue, openShop } from "./shop.ts";
 
@@ -157,6 +158,35 @@ describe("a worker by hand", () => {
       failures: 1,
       due: false,
     });
+  });
+
+  test.for([
+    { name: "its first failure", before: null, meanwhile: "now()", reason: "the endpoint answered 410 Gone" },
+    { name: "that it was set anew", before: "now() - interval '1 h'", meanwhile: null, reason: null },
+  ])("a 410 beside $name, which commits between its look and its lock: $reason", async (row) => {
+    const { id, result } = await underWay();
+    const failing = (since: string | null) =>
+      `UPDATE webhook_configuration SET failing_since = ${since} WHERE id = (
+         SELECT webhook_configuration_id FROM webhook_delivery WHERE verification_id = '${decodeId("vrf_", id)}'
+       ) RETURNING id`;
+    await service.db.query(failing(row.before));
+    const other = await service.db.connect();
+    try {
+      await other.query("BEGIN");
+      const { rows } = await other.query(failing(row.meanwhile));
+      const gone = { status: 410, error: "answered 410", gone: true, retryInSeconds: 3_600 };
+      const recording = deliveries.record({ ...result, ...gone });
+      await untilWaiting(service.db, 1);
+      await other.query("COMMIT");
+      await recording;
+      const told = await service.db.query(
+        "SELECT disabled_at IS NOT NULL AS disabled, disabled_reason AS reason FROM webhook_configuration WHERE id = $1",
+        [rows[0].id],
+      );
+      expect(told.rows).toEqual([{ disabled: row.reason !== null, reason: row.reason }]);
+    } finally {
+      other.release(true);
+    }
   });
 
   test.for([
