@@ -102,14 +102,20 @@ export type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<Atte
 export interface ClaimBounds {
   /** In all. */
   readonly limit: number;
-  /** Of endpoints that are slow, or not named. */
+  /** Of endpoints that are quick. Beyond it each gets one that has none. */
+  readonly quickLimit: number;
+  /** Of endpoints that are slow, or not named. Beyond it each gets one that has none. */
   readonly slowLimit: number;
+  /** And no more than so many of these with those. */
+  readonly slowFirstLimit: number;
   /** Of an endpoint that is not named. */
   readonly perEndpoint: number;
   readonly endpoints: readonly {
     readonly endpoint: string;
     readonly room: number;
     readonly slow: boolean;
+    /** The fewer, the sooner its turn. One that is not named has none. */
+    readonly underWay: number;
   }[];
 }
 

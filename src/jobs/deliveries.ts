@@ -22,12 +22,13 @@ const lastGraceMs = 4_000;
 const recordForMs = 30_000;
 
 const limits: SlotLimits = {
-  inAll: 256,
+  inAll: 1_024,
+  quickInAll: 256,
+  slowInAll: 256,
   perQuickEndpoint: 8,
   perPromptEndpoint: 64,
   extraInAll: 96,
   perEndpoint: 2,
-  slowInAll: 192,
   slowAfterMs: 1_000,
   promptWithinMs: 100,
 };

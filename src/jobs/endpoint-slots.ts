@@ -2,17 +2,19 @@ import type { ClaimBounds } from "../core/webhook.ts";
 
 export interface SlotLimits {
   readonly inAll: number;
+  /** Of all endpoints that are quick, together. Beyond it each may still have one. */
+  readonly quickInAll: number;
+  /** Of all others alike. */
+  readonly slowInAll: number;
   /** Of an endpoint whose last answer was quick. */
   readonly perQuickEndpoint: number;
   /** What that grows to, by one with each event that was taken promptly. */
   readonly perPromptEndpoint: number;
-  /** What all endpoints together have beyond `perQuickEndpoint` each: should they hang, it is no more that they take along. */
+  /** What those that are quick together have beyond `perQuickEndpoint` each: should they hang, it is no more that they take along. */
   readonly extraInAll: number;
   /** Of any other. */
   readonly perEndpoint: number;
-  /** Of all that are not known to be quick, together. */
-  readonly slowInAll: number;
-  /** An answer that takes longer is slow. */
+  /** An answer that takes longer is slow, and so is its endpoint as soon as it has taken that long. */
   readonly slowAfterMs: number;
   /** One that takes longer is not prompt. */
   readonly promptWithinMs: number;
@@ -28,10 +30,19 @@ interface Endpoint {
 
 /**
  * What may be under way at a time, so that an endpoint that hangs holds up nobody else. Whoever has not lately answered
- * quickly, or never yet, has few slots, and all of them together leave a part of what there is to those who have: else
- * a few dozen endpoints that hang, not yet known to, would take everything until they are cut. Whoever takes its events
- * promptly gets more at a time, one by one, until an answer is a refusal or takes longer: a project with a thousand events a
- * second needs more than a few, and an endpoint that has reached what it can do shows that by its answers.
+ * quickly, or never yet, has few slots. Whoever takes its events promptly gets more at a time, one by one, until an answer
+ * is a refusal or takes longer: a project with a thousand events a second needs more than a few, and an endpoint that has
+ * reached what it can do shows that by its answers.
+ *
+ * Invariant: beyond `quickInAll + slowInAll` nobody gets a slot who has one. So endpoints that hang hold that many and one
+ * each, however many events they have and however prompt they were, and whoever has nothing under way begins at once, as
+ * long as fewer hang than `inAll` leaves beyond it. The last `quickInAll` of it are for those known to be quick, so that any
+ * number of endpoints that have never answered leave room to them.
+ *
+ * What hangs counts as quick for `slowAfterMs` at most. Until then it may hold all of `quickInAll`, and each of the others
+ * has one at a time. From then on all that its endpoint has under way counts as slow, and the others have again what they
+ * had. A bound in all would not do alone: a few dozen endpoints that hang at one moment fill any that sockets allow, and
+ * hold it until they are cut.
  */
 export class EndpointSlots {
   readonly #limits: SlotLimits;
@@ -50,13 +61,10 @@ export class EndpointSlots {
     return this.#limits.inAll - this.#taken;
   }
 
-  get taken(): number {
-    return this.#taken;
-  }
-
   /** What there is room for now. */
   bounds(): ClaimBounds {
-    const { perQuickEndpoint, perEndpoint, extraInAll, slowInAll, slowAfterMs } = this.#limits;
+    const { inAll, quickInAll, slowInAll, perQuickEndpoint, extraInAll, perEndpoint, slowAfterMs } =
+      this.#limits;
     const slowSince = performance.now() - slowAfterMs;
     let slowTaken = 0;
     for (const [key, { begun }] of this.#underWay) {
@@ -64,14 +72,16 @@ export class EndpointSlots {
       if (oldest && oldest.at <= slowSince) this.#quick.delete(key);
       if (!this.#quick.has(key)) slowTaken += begun.size;
     }
-    const slowLimit = Math.max(0, slowInAll - slowTaken);
+    const beyondFirst = quickInAll + slowInAll - this.#taken;
     const active = new Set([...this.#active, ...this.#underWay.keys()]);
     this.#active = new Set();
     let extraFree = extraInAll;
     let grown = 0;
     for (const key of active) {
+      const most = this.#quick.get(key);
+      if (most === undefined) continue;
       extraFree -= Math.max(0, (this.#underWay.get(key)?.begun.size ?? 0) - perQuickEndpoint);
-      if ((this.#quick.get(key) ?? 0) > perQuickEndpoint) grown++;
+      if (most > perQuickEndpoint) grown++;
     }
     const extraEach = Math.max(0, Math.floor(extraFree / Math.max(1, grown)));
     const named = new Set([...this.#underWay.keys(), ...this.#quick.keys()]);
@@ -81,9 +91,16 @@ export class EndpointSlots {
       const bound = this.#quick.get(endpoint) ?? perEndpoint;
       const mostNow = Math.max(taken, perQuickEndpoint) + (active.has(endpoint) ? extraEach : 0);
       const most = Math.min(bound, mostNow);
-      return { endpoint, slow, room: slow && slowLimit === 0 ? 0 : Math.max(0, most - taken) };
+      return { endpoint, slow, underWay: taken, room: Math.max(0, most - taken) };
     });
-    return { limit: this.free, slowLimit, perEndpoint, endpoints };
+    return {
+      limit: this.free,
+      quickLimit: Math.max(0, Math.min(beyondFirst, quickInAll - (this.#taken - slowTaken))),
+      slowLimit: Math.max(0, Math.min(beyondFirst, slowInAll - slowTaken)),
+      slowFirstLimit: Math.max(0, inAll - quickInAll - slowTaken),
+      perEndpoint,
+      endpoints,
+    };
   }
 
   /** Takes a slot; what is answered gives it back and tells whether the event was taken. */

@@ -31,8 +31,9 @@ const endpoint = `encode(sha256(convert_to(w.project_id || ' ' || w.environment 
 const pair = "(d.webhook_configuration_id, d.next_attempt_at)";
 
 /**
- * Claims what is due, fairly: the earliest first, but no more of an endpoint than there is room for, and no more of those
- * that are not known to be quick than their share, so that whoever hangs holds up only itself.
+ * Claims what is due, fairly: the earliest first of whoever has the least under way, but no more of an endpoint than there
+ * is room for, and no more of those that are quick, and of those that are not known to be, than their share; only whoever
+ * has nothing under way gets one beyond it. So whoever hangs holds up only itself.
  *
  * Mostly nothing is due, and `due_at_all` says so. Otherwise `waiting` walks the index from version to version, one probe
  * each, and never along the due rows of one: ten thousand of them cost no more than one. Rows that another process holds
@@ -52,7 +53,7 @@ const claimStatement = {
   name: "claim_webhook_attempts",
   text: `
 WITH RECURSIVE bound AS MATERIALIZED (
-  SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS b (endpoint, room, slow)
+  SELECT * FROM unnest($1::text[], $2::int[], $3::bool[], $4::int[]) AS b (endpoint, room, slow, under_way)
 ),
 due_at_all AS MATERIALIZED (
   SELECT EXISTS (SELECT FROM webhook_delivery d WHERE d.state = 'pending' AND d.next_attempt_at <= ${nowMs}) AS something
@@ -77,33 +78,39 @@ version AS MATERIALIZED (
   WHERE waiting.next_attempt_at <= ${nowMs} OR w.disabled_at IS NOT NULL
 ),
 open AS (
-  SELECT v.id, v.endpoint, coalesce(b.room, $4::int) AS room, lane.slow, lane.size,
-    row_number() OVER (PARTITION BY lane.slow ORDER BY v.next_attempt_at) AS turn,
-    count(*) OVER (PARTITION BY lane.slow) AS versions
+  SELECT v.id, v.endpoint, own.room, own.under_way, own.slow, lane.size, lane.first,
+    row_number() OVER (PARTITION BY own.slow ORDER BY own.under_way, v.next_attempt_at) AS turn,
+    count(*) OVER (PARTITION BY own.slow) AS versions
   FROM version v LEFT JOIN bound b ON b.endpoint = v.endpoint
   CROSS JOIN LATERAL (
-    SELECT coalesce(b.slow, true) AS slow, CASE WHEN coalesce(b.slow, true) THEN least($6::int, $5::int) ELSE $5::int END AS size
+    SELECT coalesce(b.room, $5::int) AS room, coalesce(b.under_way, 0) AS under_way, coalesce(b.slow, true) AS slow
+  ) own
+  CROSS JOIN LATERAL (
+    SELECT CASE WHEN own.slow THEN $8::int ELSE $7::int END AS size,
+      CASE WHEN own.slow THEN $9::int ELSE $6::int END AS first
   ) lane
-  WHERE NOT v.disabled AND coalesce(b.room, $4::int) > 0
+  WHERE NOT v.disabled AND own.room > 0
 ),
 found AS MATERIALIZED (
-  SELECT due.row, due.next_attempt_at, o.room, o.slow, o.size,
-    row_number() OVER (PARTITION BY o.endpoint ORDER BY due.next_attempt_at) AS turn
+  SELECT due.row, due.next_attempt_at, o.slow, o.size, o.first,
+    o.under_way + row_number() OVER (PARTITION BY o.endpoint ORDER BY due.next_attempt_at) AS number,
+    o.under_way + o.room AS most
   FROM open o CROSS JOIN LATERAL (
     SELECT d.ctid AS row, d.next_attempt_at FROM webhook_delivery d
     WHERE d.state = 'pending' AND ${pair} > (o.id, '-infinity') AND ${pair} <= (o.id, ${nowMs})
     ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT least(o.room, greatest(1, o.size / o.versions))
     FOR NO KEY UPDATE SKIP LOCKED
   ) due
-  WHERE o.turn <= o.size
+  WHERE o.turn <= o.size OR (o.under_way = 0 AND o.turn <= o.first)
 ),
 chosen AS MATERIALIZED (
   SELECT f.row
   FROM (
-    SELECT found.*, row_number() OVER (PARTITION BY slow ORDER BY turn, next_attempt_at) AS lane_turn
-    FROM found WHERE turn <= room
+    SELECT found.*, row_number() OVER (PARTITION BY slow ORDER BY number, next_attempt_at) AS lane_turn
+    FROM found WHERE number <= most
   ) f
-  WHERE f.lane_turn <= f.size ORDER BY f.turn, f.next_attempt_at LIMIT $5::int
+  WHERE f.lane_turn <= f.size OR (f.number = 1 AND f.lane_turn <= f.first)
+  ORDER BY f.number, f.next_attempt_at LIMIT $6::int
 ),
 claimed AS (
   UPDATE webhook_delivery d
@@ -300,14 +307,17 @@ export function createWebhookDeliveries(
   });
 
   return {
-    async claim({ limit, slowLimit, perEndpoint, endpoints }) {
+    async claim({ limit, quickLimit, slowLimit, slowFirstLimit, perEndpoint, endpoints }) {
       const rows = await runStatement(database, claimStatement, [
         plainArray(endpoints.map(({ endpoint }) => endpoint)),
         plainArray(endpoints.map(({ room }) => room)),
         plainArray(endpoints.map(({ slow }) => (slow ? "t" : "f"))),
+        plainArray(endpoints.map(({ underWay }) => underWay)),
         perEndpoint,
         limit,
+        quickLimit,
         slowLimit,
+        slowFirstLimit,
       ]);
       return {
         attempts: rows.map(dueAttemptOf).filter((due) => due !== null),

@@ -129,7 +129,9 @@ describe("a worker by hand", () => {
     const id = await shop.event();
     const { attempts } = await deliveries.claim({
       limit: 1_000,
+      quickLimit: 1_000,
       slowLimit: 1_000,
+      slowFirstLimit: 0,
       perEndpoint: 1_000,
       endpoints: [],
     });

@@ -1,6 +1,10 @@
 import type { ServerResponse } from "node:http";
-import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import type { ClaimBounds } from "../../src/core/webhook.ts";
 import { EndpointSlots } from "../../src/jobs/endpoint-slots.ts";
+import { type Database, openDatabase } from "../../src/storage/database.ts";
+import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { withholdTimers } from "../harness/timers.ts";
 import { answerWith, startReceiver, untilReceived } from "./receiver.ts";
@@ -51,6 +55,43 @@ describe("a service with endpoints that hang", () => {
     for (const response of [...hanging.values()].flat()) response.destroy();
   });
 
+  test("forty that were prompt and hang at once, with many events each, delay no event of another", async () => {
+    const hanging: ServerResponse[] = [];
+    const receiver = await startReceiver();
+    const prompt = await Promise.all(Array.from({ length: 40 }, () => openShop(service)));
+    const healthy = await openShop(service);
+    await healthy.setWebhook(`${receiver.origin}/ok`);
+    for (const [index, shop] of prompt.entries()) await shop.setWebhook(`${receiver.origin}/${index}`);
+    // Each is then known to be quick, and may have eight under way.
+    await Promise.all([...prompt, healthy].map((shop) => shop.event()));
+    await untilReceived(receiver, 41);
+    withholdTimers(15_000);
+    receiver.answer = (response, { path }) => {
+      if (path === "/ok") response.writeHead(204).end();
+      else hanging.push(response);
+    };
+    const due = await Promise.all(
+      prompt.flatMap((shop) => Array.from({ length: 10 }, async () => ({ shop, ...(await shop.create()) }))),
+    );
+    const own = await Promise.all(Array.from({ length: 10 }, () => healthy.create()));
+    await Promise.all(due.map(({ shop, id }) => shop.cancel(id)));
+    await vi.waitUntil(() => hanging.length >= 256, { timeout: 45_000, interval: 5 });
+
+    for (const { id } of own) {
+      await healthy.cancel(id);
+      const event = id.replace("vrf_", "evt_");
+      const isThere = () => receiver.received.some(({ headers }) => headers["webhook-id"] === event);
+      await vi.waitUntil(isThere, { timeout: 45_000, interval: 5 });
+    }
+    const { rows } = await service.db.query(
+      `SELECT number::int, started_at - occurred_at < interval '1 s' AS at_once
+       FROM webhook_attempt JOIN event USING (verification_id) WHERE verification_id = ANY ($1)`,
+      [own.map(({ id }) => decodeId("vrf_", id))],
+    );
+    expect(rows).toEqual(own.map(() => ({ number: 1, at_once: true })));
+    for (const response of hanging) response.destroy();
+  });
+
   test("an endpoint with a backlog does not hold up another's one event", async () => {
     const busy = await openShop(service);
     const quiet = await openShop(service);
@@ -71,14 +112,84 @@ describe("a service with endpoints that hang", () => {
   });
 });
 
+describe("a claim", () => {
+  let service: TestService;
+  let database: Database;
+  let deliveries: WebhookDeliveries;
+
+  beforeAll(async () => {
+    service = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
+    database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 1, onError: () => {} });
+    deliveries = createWebhookDeliveries(database, { onDisabled: () => {} });
+  });
+
+  afterAll(() => database.close());
+  afterEach(() => service.db.query("UPDATE webhook_delivery SET state = 'failed', next_attempt_at = NULL"));
+
+  const wide = { limit: 100, quickLimit: 100, slowLimit: 100, slowFirstLimit: 100, perEndpoint: 100 };
+  const allOf = (endpoint: string) => ({ endpoint, slow: false, underWay: 0, room: 100 });
+
+  /** Endpoints that have so many events each, the first earliest, by the names that claims know them by. */
+  async function withEvents(...counts: number[]): Promise<string[]> {
+    const names: string[] = [];
+    for (const count of counts) {
+      const shop = await openShop(service);
+      await shop.setWebhook("http://127.0.0.1:1/hook");
+      const last = [];
+      for (let event = 0; event < count; event++) last.push(decodeId("vrf_", await shop.event()));
+      const { attempts } = await deliveries.claim({
+        ...wide,
+        endpoints: names.map((name) => ({ ...allOf(name), room: 0 })),
+      });
+      names.push(attempts[0]?.endpoint ?? "");
+      await service.db.query(
+        `UPDATE webhook_delivery SET attempts = 0, next_attempt_at = now() - make_interval(secs => $2)
+         WHERE verification_id = ANY ($1)`,
+        [last, 100 - names.length],
+      );
+      await service.db.query("DELETE FROM webhook_attempt");
+    }
+    return names;
+  }
+
+  async function claimed(bounds: ClaimBounds, names: string[]): Promise<number[]> {
+    const { attempts } = await deliveries.claim(bounds);
+    return names.map((name) => attempts.filter(({ endpoint }) => endpoint === name).length);
+  }
+
+  test("gives what there is to whoever has the least under way, though others have waited longer", async () => {
+    const names = await withEvents(5, 5, 2);
+    const endpoints = names.map((name, index) => ({ ...allOf(name), underWay: [3, 1, 0][index] ?? 0 }));
+    expect(await claimed({ ...wide, limit: 3, endpoints }, names)).toEqual([0, 1, 2]);
+    expect(await claimed({ ...wide, quickLimit: 1, endpoints }, names)).toEqual([0, 1, 0]);
+  });
+
+  test.for([
+    { lane: "quick", slow: false, bounds: { quickLimit: 0 }, taken: [0, 1, 1] },
+    { lane: "slow", slow: true, bounds: { slowLimit: 0 }, taken: [0, 1, 1] },
+    { lane: "slow", slow: true, bounds: { slowLimit: 0, slowFirstLimit: 1 }, taken: [0, 1, 0] },
+    { lane: "slow", slow: true, bounds: { slowLimit: 1, slowFirstLimit: 0 }, taken: [0, 1, 0] },
+  ])("$lane, $bounds: who has nothing under way gets one", async ({ slow, bounds, taken }) => {
+    const names = await withEvents(3, 3, 3);
+    const endpoints = names.map((name, index) => ({ ...allOf(name), slow, underWay: index === 0 ? 2 : 0 }));
+    expect(await claimed({ ...wide, ...bounds, endpoints }, names)).toEqual(taken);
+  });
+
+  test("of whoever is not named it is one as well", async () => {
+    const names = await withEvents(3, 3);
+    expect(await claimed({ ...wide, slowLimit: 0, endpoints: [] }, names)).toEqual([1, 1]);
+  });
+});
+
 describe("slots", () => {
   const limits = {
-    inAll: 10,
+    inAll: 30,
+    quickInAll: 10,
+    slowInAll: 5,
     perQuickEndpoint: 4,
     perPromptEndpoint: 6,
     extraInAll: 3,
     perEndpoint: 2,
-    slowInAll: 5,
     slowAfterMs: 1_000,
     promptWithinMs: 100,
   };
@@ -93,33 +204,46 @@ describe("slots", () => {
 
   const roomOf = (key: string) => slots.bounds().endpoints.find(({ endpoint }) => endpoint === key);
 
+  function limitsNow() {
+    const { endpoints, perEndpoint, ...limits } = slots.bounds();
+    return limits;
+  }
+
   function answers(key: string, afterMs: number, accepted = true): void {
     const giveBack = slots.take(key);
     now += afterMs;
     giveBack(accepted);
   }
 
+  function takes(key: string, count: number): void {
+    for (let taken = 0; taken < count; taken++) slots.take(key);
+  }
+
   test("an endpoint has few until it has answered quickly, and then more", () => {
     const giveBack = [slots.take("a"), slots.take("a")];
     expect(slots.bounds()).toEqual({
-      limit: 8,
+      limit: 28,
+      quickLimit: 10,
       slowLimit: 3,
+      slowFirstLimit: 18,
       perEndpoint: 2,
-      endpoints: [{ endpoint: "a", slow: true, room: 0 }],
+      endpoints: [{ endpoint: "a", slow: true, underWay: 2, room: 0 }],
     });
     for (const end of giveBack) end(true);
     expect(slots.bounds()).toEqual({
-      limit: 10,
+      limit: 30,
+      quickLimit: 10,
       slowLimit: 5,
+      slowFirstLimit: 20,
       perEndpoint: 2,
-      endpoints: [{ endpoint: "a", slow: false, room: 5 }],
+      endpoints: [{ endpoint: "a", slow: false, underWay: 0, room: 5 }],
     });
   });
 
   test("with each event that it takes promptly it has one more, up to a bound", () => {
     for (const room of [4, 5, 6, 6]) {
       answers("a", 100);
-      expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room });
+      expect(roomOf("a")).toMatchObject({ slow: false, room });
     }
   });
 
@@ -132,12 +256,22 @@ describe("slots", () => {
       ["a", 4],
       ["b", 4],
     ]);
-    for (const key of ["a", "b"]) for (let more = 0; more < 4; more++) slots.take(key);
+    for (const key of ["a", "b"]) takes(key, 4);
     expect(rooms()).toEqual([
       ["a", 0],
       ["b", 0],
     ]);
-    expect(slots.taken).toBe(10);
+    expect(slots.free).toBe(20);
+  });
+
+  test("once those that have grown are known to hang, others may grow", () => {
+    for (let prompt = 0; prompt < 3; prompt++) answers("hangs", 10);
+    takes("hangs", 6);
+    for (let prompt = 0; prompt < 3; prompt++) answers("a", 10);
+    expect(roomOf("a")?.room).toBe(4);
+    now += 1_000;
+    answers("a", 10);
+    expect(roomOf("a")?.room).toBe(6);
   });
 
   test.for([
@@ -147,27 +281,49 @@ describe("slots", () => {
     for (let prompt = 0; prompt < 3; prompt++) answers("a", 10);
     expect(roomOf("a")?.room).toBe(6);
     answers("a", afterMs, accepted);
-    expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room: 4 });
+    expect(roomOf("a")).toMatchObject({ slow: false, room: 4 });
   });
 
   test("one that takes longer than a second has few again, at once and until it has been quicker", () => {
     answers("a", 10);
     const slow = slots.take("a");
-    expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room: 3 });
+    expect(roomOf("a")).toMatchObject({ slow: false, room: 3 });
     now += 1_000;
-    expect(roomOf("a")).toEqual({ endpoint: "a", slow: true, room: 1 });
+    expect(roomOf("a")).toMatchObject({ slow: true, room: 1 });
     now += 1;
     slow(true);
     expect(roomOf("a")).toBeUndefined();
     answers("a", 10);
-    expect(roomOf("a")).toEqual({ endpoint: "a", slow: false, room: 4 });
+    expect(roomOf("a")).toMatchObject({ slow: false, room: 4 });
   });
 
-  test("those not known to be quick together leave half to the others, from the first moment on", () => {
-    answers("quick", 10);
+  test("those not known to be quick take nothing of what the others have", () => {
     for (const key of ["a", "a", "b", "b", "c"]) slots.take(key);
-    const { limit, slowLimit, endpoints } = slots.bounds();
-    expect({ limit, slowLimit }).toEqual({ limit: 5, slowLimit: 0 });
-    expect(endpoints.filter(({ room }) => room > 0)).toEqual([{ endpoint: "quick", slow: false, room: 4 }]);
+    expect(limitsNow()).toEqual({ limit: 25, quickLimit: 10, slowLimit: 0, slowFirstLimit: 15 });
+  });
+
+  test("what those hold that hang, from when they were quick too, is the others' again after a second", () => {
+    for (const key of ["a", "b", "c"]) {
+      answers(key, 10);
+      takes(key, 3);
+    }
+    now += 970;
+    slots.take("c");
+    expect(limitsNow()).toEqual({ limit: 20, quickLimit: 0, slowLimit: 5, slowFirstLimit: 20 });
+    now += 30;
+    expect(limitsNow()).toEqual({ limit: 20, quickLimit: 5, slowLimit: 0, slowFirstLimit: 10 });
+  });
+
+  test("beyond what both have in all an endpoint gets nothing but its first", () => {
+    for (const key of ["a", "b", "c", "d"]) answers(key, 10);
+    const ends = ["a", "b", "c", "d"].flatMap((key) => Array.from({ length: 4 }, () => slots.take(key)));
+    expect(limitsNow()).toEqual({ limit: 14, quickLimit: 0, slowLimit: 0, slowFirstLimit: 20 });
+    for (const end of ends) end(true);
+    for (const [index, key] of ["a", "b", "c", "d"].entries()) {
+      answers(key, 10);
+      takes(key, index < 3 ? 4 : 3);
+      now += 1_000;
+    }
+    expect(limitsNow()).toEqual({ limit: 15, quickLimit: 0, slowLimit: 0, slowFirstLimit: 5 });
   });
 });

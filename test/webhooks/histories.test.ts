@@ -107,7 +107,14 @@ async function live(steps: readonly Step[]): Promise<void> {
       if (webhook) await shop.removeWebhook();
       webhook = null;
     } else if (step.do === "die") {
-      await deliveries.claim({ limit: 1_000, slowLimit: 1_000, perEndpoint: 1_000, endpoints: [] });
+      await deliveries.claim({
+        limit: 1_000,
+        quickLimit: 1_000,
+        slowLimit: 1_000,
+        slowFirstLimit: 0,
+        perEndpoint: 1_000,
+        endpoints: [],
+      });
     } else {
       await endLeases();
     }
