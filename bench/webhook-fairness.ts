@@ -64,7 +64,7 @@ async function makeDue({ database }: Bench, from: number): Promise<number> {
        RETURNING id, webhook_configuration_id
      ),
      told AS (INSERT INTO event SELECT id, 'verification.expired', now() FROM expired),
-     heard AS (SELECT pg_notify('phoneproof_transition', gen_random_uuid() || ':expired'))
+     heard AS (SELECT pg_notify('phoneproof_transition', gen_random_uuid() || ':expired:due'))
      INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
      SELECT id, webhook_configuration_id, 'pending', 0, now() FROM expired, heard`,
     [from, eventsEach],

@@ -200,9 +200,9 @@ async function start(
   let deliveries: Deliveries | undefined;
   const { noticesUrl } = config;
   const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
-    onTransition: ({ verificationId }) => {
+    onTransition: ({ verificationId, deliveryDue }) => {
       transitions.announce(verificationId);
-      deliveries?.wake();
+      if (deliveryDue) deliveries?.wake();
     },
     onHint: (verificationId) => transitions.announce(verificationId),
     onDirectoryChange: () => directory.forget(),

@@ -1,6 +1,5 @@
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
-import type { VerificationStatus } from "../core/verification.ts";
 import { hintChannel, transitionChannel } from "./transition.ts";
 
 /** Channel on which administration tells every process to look keys, projects and numbers up anew. */
@@ -8,7 +7,8 @@ export const directoryChannel = "phoneproof_directory";
 
 export interface Transition {
   readonly verificationId: string;
-  readonly status: VerificationStatus;
+  /** A webhook may have a delivery due. Where an older process has made the transition nothing is said of it. */
+  readonly deliveryDue: boolean;
 }
 
 /**
@@ -131,7 +131,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
 
 function* transitionsIn(payload: string): Iterable<Transition> {
   for (const notice of payload.split(",")) {
-    const [verificationId, status] = notice.split(":");
-    if (verificationId && status) yield { verificationId, status: status as VerificationStatus };
+    const [verificationId, , due] = notice.split(":");
+    if (verificationId) yield { verificationId, deliveryDue: due === "due" };
   }
 }

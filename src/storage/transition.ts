@@ -5,13 +5,17 @@
 
 import type { Environment } from "../core/project.ts";
 
-/** Channel of the notices `uuid:status`, joined by commas. Never a phone: notices are in the server's log. */
+/**
+ * Channel of the notices `uuid:status`, joined by commas, or `uuid:status:due` where a webhook may have a delivery due.
+ * Never a phone: notices are in the server's log. The status is for processes of 0.1.0, which pass over a notice without
+ * one and read no further than it.
+ */
 export const transitionChannel = "phoneproof_transition";
 
 /** Channel of verifications' ids, joined by commas, of which there is a new hint. Not even the reason is in it. */
 export const hintChannel = "phoneproof_hint";
 
-/** Notices in one payload: 100 × 47 bytes stay under the 8,000 a payload may have. */
+/** Notices in one payload: 100 × 51 bytes stay under the 8,000 a payload may have. */
 export const noticesInPayload = 100;
 
 /**
@@ -38,8 +42,12 @@ ${transition}_delivery AS (
   WHERE 'verification.${transition}' = ANY (w.events)
 ),
 ${transition}_notice AS (
-  SELECT pg_notify('${transitionChannel}', string_agg(id || ':${transition}', ','))
-  FROM (SELECT id, (row_number() OVER () - 1) / ${noticesInPayload} AS payload FROM ${transition}) numbered
+  SELECT pg_notify('${transitionChannel}', string_agg(notice, ','))
+  FROM (
+    SELECT id || ':${transition}' || CASE WHEN webhook_configuration_id IS NULL THEN '' ELSE ':due' END AS notice,
+      (row_number() OVER () - 1) / ${noticesInPayload} AS payload
+    FROM ${transition}
+  ) numbered
   GROUP BY payload
 )`;
 }

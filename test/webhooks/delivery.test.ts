@@ -1,10 +1,12 @@
-import { beforeAll, expect, test, vi } from "vitest";
+import { randomUUID } from "node:crypto";
+import { beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId, encodeId } from "../../src/core/ids.ts";
 import {
   WebhookDeliveryState,
   WebhookEventType,
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { createNotices } from "../../src/storage/notices.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { refuseForLong, startReceiver, untilReceived, verified } from "./receiver.ts";
@@ -193,4 +195,45 @@ test("a delivery's state and its attempts are of one moment, whenever one asks",
   }
   await sending;
   expect(receiver.received).toHaveLength(events);
+});
+
+test("the notice of a transition says whether a webhook may have something due; that of an older process is heard", async () => {
+  const heard = new Map<string, boolean>();
+  const notices = createNotices(
+    { connectionString: service.databaseUrl },
+    {
+      onTransition: ({ verificationId, deliveryDue }) => heard.set(verificationId, deliveryDue),
+      onHint() {},
+      onDirectoryChange() {},
+      onGap() {},
+      onError() {},
+    },
+  );
+  await notices.start();
+  onTestFinished(() => notices.stop());
+  const [told, silent] = [await openShop(service), await openShop(service)];
+  await told.setWebhook((await startReceiver()).url);
+  const ids = [await told.event(), await silent.event()].map((id) => decodeId("vrf_", id) ?? "");
+  const older = randomUUID();
+  await service.db.query("SELECT pg_notify('phoneproof_transition', $1)", [`${older}:verified`]);
+  await vi.waitUntil(() => heard.has(older), { timeout: 45_000, interval: 5 });
+  expect([...ids, older].map((id) => heard.get(id))).toEqual([true, false, false]);
+});
+
+test("a delivery begins as soon as its transition is heard of, not at the next look", async () => {
+  const shop = await openShop(service);
+  await shop.setWebhook((await startReceiver()).url);
+  const ids: string[] = [];
+  for (let event = 0; event < 5; event++) {
+    const id = await shop.event();
+    // The next look is half a second after the last, which has just been.
+    await deliveryWhen(service, id, delivered);
+    ids.push(id);
+  }
+  const { rows } = await service.db.query(
+    `SELECT min(extract(epoch FROM started_at - occurred_at))::float8 AS seconds
+     FROM webhook_attempt JOIN event USING (verification_id) WHERE verification_id = ANY ($1)`,
+    [ids.map((id) => decodeId("vrf_", id))],
+  );
+  expect(rows[0].seconds).toBeLessThan(0.1);
 });
