@@ -39,28 +39,19 @@ export const liveRecord = `i.created_at > now() - ${keyLife}`;
 /**
  * Charges and creates where nothing stands in the way, which is nearly always: every key is new, every code free, every
  * call within its limit. Otherwise it fails as a whole, on a unique key or on a division by zero, and has done nothing.
- * Order of tables and of rows as in `createStatement`. Between them lies half of the database's time for a creation:
- * nothing here is looked up, joined or returned for a row.
+ * Between them lies half of the database's time for a creation: nothing here is looked up, joined or returned for a row.
+ *
+ * Order of tables and of rows as in `createStatement`, written backwards: what nothing refers to Postgres runs from the last
+ * to the first. So it fails on a code that is taken before anything else is written.
  */
 const createNewStatement = {
   name: "create_new",
   text: `
 WITH ${chargedCalls},
-reserved AS (
-  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
-  SELECT r.destination, r.code, r.code_format, r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds),
-    r.expected_phone
-  FROM unnest($8::text[], $9::text[], $10::code_format[], $3::uuid[], $7::int[], $14::text[])
-    AS r (destination, code, code_format, verification_id, validity_seconds, expected_phone)
-  ORDER BY r.destination, r.code
-),
-keyed AS (
-  INSERT INTO idempotency_record
-    (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
-  SELECT r.project_id, r.environment, r.key, decode(r.request_digest, 'hex'), r.verification_id, r.verification_url, ${nowMs}
-  FROM unnest($4::uuid[], $5::environment[], $6::text[], $11::text[], $3::uuid[], $12::text[])
-    AS r (project_id, environment, key, request_digest, verification_id, verification_url)
-  ORDER BY r.project_id, r.environment, r.key
+opened AS (
+  INSERT INTO window_token (digest, verification_id, delete_after)
+  SELECT decode(r.digest, 'hex'), r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds) + ${windowLife}
+  FROM unnest($20::text[], $3::uuid[], $7::int[]) AS r (digest, verification_id, validity_seconds)
 ),
 created AS (
   INSERT INTO verification (
@@ -78,10 +69,21 @@ created AS (
     destination, sms_text, validity_seconds
   )
 ),
-opened AS (
-  INSERT INTO window_token (digest, verification_id, delete_after)
-  SELECT decode(r.digest, 'hex'), r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds) + ${windowLife}
-  FROM unnest($20::text[], $3::uuid[], $7::int[]) AS r (digest, verification_id, validity_seconds)
+keyed AS (
+  INSERT INTO idempotency_record
+    (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
+  SELECT r.project_id, r.environment, r.key, decode(r.request_digest, 'hex'), r.verification_id, r.verification_url, ${nowMs}
+  FROM unnest($4::uuid[], $5::environment[], $6::text[], $11::text[], $3::uuid[], $12::text[])
+    AS r (project_id, environment, key, request_digest, verification_id, verification_url)
+  ORDER BY r.project_id, r.environment, r.key
+),
+reserved AS (
+  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+  SELECT r.destination, r.code, r.code_format, r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds),
+    r.expected_phone
+  FROM unnest($8::text[], $9::text[], $10::code_format[], $3::uuid[], $7::int[], $14::text[])
+    AS r (destination, code, code_format, verification_id, validity_seconds, expected_phone)
+  ORDER BY r.destination, r.code
 )
 SELECT ${epochMs(nowMs)}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
   1 / (coalesce(c.granted, -1) = d.calls)::int
