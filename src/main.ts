@@ -11,13 +11,13 @@ import { createAdmission } from "./admission/admission.ts";
 import { type CountsOf, ownCounts } from "./admission/counts.ts";
 import { createRateLimits } from "./admission/rate-limits.ts";
 import { createWindowLimits } from "./admission/window-limits.ts";
+import { Closers } from "./closers.ts";
 import { type Config, parseConfig, SettingError } from "./config.ts";
 import type { AdministrationAs } from "./core/administration/administration.ts";
 import { serviceActor } from "./core/administration/audit.ts";
 import { cancelVerification } from "./core/cancel-verification.ts";
 import { createVerification } from "./core/create-verification.ts";
 import { makeDemoProject } from "./core/demo-project.ts";
-import { findSilences } from "./core/find-silences.ts";
 import { getVerification } from "./core/get-verification.ts";
 import { encodeId } from "./core/ids.ts";
 import { listVerifications } from "./core/list-verifications.ts";
@@ -33,49 +33,39 @@ import { watchVerification } from "./core/watch-verification.ts";
 import { type Deprecation, deprecations } from "./gateway/deprecations.ts";
 import { createGateway } from "./gateway/gateway.ts";
 import { logFault } from "./gateway/request-log.ts";
-import { type Deliveries, deliverInTime } from "./jobs/deliveries.ts";
-import { expireInTime } from "./jobs/expiry.ts";
-import type { Job } from "./jobs/job.ts";
 import { writeLastUses } from "./jobs/last-used.ts";
-import { keepRetention } from "./jobs/retention.ts";
-import { countStatistics, watchSilence } from "./jobs/statistics.ts";
 import { createLog } from "./log.ts";
 import { stepLogLevel } from "./log-level.ts";
 import { type LogOutput, openLogOutput } from "./log-output.ts";
 import { createMetrics } from "./ops/metrics.ts";
 import { createOpsServer } from "./ops/ops-server.ts";
 import { createReadiness } from "./ops/readiness.ts";
-import { createSilenceMetrics } from "./ops/silence-metrics.ts";
 import { createRpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
 import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
+import { causeOf, listening, oneLine, reach } from "./setting-errors.ts";
 import { readBacklog } from "./storage/backlog.ts";
 import { createCodeOccupancy } from "./storage/code-occupancy.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
 import { type Database, openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
-import { createExpireDue } from "./storage/expiry.ts";
 import { createInboundMessages } from "./storage/inbound-messages.ts";
 import { createLastUses } from "./storage/last-used.ts";
 import { applyMigrations } from "./storage/migrations.ts";
 import { createNotices } from "./storage/notices.ts";
-import { createRetentionTasks } from "./storage/retention.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";
-import { settledUntil } from "./storage/settled.ts";
-import { createReceptionStore, createStatisticsStore } from "./storage/statistics.ts";
-import { createStatisticsCounting } from "./storage/statistics-counting.ts";
+import { createStatisticsStore } from "./storage/statistics.ts";
 import { createUsageLedger } from "./storage/usage.ts";
 import { createVerificationWindows } from "./storage/verification-windows.ts";
 import { createVerifications } from "./storage/verifications.ts";
-import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
 import { tracedParts } from "./tracing/traced.ts";
 import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
-import { createMakeAttempt } from "./webhooks/attempt.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
 import { type Addresses, welcome } from "./welcome.ts";
 import { loadAssets } from "./window/assets.ts";
 import { verificationWindow } from "./window/window.ts";
+import { startWorker } from "./worker.ts";
 
 export interface RunningService {
   readonly addresses: Addresses;
@@ -94,36 +84,6 @@ const readinessPatienceMs = 2_000;
 const loadingPauseMs = 1_000;
 
 const migrations = path.join(import.meta.dirname, "../prisma/migrations");
-
-/** Things to be ended, the latest first. */
-class Closers {
-  readonly #closers: (() => Promise<void>)[] = [];
-  readonly #stops: (() => void)[] = [];
-
-  add(close: () => Promise<void>): void {
-    this.#closers.push(close);
-  }
-
-  /** Stopped before anything else ends, together with all other jobs, and waited for in its turn. */
-  addJob(job: Job): void {
-    const stopped = Promise.withResolvers<void>();
-    this.#stops.push(() => stopped.resolve(job.stop()));
-    // Heard of in its turn, which may be later.
-    stopped.promise.catch(() => {});
-    this.add(() => stopped.promise);
-  }
-
-  async close(log: Logger): Promise<void> {
-    for (const stop of this.#stops.splice(0)) stop();
-    for (const close of this.#closers.splice(0).reverse()) {
-      try {
-        await close();
-      } catch (error) {
-        log.error({ err: error }, "something did not end cleanly");
-      }
-    }
-  }
-}
 
 /** What of a service does not come from its environment. */
 export interface Fixtures {
@@ -197,19 +157,19 @@ async function start(
 
   const directory = createDirectory(database);
   const transitions = createTransitionHub();
-  let deliveries: Deliveries | undefined;
+  let wakeDeliveries = () => {};
   const { noticesUrl } = config;
   const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
     onTransition: ({ verificationId, deliveryDue }) => {
       transitions.announce(verificationId);
-      if (deliveryDue) deliveries?.wake();
+      if (deliveryDue) wakeDeliveries();
     },
     onHint: (verificationId) => transitions.announce(verificationId),
     onDirectoryChange: () => directory.forget(),
     onGap: () => {
       directory.forget();
       transitions.announceGap();
-      deliveries?.wake();
+      wakeDeliveries();
     },
     onError(error) {
       metrics.storage.connectionLost("notices");
@@ -264,54 +224,16 @@ async function start(
   );
   const addresses = { http: "", grpc: "", ops: addressOf(config.opsHost, ops.server.address()) };
   if (config.roles.worker) {
-    const expiry = expireInTime({
-      expireDue: createExpireDue(database, { settledUntil: () => settledUntil(database) }),
-      onError: (error) => log.warn({ err: error }, "what has expired could not be moved"),
+    const worker = startWorker({
+      database,
+      endpoints,
+      metrics,
+      traced,
+      log,
+      retention: config.retention,
+      closers,
     });
-    expiry.start();
-    closers.addJob(expiry);
-    const retention = keepRetention({
-      tasks: createRetentionTasks(database, config.retention),
-      onError: (error, task) => log.warn({ err: error, task }, "what has had its time could not be deleted"),
-    });
-    retention.start();
-    closers.addJob(retention);
-    const counting = countStatistics({
-      count: createStatisticsCounting(database).count,
-      onError: (error) => log.warn({ err: error }, "what has happened could not be counted"),
-    });
-    counting.start();
-    closers.addJob(counting);
-    const watching = watchSilence({
-      look: findSilences({ receptions: createReceptionStore(database) }),
-      show: createSilenceMetrics(metrics.registry).show,
-      onError: (error) => log.warn({ err: error }, "whether anything has gone silent could not be seen"),
-    });
-    watching.start();
-    closers.addJob(watching);
-    const { claim, record } = createWebhookDeliveries(database, {
-      onDisabled(webhookId, reason) {
-        metrics.deliveries.webhookDisabled();
-        log.warn({ webhookId: encodeId("whk_", webhookId), reason }, "a webhook was disabled");
-      },
-    });
-    const makeAttempt = createMakeAttempt(endpoints);
-    const delivering = deliverInTime({
-      claim,
-      attempt: metrics.deliveries.counted(traced ? traced.attempts(makeAttempt) : makeAttempt),
-      async record(result) {
-        await record(result);
-        const { verificationId, number, status, error, durationMs } = result;
-        log.debug(
-          { eventId: encodeId("evt_", verificationId), number, status, error, durationMs },
-          "webhook attempt",
-        );
-      },
-      onError: (error) => log.warn({ err: error }, "webhooks could not be claimed or their results recorded"),
-    });
-    deliveries = delivering;
-    delivering.start();
-    closers.addJob(delivering);
+    wakeDeliveries = worker.wakeDeliveries;
   }
   if (!config.roles.api) return { addresses, drain, close: () => closers.close(log) };
 
@@ -481,19 +403,6 @@ async function countsFor(config: Config, log: Logger, closers: Closers): Promise
   return shared.countsOf;
 }
 
-/** A database that cannot be used is a wrong setting; its address is told, its password never. */
-async function reach<T>(setting: string, url: string | null, use: () => Promise<T>): Promise<T> {
-  try {
-    return await use();
-  } catch (error) {
-    if (url === null) throw error;
-    const { hostname, port, pathname } = new URL(url);
-    const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
-    const { message } = causeOf(error);
-    throw new SettingError(`${setting}: the database at ${at} cannot be used: ${oneLine(message)}`);
-  }
-}
-
 /** The embedded one is started with the right settings. That nobody could look is no reason not to start. */
 async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
   try {
@@ -509,14 +418,6 @@ async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
   }
 }
 
-/** Node wraps what happened at each address of a name. */
-function causeOf(error: unknown): Error {
-  if (error instanceof AggregateError && error.errors[0] instanceof Error) return error.errors[0];
-  return error instanceof Error ? error : new Error(String(error));
-}
-
-const oneLine = (text: string) => text.replace(/\s+/g, " ").trim();
-
 async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
   const tokens = config.adminToken === null ? [] : [config.adminToken];
   if (config.databaseUrl !== null && config.adminToken === null) {
@@ -524,25 +425,6 @@ async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
   }
   if (config.databaseUrl === null) tokens.push(await readOrMakeAdminToken(config.dataDir));
   return tokens;
-}
-
-async function listening<T>(name: string, host: string, port: number, listen: () => Promise<T>): Promise<T> {
-  const setting = (kind: string) => (name === "" ? kind : `${name}_${kind}`);
-  try {
-    return await listen();
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code === "EADDRINUSE") {
-      throw new SettingError(`${setting("PORT")}: port ${port} on ${host} is in use by another program`);
-    }
-    if (code === "EACCES") {
-      throw new SettingError(`${setting("PORT")}: this user may not listen on port ${port} of ${host}`);
-    }
-    if (code === "EADDRNOTAVAIL" || code === "ENOTFOUND" || code === "EAI_AGAIN" || code === "EINVAL") {
-      throw new SettingError(`${setting("HOST")}: ${host} is not an address of this machine`);
-    }
-    throw error;
-  }
 }
 
 function addressOf(host: string, address: ReturnType<import("node:net").Server["address"]>): string {

@@ -28,10 +28,14 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   cli: ["gen"],
   start: ["main"],
   administration: ["core", "storage", "webhooks"],
+  closers: ["jobs"],
+  "setting-errors": ["config"],
+  worker: ["closers", "core", "jobs", "ops", "storage", "tracing", "webhooks"],
   main: [
     "admin-token",
     "administration",
     "admission",
+    "closers",
     "config",
     "core",
     "gateway",
@@ -41,11 +45,13 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "log-output",
     "ops",
     "rpc",
+    "setting-errors",
     "storage",
     "tracing",
     "webhooks",
     "welcome",
     "window",
+    "worker",
   ],
 };
 
@@ -59,7 +65,10 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
   { packages: /^(undici|ipaddr\.js)$/, rooms: ["webhooks"] },
   { packages: /^@opentelemetry\//, rooms: ["tracing"] },
   { packages: /^prom-client$/, rooms: ["ops"] },
-  { packages: /^pino(-pretty)?$/, rooms: ["log", "log-level", "log-output", "gateway", "rpc", "main"] },
+  {
+    packages: /^pino(-pretty)?$/,
+    rooms: ["log", "log-level", "log-output", "gateway", "rpc", "main", "closers", "worker"],
+  },
 ];
 
 /** The core knows no I/O: of Node it may use what computes. */

@@ -1,0 +1,49 @@
+/** What goes wrong at a start, as the setting that is to be changed. */
+
+import { SettingError } from "./config.ts";
+
+/** A database that cannot be used is a wrong setting; its address is told, its password never. */
+export async function reach<T>(setting: string, url: string | null, use: () => Promise<T>): Promise<T> {
+  try {
+    return await use();
+  } catch (error) {
+    if (url === null) throw error;
+    const { hostname, port, pathname } = new URL(url);
+    const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
+    const { message } = causeOf(error);
+    throw new SettingError(`${setting}: the database at ${at} cannot be used: ${oneLine(message)}`);
+  }
+}
+
+/** A port or address that cannot be had is a wrong setting of the name's: `GRPC`, `OPS`, or empty for the merchants'. */
+export async function listening<T>(
+  name: string,
+  host: string,
+  port: number,
+  listen: () => Promise<T>,
+): Promise<T> {
+  const setting = (kind: string) => (name === "" ? kind : `${name}_${kind}`);
+  try {
+    return await listen();
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EADDRINUSE") {
+      throw new SettingError(`${setting("PORT")}: port ${port} on ${host} is in use by another program`);
+    }
+    if (code === "EACCES") {
+      throw new SettingError(`${setting("PORT")}: this user may not listen on port ${port} of ${host}`);
+    }
+    if (code === "EADDRNOTAVAIL" || code === "ENOTFOUND" || code === "EAI_AGAIN" || code === "EINVAL") {
+      throw new SettingError(`${setting("HOST")}: ${host} is not an address of this machine`);
+    }
+    throw error;
+  }
+}
+
+/** Node wraps what happened at each address of a name. */
+export function causeOf(error: unknown): Error {
+  if (error instanceof AggregateError && error.errors[0] instanceof Error) return error.errors[0];
+  return error instanceof Error ? error : new Error(String(error));
+}
+
+export const oneLine = (text: string) => text.replace(/\s+/g, " ").trim();

@@ -1,0 +1,90 @@
+/** What a process of the role worker does: whatever runs by the clock, on any number of processes at once. */
+
+import type { Logger } from "pino";
+import type { Closers } from "./closers.ts";
+import { findSilences } from "./core/find-silences.ts";
+import { encodeId } from "./core/ids.ts";
+import { deliverInTime } from "./jobs/deliveries.ts";
+import { expireInTime } from "./jobs/expiry.ts";
+import { keepRetention } from "./jobs/retention.ts";
+import { countStatistics, watchSilence } from "./jobs/statistics.ts";
+import type { createMetrics } from "./ops/metrics.ts";
+import { createSilenceMetrics } from "./ops/silence-metrics.ts";
+import type { Database } from "./storage/database.ts";
+import { createExpireDue } from "./storage/expiry.ts";
+import { createRetentionTasks, type RetentionSettings } from "./storage/retention.ts";
+import { settledUntil } from "./storage/settled.ts";
+import { createReceptionStore } from "./storage/statistics.ts";
+import { createStatisticsCounting } from "./storage/statistics-counting.ts";
+import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
+import type { tracedParts } from "./tracing/traced.ts";
+import { createMakeAttempt } from "./webhooks/attempt.ts";
+import type { createEndpoints } from "./webhooks/delivery.ts";
+
+export interface Worker {
+  /** A delivery may have become due. */
+  wakeDeliveries(): void;
+}
+
+/** Starts its jobs, which `closers` ends. */
+export function startWorker(parts: {
+  readonly database: Database;
+  readonly endpoints: ReturnType<typeof createEndpoints>;
+  readonly metrics: ReturnType<typeof createMetrics>;
+  /** Null: nothing is traced. */
+  readonly traced: ReturnType<typeof tracedParts> | null;
+  readonly retention: RetentionSettings;
+  readonly log: Logger;
+  readonly closers: Closers;
+}): Worker {
+  const { database, endpoints, metrics, traced, retention: retentionSettings, log, closers } = parts;
+
+  const expiry = expireInTime({
+    expireDue: createExpireDue(database, { settledUntil: () => settledUntil(database) }),
+    onError: (error) => log.warn({ err: error }, "what has expired could not be moved"),
+  });
+  expiry.start();
+  closers.addJob(expiry);
+  const retention = keepRetention({
+    tasks: createRetentionTasks(database, retentionSettings),
+    onError: (error, task) => log.warn({ err: error, task }, "what has had its time could not be deleted"),
+  });
+  retention.start();
+  closers.addJob(retention);
+  const counting = countStatistics({
+    count: createStatisticsCounting(database).count,
+    onError: (error) => log.warn({ err: error }, "what has happened could not be counted"),
+  });
+  counting.start();
+  closers.addJob(counting);
+  const watching = watchSilence({
+    look: findSilences({ receptions: createReceptionStore(database) }),
+    show: createSilenceMetrics(metrics.registry).show,
+    onError: (error) => log.warn({ err: error }, "whether anything has gone silent could not be seen"),
+  });
+  watching.start();
+  closers.addJob(watching);
+  const { claim, record } = createWebhookDeliveries(database, {
+    onDisabled(webhookId, reason) {
+      metrics.deliveries.webhookDisabled();
+      log.warn({ webhookId: encodeId("whk_", webhookId), reason }, "a webhook was disabled");
+    },
+  });
+  const makeAttempt = createMakeAttempt(endpoints);
+  const delivering = deliverInTime({
+    claim,
+    attempt: metrics.deliveries.counted(traced ? traced.attempts(makeAttempt) : makeAttempt),
+    async record(result) {
+      await record(result);
+      const { verificationId, number, status, error, durationMs } = result;
+      log.debug(
+        { eventId: encodeId("evt_", verificationId), number, status, error, durationMs },
+        "webhook attempt",
+      );
+    },
+    onError: (error) => log.warn({ err: error }, "webhooks could not be claimed or their results recorded"),
+  });
+  delivering.start();
+  closers.addJob(delivering);
+  return { wakeDeliveries: () => delivering.wake() };
+}
