@@ -18,6 +18,8 @@ interface FailureKind {
     | "internal";
   readonly message: string;
   readonly retryAfterSeconds?: number;
+  /** Only administration meets it. */
+  readonly administrative?: true;
 }
 
 const catalogue = {
@@ -90,6 +92,7 @@ const catalogue = {
       "There is no such route: check method and path, such as POST /v1/verifications or GET /v1/verifications/{id}.",
   },
   not_found: {
+    administrative: true,
     status: 404,
     grpc: "not_found",
     message: "There is no such thing: check its id.",
@@ -106,16 +109,19 @@ const catalogue = {
       "Only a pending verification can be cancelled, and this one is verified or expired: read it for its result.",
   },
   number_exists: {
+    administrative: true,
     status: 409,
     grpc: "already_exists",
     message: "This number is in use already: remove it first.",
   },
   too_many_api_keys: {
+    administrative: true,
     status: 409,
     grpc: "failed_precondition",
     message: "A project has at most 5 active keys in an environment: revoke one first.",
   },
   webhook_disabled: {
+    administrative: true,
     status: 409,
     grpc: "failed_precondition",
     message: "The webhook is disabled: set it anew, then send the event again.",
@@ -161,7 +167,7 @@ export type FailureCode = keyof typeof catalogue;
 
 /** What a merchant can be told: the catalogue without what only administration meets. */
 export const contractCodes = (Object.keys(catalogue) as FailureCode[]).filter(
-  (code) => !["not_found", "number_exists", "too_many_api_keys", "webhook_disabled"].includes(code),
+  (code) => !("administrative" in catalogue[code]),
 );
 
 /** What is wrong with one field of a request, in the request's own field names. */

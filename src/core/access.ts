@@ -1,5 +1,5 @@
 import { Failure } from "../failures.ts";
-import { decodeId } from "./ids.ts";
+import { decodeId, firstUuid } from "./ids.ts";
 import type { Caller, Environment, ServiceTokenScope } from "./project.ts";
 import type { VerificationLookup } from "./verification.ts";
 
@@ -32,10 +32,14 @@ export function boundsOf(caller: Caller, named: NamedScope): Bounds {
   return { projectId: ownProject ?? namedProject, environment: ownEnvironment ?? named.environment };
 }
 
+export function noSuchProject(): Failure {
+  return new Failure("not_found", { message: "There is no such project." });
+}
+
 function outOfBounds(caller: Caller): Failure {
   return caller.kind === "merchant" || caller.projectId !== null
     ? new Failure("insufficient_scope")
-    : new Failure("not_found", { message: "There is no such project." });
+    : noSuchProject();
 }
 
 const scopesThatAllow: Record<"read" | "write" | "ingest" | "admin", readonly ServiceTokenScope[]> = {
@@ -58,9 +62,7 @@ export function chargedProject(caller: Caller): string | null {
   return caller.kind === "merchant" ? caller.project.id : null;
 }
 
-/** Matches nothing that exists, at the cost of a look-up: an impossible id answers as slowly as a wrong one. */
-const nobody = "00000000-0000-0000-0000-000000000000";
-
+/** An impossible id matches nothing at the cost of a look-up: it is answered as slowly as a wrong one. */
 export function lookupOf(verificationId: string, bounds: Bounds): VerificationLookup {
-  return { id: decodeId("vrf_", verificationId) ?? nobody, ...bounds };
+  return { id: decodeId("vrf_", verificationId) ?? firstUuid, ...bounds };
 }

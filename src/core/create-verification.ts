@@ -1,6 +1,13 @@
 import { hash, randomFillSync } from "node:crypto";
 import { Failure, type FieldViolation } from "../failures.ts";
-import { type Bounds, boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
+import {
+  type Bounds,
+  boundsOf,
+  chargedProject,
+  type NamedScope,
+  noSuchProject,
+  requireScope,
+} from "./access.ts";
 import type { Call } from "./call.ts";
 import { newCode } from "./code.ts";
 import { allocateCode, type CodeOccupancy, type CodePlace } from "./code-allocation.ts";
@@ -164,7 +171,7 @@ export function createVerification(parts: {
 
   async function findProject(id: string): Promise<Project> {
     const project = await directory.project(id);
-    if (project === null) throw new Failure("not_found", { message: "There is no such project." });
+    if (project === null) throw noSuchProject();
     if (project.suspended) throw new Failure("project_suspended");
     return project;
   }

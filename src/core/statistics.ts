@@ -1,6 +1,5 @@
 import { Failure, type FieldViolation } from "../failures.ts";
-import { boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
-import { noSuchProject } from "./administration/projects.ts";
+import { boundsOf, chargedProject, type NamedScope, noSuchProject, requireScope } from "./access.ts";
 import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
 import type { Directory } from "./directory.ts";

@@ -10,7 +10,6 @@ const thisHour = "date_trunc('hour', now(), 'UTC')";
 /** Whole hours: of the first one a part counts. */
 const firstOfPast = `date_trunc('hour', counted_until - make_interval(secs => ${pastMs / 1000}), 'UTC')`;
 /** Whole milliseconds; twice as fast as `extract`, which goes by numerics. */
-const epoch = (column: string) => `round(date_part('epoch', ${column}) * 1000)`;
 
 /**
  * An hour in one text, since the driver's work goes by the column and the row. Of the buckets only those that hold any:
@@ -18,7 +17,7 @@ const epoch = (column: string) => `round(date_part('epoch', ${column}) * 1000)`;
  */
 function packed(row: string, ...counts: readonly string[]): string {
   return `concat_ws(' ', date_part('epoch', ${row}.hour)::int8, ${counts.join(", ")},
-    coalesce(${epoch(`${row}.last_verified_at`)}::int8, 0), coalesce(${row}.fastest_bucket, 0),
+    coalesce(${epochMs(`${row}.last_verified_at`)}::int8, 0), coalesce(${row}.fastest_bucket, 0),
     CASE WHEN ${row}.hour >= since AND ${row}.hour < until
       THEN array_to_string(${row}.times_to_verify[${row}.fastest_bucket + 1:${row}.slowest_bucket + 1], ' ') END)`;
 }
@@ -72,7 +71,7 @@ SELECT '', '', '', ${epochMs("counted_until")}, 0, 0, NULL::float8 FROM p
 UNION ALL
 SELECT 'in use', '', n.number, 0, 0, 0, NULL FROM destination_number n WHERE n.removed_at IS NULL
 UNION ALL
-SELECT r.kind::text, r.environment::text, r.name, ${epoch("r.hour")}, r.created, r.verified, ${epoch("r.last_verified_at")}
+SELECT r.kind::text, r.environment::text, r.name, ${epochMs("r.hour")}, r.created, r.verified, ${epochMs("r.last_verified_at")}
 FROM reception_statistics r
 WHERE r.environment = ANY (enum_range(NULL::environment))
   AND r.hour >= (SELECT ${firstOfPast} FROM p)`,

@@ -1,9 +1,10 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
+import { noSuchProject } from "../access.ts";
 import { digestCredential, newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
-import { noSuchProject, uuidOf } from "./projects.ts";
+import { uuidOf } from "./projects.ts";
 
 export interface ApiKey {
   readonly id: string;

@@ -1,9 +1,9 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
+import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId } from "../ids.ts";
 import { lastOfPage, pageToken, strayPageToken } from "../page-token.ts";
 import type { Caller } from "../project.ts";
 import { checkText } from "../text-field.ts";
-import { noSuchProject } from "./projects.ts";
 
 /** What an administrator can do, in the past tense: it is written down because it was done. */
 export type AuditAction =

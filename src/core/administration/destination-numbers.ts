@@ -1,9 +1,10 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
+import { noSuchProject } from "../access.ts";
 import type { DestinationNumber } from "../directory.ts";
 import { decodeId } from "../ids.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment } from "../project.ts";
-import { noSuchProject, uuidOf } from "./projects.ts";
+import { uuidOf } from "./projects.ts";
 
 export interface DestinationNumberStore {
   add(

@@ -1,4 +1,5 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
+import { noSuchProject } from "../access.ts";
 import { codeLengthRange, defaultCodeFormat, defaultCodeLength } from "../code.ts";
 import { decodeId } from "../ids.ts";
 import { type CodeFormat, type Project, validityRange } from "../project.ts";
@@ -60,10 +61,6 @@ export function uuidOf(id: string): string {
   const uuid = decodeId("prj_", id);
   if (uuid === null) throw noSuchProject();
   return uuid;
-}
-
-export function noSuchProject(): Failure {
-  return new Failure("not_found", { message: "There is no such project." });
 }
 
 function existing(project: Project | null): Project {

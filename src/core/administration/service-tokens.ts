@@ -1,10 +1,11 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
+import { noSuchProject } from "../access.ts";
 import { newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment, ServiceTokenScope } from "../project.ts";
 import { keptOf } from "./api-keys.ts";
-import { noSuchProject, uuidOf } from "./projects.ts";
+import { uuidOf } from "./projects.ts";
 
 export interface ServiceToken {
   readonly id: string;

@@ -1,4 +1,5 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
+import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
 import { lastOfPage, pageToken, strayPageToken } from "../page-token.ts";
 import type { Environment } from "../project.ts";
@@ -13,7 +14,7 @@ import {
   type Webhook,
 } from "../webhook.ts";
 import type { AuditStore } from "./audit.ts";
-import { noSuchProject, uuidOf } from "./projects.ts";
+import { uuidOf } from "./projects.ts";
 
 /** Whose webhook; `projectId` is a UUID. */
 export interface WebhookPlace {
