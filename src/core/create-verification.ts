@@ -52,6 +52,9 @@ export interface Unplaced {
 
 export type CreateVerification = (request: CreationRequest, call: Call) => Promise<CreationAnswer>;
 
+const withoutNumber =
+  "The project has no receiving number in this environment: an administrator has to add one.";
+
 /** Random codes meet a taken one seldom: at half a space taken, 32 tries fail once in four thousand million. */
 const codeAttempts = 32;
 
@@ -130,7 +133,7 @@ export function createVerification(parts: {
       if (unregistered.length > 0) return new Failure("validation_failed", { fields: unregistered });
       const reason = numbers.length === 0 ? "no_number" : "no_room";
       parts.onUnplaced({ projectId, environment, reason });
-      return new Failure("no_receiving_number");
+      return new Failure("no_receiving_number", reason === "no_number" ? { message: withoutNumber } : {});
     }
 
     /** Null where there can be no new one. */

@@ -9,22 +9,26 @@ import { apiError, createdVerification, createVerificationBody, verificationResu
 const contentSecurityPolicy =
   "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/** Link checkers ask so. */
+const withHead = { exposeHeadRoute: true };
+
 /** A plugin; `publicBase` is known once the service listens. */
 export function referenceRoutes(publicBase: { readonly url: string }, deprecations: readonly Deprecation[]) {
   return async (scope: FastifyInstance): Promise<void> => {
-    scope.get("/openapi.json", async (_request, reply) => {
+    scope.get("/openapi.json", withHead, async (_request, reply) => {
       reply.header("cache-control", "public, max-age=300").header("access-control-allow-origin", "*");
       return reply
         .type("application/json; charset=utf-8")
         .send(JSON.stringify(openApiDocument(publicBase.url, deprecations), null, 2));
     });
-    scope.get("/docs", async (_request, reply) =>
+    scope.get("/docs", withHead, async (_request, reply) =>
       sendPage(reply, referencePage(publicBase.url, deprecations)),
     );
-    scope.get("/docs/style.css", async (_request, reply) =>
+    scope.get("/docs/", withHead, async (_request, reply) => reply.redirect("/docs", 308));
+    scope.get("/docs/style.css", withHead, async (_request, reply) =>
       reply.header("cache-control", "public, max-age=300").type("text/css; charset=utf-8").send(style),
     );
-    scope.get<{ Params: { code: string } }>("/docs/errors/:code", async (request, reply) => {
+    scope.get<{ Params: { code: string } }>("/docs/errors/:code", withHead, async (request, reply) => {
       const code = contractCodes.find((known) => known === request.params.code);
       if (code === undefined) return reply.callNotFound();
       return sendPage(reply, errorPage(code));

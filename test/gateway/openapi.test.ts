@@ -174,6 +174,19 @@ describe("an answer that is not described is told", () => {
 });
 
 describe("/docs", () => {
+  test("and what belongs to it answer HEAD as they do GET, without a body", async () => {
+    for (const path of ["/docs", "/docs/style.css", "/docs/errors/invalid_json", "/openapi.json"]) {
+      const [asked, got] = [await fetch(`${service.httpUrl}${path}`, { method: "HEAD" }), await get(path)];
+      expect([asked.status, asked.headers.get("content-type"), await asked.text()]).toEqual([
+        200,
+        got.headers.get("content-type"),
+        "",
+      ]);
+    }
+    const redirected = await fetch(`${service.httpUrl}/docs/`, { redirect: "manual" });
+    expect([redirected.status, redirected.headers.get("location")]).toEqual([308, "/docs"]);
+  });
+
   test("is a page under a strict policy that asks nothing of anybody else", async () => {
     const response = await get("/docs");
     const html = await response.text();

@@ -143,7 +143,10 @@ describe("without a number", () => {
     const key = newIdempotencyKey();
     const refused = await shop.create({ state: "a" }, key);
     expect(refused.status).toBe(503);
-    expect(refused.body.error.code).toBe("no_receiving_number");
+    expect(refused.body.error).toMatchObject({
+      code: "no_receiving_number",
+      message: expect.stringMatching(/^The project has no receiving number/),
+    });
     expect(Number(refused.headers.get("retry-after"))).toBeGreaterThan(0);
     expect(usageOf(refused)).toBeNull();
     expect(usageOf(await shop.read("vrf_none"))).toBe("2/unlimited");
