@@ -1,15 +1,15 @@
 import { randomBytes } from "node:crypto";
-import { chmod, link, mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, link, readFile, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { newCredential } from "./core/credential.ts";
 
 /**
  * The installation's admin token in DATA_DIR/admin-token, made at the first start for whoever may read that
- * directory. It is written whole under another name first: a start that is killed leaves none or all of it.
+ * directory; the embedded database, which starts before, has made it. The file is written whole under another name
+ * first: a start that is killed leaves none or all of it.
  */
 export async function readOrMakeAdminToken(dataDir: string): Promise<string> {
   const file = path.join(dataDir, "admin-token");
-  await mkdir(dataDir, { recursive: true });
   const existing = await readFile(file, "utf8").catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT") return "";
     throw error;

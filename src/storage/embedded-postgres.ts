@@ -147,11 +147,32 @@ async function findBinaries(): Promise<{ initdb: string; postgres: string }> {
 
 async function makeDirectory(directory: string): Promise<string> {
   try {
-    await mkdir(directory, { recursive: true });
+    await makeWithParents(directory);
     return await realpath(directory);
   } catch (error) {
     throw new Error(`DATA_DIR ${directory} cannot be used: ${(error as Error).message}`);
   }
+}
+
+/**
+ * Not by `recursive`: below a directory that takes none, as /proc, Node tries for ever, on a thread that keeps the
+ * process from ending.
+ */
+async function makeWithParents(directory: string): Promise<void> {
+  if (await isDirectory(directory)) return;
+  const parent = path.dirname(directory);
+  if (parent !== directory) await makeWithParents(parent);
+  await mkdir(directory).catch(async (error) => {
+    // Another service may have made it meanwhile.
+    if (!(await isDirectory(directory))) throw error;
+  });
+}
+
+async function isDirectory(file: string): Promise<boolean> {
+  return stat(file).then(
+    (found) => found.isDirectory(),
+    () => false,
+  );
 }
 
 /**

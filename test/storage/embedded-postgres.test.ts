@@ -13,6 +13,7 @@ import {
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
 } from "../../src/storage/embedded-postgres.ts";
+import { plainEnvironment } from "../harness/environment.ts";
 
 /** For what other processes do; a condition that never comes fails the test. */
 const until = { timeout: 45_000, interval: 10 };
@@ -365,6 +366,31 @@ describe("a server that does not start", () => {
     await writeFile(file, "");
     await expect(start({ dataDir: file })).rejects.toThrow(`DATA_DIR ${file} cannot be used`);
   });
+
+  // In a process of its own: where Node tries for ever, only a kill ends it.
+  test.runIf(process.platform === "linux")(
+    "because nothing can be made below DATA_DIR says that",
+    async () => {
+      const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts")], {
+        env: plainEnvironment({
+          DATA_DIR: "/proc/phoneproof/data",
+          PORT: "0",
+          GRPC_PORT: "0",
+          OPS_PORT: "0",
+        }),
+        timeout: 15_000,
+        killSignal: "SIGKILL",
+      });
+      let told = "";
+      child.stderr.on("data", (text) => {
+        told += text;
+      });
+      expect(await once(child, "close")).toEqual([1, null]);
+      expect(told).toMatch(
+        /^phoneproof cannot start: DATA_DIR \/proc\/phoneproof\/data cannot be used: .+\n$/,
+      );
+    },
+  );
 });
 
 describe("the server's log", () => {
