@@ -360,7 +360,9 @@ async function start(
   serving = true;
   if (config.databaseUrl === null) {
     const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };
-    process.stdout.write(welcome(addresses, { testKey: keys.test, dataDir: config.dataDir, defaults }));
+    const { dataDir, grpcTls } = config;
+    const grpcSecurity = grpcTls === null ? "plaintext" : grpcTls.ca === null ? "TLS" : "mutual TLS";
+    process.stdout.write(welcome(addresses, { testKey: keys.test, grpcSecurity, dataDir, defaults }));
   } else {
     log.info(addresses, "phoneproof is running");
   }

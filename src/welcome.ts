@@ -6,26 +6,31 @@ export interface Addresses {
   readonly ops: string;
 }
 
+/** What the gRPC face asks of a client. */
+export type GrpcSecurity = "plaintext" | "TLS" | "mutual TLS";
+
 export function welcome(
   addresses: Addresses,
   options: {
     /** Made at this start; undefined later, when nobody knows it any more. */
     readonly testKey: string | undefined;
+    readonly grpcSecurity: GrpcSecurity;
     readonly dataDir: string;
     readonly defaults: { readonly grpc: string; readonly dataDir: string };
   },
 ): string {
-  const { testKey, dataDir, defaults } = options;
+  const { testKey, grpcSecurity, dataDir, defaults } = options;
+  const grpc = grpcSecurity === "plaintext" ? addresses.grpc : `https://${addresses.grpc}`;
   const command =
     (dataDir === defaults.dataDir ? "" : `DATA_DIR=${shellWord(dataDir)} `) +
     "npx phoneproof" +
-    (addresses.grpc === defaults.grpc ? "" : ` --address ${addresses.grpc}`);
+    (grpc === defaults.grpc ? "" : ` --address ${grpc}`);
   const lines = [
     "",
     "  phoneproof is running",
     "",
     `    merchants   ${addresses.http}`,
-    `    gRPC        ${addresses.grpc}`,
+    `    gRPC        ${grpc}`,
     `    operations  http://${addresses.ops}/readyz`,
     `    data        ${dataDir}`,
     "",
@@ -55,6 +60,15 @@ export function welcome(
       "",
       `    ${command} sms send --to DESTINATION --from 01012345678 --carrier SKT --text "SMS_TEXT"`,
     );
+  }
+  if (grpcSecurity !== "plaintext") {
+    lines.push(
+      "",
+      "  Where a private authority has signed its certificate, PHONEPROOF_TLS_CA must name the authority's.",
+    );
+  }
+  if (grpcSecurity === "mutual TLS") {
+    lines.push("  PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY must name the command's own.");
   }
   lines.push("", "  Ctrl-C stops it.", "", "");
   return lines.join("\n");

@@ -132,10 +132,17 @@ export class ServiceClient {
       });
     }
     const { shown } = this.address;
+    const said = reason(error);
     const details = { advice: howToSetAddress, cause: error };
     switch (error.code) {
-      case status.UNAVAILABLE:
-        return unreachable(`no service answers at ${shown} (${reason(error)})`, details);
+      case status.UNAVAILABLE: {
+        const advice = securityAdvice(said, this.address);
+        if (advice === undefined) return unreachable(`no service answers at ${shown} (${said})`, details);
+        return unreachable(`something listens at ${shown}, but no connection comes about (${said})`, {
+          advice,
+          cause: error,
+        });
+      }
       case status.DEADLINE_EXCEEDED:
         return unreachable(`the service at ${shown} did not answer within ${deadlineMs / 1000} s`, details);
       case status.UNAUTHENTICATED:
@@ -148,7 +155,7 @@ export class ServiceClient {
           cause: error,
         });
       default:
-        return unreachable(`what answers at ${shown} is not phoneproof (${reason(error)})`, details);
+        return unreachable(`what answers at ${shown} is not phoneproof (${said})`, details);
     }
   }
 
@@ -253,6 +260,26 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
     else reader.skip(wireType, field);
   }
   return details;
+}
+
+/**
+ * What to do where one side speaks TLS and the other does not, or the certificates do not please; undefined where the
+ * reason is another. A server of TLS ends a connection in plaintext without a word, which the library tells as this.
+ */
+function securityAdvice(said: string, { shown, tls }: ServiceAddress): string | undefined {
+  if (!tls) {
+    return said === "Failed to connect"
+      ? `if the service speaks TLS, name it as https://${shown}`
+      : undefined;
+  }
+  if (said === "TLS: wrong version number") return `if the service has no TLS, name it as http://${shown}`;
+  if (/certificate required/.test(said)) {
+    return "name the certificate to show and its key in PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY";
+  }
+  if (/self-signed|unable to (get|verify)/.test(said)) {
+    return "if a private authority has signed the service's certificate, name the authority's in PHONEPROOF_TLS_CA";
+  }
+  return undefined;
 }
 
 /** The few words of the library's account that tell a person something. */

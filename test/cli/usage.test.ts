@@ -4,7 +4,8 @@ import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import tls from "node:tls";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { buildProgram } from "../../src/cli/program.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { type Finished, run, runProcess, startNode, towards } from "./command.ts";
@@ -243,6 +244,27 @@ describe("no service or no token is exit 3 and one line", () => {
     );
     expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
     expect(stderr).toMatch(/^phoneproof: [^\n]+\n$/);
+  });
+
+  test("a service with TLS where plaintext was tried says how to name it", async () => {
+    const server = tls.createServer().listen(0, "127.0.0.1");
+    onTestFinished(() => void server.close());
+    await once(server, "listening");
+    const address = `127.0.0.1:${(server.address() as { port: number }).port}`;
+    const { code, stderr } = await run(["project", "list", "--address", address], environment);
+    expect(code).toBe(3);
+    expect(stderr).toMatch(/^phoneproof: something listens at [^\n]+; if the service speaks TLS, [^\n]+\n$/);
+    expect(stderr).toContain(`name it as https://${address}\n`);
+  });
+
+  test("a service without TLS where TLS was tried says how to name it", async () => {
+    const address = service.grpcAddress;
+    const { code, stderr } = await run(["project", "list", "--address", `https://${address}`], environment);
+    expect(code).toBe(3);
+    expect(stderr).toMatch(
+      /^phoneproof: something listens at [^\n]+ \(TLS: wrong version number\); [^\n]+\n$/,
+    );
+    expect(stderr).toContain(`if the service has no TLS, name it as http://${address}\n`);
   });
 
   test("no token on this machine names the file", async () => {
