@@ -3,7 +3,7 @@
 import { Option } from "commander";
 import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import type { CliCommand } from "./command.ts";
-import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { durationSeconds } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
@@ -174,10 +174,10 @@ function apiKeyTable(apiKeys: readonly ApiKey[]): string {
         rank: 2,
         colour: (state) => (state === "active" ? "green" : "dim"),
       },
-      { heading: "NAME", value: ({ name }) => name || "-", rank: 4, shortens: true },
-      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 7 },
-      { heading: "EXPIRES", value: ({ expiresAt }) => localTime(dateOf(expiresAt)), rank: 5 },
-      { heading: "LAST USED", value: ({ lastUsedAt }) => localTime(dateOf(lastUsedAt)), rank: 6 },
+      { heading: "NAME", value: ({ name }) => name || "-", rank: 4, shortens: shortestText },
+      { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 7 },
+      { heading: "EXPIRES", value: ({ expiresAt }) => dateOf(expiresAt), rank: 5 },
+      { heading: "LAST USED", value: ({ lastUsedAt }) => dateOf(lastUsedAt), rank: 6 },
     ],
     apiKeys,
   );

@@ -2,7 +2,7 @@
 
 import { type AuditEntry, AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
 import type { CliCommand } from "./command.ts";
-import { localTime, table } from "./layout.ts";
+import { table } from "./layout.ts";
 import { atLeastOne } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
@@ -78,15 +78,20 @@ function entryJson(entry: AuditEntry) {
   };
 }
 
+/** A word or the beginning of an id's kind, and enough of its end to know it again. */
+const cut = { shortens: 12, keepsEnd: true } as const;
+const ipv4Length = "255.255.255.255".length;
+const shortestDetails = 16;
+
 function entryTable(entries: readonly AuditEntry[]): string {
   return table(
     [
-      { heading: "WHEN", value: ({ occurredAt }) => localTime(dateOf(occurredAt)), rank: 3 },
-      { heading: "WHAT", value: ({ action }) => action, rank: 1 },
-      { heading: "TO", value: ({ subject }) => subject, rank: 1 },
-      { heading: "WHO", value: ({ actor }) => actor, rank: 2 },
-      { heading: "FROM", value: ({ address }) => address || "-", rank: 4 },
-      { heading: "DETAILS", value: detailsOf, rank: 5, shortens: true },
+      { heading: "WHEN", value: ({ occurredAt }) => dateOf(occurredAt), rank: 1 },
+      { heading: "WHAT", value: ({ action }) => action, rank: 2, ...cut },
+      { heading: "TO", value: ({ subject }) => subject, rank: 3, ...cut },
+      { heading: "WHO", value: ({ actor }) => actor, rank: 4, ...cut },
+      { heading: "FROM", value: ({ address }) => address || "-", rank: 5, shortens: ipv4Length },
+      { heading: "DETAILS", value: detailsOf, rank: 6, shortens: shortestDetails },
     ],
     entries,
   );

@@ -6,7 +6,7 @@ import {
 } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
-import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { fields, localTimeWithZone, table } from "./layout.ts";
 import type { Session } from "./session.ts";
 import { unreachable } from "./trouble.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
@@ -105,7 +105,7 @@ function numberTable(numbers: readonly DestinationNumber[]): string {
       { heading: "NUMBER", value: ({ number }) => number, rank: 1 },
       { heading: "ENV", value: ({ environment }) => environmentWord(environment) ?? "-", rank: 2 },
       { heading: "PROJECT", value: ({ projectId }) => projectId || "shared", rank: 3 },
-      { heading: "ADDED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 4 },
+      { heading: "ADDED", value: ({ createdAt }) => dateOf(createdAt), rank: 4 },
     ],
     numbers,
   );

@@ -1,37 +1,70 @@
 /** Tables for many things and label-value lists for one. */
 
-import { displayWidth, escapeControls, outputColumns, padEnd, styled, truncate } from "./terminal.ts";
+import {
+  displayWidth,
+  escapeControls,
+  outputColumns,
+  padEnd,
+  styled,
+  truncate,
+  truncateMiddle,
+} from "./terminal.ts";
 
 export interface Column<Row> {
   readonly heading: string;
-  readonly value: (row: Row) => string;
+  /** A date or null is an instant, shown without year and seconds where there is no room for them. */
+  readonly value: (row: Row) => string | Date | null;
   /** How much it matters. 1 always stays; of the others the highest is left out first where room is short. */
   readonly rank: number;
-  /** Free text, of which the beginning says enough: cut off with `…` before another column is left out. */
-  readonly shortens?: true;
+  /** Cut off with `…` before another column is left out, to as few columns of the terminal as this. */
+  readonly shortens?: number;
+  /** Where it shortens, its end stays too: that of an id tells it from others. */
+  readonly keepsEnd?: true;
   readonly colour?: (value: string) => Parameters<typeof styled>[0] | undefined;
+}
+
+export interface Table {
+  readonly text: string;
+  /** The headings of the columns that had no room. */
+  readonly leftOut: readonly string[];
 }
 
 const gap = "  ";
 
-/** Shortened further, a text says nothing any more. */
-const shortest = 8;
+/** Shortened further, a free text says nothing any more. */
+export const shortestText = 8;
 
 export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): string {
-  const cells = columns.map((column) => rows.map((row) => escapeControls(column.value(row))));
+  const { text, leftOut } = layOut(columns, rows);
+  return [text, ...leftOutNote(leftOut)].join("\n");
+}
+
+/** What a person on a narrow terminal does not see is told, lest they believe there is no such thing. */
+export function leftOutNote(headings: Iterable<string>): string[] {
+  const named = [...headings].join(", ");
+  if (named === "") return [];
+  return [styled("dim", `No room for ${named}: a wider terminal or --json shows them.`)];
+}
+
+export function layOut<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): Table {
+  const values = columns.map(({ value }) => rows.map(value));
+  const cells = values.map((column) => column.map((value) => escapeControls(textOf(value))));
+  const briefCells = values.map((column) => column.map((value) => escapeControls(textOf(value, briefTime))));
   const widths = fittingWidths(
-    columns.map(({ rank, shortens = false, heading }, index) => {
-      const texts = [heading, ...(cells[index] ?? [])];
-      const width = texts.reduce((widest, text) => Math.max(widest, displayWidth(text)), 0);
-      return { rank, width, least: shortens ? Math.min(width, shortest) : width };
+    columns.map(({ heading, rank, shortens }, index) => {
+      const width = widest([heading, ...(cells[index] ?? [])]);
+      const brief = widest([heading, ...(briefCells[index] ?? [])]);
+      return { rank, width, least: Math.min(brief, shortens ?? brief), inSteps: brief < width };
     }),
     outputColumns(),
   );
   const line = (cell: (index: number) => string, paint: (text: string, index: number) => string) =>
     columns
-      .flatMap((_, index) => {
+      .flatMap(({ keepsEnd }, index) => {
         const width = widths[index] ?? 0;
-        return width === 0 ? [] : [paint(padEnd(truncate(cell(index), width), width), index)];
+        if (width === 0) return [];
+        const fitting = keepsEnd ? truncateMiddle(cell(index), width) : truncate(cell(index), width);
+        return [paint(padEnd(fitting, width), index)];
       })
       .join(gap)
       .trimEnd();
@@ -39,23 +72,46 @@ export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]
     (index) => columns[index]?.heading ?? "",
     (text) => styled("bold", text),
   );
+  const shown = cells.map((texts, index) => {
+    const fits = widest(texts) <= (widths[index] ?? 0);
+    return fits ? texts : (briefCells[index] ?? []);
+  });
   const body = rows.map((_, row) =>
     line(
-      (index) => cells[index]?.[row] ?? "",
+      (index) => shown[index]?.[row] ?? "",
       (text, index) => {
         const colour = columns[index]?.colour?.(text.trimEnd());
         return colour === undefined ? text : styled(colour, text);
       },
     ),
   );
-  return [heading, ...body].join("\n");
+  return {
+    text: [heading, ...body].join("\n"),
+    leftOut: columns
+      .filter((_, index) => widths[index] === 0)
+      .map((column) => column.heading.trim())
+      .filter((name) => name !== ""),
+  };
+}
+
+function textOf(value: string | Date | null, instant = localTime): string {
+  return typeof value === "string" ? value : instant(value);
+}
+
+function widest(texts: readonly string[]): number {
+  return texts.reduce((most, text) => Math.max(most, displayWidth(text)), 0);
+}
+
+interface Fitting {
+  readonly rank: number;
+  readonly width: number;
+  readonly least: number;
+  /** Nothing between the two widths is of use. */
+  readonly inSteps: boolean;
 }
 
 /** The widths that make a line fit, 0 for a column that has no room. What is left over goes to what matters most. */
-function fittingWidths(
-  columns: readonly { rank: number; width: number; least: number }[],
-  available: number,
-): number[] {
+function fittingWidths(columns: readonly Fitting[], available: number): number[] {
   const widths = columns.map(() => 0);
   const byImportance = columns
     .map((column, index) => ({ ...column, index }))
@@ -67,8 +123,8 @@ function fittingWidths(
     widths[index] = least;
     room -= least + gap.length;
   }
-  for (const { index, width, least } of byImportance) {
-    if (widths[index] === 0 || room <= 0) continue;
+  for (const { index, width, least, inSteps } of byImportance) {
+    if (widths[index] === 0 || room <= 0 || (inSteps && width - least > room)) continue;
     const more = Math.min(width - least, room);
     widths[index] = least + more;
     room -= more;
@@ -90,6 +146,14 @@ export function localTime(date: Date | null): string {
   const two = (part: number) => String(part).padStart(2, "0");
   const day = [date.getFullYear(), two(date.getMonth() + 1), two(date.getDate())].join("-");
   return `${day} ${[date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":")}`;
+}
+
+/** `11-21 15:41`, or of another year the day: `2025-11-21`. */
+function briefTime(date: Date | null): string {
+  const whole = localTime(date);
+  if (date === null) return whole;
+  const thisYear = date.getFullYear() === new Date().getFullYear();
+  return thisYear ? whole.slice("2026-".length, -":00".length) : whole.slice(0, "2026-11-21".length);
 }
 
 /** `2026-11-21 15:41:00 +09:00`, for a single thing, where there is room for the zone. */

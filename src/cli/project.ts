@@ -3,7 +3,7 @@
 import { Option } from "commander";
 import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import type { CliCommand } from "./command.ts";
-import { fields, grouped, localTime, localTimeWithZone, table } from "./layout.ts";
+import { fields, grouped, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { wholeNumber, wholeNumberOrUnlimited } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { unreachable } from "./trouble.ts";
@@ -238,7 +238,7 @@ function projectTable(projects: readonly Project[]): string {
   return table(
     [
       { heading: "ID", value: ({ id }) => id, rank: 1 },
-      { heading: "NAME", value: ({ name }) => name, rank: 2, shortens: true },
+      { heading: "NAME", value: ({ name }) => name, rank: 2, shortens: shortestText },
       {
         heading: "STATE",
         value: ({ suspended }) => (suspended ? "suspended" : "active"),
@@ -255,7 +255,7 @@ function projectTable(projects: readonly Project[]): string {
         value: ({ usageLimit }) => (usageLimit === undefined ? "unlimited" : grouped(Number(usageLimit))),
         rank: 6,
       },
-      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 4 },
+      { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 4 },
     ],
     projects,
   );

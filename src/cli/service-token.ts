@@ -4,7 +4,7 @@ import { Option } from "commander";
 import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
-import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { several } from "./option-values.ts";
 import { unreachable } from "./trouble.ts";
 import {
@@ -156,7 +156,7 @@ function tokenTable(tokens: readonly ServiceToken[]): string {
     [
       { heading: "ID", value: ({ id }) => id, rank: 1 },
       { heading: "SCOPE", value: ({ scope }) => scopeWord(scope), rank: 2 },
-      { heading: "SOURCE", value: ({ source }) => source || "-", rank: 3, shortens: true },
+      { heading: "SOURCE", value: ({ source }) => source || "-", rank: 3, shortens: shortestText },
       { heading: "TOKEN", value: ({ ending }) => `…${ending}`, rank: 4 },
       {
         heading: "STATE",
@@ -164,9 +164,9 @@ function tokenTable(tokens: readonly ServiceToken[]): string {
         rank: 2,
         colour: (state) => (state === "active" ? "green" : "dim"),
       },
-      { heading: "ONLY", value: reach, rank: 5, shortens: true },
-      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 7 },
-      { heading: "LAST USED", value: ({ lastUsedAt }) => localTime(dateOf(lastUsedAt)), rank: 6 },
+      { heading: "ONLY", value: reach, rank: 5, shortens: shortestText },
+      { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 7 },
+      { heading: "LAST USED", value: ({ lastUsedAt }) => dateOf(lastUsedAt), rank: 6 },
     ],
     tokens,
   );

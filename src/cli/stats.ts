@@ -15,7 +15,16 @@ import {
 import { environmentOption } from "./api-key.ts";
 import { bar, sparkline } from "./chart.ts";
 import type { CliCommand } from "./command.ts";
-import { type Column, fields, grouped, localTime, localTimeWithZone, table } from "./layout.ts";
+import {
+  type Column,
+  fields,
+  grouped,
+  layOut,
+  leftOutNote,
+  localTime,
+  localTimeWithZone,
+  type Table,
+} from "./layout.ts";
 import { atLeastOne, instant } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { displayWidth, escapeControls, outputColumns, styled } from "./terminal.ts";
@@ -132,23 +141,29 @@ function statisticsText({
   const end = [dateOf(until), counted].filter((date) => date !== null).sort((one, other) => +one - +other)[0];
   const span = `${localTime(dateOf(since))} to ${localTimeWithZone(end ?? null)}`;
   const notes = incomplete ? ["Earlier verifications are still being counted: these counts may grow."] : [];
-  return [span, ...notes, ...environments.map(environmentText)].join("\n\n");
+  const leftOut = new Set<string>();
+  const texts = environments.map((environment) => environmentText(environment, leftOut));
+  return [span, ...notes, ...texts, ...leftOutNote(leftOut)].join("\n\n");
 }
 
-function environmentText({ environment, total, hours, numbers, carriers }: EnvironmentStatistics): string {
+/** Adds to `leftOut` the columns of its tables that had no room, which are told once for all of them. */
+function environmentText(statistics: EnvironmentStatistics, leftOut: Set<string>): string {
+  const { environment, total, hours, numbers, carriers } = statistics;
   const word = styled("bold", environmentWord(environment) ?? "-");
   const silences = [
     ...numbers.map(({ destination, silence }) => silenceLine(destination, silence)),
     ...carriers.map(({ carrier, silence }) => silenceLine(carrierWord(carrier) ?? "-", silence)),
   ].filter((line) => line !== undefined);
   if (numbers.length + carriers.length === 0) return `${word}\nNothing happened here.`;
-  return [
-    [word, ...silences].join("\n"),
-    totalText(total, hours),
+  const tables = [
     periodTable(hours),
     numberTable(numbers),
     ...(carriers.length === 0 ? [] : [carrierTable(carriers)]),
-  ].join("\n\n");
+  ];
+  for (const heading of tables.flatMap((table) => table.leftOut)) leftOut.add(heading);
+  return [[word, ...silences].join("\n"), totalText(total, hours), ...tables.map(({ text }) => text)].join(
+    "\n\n",
+  );
 }
 
 function silenceLine(name: string, silence: Silence | undefined): string | undefined {
@@ -204,10 +219,10 @@ interface Period {
 /** With more of them, days are shown. */
 const mostHours = 48;
 
-function periodTable(hours: readonly HourStatistics[]): string {
+function periodTable(hours: readonly HourStatistics[]): Table {
   const byHour = hours.length <= mostHours;
   const periods = byHour ? hours.map(hourPeriod) : daysOf(hours);
-  return table(
+  return layOut(
     [
       { heading: byHour ? "HOUR" : "DAY", value: ({ label }) => label, rank: 1 },
       ...countColumns(periods, ({ counts }) => counts),
@@ -235,8 +250,8 @@ function daysOf(hours: readonly HourStatistics[]): Period[] {
   return [...days.values()];
 }
 
-function numberTable(numbers: readonly NumberStatistics[]): string {
-  return table(
+function numberTable(numbers: readonly NumberStatistics[]): Table {
+  return layOut(
     [
       { heading: "NUMBER", value: ({ destination }) => destination, rank: 1 },
       ...countColumns(numbers, ({ counts }) => numbersOf(counts)),
@@ -246,10 +261,10 @@ function numberTable(numbers: readonly NumberStatistics[]): string {
   );
 }
 
-function carrierTable(carriers: readonly CarrierStatistics[]): string {
+function carrierTable(carriers: readonly CarrierStatistics[]): Table {
   const all = carriers.reduce((sum, { verified }) => sum + Number(verified), 0);
   const share = ({ verified }: CarrierStatistics) => (all === 0 ? "-" : percent(Number(verified) / all));
-  return table(
+  return layOut(
     [
       { heading: "CARRIER", value: ({ carrier }) => carrierWord(carrier) ?? "(none)", rank: 1 },
       { ...rightAligned("VERIFIED", carriers, ({ verified }) => grouped(Number(verified))), rank: 1 },

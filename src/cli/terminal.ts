@@ -67,6 +67,19 @@ export function truncate(text: string, width: number): string {
   return `${kept}…`;
 }
 
+/** The same with the cut in the middle. */
+export function truncateMiddle(text: string, width: number): string {
+  if (displayWidth(text) <= width) return text;
+  let end = "";
+  let left = Math.floor((width - 1) / 2);
+  for (const { segment } of [...graphemes.segment(text)].reverse()) {
+    left -= graphemeWidth(segment);
+    if (left < 0) break;
+    end = segment + end;
+  }
+  return truncate(text, width - displayWidth(end)) + end;
+}
+
 export function padEnd(text: string, width: number): string {
   return text + " ".repeat(Math.max(0, width - displayWidth(text)));
 }

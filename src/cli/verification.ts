@@ -11,7 +11,7 @@ import {
 import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
-import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, instant, several } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
@@ -339,12 +339,12 @@ function verificationTable(verifications: readonly Verification[]): string {
       { heading: "ID", value: ({ id }) => id, rank: 1 },
       { heading: "STATUS", value: ({ status }) => statusWord(status), rank: 2, colour: statusColour },
       { heading: "PHONE", value: ({ phone }) => phone ?? "-", rank: 3 },
-      { heading: "CREATED", value: ({ createdAt }) => localTime(dateOf(createdAt)), rank: 4 },
+      { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 4 },
       {
         heading: "REFERENCE",
         value: ({ clientReference }) => clientReference || "-",
         rank: 5,
-        shortens: true,
+        shortens: shortestText,
       },
       { heading: "CARRIER", value: ({ carrier }) => carrierWord(carrier) ?? "-", rank: 6 },
       { heading: "ENV", value: ({ environment }) => environmentWord(environment) ?? "-", rank: 7 },

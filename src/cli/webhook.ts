@@ -10,7 +10,7 @@ import {
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
-import { fields, localTime, localTimeWithZone, table } from "./layout.ts";
+import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, several } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
@@ -369,11 +369,11 @@ function attemptTable(attempts: readonly WebhookAttempt[]): string {
   return table(
     [
       { heading: "TRY", value: ({ number }) => String(number), rank: 1 },
-      { heading: "STARTED", value: ({ startedAt }) => localTime(dateOf(startedAt)), rank: 1 },
+      { heading: "STARTED", value: ({ startedAt }) => dateOf(startedAt), rank: 1 },
       { heading: "STATUS", value: ({ status }) => (status === 0 ? "-" : String(status)), rank: 2 },
       { heading: "TOOK", value: ({ duration }) => durationText(duration) ?? "-", rank: 3 },
-      { heading: "ERROR", value: errorText, rank: 4, shortens: true },
-      { heading: "ANSWER", value: ({ answer }) => answer || "-", rank: 5, shortens: true },
+      { heading: "ERROR", value: errorText, rank: 4, shortens: shortestText },
+      { heading: "ANSWER", value: ({ answer }) => answer || "-", rank: 5, shortens: shortestText },
     ],
     attempts,
   );

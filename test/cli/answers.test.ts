@@ -440,7 +440,7 @@ describe("for a person", () => {
 
   test.for([60, 80, 120])("tables fit %i columns and keep whole ids", async (columns) => {
     for (const args of lists()) {
-      const lines = await seen(columns, ...args);
+      const lines = (await seen(columns, ...args)).filter((line) => !line.startsWith("No room for "));
       expect(lines.length).toBeGreaterThan(1);
       for (const line of lines) expect(width(line)).toBeLessThanOrEqual(columns);
       const key = args[0] === "number" ? /^[\d#]+ / : /^(prj|key|tok|vrf)_[0-9a-z]{26} /;
@@ -448,8 +448,35 @@ describe("for a person", () => {
     }
   });
 
+  test.for([60, 80])("in %i columns the audit says when, what, to whom and who", async (columns) => {
+    const [heading, ...lines] = await seen(columns, "audit", "list", "--limit", "5");
+    expect(heading).toMatch(/^WHEN +WHAT +TO +WHO\b/);
+    for (const line of lines.slice(0, 5)) {
+      expect(width(line)).toBeLessThanOrEqual(columns);
+      expect(line).toMatch(/^(\d{4}-)?\d\d-\d\d \d\d:\d\d(:\d\d)? +\w\S+[.…]\S+ +\w+…?\S+ +\w+/);
+    }
+  });
+
+  test("a long name is cut off and times lose year and seconds before a column goes", async () => {
+    const list = ["key", "list", "--project", projectId];
+    const named = ["--environment", "live", "--name", "a name ".repeat(12), "--expires-in", "1h"];
+    const { id } = await answerOf(["key", "create", "--project", projectId, ...named], environment);
+    const line = async (columns: number) =>
+      (await seen(columns, ...list)).find((text) => text.startsWith(id)) ?? "";
+    expect(await line(80)).toMatch(/a name .*… +\d\d-\d\d \d\d:\d\d$/);
+    expect(await line(200)).toMatch(/ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d +-$/);
+  });
+
+  test("columns that had no room are named, with what shows them", async () => {
+    const list = ["key", "list", "--project", projectId];
+    const [heading = "", ...lines] = await seen(80, ...list);
+    expect(lines.at(-1)).toBe("No room for CREATED, LAST USED: a wider terminal or --json shows them.");
+    expect(heading).not.toMatch(/CREATED|LAST USED/);
+    expect((await seen(200, ...list)).join("\n")).not.toContain("No room");
+  });
+
   test("columns stand under one another, Hangul or not", async () => {
-    const [heading = "", ...rows] = await seen(80, "project", "list");
+    const [heading = "", ...rows] = await seen(120, "project", "list");
     const state = heading.indexOf("STATE");
     expect(state).toBeGreaterThan(0);
     for (const row of rows) {
@@ -468,7 +495,7 @@ describe("for a person", () => {
   test("without a terminal nothing is cut off", async () => {
     const { stdout } = await run(["project", "list"], environment);
     expect(stdout).toContain("오래된 골목 책방과 커피");
-    expect(stdout).not.toContain("…");
+    expect(stdout).not.toMatch(/…|No room/);
   });
 
   test("a secret is shown once, with a line that says so", async () => {

@@ -112,10 +112,15 @@ describe("for a person", () => {
     expect([8, 7]).toContain(days.length);
   });
 
+  test("columns that have no room are told once for all its tables", async () => {
+    const lines = await seen(50, "--hours", "3");
+    expect(lines.filter((line) => line.startsWith("No room for "))).toEqual([lines.at(-1)]);
+    expect(lines.at(-1)).toMatch(/ EXPIRED, CANCELLED, P50, P95: /);
+  });
+
   test.for([60, 80])("it fits %i columns", async (columns) => {
     for (const line of await seen(columns, "--hours", "48")) {
-      if (!line.startsWith("took") && !line.startsWith("conversion"))
-        expect(line.length).toBeLessThanOrEqual(columns);
+      if (!/^(took|conversion|No room for) /.test(line)) expect(line.length).toBeLessThanOrEqual(columns);
     }
   });
 });
