@@ -50,13 +50,20 @@ export function several(text: string, before: readonly string[] = []): readonly 
   return [...before, ...text.split(",").map((part) => part.trim())];
 }
 
-const rfc3339 = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:[Zz]|[+-]\d{2}:\d{2})$/;
+const rfc3339 = /^(\d{4}-\d{2}-\d{2})[Tt ](?:[01]\d|2[0-3]):\d{2}:\d{2}(?:\.\d+)?(?:[Zz]|[+-]\d{2}:\d{2})$/;
 
 /** RFC 3339, with its time zone. */
 export function parseRfc3339(text: string): Date | undefined {
-  if (!rfc3339.test(text)) return undefined;
+  const [, day] = rfc3339.exec(text) ?? [];
+  if (day === undefined || !isDay(day)) return undefined;
   const date = new Date(text.toUpperCase().replace(" ", "T"));
   return Number.isNaN(date.getTime()) ? undefined : date;
+}
+
+/** JavaScript takes 2026-02-30 for the second of March. */
+function isDay(day: string): boolean {
+  const date = new Date(`${day}T00:00:00Z`);
+  return !Number.isNaN(date.getTime()) && date.toISOString().startsWith(day);
 }
 
 /** An instant, or how long ago it was. */
@@ -66,6 +73,8 @@ export function instant(text: string): Date {
   try {
     return new Date(Date.now() - durationSeconds(text) * 1_000);
   } catch {
-    throw new InvalidArgumentError("Write an instant (2026-11-21T06:41:00Z) or how long ago it was (24h).");
+    throw new InvalidArgumentError(
+      "Write an instant of RFC 3339 (2026-11-21T06:41:00Z) or how long ago it was (24h).",
+    );
   }
 }

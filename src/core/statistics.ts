@@ -98,7 +98,7 @@ export function getStatistics(parts: {
   return async (request, call) => {
     requireScope(call.caller, "read");
     const { projectId, environment } = boundsOf(call.caller, request);
-    const violations = violationsIn(request, projectId);
+    const violations = [...call.violations, ...violationsIn(request, projectId)];
     if (violations.length > 0 || projectId === null) {
       throw new Failure("validation_failed", { fields: violations });
     }

@@ -13,7 +13,7 @@ import type {
   Verification as VerificationValue,
 } from "../core/verification.ts";
 import type { VerificationWindow as VerificationWindowValue } from "../core/verification-window.ts";
-import { Failure } from "../failures.ts";
+import { Failure, type FieldViolation } from "../failures.ts";
 import {
   PendingReason,
   type VerificationWindow,
@@ -79,16 +79,18 @@ export function environmentOf(environment: Environment): EnvironmentName | null 
 /** Where a number is not known, the call is told so with whatever else is wrong with the request. */
 export function modeOf(mode: VerificationMode, call: Call): VerificationModeName {
   if (mode === VerificationMode.UNSPECIFIED) return "discover";
-  return nameOf(modes, mode) ?? violated("mode", call, "discover");
+  return nameOf(modes, mode) ?? violated(unknownValue("mode"), call, "discover");
 }
 
 export function statusesOf(numbers: readonly VerificationStatus[], call: Call): VerificationStatusName[] {
-  return numbers.map((status) => nameOf(statuses, status) ?? violated("statuses", call, "pending"));
+  return numbers.map(
+    (status) => nameOf(statuses, status) ?? violated(unknownValue("statuses"), call, "pending"),
+  );
 }
 
-function violated<Name>(field: string, call: Call, instead: Name): Name {
-  if (!call.violations.some((violation) => violation.field === field)) {
-    call.violations = [...call.violations, unknownValue(field)];
+function violated<Value>(violation: FieldViolation, call: Call, instead: Value): Value {
+  if (!call.violations.some(({ field }) => field === violation.field)) {
+    call.violations = [...call.violations, violation];
   }
   return instead;
 }
@@ -131,11 +133,14 @@ export function timestamp(milliseconds: number): Timestamp {
   return message;
 }
 
-/** Whole milliseconds since the epoch; null where absent. */
-export function millisecondsOf(timestamp: Timestamp | undefined): number | null {
-  return timestamp === undefined
-    ? null
-    : Number(timestamp.seconds) * 1000 + Math.floor(timestamp.nanos / 1_000_000);
+/** Whole milliseconds since the epoch; null where absent. The call is told of one that is no Timestamp. */
+export function millisecondsOf(field: string, timestamp: Timestamp | undefined, call: Call): number | null {
+  if (timestamp === undefined) return null;
+  const { seconds, nanos } = timestamp;
+  if (nanos < 0 || nanos > 999_999_999) {
+    return violated({ field, message: "must have nanos from 0 to 999999999" }, call, null);
+  }
+  return Number(seconds) * 1000 + Math.floor(nanos / 1_000_000);
 }
 
 export function verificationMessage(verification: VerificationValue): Verification {

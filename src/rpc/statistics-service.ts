@@ -20,10 +20,9 @@ import { carrierMessage, environmentMessage, millisecondsOf, namedScopeOf, times
 export function statisticsRoutes(router: ConnectRouter, getStatistics: GetStatistics): void {
   router.service(StatisticsService, {
     async getStatistics(request, context) {
-      const statistics = await getStatistics(
-        { ...namedScopeOf(request), since: millisecondsOf(request.since), hours: request.hours },
-        callOf(context),
-      );
+      const call = callOf(context);
+      const since = millisecondsOf("since", request.since, call);
+      const statistics = await getStatistics({ ...namedScopeOf(request), since, hours: request.hours }, call);
       return {
         since: timestamp(statistics.since),
         until: timestamp(statistics.until),

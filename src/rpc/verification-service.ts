@@ -71,8 +71,8 @@ export function createVerificationService(core: {
           statuses: statusesOf(request.statuses, call),
           clientReference: request.clientReference,
           phone: request.phone,
-          createdFrom: millisecondsOf(request.createdFrom),
-          createdBefore: millisecondsOf(request.createdBefore),
+          createdFrom: millisecondsOf("created_from", request.createdFrom, call),
+          createdBefore: millisecondsOf("created_before", request.createdBefore, call),
         },
         call,
       );

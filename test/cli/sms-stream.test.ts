@@ -221,6 +221,7 @@ describe("lines", () => {
         carrier: null,
         note: "unknown fields do no harm",
       }),
+      JSON.stringify({ message_id: "l10", ...good, received_at: "2027-02-29T12:00:00+09:00" }),
     ];
     const { code, stdout, stderr } = await runProcess(["sms", "stream"], environment, {
       input: lines.join("\r\n"),
@@ -233,7 +234,8 @@ describe("lines", () => {
       "phoneproof: line 5: text is not a string",
       "phoneproof: line 6: received_at is not an RFC 3339 instant with its time zone",
       "phoneproof: line 7: longer than 1 MiB",
-      "phoneproof: 5 lines could not be read",
+      "phoneproof: line 10: received_at is not an RFC 3339 instant with its time zone",
+      "phoneproof: 6 lines could not be read",
     ]);
     const asJson = await runProcess(["sms", "stream", "--json"], environment, { input: "{" });
     expect(asJson).toMatchObject({ code: 1, stdout: "" });

@@ -139,6 +139,18 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     [["token", "create", "--scope", "root"], /Allowed choices are ingest, read, write, admin/],
     [["verification", "list", "--project", project, "--status", "done"], /Allowed choices are pending/],
     [["verification", "list", "--project", project, "--created-from", "yesterday"], /2026-11-21T06:41:00Z/],
+    [
+      ["verification", "list", "--project", project, "--created-from", "2026-02-30T00:00:00Z"],
+      /'2026-02-30T00:00:00Z' is invalid\. Write an instant of RFC 3339/,
+    ],
+    [
+      ["verification", "list", "--project", project, "--created-before", "2026-02-28T24:00:00Z"],
+      /is invalid\. Write an instant of RFC 3339/,
+    ],
+    [
+      ["stats", "--project", project, "--since", "2026-11-31T00:00:00+09:00"],
+      /is invalid\. Write an instant/,
+    ],
     [["verification", "list", "--project", project, "--limit", "0"], /'--limit <n>'/],
     [["sms", "send", "--to", "1", "--from", "2"], /required option '--text <text>'/],
     [["sms", "stream", "/nowhere/messages.ndjson"], /sms stream: cannot read '\/nowhere\/messages.ndjson'/],

@@ -222,9 +222,27 @@ describe("a list that cannot be made", async () => {
       ["created_before"],
     ],
     [
+      "an instant with more nanoseconds than a second has",
+      { createdFrom: { seconds: 0n, nanos: 1_000_000_000 } },
+      ["created_from"],
+    ],
+    [
+      "an instant with fewer nanoseconds than none",
+      { createdBefore: { seconds: 0n, nanos: -1 } },
+      ["created_before"],
+    ],
+    [
       "everything wrong at once",
-      { pageSize: -1, pageToken: "next", clientReference: "\0", phone: "x", statuses: [unknown] },
-      ["client_reference", "page_size", "page_token", "phone", "statuses"],
+      {
+        pageSize: -1,
+        pageToken: "next",
+        clientReference: "\0",
+        phone: "x",
+        statuses: [unknown],
+        createdFrom: { seconds: 0n, nanos: -1 },
+        createdBefore: { seconds: 2n ** 62n, nanos: 0 },
+      },
+      ["client_reference", "created_before", "created_from", "page_size", "page_token", "phone", "statuses"],
     ],
   ])("is refused: %s", async ([, filter, fields]) => {
     expect(await answerOf((options) => rpc.listVerifications(filter, options))).toMatchObject({

@@ -327,6 +327,11 @@ describe("a window", async () => {
     { name: "the future", request: { since: timestampFromMs(Date.now() + 2 * hour) }, fields: ["since"] },
     { name: "all since long ago", request: { since: timestampFromMs(0) }, fields: ["since"] },
     { name: "an instant that cannot be", request: { since: { seconds: 1n << 60n } }, fields: ["since"] },
+    {
+      name: "more nanoseconds than a second has",
+      request: { since: { ...timestampFromMs(Date.now()), nanos: 1_000_000_000 }, hours: -1 },
+      fields: ["hours", "since"],
+    },
   ])("is refused: $name", async ({ request, fields }) => {
     const client = service.client(StatisticsService, project.liveKey);
     expect(await answerOf((options) => client.getStatistics(request, options))).toMatchObject({
