@@ -150,7 +150,8 @@ const environmentSchema = z.object({
   DATA_DIR: z.string().default(".data"),
   PHONEPROOF_ADMIN_TOKEN: z
     .string()
-    .regex(/^[\x21-\x7e]+$/, "must be printable ASCII without spaces")
+    // As a Bearer credential is written: any other could never be shown.
+    .regex(/^[A-Za-z0-9._~+/-]+=*$/, "must be of A-Z a-z 0-9 . _ ~ + / - and, at its end, =")
     .optional(),
   PUBLIC_BASE_URL: publicBaseUrl.optional(),
   WEBHOOK_ALLOW_PRIVATE: flag.default(false),
@@ -167,7 +168,8 @@ const environmentSchema = z.object({
     .refine((value) => value >= 32, "must be a whole number of days from 32 to 9999")
     .default(400),
   LOG_LEVEL: z.enum(logLevels, `must be one of ${logLevels.join(", ")}`).default("info"),
-  OTEL_SDK_DISABLED: z.string().optional(),
+  // OpenTelemetry's specification takes it in any case.
+  OTEL_SDK_DISABLED: z.string().toLowerCase().pipe(flag).default(false),
   OTEL_EXPORTER_OTLP_ENDPOINT: endpointUrl.optional(),
   OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: endpointUrl.optional(),
   OTEL_EXPORTER_OTLP_PROTOCOL: otlpProtocol.optional(),
@@ -241,7 +243,7 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
 function tracingOf(settings: z.output<typeof environmentSchema>): Config["tracing"] {
   const endpoint = settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? settings.OTEL_EXPORTER_OTLP_ENDPOINT;
   if (endpoint === undefined || settings.OTEL_TRACES_EXPORTER === "none") return null;
-  if (settings.OTEL_SDK_DISABLED?.toLowerCase() === "true") return null;
+  if (settings.OTEL_SDK_DISABLED) return null;
   return {
     sampler: settings.OTEL_TRACES_SAMPLER,
     samplerRatio: settings.OTEL_TRACES_SAMPLER_ARG,

@@ -87,9 +87,9 @@ function readTokenFile(address: ServiceAddress): string {
   );
 }
 
-/** A token travels in a header, which carries no other characters. */
+/** A token travels as a Bearer credential, which has no other characters. */
 function checkedToken(token: string, source: string): string {
-  if (/^[\x21-\x7e]+$/.test(token)) return token;
+  if (/^[A-Za-z0-9._~+/-]+=*$/.test(token)) return token;
   throw noToken(`${source} holds no token: it is empty or has characters that no token has`);
 }
 

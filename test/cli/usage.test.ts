@@ -301,8 +301,13 @@ describe("no service or no token is exit 3 and one line", () => {
     );
   });
 
-  test("a token that no header carries is told before it is sent", async () => {
-    const { code, stderr } = await run(["project", "list", "--token", "two words"], environment);
+  test.for([
+    "two words",
+    "exclamation!",
+    "",
+    "=",
+  ])("a token that no header carries is told before it is sent: %j", async (token) => {
+    const { code, stderr } = await run(["project", "list", "--token", token], environment);
     expect(code).toBe(3);
     expect(stderr).toBe(
       "phoneproof: --token holds no token: it is empty or has characters that no token has; give one with --token or PHONEPROOF_TOKEN\n",
