@@ -66,7 +66,7 @@ const catalogue = {
     status: 401,
     grpc: "unauthenticated",
     message:
-      "The API key is not valid: it is unknown, mistyped, revoked or expired. Send an active one, whole, as it was shown when it was made.",
+      "The API key or token is not valid: it is unknown, mistyped, revoked or expired. Send an active one, whole, as it was shown when it was made.",
   },
   project_suspended: {
     status: 403,

@@ -42,6 +42,19 @@ export class CliCommand extends Command {
     return this.command(name).description(description).usage("<command> [options]").takesGlobalOptions();
   }
 
+  /** Commander's own `help` looks at one name only, and knows none of those below a group. */
+  helpsAtEveryLevel(): this {
+    this.helpCommand(false);
+    this.command("help [command...]")
+      .description("Show the help of a command.")
+      .usage("[command...]")
+      .takesGlobalOptions()
+      .action(async (names: readonly string[]) => {
+        await this.parseAsync([...names, "--help"], { from: "user" });
+      });
+    return this;
+  }
+
   takesGlobalOptions(): this {
     for (const flags of ["--json", "--address <host:port>", "--token <token>"]) {
       this.addOption(new Option(flags).hideHelp());
@@ -88,6 +101,15 @@ export class CliCommand extends Command {
       this.error(`missing command, one of ${names}`);
     }
     return super.help(context as HelpContext);
+  }
+
+  override outputHelp(context?: HelpContext | ((text: string) => string)): void {
+    const [named] = this.args;
+    // Commander would help here before it looks whether there is such a command.
+    if (this.commands.length > 0 && named !== undefined && !named.startsWith("-")) {
+      this.parse([named], { from: "user" });
+    }
+    super.outputHelp(context as HelpContext);
   }
 
   #path(): string {

@@ -33,7 +33,7 @@ export function buildProgram(): CliCommand {
   addStatsCommand(program);
   addEraseCommand(program);
   addAuditCommands(program);
-  return program;
+  return program.helpsAtEveryLevel();
 }
 
 const explanation = `

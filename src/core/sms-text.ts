@@ -60,25 +60,26 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
 
   const longestCode = "0".repeat(Math.max(codeLength, codeLengthRange(codeFormat).max));
   const longest = renderSmsText(template, projectName, longestCode);
+  // What the default makes can only be the name's doing, and its owner may not know that there is a template.
+  const isDefault = template === defaultSmsTemplate;
+  const violateText = (fault: string) =>
+    isDefault
+      ? violate(
+          "name",
+          `makes, with the default template, a text ${fault}: choose another name, or set sms_template`,
+        )
+      : violate("sms_template", `makes a text ${fault}`);
   const bytes = cp949ByteLength(longest) ?? Number.POSITIVE_INFINITY;
   if (bytes > smsByteLimit) {
-    violate(
-      "sms_template",
-      `makes a text of ${bytes} bytes with the longest code; one SMS holds ${smsByteLimit}`,
+    violateText(`of ${bytes} bytes with the longest code, where one SMS holds ${smsByteLimit}`);
+  } else if (longest.length > smsUnicodeLimit && !isAscii(longest)) {
+    violateText(
+      `of ${longest.length} characters with the longest code, where one SMS that is not pure ASCII holds ${smsUnicodeLimit}`,
     );
   }
-  if (longest.length > smsUnicodeLimit && !isAscii(longest)) {
-    violate(
-      "sms_template",
-      `makes a text of ${longest.length} characters with the longest code; one SMS that is not pure ASCII holds ${smsUnicodeLimit}`,
-    );
-  }
-  if (isWebSent(longest)) violate("sms_template", "makes a text that reads as sent from the web");
+  if (isWebSent(longest)) violateText("that reads as sent from the web");
   if (!matchesBack()) {
-    violate(
-      "sms_template",
-      "makes a text in which the code cannot be told from the letters and digits around it",
-    );
+    violateText("in which the code cannot be told from the letters and digits around it");
   }
   return violations;
 

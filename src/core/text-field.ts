@@ -7,14 +7,14 @@ import type { FieldViolation } from "../failures.ts";
 export function checkText(
   field: string,
   text: string,
-  bounds: { readonly min?: number; readonly max: number },
+  bounds: { readonly required?: true; readonly max: number },
 ): FieldViolation | undefined {
   if (text.includes("\u0000")) return { field, message: "must not contain the character NUL" };
   if (!text.isWellFormed())
     return { field, message: "must be well-formed Unicode: it holds a lone surrogate" };
   const length = codePointLength(text, bounds.max);
   if (length > bounds.max) return { field, message: `must be at most ${bounds.max} characters` };
-  if (length < (bounds.min ?? 0)) return { field, message: `must be at least ${bounds.min} characters` };
+  if (bounds.required && length === 0) return { field, message: "must not be empty" };
   return undefined;
 }
 

@@ -89,6 +89,19 @@ describe("help", () => {
     }
   });
 
+  test.for([
+    [["help", "project", "create"], "project create --name NAME"],
+    [["project", "help", "create"], "project create --name NAME"],
+    [["help", "project"], "project <command>"],
+    [["help", "stats"], "stats --project ID"],
+    [["help", "--json"], "<command>"],
+    [["--json", "project", "--help"], "project <command>"],
+  ] as const)("%j shows the help of what is named", async ([args, usage]) => {
+    const { code, stdout, stderr } = await run(args, {});
+    expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+    expect(stdout.startsWith(`Usage: phoneproof ${usage} [options]\n`)).toBe(true);
+  });
+
   test("--version says the package's", async () => {
     expect(await runProcess(["--version"], {})).toEqual({
       code: 0,
@@ -103,6 +116,10 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
 
   test.for([
     [["projct"], /unknown command 'projct' \(Did you mean project\?\); see phoneproof --help/],
+    [["bogus", "--help"], /unknown command 'bogus'; see phoneproof --help/],
+    [["help", "bogus"], /unknown command 'bogus'; see phoneproof --help/],
+    [["help", "project", "shw"], /project: unknown command 'shw' \(Did you mean show\?\)/],
+    [["project", "shw", "--help"], /project: unknown command 'shw' \(Did you mean show\?\)/],
     [["project"], /project: missing command, one of create, list, .*; see phoneproof project --help/],
     [["project", "shw", "x"], /project: unknown command 'shw' .*; see phoneproof project --help/],
     [
@@ -195,6 +212,24 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
     expect(stderr).toMatch(
       /^phoneproof: validation_failed: (?=.*name: )(?=.*code_length: )(?=.*validity_seconds: ).* \(req_\w+\)\n$/,
     );
+  });
+
+  test("a name that makes the usual text too long is what is told of, alone", async () => {
+    const { code, stderr } = await run(["project", "create", "--name", "가".repeat(60)], environment);
+    expect(code).toBe(1);
+    expect(stderr).toMatch(
+      /^phoneproof: validation_failed: name: makes, with the default template, a text of 1\d\d bytes [^;]+ holds 90: [^;]+\n$/,
+    );
+  });
+
+  test("a name that is missing is told as such", async () => {
+    const { stderr } = await run(["project", "create", "--name", ""], environment);
+    expect(stderr).toMatch(/^phoneproof: validation_failed: name: must not be empty \(/);
+  });
+
+  test("a token that is not known is not called a key", async () => {
+    const { stderr } = await run(["project", "list", "--token", "pp_svc_wrong"], environment);
+    expect(stderr).toContain("The API key or token is not valid");
   });
 
   test("with --json the line is the contract's error object", async () => {

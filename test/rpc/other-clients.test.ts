@@ -137,7 +137,7 @@ describe("@grpc/grpc-js with messages made by hand", () => {
     const refused: grpc.ServiceError = await call("GetVerification", text(1, "vrf_none"), { metadata }).catch(
       (error) => error,
     );
-    expect(refused.details).toMatch(/^The API key is not valid: it is unknown, mistyped, /);
+    expect(refused.details).toMatch(/^The API key or token is not valid: it is unknown, mistyped, /);
   });
 
   test("is told of a method and of a service that are not there, alone and as a stream", async () => {

@@ -92,7 +92,7 @@ function checked(settings: ProjectSettings): ProjectSettings {
   const add = (violation: FieldViolation | undefined) => {
     if (violation) violations.push(violation);
   };
-  add(checkText("name", settings.name, { min: 1, max: 100 }) ?? checkVisible("name", settings.name));
+  add(checkText("name", settings.name, { required: true, max: 100 }) ?? checkVisible("name", settings.name));
   const { min, max } = codeLengthRange(settings.codeFormat);
   add(checkWhole("code_length", settings.codeLength, min, max, ` for ${settings.codeFormat} codes`));
   add(checkWhole("validity_seconds", settings.validitySeconds, validityRange.min, validityRange.max));

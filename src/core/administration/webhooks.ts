@@ -204,7 +204,7 @@ function placeOf(
 
 function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldViolation | undefined {
   const field = "url";
-  const violation = checkText(field, text, { min: 1, max: maxUrlLength });
+  const violation = checkText(field, text, { required: true, max: maxUrlLength });
   if (violation) return violation;
   const url = URL.parse(text);
   // `URL` forgives white space and backslashes, which other programs read differently.
