@@ -420,10 +420,18 @@ async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
   }
 }
 
+/** Of base64, 128 random bits and a few more. */
+const soundTokenLength = 24;
+
 async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
   const tokens = config.adminToken === null ? [] : [config.adminToken];
   if (config.databaseUrl !== null && config.adminToken === null) {
     log.warn("PHONEPROOF_ADMIN_TOKEN is not set: only service tokens of scope admin can administer");
+  }
+  if (config.adminToken !== null && config.adminToken.length < soundTokenLength) {
+    log.warn(
+      `PHONEPROOF_ADMIN_TOKEN has fewer than ${soundTokenLength} characters and may be guessed: make one by openssl rand -base64 32`,
+    );
   }
   if (config.databaseUrl === null) tokens.push(await readOrMakeAdminToken(config.dataDir));
   return tokens;

@@ -146,3 +146,25 @@ test.for(script)("on a terminal, as %s makes it, lines are laid out for a person
   const { stdout } = await promisify(execFile)(terminal, ["-qec", command, "/dev/null"]);
   expect(stdout).toMatch(/\d\d:\d\d:\d\d\.\d{3}.*WARN.*something to see.*\{"answer":42\}/);
 });
+
+test(
+  "an admin token that may be guessed is warned of, by its name and without a character of it",
+  { timeout },
+  async () => {
+    const warningsWith = async (token: string) => {
+      const service = await start({ PHONEPROOF_ADMIN_TOKEN: token });
+      service.child.kill("SIGTERM");
+      await service.ended();
+      return linesOf(service.text())
+        .map(({ msg }) => msg)
+        .filter((msg) => msg.includes("ADMIN_TOKEN"));
+    };
+    const [warning, ...more] = await warningsWith("quetzal");
+    expect(more).toEqual([]);
+    expect(warning).toMatch(
+      /^PHONEPROOF_ADMIN_TOKEN has fewer than 24 characters.* openssl rand -base64 32$/,
+    );
+    expect(warning).not.toContain("quetzal");
+    expect(await warningsWith("q".repeat(24))).toEqual([]);
+  },
+);

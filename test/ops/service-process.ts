@@ -41,7 +41,7 @@ export async function startProcess(
       PORT: String(httpPort),
       GRPC_PORT: "0",
       OPS_PORT: String(opsPort),
-      PHONEPROOF_ADMIN_TOKEN: "an-admin-token",
+      PHONEPROOF_ADMIN_TOKEN: "an-admin-token-that-is-long-enough",
       DRAIN_SECONDS: "0",
       ...environment,
     }),
