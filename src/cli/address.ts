@@ -83,7 +83,7 @@ function readTokenFile(address: ServiceAddress): string {
   }
   throw noToken(
     `no admin token for ${address.shown}: ${looked} does not exist`,
-    `the service makes it when it first starts (npm start); ${howToSetToken}`,
+    `the service makes it when it first starts (npm start), or where DATABASE_URL is set: PHONEPROOF_ADMIN_TOKEN; ${howToSetToken}`,
   );
 }
 

@@ -50,7 +50,8 @@ Environment:
   PHONEPROOF_ADDRESS   host:port, http://host:port or https://host:port
                        (else 127.0.0.1 and GRPC_PORT, else 127.0.0.1:50051)
   PHONEPROOF_TOKEN     a service token; a merchant's API key works for verifications
-                       (else, on this machine, PHONEPROOF_ADMIN_TOKEN or DATA_DIR/admin-token)
+                       (else, on this machine, PHONEPROOF_ADMIN_TOKEN or DATA_DIR/admin-token,
+                       which is not made where DATABASE_URL is set)
   PHONEPROOF_TLS_CA    for https: the file of a private certificate authority
   PHONEPROOF_TLS_CERT, PHONEPROOF_TLS_KEY   a client certificate, where the service wants one
   NO_COLOR             any value: no colours

@@ -321,6 +321,7 @@ describe("no service or no token is exit 3 and one line", () => {
     });
     expect(code).toBe(3);
     expect(stderr).toMatch(/^phoneproof: no admin token for [^\n]*\/admin-token does not exist; [^\n]+\n$/);
+    expect(stderr).toContain("where DATABASE_URL is set: PHONEPROOF_ADMIN_TOKEN");
     expect(stderr).toContain(directory);
   });
 
