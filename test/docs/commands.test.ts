@@ -66,6 +66,7 @@ const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
     command: /^pg_basebackup /m,
     why: "takes a server with an archive, and programs of its version, which the embedded one does not bring",
   },
+  { command: /^read -rs /m, why: "waits for a token to be typed; here there is one already" },
   {
     command: /^PGPASSWORD=.* psql /m,
     why: "opens a prompt, and takes psql, which the embedded server does not bring",
