@@ -63,7 +63,7 @@ async function succeeded({ finished }: Running): Promise<string[]> {
   return stdout.trim().split("\n");
 }
 
-describe.for(clients)("$name", ({ watch, ingest }) => {
+describe.for(clients)("$name", ({ name, watch, ingest }) => {
   test("creates once and watches to the end, whatever breaks", async () => {
     const { projectId } = await service.createProject();
     const token = await service.createToken({ scope: "write", projectId });
@@ -142,12 +142,14 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     expect(rows[0]?.taken).toBe(messages.length);
   });
 
-  test("gives up where it is not wanted", async () => {
-    const { running } = await start(ingest, "pp_svc_none", []);
+  test.for(["watch", "ingest"] as const)("gives up where it is not wanted: %s", async (kind) => {
+    const program = { watch: [...watch, "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], ingest }[kind];
+    const { running } = await start(program, "pp_svc_none", []);
     running.child.stdin?.end('{"message_id":"1","from":"01012345678","to":"1","text":"1"}\n');
-    const { code, stdout } = await running.finished;
-    expect(code).not.toBe(0);
-    expect(stdout).toBe("");
+    const { code, stdout, stderr } = await running.finished;
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    // Python's way of ending is its traceback.
+    if (name !== "Python") expect(stderr).toMatch(/^.*The API key or token is not valid: .+\n$/);
   });
 });
 

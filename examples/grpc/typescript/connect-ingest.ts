@@ -66,7 +66,10 @@ for (let attempt = 0; !outbox.done; attempt += 1) {
     await exchange();
   } catch (error) {
     const { code, message } = ConnectError.from(error);
-    if (hopeless.includes(code)) throw error;
+    if (hopeless.includes(code)) {
+      console.error(message);
+      process.exit(1);
+    }
     console.error(`connecting again: ${message}`);
   }
   if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));

@@ -33,8 +33,12 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
     try {
       return await call();
     } catch (error) {
-      const pauseMs = retryPauseMs(ConnectError.from(error), attempt);
-      if (pauseMs === undefined) throw error;
+      const failure = ConnectError.from(error);
+      const pauseMs = retryPauseMs(failure, attempt);
+      if (pauseMs === undefined) {
+        console.error(failure.message);
+        process.exit(1);
+      }
       await delay(pauseMs);
     }
   }

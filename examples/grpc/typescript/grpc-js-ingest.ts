@@ -88,7 +88,10 @@ for (let attempt = 0; !outbox.done; attempt += 1) {
     await exchange();
   } catch (error) {
     const { code, details } = error as ServiceError;
-    if (hopeless.includes(code)) throw error;
+    if (hopeless.includes(code)) {
+      console.error(details);
+      process.exit(1);
+    }
     console.error(`connecting again: ${details}`);
   }
   if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));

@@ -74,8 +74,12 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
     try {
       return await call();
     } catch (error) {
-      const pauseMs = retryPauseMs(error as ServiceError, attempt);
-      if (pauseMs === undefined) throw error;
+      const failure = error as ServiceError;
+      const pauseMs = retryPauseMs(failure, attempt);
+      if (pauseMs === undefined) {
+        console.error(failure.details);
+        process.exit(1);
+      }
       await delay(pauseMs);
     }
   }
