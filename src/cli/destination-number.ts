@@ -73,7 +73,7 @@ export function addDestinationNumberCommands(program: CliCommand): void {
       const answer = await session.client.call(DestinationNumberService.method.removeDestinationNumber, {
         number,
       });
-      showNumber(session, answer.destinationNumber);
+      showNumber(session, answer.destinationNumber, "removed: it takes no new verifications");
     });
 }
 
@@ -86,7 +86,8 @@ function numberJson(number: DestinationNumber) {
   };
 }
 
-function showNumber(session: Session, number: DestinationNumber | undefined): void {
+/** `state` is what has become of it, where it was not added. */
+function showNumber(session: Session, number: DestinationNumber | undefined, state?: string): void {
   if (number === undefined) throw unreachable("the service answered without a number");
   session.answer(numberJson(number), () =>
     fields([
@@ -94,6 +95,7 @@ function showNumber(session: Session, number: DestinationNumber | undefined): vo
       ["environment", environmentWord(number.environment)],
       ["project", number.projectId || "shared"],
       ["added", localTimeWithZone(dateOf(number.createdAt))],
+      ...(state === undefined ? [] : [["state", state] as const]),
     ]),
   );
 }

@@ -223,7 +223,7 @@ function showProject(session: Session, project: Project | undefined): void {
       ["parent origin", project.parentOrigin ?? null],
       ["return URL", project.returnUrl ?? null],
       ["usage limit", limitText(project)],
-      ["rate limit", `${grouped(project.rateLimitPerMinute)} calls a minute`],
+      ["rate limit", `${grouped(project.rateLimitPerMinute)} a minute`],
       ["created", localTimeWithZone(dateOf(project.createdAt))],
     ]),
   );

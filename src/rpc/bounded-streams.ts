@@ -10,7 +10,8 @@ export function boundedStreams(): Interceptor {
   let open = 0;
   const perAddress = new Map<string, number>();
   return (next) => async (request) => {
-    if (!request.stream) return next(request);
+    // Of one that has ended already no end would be heard.
+    if (!request.stream || request.signal.aborted) return next(request);
     const address = request.contextValues.get(addressKey);
     const ofAddress = perAddress.get(address) ?? 0;
     if (open >= mostInAll || ofAddress >= mostOfAnAddress) {

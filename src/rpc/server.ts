@@ -194,7 +194,10 @@ export function createRpcServer(parts: {
   // ends the stream, since a status in headers that are followed by anything is none.
   server.setNotFoundHandler((_request, reply) => {
     reply.hijack();
-    reply.raw.stream.respond(
+    const { stream } = reply.raw;
+    // The client may have left by now.
+    if (stream.closed || stream.destroyed) return;
+    stream.respond(
       {
         ":status": 200,
         "content-type": "application/grpc",
