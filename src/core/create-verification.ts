@@ -250,7 +250,7 @@ function sameOrigin(sent: string, registered: string | null): boolean {
   if (registered === null) return false;
   if (sent === registered) return true;
   // Nothing of what a URL parser would mend.
-  if (!/^https?:\/\/[a-z0-9.:[\]-]+\/?$/i.test(sent)) return false;
+  if (!/^https?:\/\/[a-z0-9._:[\]-]+\/?$/i.test(sent)) return false;
   return URL.parse(sent)?.origin === URL.parse(registered)?.origin;
 }
 

@@ -7,7 +7,8 @@ import { asUnread } from "./unread.ts";
 
 /** A call that was refused before there was a message. */
 export interface UnreadCall {
-  readonly path: string;
+  /** `package.Service/Method`, one of those there are. */
+  readonly method: string;
   readonly requestId: string;
   readonly failure: Failure;
 }
@@ -17,7 +18,10 @@ export interface UnreadCall {
  * text that clients show as it is. Connect encodes all but letters; gRPC asks for that of a percent sign and of what is not
  * printable ASCII, and grpc-js decodes no more than that.
  */
-export function grpcResponse(onUnread: (call: UnreadCall) => void): typeof Http2ServerResponse {
+export function grpcResponse(
+  methods: ReadonlySet<string>,
+  onUnread: (call: UnreadCall) => void,
+): typeof Http2ServerResponse {
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
     override addTrailers(trailers: OutgoingHttpHeaders): void {
       if (trailers["grpc-status"] === "0") super.addTrailers(trailers);
@@ -25,13 +29,15 @@ export function grpcResponse(onUnread: (call: UnreadCall) => void): typeof Http2
     }
 
     #inOurWords(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
-      const path = this.req.url;
-      if ("grpc-status-details-bin" in trailers || !path.startsWith("/phoneproof.")) return trailers;
+      const [path = ""] = this.req.url.split("?");
+      const method = path.slice(1);
+      const isHeard = !this.stream.closed && !this.stream.destroyed;
+      if ("grpc-status-details-bin" in trailers || !methods.has(method) || !isHeard) return trailers;
       const error = findTrailerError(new Headers(trailers as Record<string, string>));
       const failure = error && asUnread(error);
       if (failure === undefined) return trailers;
       const requestId = newRequestId();
-      onUnread({ path, requestId, failure });
+      onUnread({ method, requestId, failure });
       return Object.fromEntries(setTrailerStatus(new Headers(), connectError(failure, requestId)));
     }
   };

@@ -6,8 +6,11 @@ import { asFailure, Failure } from "../failures.ts";
 const mostInAll = 10_000;
 /** One caller's, a project's or a token's: they leave room for the others. */
 const mostEach = 2_500;
-/** So often all credentials are looked at though no change was heard of: a key's expiry is announced by nobody. */
-const sweepMs = 10_000;
+/**
+ * So often all credentials are looked at though no change was heard of: a notice may be lost, and a key's expiry is announced by
+ * nobody. Equal ones are looked up once.
+ */
+const sweepMs = 1_000;
 
 /** A stream that was let in. */
 export interface OpenStream {

@@ -65,6 +65,13 @@ const services = [
   Health,
 ];
 
+/** Those whose refusals carry the catalogue's code: the standard services have their own words. */
+const ownMethods: ReadonlySet<string> = new Set(
+  services
+    .filter((service) => service !== Health)
+    .flatMap(({ typeName, methods }) => methods.map(({ name }) => `${typeName}/${name}`)),
+);
+
 /** Methods that take message after message, for as long as the client likes. */
 const streamedPaths: ReadonlySet<string> = new Set(
   [InboundMessageService.method.streamInboundMessages, ServerReflection.method.serverReflectionInfo].map(
@@ -117,9 +124,10 @@ export function createRpcServer(parts: {
 
   const options = {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
-    Http2ServerResponse: grpcResponse(({ path, requestId, failure }) => {
-      const method = path.slice(1);
-      log.info({ requestId, method, code: failure.code }, "rpc");
+    Http2ServerResponse: grpcResponse(ownMethods, ({ method, requestId, failure }) => {
+      const line = { requestId, method, code: failure.code };
+      if (failure.code === "internal_error") log.error({ ...line, err: failure.cause }, "rpc failed");
+      else log.info(line, "rpc");
       observer.begun(method, false);
       observer.answered({ method, streaming: false, code: failure.code, charged: false, seconds: 0 });
     }),

@@ -1,9 +1,13 @@
 import { Code, type ConnectError } from "@connectrpc/connect";
 import { Failure } from "../failures.ts";
 
+/** What Connect makes of what is thrown beside the interceptor that translates errors. */
+const ownFault = "internal error";
+
 /** What Connect refuses before it is a message, in the catalogue's words; undefined for whatever else it has to say. */
 export function asUnread(error: ConnectError): Failure | undefined {
   if (error.details.length > 0) return undefined;
+  if (error.rawMessage === ownFault) return new Failure("internal_error", { cause: error.cause ?? error });
   switch (error.code) {
     case Code.ResourceExhausted:
       return new Failure("body_too_large", {

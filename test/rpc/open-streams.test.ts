@@ -207,6 +207,21 @@ test("strangers have no more streams than a process keeps for them", async () =>
     .toBe(HealthCheckResponse_ServingStatus.SERVING);
 });
 
+test("strangers whose deadline has passed before they began take no stream from the others", async () => {
+  const connection = connectRaw(service.grpcAddress);
+  for (let call = 0; call < 600; call++) {
+    const late = connection.call("grpc.health.v1.Health/Watch", { "grpc-timeout": "0m" });
+    late.send(Buffer.of());
+    late.halfClose();
+    await late.next();
+  }
+  const watch = connection.call("grpc.health.v1.Health/Watch");
+  watch.send(Buffer.of());
+  watch.halfClose();
+  expect(await watch.next()).toBeDefined();
+  connection.destroy();
+});
+
 async function* once<T>(values: AsyncIterable<T>): AsyncIterable<T> {
   for await (const value of values) {
     yield value;

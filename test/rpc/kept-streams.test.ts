@@ -1,0 +1,78 @@
+import { expect, onTestFinished, test, vi } from "vitest";
+import type { Caller } from "../../src/core/project.ts";
+import { Failure } from "../../src/failures.ts";
+import { keepOpenStreams } from "../../src/rpc/open-streams.ts";
+
+const callerOf = (tokenId: string) => ({ kind: "service", tokenId }) as Caller;
+
+/** Streams of one credential, which `refuse` makes bad. */
+function openSome(count: number) {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  onTestFinished(() => void vi.useRealTimers());
+  let announce = () => {};
+  let refusal: Failure | undefined;
+  const streams = keepOpenStreams({
+    onRevision(listener) {
+      announce = listener;
+      return { stop: () => {} };
+    },
+  });
+  onTestFinished(() => streams.close());
+  const ended: string[] = [];
+  const open = (tokenId: string) =>
+    streams.add({
+      caller: callerOf(tokenId),
+      authenticate: async () => {
+        if (refusal) throw refusal;
+      },
+      end: ({ code }) => void ended.push(code),
+    });
+  const leave = Array.from({ length: count }, () => open("one"));
+  return {
+    open,
+    leave,
+    ended,
+    announce: () => announce(),
+    refuse: (code: "invalid_api_key" | "service_unavailable") => {
+      refusal = new Failure(code);
+    },
+  };
+}
+
+test("a change that is announced ends at once what is open on a credential that is good no more", async () => {
+  const { announce, refuse, ended, leave } = openSome(3);
+  announce();
+  await Promise.resolve();
+  expect(ended).toEqual([]);
+  leave[0]?.();
+  refuse("invalid_api_key");
+  announce();
+  await vi.waitUntil(() => ended.length === 2);
+  expect(ended).toEqual(["invalid_api_key", "invalid_api_key"]);
+});
+
+test("without word of a change it ends within a second, and a database that is away ends nothing", async () => {
+  const { refuse, ended } = openSome(1);
+  refuse("service_unavailable");
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(ended).toEqual([]);
+  refuse("invalid_api_key");
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(ended).toEqual(["invalid_api_key"]);
+});
+
+test("one caller's streams leave room for the others', and those that have ended for its own", () => {
+  const { open, leave } = openSome(2_500);
+  expect(() => open("one")).toThrow("More than 2500 streams");
+  open("other");
+  // Told twice, it counts once.
+  leave[0]?.();
+  leave[0]?.();
+  open("one");
+  expect(() => open("one")).toThrow("More than 2500 streams");
+  for (const caller of ["two", "three", "four"]) {
+    const room = caller === "four" ? 2_499 : 2_500;
+    for (let stream = 0; stream < room; stream++) open(caller);
+  }
+  expect(() => open("five")).toThrow(expect.objectContaining({ code: "service_unavailable" }));
+});
