@@ -104,7 +104,16 @@ function pending(
 <p class="warning"><strong>${words.warning}</strong> ${words.warningMore}</p>
 <div role="status" class="hint" data-hint>${state.hint && words.hints[state.hint]}</div>
 ${hintTexts(words)}
+<div class="ways">
+<div>
 ${view.platform === "desktop" ? byQrCode(address, words) : bySmsApp(view.platform, destination, smsText, words)}
+<p class="waiting"><span class="pulse" aria-hidden="true"></span><span>${words.waiting}</span>
+<span class="quiet" data-until>${until(window, view.language, words)}</span>
+<span class="quiet" data-countdown hidden>${words.timeLeft} <span role="timer" data-remaining></span></span></p>
+<p class="quiet" role="status" data-connection></p>
+<noscript><p class="quiet">${words.withoutScript} <a href="${queryOf(view)}">${words.refresh}</a></p></noscript>
+</div>
+<div>
 <h2>${words.byHand}</h2>
 <dl>
 <div><dt id="number">${words.number}</dt><dd><span class="value" data-value>${destination}</span>
@@ -113,10 +122,8 @@ ${view.platform === "desktop" ? byQrCode(address, words) : bySmsApp(view.platfor
 <button type="button" data-copy hidden aria-label="${words.copyText}">${words.copy}</button></dd></div>
 </dl>
 <div role="status" class="unseen" data-said></div>
-<p class="waiting"><span class="pulse" aria-hidden="true"></span><span>${words.waiting}</span>
-<span class="quiet">${words.timeLeft} <span role="timer" data-remaining>${until(window, view.language, words)}</span></span></p>
-<p class="quiet" role="status" data-connection></p>
-<noscript><p class="quiet">${words.withoutScript} <a href="${queryOf(view)}">${words.refresh}</a></p></noscript>
+</div>
+</div>
 <p class="quiet">${named(words.price, projectName)}</p>`;
 }
 
@@ -137,7 +144,7 @@ function byQrCode(address: string, words: Texts): Html {
 <figcaption><strong>${words.scan}</strong> ${words.scanMore}</figcaption></figure>`;
 }
 
-/** No time zone is known without a script, and Korea has one. */
+/** What stands in the countdown's place without a script: then no time zone is known, and Korea has one. */
 function until(window: VerificationWindow, language: Language, words: Texts): string {
   if (window.expiresAt === undefined) return "";
   const time = new Intl.DateTimeFormat(language, {

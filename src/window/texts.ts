@@ -176,7 +176,7 @@ const english: Texts = {
   copyText: "Copy the text",
   copied: "Copied",
   timeLeft: "Time left",
-  until: "until {time}, Korean time",
+  until: "Until {time}, Korean time",
   waiting: "Waiting for your SMS",
   reconnecting: "Connecting again. An SMS you have sent still counts.",
   price: "Your plan’s price for an SMS applies. Once verified, {name} learns the number you sent from.",

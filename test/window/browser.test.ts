@@ -41,6 +41,41 @@ test.for(devices)("on $device the warning is seen and read before what is to be 
   expect(order).toBe(4);
 });
 
+test.for([
+  { device: "desktop", width: 1366, height: 650 },
+  { device: "android", width: 320, height: 568 },
+  { device: "iphone", width: 390, height: 844 },
+] as const)("on $device of $width by $height the status and the time left are seen without scrolling", async ({
+  device,
+  width,
+  height,
+}) => {
+  const window = await live({ mode: "match", expected_phone: newPhone() });
+  const bottomOf = async (page: Page, selector: string) => {
+    const box = await page.locator(selector).boundingBox();
+    return box ? box.y + box.height : Number.POSITIVE_INFINITY;
+  };
+  for (const javaScriptEnabled of [true, false]) {
+    for (const locale of ["ko-KR", "en-US"]) {
+      const options = { locale, javaScriptEnabled, viewport: { width, height } };
+      const page = await (await person(browser, device, options)).newPage();
+      await page.goto(window.url);
+      const time = page.locator(javaScriptEnabled ? "[data-remaining]" : "[data-until]");
+      await expect.poll(() => time.textContent()).toMatch(/\d:\d\d/);
+      expect(await time.isVisible()).toBe(true);
+      expect(await bottomOf(page, ".waiting")).toBeLessThanOrEqual(height);
+      // Where the text is seen, too, it stays so.
+      if (height > 568 && javaScriptEnabled) expect(await bottomOf(page, "dl")).toBeLessThanOrEqual(height);
+    }
+  }
+  // Why it is still pending is said above the status, which takes room.
+  await send(window);
+  const page = await (await person(browser, device, { viewport: { width, height } })).newPage();
+  await page.goto(window.url);
+  await expect.poll(() => page.locator("[data-hint]").textContent()).toContain("다른 번호");
+  expect(await bottomOf(page, ".waiting")).toBeLessThanOrEqual(height);
+});
+
 test("the desktop shows within a second what the phone has done", async () => {
   // The machine may be late, the service is not.
   while ((await finishedOnDesktop()) >= 1_000);
@@ -232,6 +267,8 @@ test("with JavaScript off everything can be read, and a refresh shows the status
   expect(await page.getByText(window.text, { exact: true }).isVisible()).toBe(true);
   expect(await page.getByRole("link", { name: "문자 앱 열기" }).getAttribute("href")).toMatch(/^sms:/);
   expect(await page.getByRole("button").count()).toBe(0);
+  expect(await page.getByText(/^한국 시각 (오전|오후) \d+:\d\d까지$/).isVisible()).toBe(true);
+  expect(await page.getByText("남은 시간").isVisible()).toBe(false);
   await send(window);
   await page.getByRole("link", { name: "결과 보기" }).click();
   await result(page, "verified").waitFor();

@@ -106,6 +106,8 @@ function open(main: HTMLElement): void {
       remaining.textContent = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
     };
     tick();
+    show("[data-countdown]");
+    find("[data-until]")?.remove();
     const timer = setInterval(() => (finished ? clearInterval(timer) : tick()), 500);
   }
 
