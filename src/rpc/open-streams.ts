@@ -1,11 +1,10 @@
 import type { Admission } from "../admission/admission.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure } from "../failures.ts";
+import { StreamBounds } from "./stream-bounds.ts";
 
-/** Each costs some 50 KiB. */
-const mostInAll = 10_000;
-/** One caller's, a project's or a token's: they leave room for the others. */
-const mostEach = 2_500;
+/** Each costs some 50 KiB. One caller's, a project's or a token's, leave room for the others'. */
+const most = { inAll: 10_000, each: 2_500 };
 /**
  * So often all credentials are looked at though no change was heard of: a notice may be lost, and a key's expiry is announced by
  * nobody. Equal ones are looked up once.
@@ -30,7 +29,7 @@ export interface OpenStreams {
 
 export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenStreams {
   const open = new Set<OpenStream>();
-  const perCaller = new Map<string, number>();
+  const bounds = new StreamBounds(most);
 
   function lookAgain(): void {
     for (const stream of open) {
@@ -48,19 +47,14 @@ export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenS
 
   return {
     add(stream) {
-      const key = callerKey(stream.caller);
-      const ofCaller = perCaller.get(key) ?? 0;
-      if (ofCaller >= mostEach) {
-        throw new Failure("rate_limited", { message: `More than ${mostEach} streams are open: end some.` });
+      const giveBack = bounds.take(callerKey(stream.caller));
+      if (giveBack === "each") {
+        throw new Failure("rate_limited", { message: `More than ${most.each} streams are open: end some.` });
       }
-      if (open.size >= mostInAll) throw new Failure("service_unavailable");
-      perCaller.set(key, ofCaller + 1);
+      if (giveBack === "in_all") throw new Failure("service_unavailable");
       open.add(stream);
       return () => {
-        if (!open.delete(stream)) return;
-        const left = (perCaller.get(key) ?? 1) - 1;
-        if (left === 0) perCaller.delete(key);
-        else perCaller.set(key, left);
+        if (open.delete(stream)) giveBack();
       };
     },
 
