@@ -150,7 +150,7 @@ if (missing === undefined)
         [1, 2, 3, 4].map((number) => merchant(`shop-${round}-${number}`, () => over)),
       );
       try {
-        await delay(500);
+        await vi.waitUntil(() => acknowledged.length > round, { timeout: 60_000 });
         await walk();
         await vi.waitUntil(() => acknowledged.length - round > 20, { timeout: 60_000 });
       } finally {

@@ -5,7 +5,6 @@ import { once } from "node:events";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { connect } from "node:net";
 import path from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
 import { Script } from "node:vm";
 import { Webhook } from "standardwebhooks";
@@ -156,8 +155,7 @@ async function expectReceiver(port: number): Promise<void> {
 /** Announces a body and goes away amid it, as anybody can. */
 async function breakOff(port: number): Promise<void> {
   const socket = connect(port, "127.0.0.1");
-  socket.write("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
-  await delay(100);
-  socket.destroy();
+  const begun = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";
+  socket.end(begun, () => socket.destroy());
   await once(socket, "close");
 }

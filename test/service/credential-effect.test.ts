@@ -13,6 +13,7 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
+import { untilWaiting } from "./barrier.ts";
 
 const here = await startTestService({ ROLES: "api" });
 const there = await here.startAnother();
@@ -103,6 +104,27 @@ async function whileDeaf(change: string, id: string): Promise<void> {
   await client.query("COMMIT");
   client.release();
 }
+
+test("keys that are looked up together are each their own project's, and what is none of them is nobody's", async () => {
+  const shops = await Promise.all(Array.from({ length: 40 }, () => here.createProject()));
+  const strangers = Array.from({ length: 40 }, () => newCredential("test"));
+  const callers = shops.flatMap(({ testKey, liveKey }, index) => [testKey, strangers[index] ?? "", liveKey]);
+  // Whoever is the first to look stands still; the others gather behind it.
+  const lock = await here.db.connect();
+  await lock.query("BEGIN; LOCK TABLE api_key");
+  const created = callers.map((key) => merchant(there.httpUrl, key).create());
+  await untilWaiting(here.db, 1);
+  await lock.query("ROLLBACK");
+  lock.release();
+  const answers = await Promise.all(created);
+
+  for (const [index, { testNumber, liveNumber }] of shops.entries()) {
+    const [test, stranger, live] = answers.slice(3 * index);
+    expect(test).toMatchObject({ status: 201, body: { environment: "test", destination: testNumber } });
+    expect(live).toMatchObject({ status: 201, body: { environment: "live", destination: liveNumber } });
+    expect(stranger).toMatchObject({ status: 401, body: { error: { code: "invalid_api_key" } } });
+  }
+});
 
 describe("by the notice, though the other process would believe for ever what it knows:", () => {
   test("a new key works, though the project was asked for before it", async () => {

@@ -1,10 +1,11 @@
 import { execFileSync } from "node:child_process";
 import path from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, expect, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { exchange } from "../gateway/raw-http.ts";
 import { startTestService } from "../harness/service.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
 import { type CollectedSpan, startCollector } from "./collector.ts";
@@ -83,17 +84,27 @@ test("a call over gRPC is one too", async () => {
 });
 
 test("requests that share a statement are linked to it, and it to them", async () => {
-  const headersOf = (index: number) => ({ traceparent: `00-${traceId}-00000000000000${10 + index}-01` });
-  // While the first is held up, the others gather behind it.
+  const creation = (index: number) =>
+    [
+      "POST /v1/verifications HTTP/1.1",
+      "Host: localhost",
+      `Authorization: Bearer ${shop.liveKey}`,
+      `Idempotency-Key: tracing-shared-${index}`,
+      `Traceparent: 00-${traceId}-00000000000000${10 + index}-01`,
+      "Content-Type: application/json",
+      "Content-Length: 2",
+      "",
+      "{}",
+    ].join("\r\n");
+  // Sent in one piece they are read together: while the first is held up, the others are behind it.
   const lock = await service.db.connect();
   await lock.query("BEGIN; LOCK TABLE verification");
-  const created = Array.from({ length: 30 }, (_, index) =>
-    api.create({}, `tracing-shared-${index}`, headersOf(index)),
-  );
-  await delay(500);
+  const requests = Array.from({ length: 30 }, (_, index) => creation(index)).join("");
+  const created = exchange(service.httpUrl, requests, { answers: 30 });
+  await untilWaiting(service.db, 1);
   await lock.query("ROLLBACK");
   lock.release();
-  await Promise.all(created);
+  expect(new Set((await created).map(({ status }) => status))).toEqual(new Set([201]));
   const batch = await collector.spanWhere(({ name, links }) => name === "storage create" && links.length > 0);
   expect(batch.attributes["db.operation.batch.size"]).toBe(batch.links.length + 1);
   for (const { spanId } of batch.links) {
