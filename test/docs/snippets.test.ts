@@ -2,6 +2,7 @@
 
 import { execFile, spawnSync } from "node:child_process";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { connect } from "node:net";
 import path from "node:path";
@@ -77,24 +78,32 @@ describe("packages/client/README.md", () => {
   });
 });
 
-/** The first there is of each language: how to make a program of what is written down, and to run it. */
-const languages = [
-  { language: "ts", commands: [process.execPath], file: "receiver.ts" },
-  { language: "python", commands: ["python3", "/usr/bin/python3"], file: "receiver.py" },
-  { language: "go", commands: ["go"], file: "receiver.go" },
-].flatMap(({ commands, ...rest }) =>
-  commands
-    .filter((command) => spawnSync(command, [rest.language === "go" ? "version" : "--version"]).status === 0)
-    .slice(0, 1)
-    .map((command) => ({ ...rest, command })),
-);
+const jackson = ["databind", "core", "annotations"].map((part) => `/usr/share/java/jackson-${part}.jar`);
 
-async function programOf(language: string, command: string, file: string): Promise<string[]> {
+/** How to start what is written down in each language, and whether this machine can. */
+const languages = [
+  { language: "ts", command: process.execPath, asked: "--version", file: "receiver.ts" },
+  { language: "python", command: "python3", asked: "--version", file: "receiver.py" },
+  { language: "python", command: "/usr/bin/python3", asked: "--version", file: "receiver.py" },
+  { language: "go", command: "go", asked: "version", file: "receiver.go" },
+  { language: "java", command: "java", asked: "--version", file: "Receiver.java", needs: jackson },
+  { language: "php", command: "php", asked: "--version", file: "receiver.php" },
+]
+  .filter(({ command, asked }) => spawnSync(command, [asked]).status === 0)
+  .filter(({ needs = [] }) => needs.every((file) => existsSync(file)))
+  .filter(({ language }, index, there) => there.findIndex((other) => other.language === language) === index);
+
+type Language = (typeof languages)[number];
+
+/** The words of a command that runs it, listening on the port. */
+async function programOf({ language, command, file, needs }: Language, port: number): Promise<string[]> {
   const [code = ""] = readPage("docs/webhooks.md")
     .blocks.filter((block) => block.language === language)
     .map((block) => block.code);
   const source = path.join(directory, file);
   await writeFile(source, code);
+  if (language === "java") return [command, "-cp", (needs ?? []).join(":"), source];
+  if (language === "php") return [command, "-S", `127.0.0.1:${port}`, source];
   if (language !== "go") return [command, source];
   expect(spawnSync("gofmt", ["-l", source], { encoding: "utf8" })).toMatchObject({ status: 0, stdout: "" });
   // Not go run, which does not take what it runs with it when it is ended.
@@ -107,15 +116,29 @@ async function programOf(language: string, command: string, file: string): Promi
 test.for(languages)(
   "docs/webhooks.md: the receiver in $language takes what is signed, once, and no secret that is cut",
   { timeout: 180_000 },
-  async ({ language, command, file }) => {
-    const program = await programOf(language, command, file);
+  async (language) => {
     const [port = 0] = await freePorts(1);
+    const program = await programOf(language, port);
+    const seen = path.join(directory, `seen-${language.language}`);
+    await mkdir(seen);
     const startWith = (secrets: string) =>
-      startProgram(program, { PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secrets });
+      startProgram(program, {
+        PORT: String(port),
+        PHONEPROOF_WEBHOOK_SECRETS: secrets,
+        // Where PHP, which forgets all between two requests, keeps what it has seen.
+        TMPDIR: seen,
+      });
     // With the first, and what the pages have in a secret's place, anybody could sign.
     for (const cut of ["whsec_", "whsec_…", `${secret} whsec_AAAA`, " "]) {
-      const { code, stderr } = await startWith(cut).finished;
-      expect(code).toBe(1);
+      const running = startWith(cut);
+      if (language.language === "php") {
+        // It reads its settings at each request.
+        await vi.waitUntil(async () => (await post(port, event())) === 500, { timeout: 45_000 });
+        running.child.kill();
+      }
+      const { code, stdout, stderr } = await running.finished;
+      if (language.language !== "php") expect(code).toBe(1);
+      expect(stdout).toBe("");
       expect(stderr).not.toContain("AAAA");
     }
     const receiver = startWith(secret);
@@ -133,23 +156,32 @@ test("what is JSON can be read, and what is for browsers can be parsed", () => {
   expect(blocks.filter(({ language }) => language === "js" || language === "json").length).toBeGreaterThan(5);
 });
 
-/** Forged once, broken off once, and signed twice with one id. */
-async function expectReceiver(port: number): Promise<void> {
-  const body = '{"type":"verification.verified","data":{"id":"vrf_1","phone":"01012345678"}}';
+const eventBody = '{"type":"verification.verified","data":{"id":"vrf_1","phone":"01012345678"}}';
+
+/** As it is signed now; always the same event. */
+function event(): RequestInit {
   const now = new Date();
   const headers = {
     "webhook-id": "evt_1",
     "webhook-timestamp": String(Math.floor(now.getTime() / 1000)),
-    "webhook-signature": new Webhook(secret).sign("evt_1", now, body),
+    "webhook-signature": new Webhook(secret).sign("evt_1", now, eventBody),
   };
-  const post = (sent: string) =>
-    fetch(`http://127.0.0.1:${port}/`, { method: "POST", body: sent, headers }).then(
-      ({ status }) => status,
-      () => 0,
-    );
-  await vi.waitUntil(async () => (await post(`${body} `)) === 401, { timeout: 45_000 });
+  return { method: "POST", body: eventBody, headers };
+}
+
+/** The status; 0 where nobody listens. */
+const post = (port: number, request: RequestInit) =>
+  fetch(`http://127.0.0.1:${port}/`, request).then(
+    ({ status }) => status,
+    () => 0,
+  );
+
+/** Forged once, broken off once, and signed twice with one id. */
+async function expectReceiver(port: number): Promise<void> {
+  const forged = { ...event(), body: `${eventBody} ` };
+  await vi.waitUntil(async () => (await post(port, forged)) === 401, { timeout: 45_000 });
   await breakOff(port);
-  expect([await post(body), await post(body)]).toEqual([204, 204]);
+  expect([await post(port, event()), await post(port, event())]).toEqual([204, 204]);
 }
 
 /** Announces a body and goes away amid it, as anybody can. */

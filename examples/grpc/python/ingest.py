@@ -105,7 +105,7 @@ while not ended or waiting:
         exchange()
     except grpc.RpcError as error:
         if error.code() in HOPELESS:
-            raise
+            sys.exit(f"{error.code().name}: {error.details()}")
         print(f"connecting again: {error.details()}", file=sys.stderr)
     if not ended or waiting:
         time.sleep(min(1, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1))

@@ -41,7 +41,7 @@ def persistently(call):
             # Where the service spoke, its code decides; otherwise it was the network.
             passes = error.code() in PASSING if detail is None else detail.code in PASSING_CODES
             if not passes:
-                raise
+                sys.exit(f"{error.code().name}: {error.details()}")
             least = 0 if detail is None else detail.retry_after_seconds
         time.sleep(max(least, min(5, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1)))
         attempt += 1
