@@ -1,0 +1,57 @@
+/** DATA_DIR, where an embedded Postgres lives: made, and locked while a service uses it. */
+import { mkdir, realpath, stat } from "node:fs/promises";
+import path from "node:path";
+import { DatabaseSync } from "node:sqlite";
+
+/** The directory's real path. */
+export async function makeDirectory(directory: string): Promise<string> {
+  try {
+    await makeWithParents(directory);
+    return await realpath(directory);
+  } catch (error) {
+    throw new Error(`DATA_DIR ${directory} cannot be used: ${(error as Error).message}`);
+  }
+}
+
+/**
+ * Not by `recursive`: below a directory that takes none, as /proc, Node tries for ever, on a thread that keeps the
+ * process from ending.
+ */
+async function makeWithParents(directory: string): Promise<void> {
+  if (await isDirectory(directory)) return;
+  const parent = path.dirname(directory);
+  if (parent !== directory) await makeWithParents(parent);
+  await mkdir(directory).catch(async (error) => {
+    // Another service may have made it meanwhile.
+    if (!(await isDirectory(directory))) throw error;
+  });
+}
+
+async function isDirectory(file: string): Promise<boolean> {
+  return stat(file).then(
+    (found) => found.isDirectory(),
+    () => false,
+  );
+}
+
+/**
+ * One service a data directory. Node offers no flock; SQLite's lock on a file is one of the kernel's, gone
+ * with the process however it dies, and does not hang on a pid. Postgres does not inherit it: it must be free
+ * for the next service while an orphan still runs.
+ */
+export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
+  const lock = new DatabaseSync(path.join(dataDir, "postgres.lock"), { open: false, timeout: 0 });
+  try {
+    lock.open();
+    lock.exec("BEGIN EXCLUSIVE");
+    return lock;
+  } catch (error) {
+    if (lock.isOpen) lock.close();
+    const busy = (error as { errcode?: number }).errcode === 5;
+    throw new Error(
+      busy
+        ? `DATA_DIR ${dataDir} is in use by another running service: stop it, or choose another DATA_DIR`
+        : `DATA_DIR ${dataDir} cannot be locked: ${(error as Error).message}`,
+    );
+  }
+}

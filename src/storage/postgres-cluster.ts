@@ -1,0 +1,101 @@
+/** The files of an embedded Postgres: all of them or none, whenever their making is cut off. */
+import { spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { access, chown, mkdtemp, open, readdir, rename, rm, writeFile } from "node:fs/promises";
+import path from "node:path";
+import { giveTo, type Launch } from "./postgres-launch.ts";
+import { lastWords } from "./postgres-log.ts";
+import { serverEnvironment } from "./postgres-process.ts";
+
+/** Where a cluster keeps its superuser's password. */
+export const passwordFile = (cluster: string): string => path.join(cluster, "phoneproof.password");
+
+/**
+ * Makes the cluster beside its place and renames it there, so that the place holds a whole one or none at
+ * all, whenever the process is killed.
+ */
+export async function initialiseCluster(options: {
+  /** The program. */
+  readonly initdb: string;
+  readonly launch: Launch;
+  readonly dataDir: string;
+  /** Its place. */
+  readonly cluster: string;
+  readonly superuser: string;
+}): Promise<void> {
+  const { initdb, launch, dataDir, cluster, superuser } = options;
+  for (const name of await readdir(dataDir)) {
+    // An initdb whose service was killed may still be writing: what cannot be removed now, the next start removes.
+    if (name.startsWith("postgres.new-")) {
+      await rm(path.join(dataDir, name), { recursive: true, force: true, maxRetries: 3 }).catch(
+        () => undefined,
+      );
+    }
+  }
+  if (await exists(path.join(cluster, "PG_VERSION"))) return;
+
+  const attempt = await mkdtemp(path.join(dataDir, "postgres.new-"));
+  try {
+    const password = randomBytes(24).toString("base64url");
+    await writeFile(path.join(attempt, "password"), password, { mode: 0o600 });
+    await giveTo(launch.owner, attempt);
+    const made = path.join(attempt, "cluster");
+    await runInitdb(initdb, launch, [
+      `--pgdata=${made}`,
+      `--username=${superuser}`,
+      `--pwfile=${path.join(attempt, "password")}`,
+      "--auth=scram-sha-256",
+      "--encoding=UTF8",
+      "--locale=C",
+      "--locale-provider=builtin",
+      "--builtin-locale=C.UTF-8",
+      ...(process.platform === "linux" ? ["--sync-method=syncfs"] : []),
+    ]);
+    const kept = passwordFile(made);
+    await writeFile(kept, password, { mode: 0o600, flush: true });
+    if (launch.owner !== undefined) await chown(kept, launch.owner.uid, launch.owner.gid);
+    await rename(made, cluster).catch((error: Error) => {
+      throw new Error(`DATA_DIR ${dataDir} holds a "postgres" that is no database cluster: ${error.message}`);
+    });
+    await syncDirectory(dataDir);
+  } finally {
+    await rm(attempt, { recursive: true, force: true });
+  }
+}
+
+async function runInitdb(initdb: string, launch: Launch, args: string[]): Promise<void> {
+  const { file, args: all, uid, gid } = launch.command(initdb, args);
+  const child = spawn(file, all, {
+    cwd: "/",
+    env: serverEnvironment(),
+    stdio: ["ignore", "ignore", "pipe"],
+    ...(uid === undefined ? {} : { uid, gid }),
+  });
+  let output = "";
+  child.stderr.setEncoding("utf8").on("data", (text: string) => {
+    output = (output + text).slice(-10_000);
+  });
+  const code = await new Promise<string>((resolve) => {
+    child.once("error", (error) => resolve(error.message));
+    child.once("close", (status, signal) => resolve(status === 0 ? "" : `ended with ${signal ?? status}`));
+  });
+  if (code !== "") throw new Error(`PostgreSQL could not be initialised: ${lastWords(output) || code}`);
+}
+
+async function syncDirectory(directory: string): Promise<void> {
+  const handle = await open(directory, "r");
+  await handle.sync().finally(() => handle.close());
+}
+
+/** Whether the file is there; rejects where this user may not know. */
+async function exists(file: string): Promise<boolean> {
+  return access(file).then(
+    () => true,
+    (error: NodeJS.ErrnoException) => {
+      if (error.code === "ENOENT" || error.code === "ENOTDIR") return false;
+      throw new Error(
+        `DATA_DIR: ${file} belongs to another user (${error.code}): start as that user, as before`,
+      );
+    },
+  );
+}

@@ -1,0 +1,64 @@
+/** The log of an embedded Postgres. */
+import { copyFile, open, stat, truncate } from "node:fs/promises";
+
+const LOG_LIMIT_BYTES = 10 * 1024 * 1024;
+
+export interface ServerLog {
+  fd: number;
+  size(): Promise<number>;
+  since(offset: number): Promise<string>;
+  close(): Promise<void>;
+}
+
+/** The log file, kept within bounds: the server appends, so that it may be cut under it. */
+export async function openLog(file: string, onLog: ((line: string) => void) | undefined): Promise<ServerLog> {
+  const rotate = async () => {
+    if ((await stat(file)).size <= LOG_LIMIT_BYTES) return;
+    await copyFile(file, `${file}.1`);
+    await truncate(file);
+  };
+  const handle = await open(file, "a+", 0o600);
+  await rotate();
+  const size = async () => (await handle.stat()).size;
+  const since = async (offset: number) => {
+    const buffer = Buffer.alloc(Math.max(0, (await size()) - offset));
+    const { bytesRead } = await handle.read(buffer, 0, buffer.length, offset);
+    return buffer.toString("utf8", 0, bytesRead);
+  };
+
+  let told = await size();
+  const tell = async () => {
+    if (onLog === undefined) return;
+    const end = await size();
+    if (end < told) told = 0;
+    const text = await since(told);
+    const whole = text.slice(0, text.lastIndexOf("\n") + 1);
+    told += Buffer.byteLength(whole);
+    for (const line of whole.split("\n")) if (line !== "") onLog(line);
+  };
+  // One at a time, and the last one after the server has ended.
+  let turn = Promise.resolve();
+  const queue = (task: () => Promise<void>) => {
+    turn = turn.then(task).catch(() => undefined);
+    return turn;
+  };
+  const timers = [setInterval(() => queue(rotate), 60_000), setInterval(() => queue(tell), 500)];
+  for (const timer of timers) timer.unref();
+  return {
+    fd: handle.fd,
+    size,
+    since,
+    close: async () => {
+      timers.forEach(clearInterval);
+      await queue(tell);
+      await handle.close();
+    },
+  };
+}
+
+/** The line that says why, out of a log that ends with "database system is shut down". */
+export function lastWords(log: string): string {
+  const lines = log.split("\n").filter((line) => line.trim() !== "");
+  const line = lines.findLast((text) => /\b(FATAL|PANIC|error):/.test(text)) ?? lines.at(-1) ?? "";
+  return line.replace(/^.*?\b(?:FATAL|PANIC):\s*/, "").trim();
+}

@@ -1,0 +1,150 @@
+/** The process of an embedded Postgres: started, started again where it dies, and ended. */
+import { type ChildProcess, spawn } from "node:child_process";
+import { chmod } from "node:fs/promises";
+import { setTimeout as delay } from "node:timers/promises";
+import type { Launch } from "./postgres-launch.ts";
+import { lastWords, type ServerLog } from "./postgres-log.ts";
+import { readPidFile, stopInSteps } from "./postgres-orphans.ts";
+
+/** Of silence: a long recovery writes its progress to the log, and to stop it would only start it over. */
+const START_PATIENCE_MS = 30_000;
+
+export function serverEnvironment(): NodeJS.ProcessEnv {
+  // Nothing of the caller's: PG* variables and locales would change what the server does.
+  return { PATH: process.env.PATH, LC_ALL: "C", TZ: "UTC" };
+}
+
+export interface ServerStart {
+  postgres: string;
+  launch: Launch;
+  cluster: string;
+  settings: Record<string, string>;
+  foreignPid: number | undefined;
+  log: ServerLog;
+}
+
+/** Resolves once it takes connections; rejects with why it does not, in one line. */
+export async function startServer(start: ServerStart): Promise<ChildProcess> {
+  const { postgres, launch, cluster, settings, foreignPid, log } = start;
+  await chmod(cluster, 0o700);
+  const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
+  const { file, args, uid, gid } = launch.command(postgres, ["-D", cluster, ...flags]);
+  const logStart = await log.size();
+  const stale = await readPidFile(cluster);
+  const child = spawn(file, args, {
+    cwd: "/",
+    detached: true,
+    // Postgres ignores this pid when it finds it in a pid file: see stopOrphan.
+    env: {
+      ...serverEnvironment(),
+      ...(foreignPid === undefined ? {} : { PG_GRANDPARENT_PID: String(foreignPid) }),
+    },
+    // Files, not pipes: those would break under a Postgres that outlives the service.
+    stdio: ["ignore", log.fd, log.fd],
+    ...(uid === undefined ? {} : { uid, gid }),
+  });
+  child.unref();
+  const exit = exitOf(child);
+  let failure: string | undefined;
+  exit.then((how) => {
+    failure = how;
+  });
+
+  let logSize = logStart;
+  let lastSign = performance.now();
+  while (failure === undefined) {
+    const pidFile = await readPidFile(cluster);
+    if (pidFile?.ready && pidFile.pid === child.pid && pidFile.startedAt !== stale?.startedAt) return child;
+    const size = await log.size();
+    if (size !== logSize) {
+      logSize = size;
+      lastSign = performance.now();
+    }
+    if (performance.now() - lastSign > START_PATIENCE_MS) {
+      failure = `it is not ready after ${START_PATIENCE_MS / 1000} s`;
+      await stopChild(child, exit);
+    }
+    await delay(10);
+  }
+  throw new Error(`PostgreSQL does not start: ${lastWords(await log.since(logStart)) || failure}`);
+}
+
+/** A server that died is tried again for this long: what its crash left of it may take a while to go. */
+const RESTART_PATIENCE_MS = 30_000;
+const RESTART_PAUSE_MS = 100;
+
+/**
+ * Starts a server that has died again, where it was. A crash of one backend is Postgres' own to recover from;
+ * this is for the death of the whole.
+ */
+export function supervise(
+  first: ChildProcess,
+  startAgain: () => Promise<ChildProcess>,
+): { givenUp: Promise<void>; stop(): Promise<void> } {
+  let child: ChildProcess | undefined = first;
+  let stopping = false;
+
+  async function restart(): Promise<ChildProcess | undefined> {
+    const deadline = performance.now() + RESTART_PATIENCE_MS;
+    while (!stopping && performance.now() < deadline) {
+      try {
+        return await startAgain();
+      } catch {
+        await delay(RESTART_PAUSE_MS);
+      }
+    }
+    return undefined;
+  }
+
+  async function watch(): Promise<void> {
+    while (child !== undefined) {
+      await exitOf(child);
+      child = stopping ? undefined : await restart();
+      if (stopping && child !== undefined) await stopChild(child, exitOf(child));
+    }
+  }
+
+  const watching = watch();
+  return {
+    givenUp: new Promise((resolve) => {
+      watching.then(() => {
+        if (!stopping) resolve();
+      });
+    }),
+    async stop() {
+      stopping = true;
+      if (child !== undefined && child.exitCode === null && child.signalCode === null) {
+        await stopChild(child, exitOf(child));
+      }
+      await watching;
+    },
+  };
+}
+
+async function stopChild(child: ChildProcess, exit: Promise<unknown>): Promise<void> {
+  const gone = exit.then(() => true);
+  const stopped = await stopInSteps(
+    (name) => child.kill(name),
+    async (patienceMs) => {
+      const patience = new AbortController();
+      const timeout = delay(patienceMs, false, { signal: patience.signal });
+      // A timer left behind would hold up the end of the service.
+      return Promise.race([gone, timeout]).finally(() => patience.abort());
+    },
+  );
+  if (!stopped) throw new Error(`PostgreSQL (process ${child.pid}) does not stop`);
+}
+
+const exits = new WeakMap<ChildProcess, Promise<string>>();
+
+/** How the process ended, for a reader; remembered, since the event comes once. */
+function exitOf(child: ChildProcess): Promise<string> {
+  const known = exits.get(child);
+  if (known !== undefined) return known;
+  const exit = new Promise<string>((resolve) => {
+    child.once("error", (error) => resolve(error.message));
+    child.once("exit", (code, signal) => resolve(`it ended with ${signal ?? `exit code ${code}`}`));
+  });
+  exits.set(child, exit);
+  return exit;
+}
