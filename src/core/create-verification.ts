@@ -99,13 +99,13 @@ export function createVerification(parts: {
     let verification = await withFreeCode();
     if (verification === null) {
       // What was answered once is answered again, room or no room, and whatever the project has registered since.
-      const { known, exhausted } = await verifications.peekCreation({
+      const { known, exhaustedForSeconds } = await verifications.peekCreation({
         projectId,
         environment,
         idempotencyKey: request.idempotencyKey,
       });
       if (!known && unregistered.length > 0) throw refusal();
-      if (exhausted && chargeTo !== null) throw usageLimitExceeded();
+      if (exhaustedForSeconds !== null && chargeTo !== null) throw usageLimitExceeded(exhaustedForSeconds);
       if (!known) throw refusal();
       verification = at({ destination: nowhere, length: project.codeLength });
     }

@@ -109,10 +109,10 @@ export interface Verifications {
   create(verification: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
   /** Another try for a creation whose code was taken: charged already. */
   recreate(verification: NewVerification): Promise<CreationOutcome>;
-  /** What an idempotency key has been answered, and whether the project still has calls left. Charges nothing. */
+  /** Whether an idempotency key has been answered, and until when the project has no calls left; null: it has. Charges nothing. */
   peekCreation(
     request: Pick<NewVerification, "projectId" | "environment" | "idempotencyKey">,
-  ): Promise<{ readonly known: boolean; readonly exhausted: boolean }>;
+  ): Promise<{ readonly known: boolean; readonly exhaustedForSeconds: number | null }>;
   find(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
   /** Cancels it if it is pending; answers what it is now. */
   cancel(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;

@@ -13,7 +13,7 @@ import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
 import { isLetGo } from "./code-occupancy.ts";
 import { type Database, runStatement } from "./database.ts";
-import { chargedCalls, type Demand, demandOf, usageOf } from "./usage.ts";
+import { chargedCalls, type Demand, demandOf, Exhausted, secondsToNextMonth, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 import { windowLife } from "./verification-windows.ts";
 
@@ -178,6 +178,7 @@ opened AS (
 )
 SELECT r.position, r.calls::float8, r.granted::float8, r.call_limit::float8,
   c.id IS NOT NULL, s.verification_id IS NOT NULL, ${epochMs("r.created_at")}, ${epochMs("r.expires_at")},
+  CASE WHEN NOT coalesce(r.admitted, false) THEN ${secondsToNextMonth} END,
   ${firstAnswerColumns}
 FROM request r
 LEFT JOIN created c ON c.id = r.verification_id
@@ -204,8 +205,8 @@ interface ChargedCreation {
   readonly chargeTo: string | null;
 }
 
-/** What the statement made of a request; null where the usage limit was reached before it. */
-type Outcome = Charged<CreationOutcome> | null;
+/** What the statement made of a request. */
+type Outcome = Charged<CreationOutcome> | Exhausted;
 
 export interface Creations {
   create(request: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
@@ -237,7 +238,7 @@ export function createCreations(database: Database): Creations {
     chargeTo: string | null,
   ): Promise<Charged<CreationOutcome>> {
     const outcome = await enqueue({ request, chargeTo });
-    if (outcome === null) throw usageLimitExceeded();
+    if (outcome instanceof Exhausted) throw usageLimitExceeded(outcome.secondsToNextMonth);
     return outcome;
   }
 
@@ -296,8 +297,8 @@ async function createNew(
   const charged = new Map(rows.map((row) => [row[1], row]));
   return items.map(({ request, chargeTo }, position): Outcome => {
     const [, , calls, granted, limit] = charged.get(chargeTo) ?? [];
-    const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit);
-    if (usage === null) throw new Error("a call was answered that was not charged");
+    const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit, null);
+    if (usage instanceof Exhausted) throw new Error("a call was answered that was not charged");
     const created = answerOf(request, createdAt, createdAt + request.validitySeconds * 1000);
     return { usage, value: { kind: "created", created } };
   });
@@ -340,21 +341,24 @@ async function createBatch(
 ): Promise<Outcome[]> {
   const rows = await runStatement(database, createStatement, parametersOf(items, leads, demand));
 
-  const outcomes: Outcome[] = new Array(items.length).fill(null);
+  const outcomes: Outcome[] = new Array(items.length).fill(new Exhausted(null));
   const created = new Map<number, CreatedVerification>();
   const undecided: { position: number; reserved: boolean }[] = [];
   for (const row of rows) {
     const position = row[0] as number;
     const { request } = items[position] as ChargedCreation;
-    const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3]);
-    if (usage === null) continue;
+    const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3], row[8]);
+    if (usage instanceof Exhausted) {
+      outcomes[position] = usage;
+      continue;
+    }
     let value: CreationOutcome = { kind: "code_taken" };
     if (row[4] === true) {
       const answer = answerOf(request, row[6] as number, row[7] as number);
       created.set(position, answer);
       value = { kind: "created", created: answer };
-    } else if (row[8] !== null) {
-      value = repeated(request, row, 8);
+    } else if (row[9] !== null) {
+      value = repeated(request, row, 9);
     } else {
       undecided.push({ position, reserved: row[5] === true });
     }
@@ -367,7 +371,7 @@ async function createBatch(
     const leader = leaderOf[position] as number;
     const answer = created.get(leader);
     if (reserved) lost.push(position);
-    else if (answer !== undefined && outcome) {
+    else if (answer !== undefined && outcome !== undefined && !(outcome instanceof Exhausted)) {
       const { request } = items[position] as ChargedCreation;
       const same = request.requestDigest === (items[leader] as ChargedCreation).request.requestDigest;
       const value: CreationOutcome = same ? { kind: "replayed", created: answer } : { kind: "conflict" };
@@ -395,7 +399,7 @@ async function answerLost(
   for (const row of rows) {
     const position = row[0] as number;
     const outcome = outcomes[position];
-    if (outcome) {
+    if (outcome !== undefined && !(outcome instanceof Exhausted)) {
       outcomes[position] = {
         usage: outcome.usage,
         value: repeated((items[position] as ChargedCreation).request, row, 1),

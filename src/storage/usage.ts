@@ -6,6 +6,10 @@ import { type Database, runStatement } from "./database.ts";
 /** The month that calls count in: the calendar's, in Seoul. */
 export const usageMonth = "date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date";
 
+/** Until calls count in another month; more than 0. By the clock that `usageMonth` goes by, so that no call is refused for a month that is over. */
+export const secondsToNextMonth = `ceil(extract(epoch FROM
+  (${usageMonth} + interval '1 month') AT TIME ZONE 'Asia/Seoul' - now()))::float8`;
+
 /**
  * The first part of every statement that charges calls: `charged` adds each project's calls to its count
  * of the month, as many as its limit leaves room for. $1 are the projects, $2 their calls in this batch.
@@ -46,19 +50,29 @@ export function demandOf(chargeTo: readonly (string | null)[]): Demand {
   return { projects: plainArray([...calls.keys()]), calls: plainArray([...calls.values()]), ranks };
 }
 
+/** The limit was reached before a call. */
+export class Exhausted {
+  readonly secondsToNextMonth: number;
+
+  constructor(secondsToNextMonth: unknown) {
+    this.secondsToNextMonth = Number(secondsToNextMonth ?? 1);
+  }
+}
+
 /**
- * What the columns `calls`, `granted`, `call_limit` of `charged` mean for the call of a rank: its count,
- * undefined where it is not counted, null where the limit was reached before it.
+ * What the columns `calls`, `granted`, `call_limit` of `charged` and `secondsToNextMonth` mean for the call of a rank: its
+ * count, undefined where it is not counted.
  */
 export function usageOf(
   rank: number,
   calls: unknown,
   granted: unknown,
   limit: unknown,
-): UsageCount | undefined | null {
+  seconds: unknown,
+): UsageCount | undefined | Exhausted {
   if (rank === 0) return undefined;
-  if (typeof calls !== "number" || typeof granted !== "number") return null;
-  if (rank > granted) return null;
+  if (typeof calls !== "number" || typeof granted !== "number" || rank > granted)
+    return new Exhausted(seconds);
   return { calls: calls - granted + rank, limit: typeof limit === "number" ? limit : null };
 }
 
@@ -69,12 +83,13 @@ export interface UsageLedger {
 
 const chargeStatement = {
   name: "charge",
-  text: `WITH ${chargedCalls} SELECT project_id::text, calls::float8, granted::float8, call_limit::float8 FROM charged`,
+  text: `WITH ${chargedCalls} 
+SELECT project_id::text, calls::float8, granted::float8, call_limit::float8, ${secondsToNextMonth} FROM charged`,
 };
 
 /** Counts the calls that fail before they reach a statement of their own. */
 export function createUsageLedger(database: Database): UsageLedger {
-  const charge = createBatcher<string, UsageCount | null>({
+  const charge = createBatcher<string, UsageCount | Exhausted>({
     observer: database.observer.batch("usage"),
     maxSize: 500,
     maxWaiting: 10_000,
@@ -83,15 +98,15 @@ export function createUsageLedger(database: Database): UsageLedger {
       const rows = await runStatement(database, chargeStatement, [demand.projects, demand.calls]);
       const charged = new Map(rows.map((row) => [row[0], row]));
       return projectIds.map((projectId, index) => {
-        const [, calls, granted, limit] = charged.get(projectId) ?? [];
-        return usageOf(demand.ranks[index] ?? 0, calls, granted, limit) ?? null;
+        const [, calls, granted, limit, seconds] = charged.get(projectId) ?? [];
+        return usageOf(demand.ranks[index] ?? 0, calls, granted, limit, seconds) ?? new Exhausted(seconds);
       });
     },
   });
   return {
     async charge(projectId) {
       const usage = await charge(projectId);
-      if (usage === null) throw usageLimitExceeded();
+      if (usage instanceof Exhausted) throw usageLimitExceeded(usage.secondsToNextMonth);
       return usage;
     },
   };

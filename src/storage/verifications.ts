@@ -8,7 +8,7 @@ import { createCreations, liveRecord } from "./creations.ts";
 import { type Database, isDeadlock, runStatement } from "./database.ts";
 import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
 import { createTurns } from "./turns.ts";
-import { chargedCalls, demandOf, usageMonth, usageOf } from "./usage.ts";
+import { chargedCalls, demandOf, Exhausted, secondsToNextMonth, usageMonth, usageOf } from "./usage.ts";
 import { listStatement, pageOf } from "./verification-list.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
 
@@ -40,11 +40,11 @@ const withinBounds = `
  */
 const found = `LATERAL (SELECT * FROM verification v WHERE l.admitted AND ${withinBounds} OFFSET 0)`;
 
-const usageColumns = ["calls", "granted", "call_limit"]
-  .map((column) => `CASE WHEN l.rank = 1 THEN l.${column}::float8 END`)
+const usageColumns = ["l.calls::float8", "l.granted::float8", "l.call_limit::float8", secondsToNextMonth]
+  .map((column) => `CASE WHEN l.rank = 1 THEN ${column} END`)
   .join(", ");
 /** Where the verification's columns begin. */
-const firstColumn = 4;
+const firstColumn = 5;
 
 /** Read and charge in one statement: a call is counted exactly when it is answered. */
 const findStatement = {
@@ -111,11 +111,11 @@ SELECT
     WHERE i.project_id = $1 AND i.environment = $2::environment AND i.key = $3
       AND ${liveRecord}
   ),
-  coalesce((
-    SELECT coalesce(u.calls, 0) >= p.usage_limit FROM project p
+  (
+    SELECT ${secondsToNextMonth} FROM project p
     LEFT JOIN usage u ON u.project_id = p.id AND u.month = ${usageMonth}
-    WHERE p.id = $1
-  ), false)`,
+    WHERE p.id = $1 AND coalesce(u.calls, 0) >= p.usage_limit
+  )`,
 };
 
 const batchSize = 500;
@@ -123,7 +123,7 @@ const maxWaiting = 10_000;
 
 /** Of the pool's connections. Lists are not batched: all at once they would leave none to creations. */
 const shareOfLists = 1 / 4;
-const listPatienceMs = 1_000;
+const listPatienceMs = 3_000;
 
 export function createVerifications(database: Database): Verifications {
   const creations = createCreations(database);
@@ -133,7 +133,7 @@ export function createVerifications(database: Database): Verifications {
     statement: { readonly name: string; readonly text: string },
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
-  ): Promise<(Charged<Verification | null> | null)[]> {
+  ): Promise<(Charged<Verification | null> | Exhausted)[]> {
     const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
     const rows = await runStatement(database, statement, [
       demand.projects,
@@ -145,30 +145,32 @@ export function createVerifications(database: Database): Verifications {
       plainArray(items.map(({ chargeTo }) => chargeTo)),
       plainArray(demand.ranks),
     ]);
-    const results: (Charged<Verification | null> | null)[] = new Array(items.length).fill(null);
+    const results: (Charged<Verification | null> | Exhausted)[] = new Array(items.length).fill(
+      new Exhausted(null),
+    );
     const charged = new Map<string | null | undefined, readonly unknown[]>();
     for (const row of rows) {
       if (row[1] !== null) charged.set(items[row[0] as number]?.chargeTo, row);
     }
     for (const row of rows) {
       const position = row[0] as number;
-      const [, calls, granted, limit] = charged.get(items[position]?.chargeTo) ?? [];
-      const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit);
-      if (usage === null) continue;
+      const [, calls, granted, limit, seconds] = charged.get(items[position]?.chargeTo) ?? [];
+      const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit, seconds);
       const verification = verificationOf(row, firstColumn);
-      results[position] = { usage, value: verification && seen(verification, row) };
+      results[position] =
+        usage instanceof Exhausted ? usage : { usage, value: verification && seen(verification, row) };
     }
     return results;
   }
 
-  const find = createBatcher<ChargedLookup, Charged<Verification | null> | null>({
+  const find = createBatcher<ChargedLookup, Charged<Verification | null> | Exhausted>({
     observer: database.observer.batch("read"),
     maxSize: batchSize,
     maxWaiting,
     run: (items) => lookUp(findStatement, items, (verification) => verification),
   });
 
-  const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | null>({
+  const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | Exhausted>({
     observer: database.observer.batch("cancel"),
     maxSize: batchSize,
     maxWaiting,
@@ -231,10 +233,10 @@ export function createVerifications(database: Database): Verifications {
   }
 
   async function settledResult(
-    found: Promise<Charged<Verification | null> | null>,
+    found: Promise<Charged<Verification | null> | Exhausted>,
   ): Promise<Charged<Verification | null>> {
     const result = await found;
-    if (result === null) throw usageLimitExceeded();
+    if (result instanceof Exhausted) throw usageLimitExceeded(result.secondsToNextMonth);
     if (result.value === null || isSettled(result.value)) return result;
     return { usage: result.usage, value: await settled(result.value) };
   }
@@ -261,7 +263,10 @@ export function createVerifications(database: Database): Verifications {
 
     async peekCreation({ projectId, environment, idempotencyKey }) {
       const [row] = await runStatement(database, peekStatement, [projectId, environment, idempotencyKey]);
-      return { known: row?.[0] === true, exhausted: row?.[1] === true };
+      return {
+        known: row?.[0] === true,
+        exhaustedForSeconds: (row?.[1] as number | null | undefined) ?? null,
+      };
     },
 
     find: (lookup, chargeTo) => settledResult(find({ lookup, chargeTo })),

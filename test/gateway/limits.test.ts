@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { byTheClock, installClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { merchant, newIdempotencyKey, usageOf } from "./merchant.ts";
 
@@ -93,6 +94,27 @@ describe("usage", () => {
 
     await service.client(ProjectService).updateProject({ projectId, usageLimit: 4n });
     await expect.poll(async () => usageOf(await shop.read(last.body.id))).toBe("4/4");
+  });
+
+  test("over the limit a call may come again when the month in Seoul is over, by the database's clock", async () => {
+    await installClock(service.db);
+    const clocked = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl) });
+    await stopClock(service.db, "2027-01-31T14:59:00.500Z");
+    const { testKey } = await service.createProject({ usageLimit: 2n });
+    const shop = merchant(clocked.httpUrl, testKey);
+    const { id } = (await shop.create({}, "first-of-january")).body;
+    expect(usageOf(await shop.read(id))).toBe("2/2");
+    const over = [
+      () => shop.create(),
+      () => shop.create({}, "first-of-january"),
+      () => shop.create({ return_url: "https://shop.example/unregistered" }),
+      () => shop.read(id),
+      () => shop.cancel(id),
+      () => shop.create("{"),
+    ];
+    for (const call of over) expect((await call()).headers.get("retry-after")).toBe("60");
+    await stopClock(service.db, "2027-01-31T15:00:00Z");
+    expect(usageOf(await shop.read(id))).toBe("1/2");
   });
 
   test("numbers two hundred concurrent calls over two processes one by one, up to the limit", async () => {
