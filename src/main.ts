@@ -312,6 +312,7 @@ async function start(
     tracing: tracing ?? undefined,
     observer: { begun: metrics.calls.rpcBegun, answered: metrics.calls.rpcAnswered },
     tls: config.grpcTls,
+    trustedProxies: config.trustedProxies,
   });
   const getWindow = getVerificationWindow({ windows: createVerificationWindows(database), verifications });
   const windows = createVerificationWindowService({

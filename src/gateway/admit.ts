@@ -2,6 +2,7 @@
 
 import type { FastifyReply, FastifyRequest, onRequestHookHandler } from "fastify";
 import type { Admission, RateLimitBucket } from "../admission/admission.ts";
+import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type FieldViolation } from "../failures.ts";
@@ -73,7 +74,7 @@ function identify(
 ): void {
   let caller: Caller | Promise<Caller>;
   try {
-    caller = admission.authenticate(request.headers.authorization, request.ip ?? "");
+    caller = admission.authenticate(request.headers.authorization, clientAddress(request));
   } catch (thrown) {
     refused(thrown);
     return;
@@ -95,7 +96,7 @@ function takeAllowance(
     if (rateLimit !== undefined) setRateLimit(reply, rateLimit);
     request.call = {
       requestId: request.id,
-      address: request.ip ?? "",
+      address: clientAddress(request),
       caller,
       usage: undefined,
       violations: noViolations,

@@ -4,6 +4,7 @@ import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
+import { type Arrival, clientAddress } from "../admission/client-address.ts";
 import type { AdministrationAs } from "../core/administration/administration.ts";
 import type { VerificationService as VerificationServiceObject } from "../core/service.ts";
 import type { GetStatistics } from "../core/statistics.ts";
@@ -104,6 +105,8 @@ export function createRpcServer(parts: {
   /** Undefined: nothing is traced. */
   readonly tracing?: Tracing | undefined;
   readonly tls: TlsSettings | null;
+  /** IP addresses and CIDR ranges whose x-forwarded-for is believed. */
+  readonly trustedProxies: readonly string[];
 }): RpcServer {
   const {
     verifications,
@@ -116,6 +119,7 @@ export function createRpcServer(parts: {
     observer,
     tracing,
     tls,
+    trustedProxies,
   } = parts;
   const inbound = { takeMessages, process: { unsettled: 0 } };
   const shutdown = createShutdown();
@@ -136,6 +140,7 @@ export function createRpcServer(parts: {
     http2: true,
     http2SessionTimeout: 0,
     logger: false,
+    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
     serverFactory: (handler) => {
       const http2Server =
         tls === null
@@ -219,7 +224,7 @@ export function createRpcServer(parts: {
   const common = {
     readMaxBytes: maxMessageBytes,
     shutdownSignal: shutdown.signal,
-    contextValues: ({ ip }: { readonly ip: string }) => createContextValues().set(addressKey, ip),
+    contextValues: (request: Arrival) => createContextValues().set(addressKey, clientAddress(request)),
   };
   server.register(fastifyConnectPlugin, { ...common, interceptors: [boundedStreams()], routes });
   server.register(fastifyConnectPlugin, { ...common, ...routeOptions, routes: admittedRoutes });

@@ -5,6 +5,7 @@
 
 import { create } from "@bufbuild/protobuf";
 import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
+import { clientAddress } from "../admission/client-address.ts";
 import type { WindowLimits } from "../admission/window-limits.ts";
 import type { VerificationWindowService } from "../core/service.ts";
 import { asFailure, Failure } from "../failures.ts";
@@ -69,7 +70,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
 
   async function read(request: FastifyRequest): Promise<VerificationWindow> {
     const { token } = request.params as WindowRoute["Params"];
-    await limits.take(request.ip, token);
+    await limits.take(clientAddress(request), token);
     const message = create(GetVerificationWindowRequestSchema, { windowToken: token });
     const { window } = await windows
       .getVerificationWindow(message)
@@ -80,7 +81,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
 
   /** What opened nothing may have been a guess. */
   async function missed(request: FastifyRequest, thrown: unknown): Promise<never> {
-    if (thrown instanceof Failure && thrown.status === 404) await limits.takeMiss(request.ip);
+    if (thrown instanceof Failure && thrown.status === 404) await limits.takeMiss(clientAddress(request));
     throw thrown;
   }
 
@@ -170,7 +171,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       "/:token/messages",
       async (request, reply) => {
         const { token } = request.params;
-        await limits.take(request.ip, token);
+        await limits.take(clientAddress(request), token);
         await limits.takeMessage(token);
         const field = (name: string) => request.body?.get(name) ?? "";
         const message = create(SendTestMessageRequestSchema, {
@@ -180,7 +181,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
           text: field("text").replaceAll("\r\n", "\n"),
           carrier: field("carrier"),
         });
-        const origin = { requestId: request.id, address: request.ip };
+        const origin = { requestId: request.id, address: clientAddress(request) };
         const sent = await windows
           .sendTestMessage(message, origin)
           .catch((thrown: unknown) => missed(request, thrown));

@@ -1,7 +1,9 @@
 import { describe, expect, test } from "vitest";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { byTheClock, installClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
 import { merchant, newIdempotencyKey, usageOf } from "./merchant.ts";
 
 const service = await startTestService({ TRUSTED_PROXIES: "127.0.0.1" });
@@ -209,6 +211,36 @@ describe("failed authentications", () => {
       }),
     );
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
+  });
+
+  test.for([
+    { name: "with a port", said: (attempt: number) => `192.0.2.7:${1024 + attempt}` },
+    { name: "in brackets, with a port", said: (attempt: number) => `[2001:db8:8::1]:${1024 + attempt}` },
+    { name: "that is none, and so the proxy's own", said: (attempt: number) => `unknown-${attempt}` },
+  ])("of one address count together where a proxy writes it $name", async ({ said }) => {
+    const statuses = await Promise.all(
+      Array.from({ length: 601 }, async (_, attempt) => {
+        const headers = from(said(attempt), "wrong");
+        return (await merchant(service.httpUrl, "wrong").call("GET", path, { headers })).status;
+      }),
+    );
+    // The proxy itself may have failed before.
+    expect(statuses).toContain(429);
+  });
+
+  test("over gRPC are those of whom the proxy names, too", async () => {
+    const call = (address: string) =>
+      answerOf((options) =>
+        service
+          .client(VerificationService, "wrong")
+          .getVerification(
+            { verificationId: "vrf_none" },
+            { ...options, headers: { "x-forwarded-for": address } },
+          ),
+      );
+    const codes = await Promise.all(Array.from({ length: 601 }, async () => (await call("192.0.2.8")).code));
+    expect(codes.filter((code) => code === "rate_limited")).toHaveLength(1);
+    expect((await call("192.0.2.9")).code).toBe("invalid_api_key");
   });
 
   test("of an address behind the proxy are not charged to what the client pretends to be", async () => {
