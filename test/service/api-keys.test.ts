@@ -1,0 +1,144 @@
+/** A project's API keys: how many there may be, and when they end. */
+import { timestampMs } from "@bufbuild/protobuf/wkt";
+import { describe, expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { type ApiKey, ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { startTestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+import { raceTo } from "./barrier.ts";
+
+const here = await startTestService({ ROLES: "api" });
+const there = await here.startAnother();
+const [keys, keysThere] = [here.client(ApiKeyService), there.client(ApiKeyService)];
+
+const hourSeconds = 3_600n;
+
+async function newProject(): Promise<string> {
+  const { project } = await here.client(ProjectService).createProject({ name: "Shop" });
+  return project?.id ?? "";
+}
+
+async function newKey(projectId: string, settings: object = {}): Promise<ApiKey> {
+  const { apiKey } = await keys.createApiKey({ projectId, environment: Environment.LIVE, ...settings });
+  if (!apiKey) throw new Error("there is no key");
+  return apiKey;
+}
+
+/** What a further key is told. */
+async function another(
+  projectId: string,
+  environment: Environment = Environment.LIVE,
+  client = keys,
+): Promise<string> {
+  return (await answerOf((options) => client.createApiKey({ projectId, environment }, options))).code;
+}
+
+async function rotating({ id }: ApiKey, seconds: bigint): Promise<string> {
+  return (await answerOf((options) => keys.rotateApiKey({ apiKeyId: id, overlap: { seconds } }, options)))
+    .code;
+}
+
+async function found({ id, projectId }: ApiKey): Promise<ApiKey | undefined> {
+  return (await keys.listApiKeys({ projectId })).apiKeys.find((key) => key.id === id);
+}
+
+const expire = ({ id }: ApiKey) =>
+  here.db.query("UPDATE api_key SET expires_at = now() WHERE id = $1", [decodeId("key_", id)]);
+
+describe("of a project's active keys", () => {
+  test("there are at most five in each environment", async () => {
+    const projectId = await newProject();
+    for (let made = 0; made < 5; made++) await newKey(projectId);
+    expect(await another(projectId)).toBe("too_many_api_keys");
+    for (let made = 0; made < 5; made++) expect(await another(projectId, Environment.TEST)).toBe("ok");
+    expect(await another(projectId, Environment.TEST)).toBe("too_many_api_keys");
+    expect(await another(await newProject())).toBe("ok");
+  });
+
+  test("those that are revoked or have expired are none", async () => {
+    const projectId = await newProject();
+    const [first, second] = [await newKey(projectId), await newKey(projectId)];
+    for (let made = 2; made < 5; made++) await newKey(projectId);
+    await keys.revokeApiKey({ apiKeyId: first.id });
+    expect([await another(projectId), await another(projectId)]).toEqual(["ok", "too_many_api_keys"]);
+    await expire(second);
+    expect([await another(projectId), await another(projectId)]).toEqual(["ok", "too_many_api_keys"]);
+  });
+
+  test("no sixth is made by two processes at once", async () => {
+    const projectId = await newProject();
+    for (let made = 0; made < 4; made++) await newKey(projectId);
+    const told = await raceTo(here.db, "api_key", [
+      () => another(projectId, Environment.LIVE, keys),
+      () => another(projectId, Environment.LIVE, keysThere),
+    ]);
+    expect(told).toEqual(["ok", "too_many_api_keys"]);
+  });
+
+  test("one of five can be rotated where it ends at once, and keeps its time where there is no room for both", async () => {
+    const projectId = await newProject();
+    const first = await newKey(projectId);
+    for (let made = 1; made < 5; made++) await newKey(projectId);
+    expect(await rotating(first, hourSeconds)).toBe("too_many_api_keys");
+    expect(await found(first)).toEqual(first);
+    expect(await rotating(first, 0n)).toBe("ok");
+    expect(await another(projectId)).toBe("too_many_api_keys");
+  });
+});
+
+describe("a key", () => {
+  test("that is rotated ends after 72 hours where nothing is said", async () => {
+    const { id } = await newKey(await newProject());
+    const { apiKey, replaced } = await keys.rotateApiKey({ apiKeyId: id });
+    if (!(apiKey?.createdAt && replaced?.expiresAt)) throw new Error("there is no key");
+    expect(apiKey.expiresAt).toBeUndefined();
+    const overlapMs = timestampMs(replaced.expiresAt) - timestampMs(apiKey.createdAt);
+    expect(Math.round(overlapMs / 60_000)).toBe(72 * 60);
+  });
+
+  test("that is rotated ends no later than it would have ended anyway", async () => {
+    const old = await newKey(await newProject(), { expiresIn: { seconds: hourSeconds } });
+    const { replaced } = await keys.rotateApiKey({ apiKeyId: old.id });
+    expect(replaced?.expiresAt).toEqual(old.expiresAt);
+  });
+
+  test("that is revoked again was revoked when it first was", async () => {
+    const { id } = await newKey(await newProject());
+    const first = await keys.revokeApiKey({ apiKeyId: id });
+    expect(first.apiKey?.revokedAt).toBeDefined();
+    expect(await keys.revokeApiKey({ apiKeyId: id })).toEqual(first);
+  });
+
+  test("that no longer works cannot be rotated", async () => {
+    const projectId = await newProject();
+    const [revoked, expired] = [await newKey(projectId), await newKey(projectId)];
+    await keys.revokeApiKey({ apiKeyId: revoked.id });
+    await expire(expired);
+    expect(await rotating(revoked, 0n)).toBe("not_found");
+    expect(await rotating(expired, 0n)).toBe("not_found");
+  });
+
+  test.for([
+    { seconds: 0n, told: ["validation_failed", "expires_in"] },
+    { seconds: 1n, told: ["ok"] },
+    { seconds: 3650n * 86_400n, told: ["ok"] },
+    { seconds: 3650n * 86_400n + 1n, told: ["validation_failed", "expires_in"] },
+  ])("that is to work for $seconds s: $told", async ({ seconds, told }) => {
+    const request = { projectId: await newProject(), environment: Environment.LIVE, expiresIn: { seconds } };
+    const { code, fields } = await answerOf((options) => keys.createApiKey(request, options));
+    expect([code, ...fields]).toEqual(told);
+  });
+
+  test.for([
+    { seconds: -1n, told: ["validation_failed", "overlap"] },
+    { seconds: 30n * 86_400n, told: ["ok"] },
+    { seconds: 30n * 86_400n + 1n, told: ["validation_failed", "overlap"] },
+  ])("that is to work for $seconds s beside its replacement: $told", async ({ seconds, told }) => {
+    const { id } = await newKey(await newProject());
+    const request = { apiKeyId: id, overlap: { seconds } };
+    const { code, fields } = await answerOf((options) => keys.rotateApiKey(request, options));
+    expect([code, ...fields]).toEqual(told);
+  });
+});
