@@ -1,13 +1,14 @@
 /** Creations, and what is counted of them, raced over both faces of several processes. */
 import { afterEach, describe, expect, test } from "vitest";
-import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Answer, merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo } from "./barrier.ts";
 import { knownProject } from "./known-project.ts";
-import { codeIn } from "./pending.ts";
+import { codeIn, uuidOf } from "./pending.ts";
 
 const service = await startTestService({ ROLES: "api" });
 await installClock(service.db);
@@ -103,6 +104,62 @@ describe("of creations with one idempotency key", () => {
     }
   });
 });
+
+test("what is written of a creation is the same whether or not a key was repeated just before it", async () => {
+  // A process that has just started has met no key twice.
+  const fresh = await service.startAnother();
+  const registered = { parentOrigin: "https://shop.example", returnUrl: "https://shop.example/done" };
+  const { projectId, liveKey } = await fresh.createProject(registered);
+  await fresh
+    .client(WebhookService)
+    .setWebhook({ projectId, environment: Environment.LIVE, url: "https://shop.example/hook" });
+  const shop = merchant(fresh.httpUrl, liveKey);
+  const request = {
+    mode: "match",
+    expected_phone: "010-1234-5678",
+    client_reference: "order 1",
+    state: "s",
+    parent_origin: registered.parentOrigin,
+    return_url: registered.returnUrl,
+  };
+  const key = newIdempotencyKey();
+  const before = await shop.create(request, key);
+  expect((await shop.create(request, key)).status).toBe(200);
+  const after = await shop.create(request);
+  const written = await writtenOf(before.body.id);
+  expect(written).toMatchObject({
+    verification: {
+      parent_origin: registered.parentOrigin,
+      return_url: registered.returnUrl,
+      expected_phone: "01012345678",
+      webhook_configuration_id: expect.any(String),
+    },
+    code: { expected_phone: "01012345678" },
+    validity: 600,
+    code_after: 0,
+    window_after: 86_400,
+  });
+  expect(await writtenOf(after.body.id)).toEqual(written);
+});
+
+/** All rows of a creation, without what is each one's own; times as seconds from one to the other. */
+async function writtenOf(verificationId: string) {
+  const { rows } = await service.db.query(
+    `SELECT to_jsonb(v) - '{id,created_at,expires_at,sms_text}'::text[] AS verification,
+       to_jsonb(l) - '{code,verification_id,expires_at}'::text[] AS code,
+       to_jsonb(i) - '{key,verification_id,verification_url,created_at}'::text[] AS record,
+       extract(epoch FROM v.expires_at - v.created_at)::int AS validity,
+       extract(epoch FROM l.expires_at - v.expires_at)::int AS code_after,
+       extract(epoch FROM i.created_at - v.created_at)::int AS record_after,
+       extract(epoch FROM t.delete_after - v.expires_at)::int AS window_after
+     FROM verification v JOIN live_code l ON l.verification_id = v.id
+     JOIN idempotency_record i ON i.verification_id = v.id JOIN window_token t ON t.verification_id = v.id
+     WHERE v.id = $1`,
+    [uuidOf(verificationId)],
+  );
+  expect(rows).toHaveLength(1);
+  return rows[0];
+}
 
 interface Created {
   readonly replayed: boolean;
