@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from "vitest";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
-import { CodeFormat } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
@@ -186,6 +186,16 @@ describe("an alphanumeric code is found", async () => {
   ] as const)("%s", async ([, write]) => {
     const { id, to, code } = await createPending(alphanumeric);
     expect(await send({ to, text: write(code) })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
+  });
+
+  test("though its project's codes have another length by now", async () => {
+    const { projectId, liveKey } = await here.createProject({
+      codeFormat: CodeFormat.ALPHANUMERIC,
+      codeLength: 11,
+    });
+    const { id, to, code } = await createPending(merchant(here.httpUrl, liveKey));
+    await here.client(ProjectService).updateProject({ projectId, codeLength: 12 });
+    expect(await send({ to, text: code })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
   });
 
   test("but not with a letter more", async () => {
