@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, test } from "vitest";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
@@ -248,6 +249,16 @@ describe("batches that need the same rows take them in one order, whatever their
     });
     expect(outcomes).toEqual([times(2, () => "VERIFIED"), times(2, () => "NOT_PENDING")]);
   });
+});
+
+test("two settings of a project that are changed at the same time on two processes are both changed", async () => {
+  const { projectId } = await here.createProject();
+  await raceTo(service.db, "audit_entry", [
+    () => here.client(ProjectService).updateProject({ projectId, validitySeconds: 120 }),
+    () => there.client(ProjectService).updateProject({ projectId, codeLength: 9 }),
+  ]);
+  const { project: changed } = await here.client(ProjectService).getProject({ projectId });
+  expect(changed).toMatchObject({ validitySeconds: 120, codeLength: 9 });
 });
 
 test("messages and cancels in whatever orders on two processes wait for one another, and none fails", async () => {
