@@ -339,6 +339,16 @@ describe("five days of nothing but failures", () => {
     expect(webhook.failingSince).toBeDefined();
   });
 
+  test("are not begun anew by a rotated secret", async () => {
+    const { shop } = await failing("6 days");
+    const { failingSince } = await inForce(shop);
+    await shop.rotateSecret();
+    expect((await inForce(shop)).failingSince).toEqual(failingSince);
+    const id = await shop.event();
+    const { state } = await deliveryWhen(service, id, attempted(1));
+    expect(state).toBe(WebhookDeliveryState.DISABLED);
+  });
+
   test("are ended by one success", async () => {
     const { shop, receiver, id } = await failing("6 days");
     receiver.answer = answerWith(204);
