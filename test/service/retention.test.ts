@@ -1,10 +1,10 @@
-import { afterAll, expect, test, vi } from "vitest";
+import { afterAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { settledUntil } from "../../src/storage/settled.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
 import { createPending, eventsOf, uuidOf } from "./pending.ts";
@@ -40,6 +40,12 @@ async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
   const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
   await vi.waitUntil(condition, { timeout: 45_000, interval: 20 });
   await worker.close();
+}
+
+const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 });
+
+async function everyTask(): Promise<void> {
+  for (const task of tasks) while (await task.work());
 }
 
 test("what has had its time goes, what has not stays, and the contract still answers", async () => {
@@ -136,7 +142,6 @@ test("hours of the statistics go after their days, thousands of them, and younge
 });
 
 test("what is over but not yet moved, or still tried, is waited for and not passed by", async () => {
-  const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 });
   const erase = tasks.find(({ name }) => name === "erase_verifications");
   if (!erase) throw new Error("there is no such task");
   const phone = "01087650010";
@@ -170,4 +175,64 @@ test("what is over but not yet moved, or still tried, is waited for and not pass
   await plain.db.query("UPDATE webhook_delivery SET state = 'delivered', next_attempt_at = NULL");
   while (await erase.work());
   expect(await tablesWith(phone)).toEqual([]);
+});
+
+describe("what is known of senders and messages is kept for as long as it counts:", () => {
+  let sent = 0;
+  const guess = async (from: string) => {
+    const text = `a guess, number ${++sent}`;
+    return (await service.sms({ to: project.liveNumber, from, text }))[0]?.outcome;
+  };
+  const minute = 60_000;
+
+  beforeEach(async () => {
+    const { rows } = await plain.db.query("SELECT clock.now()");
+    await stopClock(plain.db, rows[0].now);
+  });
+
+  test("who is mute", async () => {
+    const phone = "01087650020";
+    for (let miss = 0; miss < 5; miss++) expect(await guess(phone)).toBe("NO_MATCH");
+    await moveClock(plain.db, 10 * minute - 1);
+    await everyTask();
+    expect(await guess(phone)).toBe("MUTED");
+    await moveClock(plain.db, 1);
+    await everyTask();
+    expect(await tablesWith(phone)).not.toContain("inbound_sender");
+  });
+
+  test("misses of the last ten minutes, also beside older ones", async () => {
+    const phone = "01087650021";
+    expect(await guess(phone)).toBe("NO_MATCH");
+    await moveClock(plain.db, 9 * minute);
+    for (let miss = 0; miss < 3; miss++) expect(await guess(phone)).toBe("NO_MATCH");
+    await moveClock(plain.db, 2 * minute);
+    await everyTask();
+    expect([await guess(phone), await guess(phone), await guess(phone)]).toEqual([
+      "NO_MATCH",
+      "NO_MATCH",
+      "MUTED",
+    ]);
+  });
+
+  test("what a message said", async () => {
+    const message = { to: project.liveNumber, from: "01087650022", text: "the same again" };
+    expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: false }]);
+    await moveClock(plain.db, minute - 1);
+    await everyTask();
+    expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: true }]);
+  });
+});
+
+test("what somebody holds keeps nothing else from going", async () => {
+  await Promise.all([createPending(shop), createPending(shop)]);
+  await moveClock(plain.db, 2 * day);
+  const somebody = await plain.db.connect();
+  await somebody.query("BEGIN; SELECT FROM idempotency_record LIMIT 1 FOR UPDATE");
+  await everyTask();
+  expect(await count("idempotency_record")).toBe(1);
+  await somebody.query("COMMIT");
+  somebody.release();
+  await everyTask();
+  expect(await count("idempotency_record")).toBe(0);
 });
