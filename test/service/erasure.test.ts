@@ -4,7 +4,7 @@ import { beforeAll, describe, expect, test, vi } from "vitest";
 import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
 import { type Erasure, ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { type Merchant, merchant } from "../gateway/merchant.ts";
+import { type Merchant, merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
@@ -22,6 +22,7 @@ import { newPhone } from "./sms-source.ts";
 
 let service: TestService;
 let receiver: Receiver;
+let liveKey: string;
 let shop: Merchant;
 
 /** As careless endpoints do. */
@@ -32,7 +33,8 @@ beforeAll(async () => {
   receiver = await startReceiver(echo);
   const opened = await openShop(service);
   await opened.setWebhook(receiver.url);
-  shop = merchant(service.httpUrl, opened.liveKey);
+  liveKey = opened.liveKey;
+  shop = merchant(service.httpUrl, liveKey);
 });
 
 type Counts = Record<"verifications" | "cancelled" | "messages" | "answers", number>;
@@ -126,6 +128,24 @@ describe("erasing a phone", () => {
     expect((await shop.read(another.id)).body.phone).toBe(stranger);
     expect((await deliveriesOf(service, another.id))[0]?.attempts[0]?.answer).toContain(stranger);
     expect(await erasePhone(phone)).toEqual(nothing);
+  });
+
+  test("takes it from the code that a creation had reserved when it lost its key to one with another phone", async () => {
+    const [winner, loser] = [newPhone(), newPhone()];
+    const key = newIdempotencyKey();
+    const shopThere = merchant((await service.startAnother()).httpUrl, liveKey);
+    // A process that has just met a key twice reserves codes first.
+    const met = newIdempotencyKey();
+    for (const status of [201, 200]) expect((await shopThere.create({}, met)).status).toBe(status);
+    const told = await raceTo(service.db, "verification", [
+      () => shop.create(expecting(winner), key),
+      () => shopThere.create(expecting(loser), key),
+    ]);
+    expect(told.map(({ status }) => status)).toEqual([201, 409]);
+    expect(await tablesWithPhone(loser)).toEqual(["live_code"]);
+    expect(await erasePhone(loser)).toEqual(nothing);
+    expect(await tablesWithPhone(loser)).toEqual([]);
+    expect(await tablesWithPhone(winner)).toEqual(["live_code", "verification"]);
   });
 
   test("that nobody has answers zeros, on an empty installation too", async () => {
