@@ -7,8 +7,10 @@ import {
 import { merchant } from "../gateway/merchant.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
+import { createWindow, openStream } from "../window/open-window.ts";
 import { answerOf, refusalOf } from "./grpc-answer.ts";
 
 // No sweep: an expiry is told because somebody watches.
@@ -64,6 +66,27 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
       expect(await watching.next()).toBe(status);
       expect(await watching.next()).toBeUndefined();
     }
+  });
+
+  test("when it ends while the first answer is still on its way", async () => {
+    const verification = await createWindow(here, project, {}, "live");
+    const somebody = await here.db.connect();
+    // The watch is counted in the statement that reads, which has seen the row by now and waits.
+    await somebody.query("BEGIN; SELECT FROM usage FOR UPDATE");
+    const watching = watch(verification.id);
+    const first = watching.next();
+    await untilWaiting(here.db, 1);
+    const window = await openStream(`${there.httpUrl}/v/${verification.token}`);
+    expect((await window.next())?.state.status).toBe("pending");
+    await send(verification);
+    expect((await window.next())?.state.status).toBe("verified");
+    await somebody.query("COMMIT");
+    somebody.release();
+    expect([await first, await watching.next(), await watching.next()]).toEqual([
+      PENDING,
+      VERIFIED,
+      undefined,
+    ]);
   });
 
   test("when it expires, though nothing happens anywhere", async () => {
