@@ -4,6 +4,7 @@ import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts"
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { type Merchant, merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
 import { createPending } from "./pending.ts";
 import { smsSource } from "./sms-source.ts";
 
@@ -196,6 +197,13 @@ describe("without a number", () => {
     await numbers.removeDestinationNumber({ number: project.liveNumber });
     const refused = await shopOf(service, project.liveKey).create();
     expect([refused.status, refused.body.error.code]).toEqual([429, "usage_limit_exceeded"]);
+    // A service token's calls have no limit.
+    const { projectId } = project;
+    const request = { projectId, environment: LIVE, idempotencyKey: newIdempotencyKey() };
+    const uncounted = await answerOf((options) =>
+      service.client(VerificationService).createVerification(request, options),
+    );
+    expect(uncounted.code).toBe("no_receiving_number");
   });
 
   test("the project's other environment goes on", async () => {
