@@ -200,6 +200,11 @@ describe("the same key with another body is 409 idempotency_conflict:", () => {
     { name: "an origin", first: {}, second: { parent_origin: settings.parentOrigin } },
     { name: "a return URL", first: { return_url: settings.returnUrl }, second: {} },
     {
+      name: "a return URL beside an origin",
+      first: { parent_origin: settings.parentOrigin, return_url: settings.returnUrl },
+      second: { parent_origin: settings.parentOrigin },
+    },
+    {
       name: "two values swapped",
       first: { client_reference: "a", state: "b" },
       second: { client_reference: "b", state: "a" },
