@@ -1,7 +1,8 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { expect, test, vi } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
+import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
 
 const service = await startTestService();
@@ -68,6 +69,27 @@ test("a fault of the service's own is not the message's: it gets no receipt, and
   expect(await service.sms(message)).toMatchObject([
     { outcome: "VERIFIED", verificationId: pending.id, duplicate: false },
   ]);
+});
+
+test("a key that could not be looked up is looked up again by the next call", async () => {
+  const { testKey } = await service.createProject();
+  const holder = await service.db.connect();
+  await holder.query("BEGIN; LOCK TABLE api_key IN ACCESS EXCLUSIVE MODE");
+  const testShop = merchant(service.httpUrl, testKey);
+  // For as long as what has been looked up is believed, and no longer.
+  const now = performance.now();
+  vi.spyOn(performance, "now").mockReturnValue(now);
+  onTestFinished(() => void vi.restoreAllMocks());
+  const refused = testShop.read("vrf_none");
+  await untilWaiting(service.db, 1);
+  await service.db.query(
+    `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+     WHERE datname = current_database() AND application_name = 'phoneproof' AND wait_event_type = 'Lock'`,
+  );
+  expect((await refused).status).toBe(503);
+  await holder.query("COMMIT");
+  holder.release();
+  expect((await testShop.read("vrf_none")).status).toBe(404);
 });
 
 test("a statement that has to wait is not taken for one whose connection is dead", async () => {
