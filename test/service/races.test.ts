@@ -118,6 +118,22 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
   });
 
+  test("a cancel that waits for somebody who leaves it pending cancels it, and is counted once", async () => {
+    const pending = await createPending(shopHere);
+    const calls = async () => Number((await shopHere.read(pending.id)).headers.get("x-usage-calls"));
+    const before = await calls();
+    const somebody = await service.db.connect();
+    await somebody.query("BEGIN");
+    await somebody.query("UPDATE verification SET state = state WHERE id = $1", [uuidOf(pending.id)]);
+    const told = cancelOf(pending);
+    await untilWaiting(service.db, 1);
+    await somebody.query("COMMIT");
+    somebody.release();
+    expect(await told).toBe("cancelled");
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
+    expect(await calls()).toBe(before + 2);
+  });
+
   test("a hundred times over, one has its way and the other is told the truth", async () => {
     await stopClock(service.db, start);
     const all = await Promise.all(
