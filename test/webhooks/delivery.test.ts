@@ -9,8 +9,8 @@ import {
 import { createNotices } from "../../src/storage/notices.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { refuseForLong, startReceiver, untilReceived, verified } from "./receiver.ts";
-import { delivered, deliveriesOf, deliveryWhen, openShop } from "./shop.ts";
+import { answerWith, refuseForLong, startReceiver, untilReceived, verified } from "./receiver.ts";
+import { attempted, delivered, deliveriesOf, deliveryWhen, openShop } from "./shop.ts";
 
 let service: TestService;
 
@@ -92,6 +92,43 @@ async function secondsUntilSent(
   expect(receiver.received).toHaveLength(1);
   return rows[0].seconds;
 }
+
+test("what somebody holds is left to a later look, and keeps nothing else from being delivered", async () => {
+  const [held, other] = [await openShop(service), await openShop(service)];
+  const receiver = await startReceiver(refuseForLong(503));
+  for (const shop of [held, other]) await shop.setWebhook(receiver.url);
+  const id = await held.event();
+  await deliveryWhen(service, id, attempted(1));
+  receiver.answer = answerWith(204);
+  const somebody = await service.db.connect();
+  // Held before it is due. Where the machine was too late for that, it has more time.
+  for (let [seconds, rows] = [1, 0]; rows === 0; seconds *= 3) {
+    await somebody.query("BEGIN");
+    const values = [decodeId("vrf_", id), seconds];
+    await service.db.query(
+      "UPDATE webhook_delivery SET state = 'pending', next_attempt_at = now() + make_interval(secs => $2) WHERE verification_id = $1",
+      values,
+    );
+    const { rowCount } = await somebody.query(
+      "SELECT FROM webhook_delivery WHERE verification_id = $1 AND next_attempt_at > clock_timestamp() FOR UPDATE",
+      values.slice(0, 1),
+    );
+    rows = rowCount ?? 0;
+    if (rows === 0) await somebody.query("COMMIT");
+  }
+  const isDue = async () =>
+    (
+      await service.db.query(
+        "SELECT FROM webhook_delivery WHERE verification_id = $1 AND next_attempt_at <= now()",
+        [decodeId("vrf_", id)],
+      )
+    ).rowCount === 1;
+  await vi.waitUntil(isDue, { timeout: 45_000, interval: 20 });
+  await deliveryWhen(service, await other.event(), delivered);
+  await somebody.query("COMMIT");
+  somebody.release();
+  await deliveryWhen(service, id, delivered);
+});
 
 test("only the kinds that were asked for are sent", async () => {
   const shop = await openShop(service);
