@@ -1,0 +1,144 @@
+/** What an administrator may set about a project and a service token: the bounds, and what a refusal names. */
+import { expect, test } from "vitest";
+import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { startTestService } from "../harness/service.ts";
+import { answerOf } from "./grpc-answer.ts";
+
+const service = await startTestService({ ROLES: "api" });
+const projects = service.client(ProjectService);
+const tokens = service.client(ServiceTokenService);
+
+const { NUMERIC, ALPHANUMERIC } = CodeFormat;
+
+test.for<[field: string, taken: readonly object[], refused: readonly object[]]>([
+  [
+    "name",
+    [{ name: "가".repeat(10) }],
+    [{ name: "" }, { name: " " }, { name: "a".repeat(101) }, { name: "a\0" }],
+  ],
+  [
+    "code_length",
+    [
+      { codeLength: 6 },
+      { codeLength: 10 },
+      { codeFormat: ALPHANUMERIC, codeLength: 6 },
+      { codeFormat: ALPHANUMERIC, codeLength: 12 },
+    ],
+    [
+      { codeLength: 5 },
+      { codeFormat: NUMERIC, codeLength: 11 },
+      { codeFormat: ALPHANUMERIC, codeLength: 5 },
+      { codeFormat: ALPHANUMERIC, codeLength: 13 },
+    ],
+  ],
+  [
+    "validity_seconds",
+    [{ validitySeconds: 60 }, { validitySeconds: 3_600 }],
+    [{ validitySeconds: 59 }, { validitySeconds: 3_601 }],
+  ],
+  [
+    "rate_limit_per_minute",
+    [{ rateLimitPerMinute: 1 }, { rateLimitPerMinute: 1_000_000 }],
+    [{ rateLimitPerMinute: 0 }, { rateLimitPerMinute: 1_000_001 }],
+  ],
+  ["usage_limit", [{ usageLimit: 0n }], [{ usageLimit: -2n }]],
+  [
+    "parent_origin",
+    [
+      { parentOrigin: "https://shop.example" },
+      { parentOrigin: "http://localhost:3000" },
+      { parentOrigin: "http://[::1]:3000" },
+    ],
+    [
+      { parentOrigin: "https://shop.example/" },
+      { parentOrigin: "https://shop.example/path" },
+      { parentOrigin: "https://shop.example:443" },
+      { parentOrigin: "https://Shop.example" },
+      { parentOrigin: "https://user@shop.example" },
+      { parentOrigin: "https://*.shop.example" },
+      { parentOrigin: "ftp://shop.example" },
+      { parentOrigin: "shop.example" },
+      { parentOrigin: "*" },
+    ],
+  ],
+  [
+    "return_url",
+    [{ returnUrl: "https://shop.example/done?order=7#end" }, { returnUrl: "http://localhost:3000" }],
+    [
+      { returnUrl: "https://user@shop.example/" },
+      { returnUrl: "https://:secret@shop.example/" },
+      { returnUrl: "https://shop.example/a b" },
+      { returnUrl: "https://shop.example\\done" },
+      { returnUrl: "javascript:alert(1)" },
+      { returnUrl: "/done" },
+    ],
+  ],
+])("a project's %s is taken within its bounds, when it is made and later, and nothing beyond", async ([
+  field,
+  taken,
+  refused,
+]) => {
+  const { project } = await projects.createProject({ name: "Shop" });
+  const projectId = project?.id ?? "";
+  const both = (settings: object) =>
+    Promise.all([
+      answerOf((options) => projects.createProject({ name: "Shop", ...settings }, options)),
+      answerOf((options) => projects.updateProject({ projectId, ...settings }, options)),
+    ]);
+  for (const settings of taken) {
+    for (const { code } of await both(settings)) expect([settings, code]).toEqual([settings, "ok"]);
+  }
+  for (const settings of refused) {
+    for (const { code, fields } of await both(settings)) {
+      expect([settings, code, fields]).toEqual([settings, "validation_failed", [field]]);
+    }
+  }
+});
+
+test("a service token is limited as its scope can be, and in no other way", async () => {
+  const { projectId } = await service.createProject();
+  const { READ, WRITE, INGEST, ADMIN } = ServiceTokenScope;
+  const limits = {
+    project_id: { projectId },
+    environment: { environment: Environment.LIVE },
+    numbers: { numbers: ["16660000"] },
+  };
+  const takenBy: Record<keyof typeof limits, readonly ServiceTokenScope[]> = {
+    project_id: [READ, WRITE],
+    environment: [INGEST],
+    numbers: [INGEST],
+  };
+  for (const scope of [READ, WRITE, INGEST, ADMIN]) {
+    const source = scope === INGEST ? "gateway-1" : "";
+    for (const [field, limit] of Object.entries(limits)) {
+      const told = await answerOf((options) =>
+        tokens.createServiceToken({ scope, source, ...limit }, options),
+      );
+      const isTaken = takenBy[field as keyof typeof limits].includes(scope);
+      expect([scope, told.code, told.fields]).toEqual(
+        isTaken ? [scope, "ok", []] : [scope, "validation_failed", [field]],
+      );
+    }
+  }
+});
+
+test.for([
+  { scope: ServiceTokenScope.INGEST, source: "", fields: ["source"] },
+  { scope: ServiceTokenScope.INGEST, source: "a".repeat(65), fields: ["source"] },
+  { scope: ServiceTokenScope.INGEST, source: "two words", fields: ["source"] },
+  { scope: ServiceTokenScope.READ, source: "gateway-1", fields: ["source"] },
+  { scope: ServiceTokenScope.ADMIN, source: "gateway-1", fields: ["source"] },
+  { scope: ServiceTokenScope.UNSPECIFIED, source: "", fields: ["scope"] },
+])("a service token with scope $scope and the source '$source' is refused", async ({
+  scope,
+  source,
+  fields,
+}) => {
+  const told = await answerOf((options) => tokens.createServiceToken({ scope, source }, options));
+  expect(told).toMatchObject({ code: "validation_failed", fields });
+});
