@@ -44,9 +44,16 @@ test("a number with # is dialled as it is and encoded in the link", async () => 
   expect(text).toContain(">#1234<");
 });
 
-test("a desktop gets the window's own address as a QR code, with its mark", async () => {
+test.for([
+  { name: "a desktop", userAgent: "" },
+  {
+    name: "an iPad, which sends no SMS",
+    userAgent:
+      "Mozilla/5.0 (iPad; CPU OS 12_5_7 like Mac OS X) AppleWebKit/605.1.15 Version/12.1.2 Mobile/15E148 Safari/604.1",
+  },
+])("$name gets the window's own address as a QR code, with its mark", async ({ userAgent }) => {
   const window = await createWindow(service, project);
-  const { text } = await window.get();
+  const { text } = await window.get("", { "user-agent": userAgent });
   expect(scan(text)).toBe(`${window.url}?via=qr`);
   expect(text).not.toContain('href="sms:');
 });
@@ -92,6 +99,7 @@ test.for([
   { header: "ja,fr;q=0.5", language: "en" },
   { header: "ja,ko;q=0.1", language: "ko" },
   { header: "ko;q=0,en", language: "en" },
+  { header: "en;q=0", language: "ko" },
   { header: "*", language: "ko" },
   { header: "", language: "ko" },
   { header: ";;q=,,=", language: "ko" },
@@ -106,7 +114,9 @@ test("the page asks nothing of anybody else, runs nothing that is inline, and st
   expect(status).toBe(200);
   const policy = headers.get("content-security-policy") ?? "";
   expect(policy).toContain("default-src 'none'");
-  expect(policy).toContain("frame-ancestors 'none'");
+  for (const directive of ["frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'"]) {
+    expect(policy).toContain(directive);
+  }
   expect(policy).not.toMatch(/unsafe|nonce|sha256|data:|\*|https?:/);
   expect(headers.get("cache-control")).toBe("no-store");
   expect(headers.get("referrer-policy")).toBe("no-referrer");
