@@ -43,6 +43,19 @@ test("a window answers so many requests a minute, wherever they come from", asyn
   expect((await another.get("/status", from("198.51.100.1"))).status).toBe(200);
 });
 
+test("an address asks so many times a minute, of whichever windows, and another is not kept from them", async () => {
+  const windows = await Promise.all(Array.from({ length: 26 }, () => createWindow(service, project)));
+  let refused = 0;
+  for (const window of windows) {
+    const asked = await Promise.all(
+      Array.from({ length: 116 }, () => window.get("/status", from("192.0.2.7"))),
+    );
+    refused += asked.filter(({ status }) => status === 429).length;
+  }
+  expect(refused).toBe(26 * 116 - 3_000);
+  expect((await windows[0]?.get("/status", from("192.0.2.8")))?.status).toBe(200);
+});
+
 test("the played phone sends so many messages a minute", async () => {
   const window = await createWindow(service, project);
   const answers = await Promise.all(
