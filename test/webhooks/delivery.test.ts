@@ -130,6 +130,66 @@ test("what somebody holds is left to a later look, and keeps nothing else from b
   await deliveryWhen(service, id, delivered);
 });
 
+/** Ends a statement that waits for somebody's lock, once it does. Of its text only the beginning is known there. */
+async function endWaiting(text: string): Promise<void> {
+  await vi.waitUntil(
+    async () => {
+      const { rows } = await service.db.query(
+        `SELECT count(pg_terminate_backend(pid))::int AS ended FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock' AND strpos(query, $1) > 0`,
+        [text],
+      );
+      return rows[0].ended > 0;
+    },
+    { timeout: 45_000, interval: 5 },
+  );
+}
+
+test("what came of an attempt is written down though the database did not take it the first time", async () => {
+  const shop = await openShop(service);
+  const answer = Promise.withResolvers<() => void>();
+  const receiver = await startReceiver((response) => answer.resolve(() => response.writeHead(204).end()));
+  await shop.setWebhook(receiver.url);
+  const id = await shop.event();
+  const end = await answer.promise;
+  const somebody = await service.db.connect();
+  try {
+    await somebody.query("BEGIN");
+    await somebody.query("SELECT FROM webhook_delivery WHERE verification_id = $1 FOR UPDATE", [
+      decodeId("vrf_", id),
+    ]);
+    end();
+    await endWaiting("retry_in_seconds");
+    await somebody.query("COMMIT");
+  } finally {
+    somebody.release(true);
+  }
+  const { attempts } = await deliveryWhen(service, id, delivered);
+  expect(attempts).toMatchObject([{ number: 1, status: 204 }]);
+  expect(receiver.received).toHaveLength(1);
+});
+
+test("a look for what is due that the database has cut off is followed by another", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver(refuseForLong(503));
+  await shop.setWebhook(receiver.url);
+  const id = await shop.event();
+  await deliveryWhen(service, id, attempted(1));
+  receiver.answer = answerWith(204);
+  const somebody = await service.db.connect();
+  try {
+    await somebody.query("BEGIN; LOCK TABLE webhook_delivery IN ACCESS EXCLUSIVE MODE");
+    await somebody.query("UPDATE webhook_delivery SET next_attempt_at = now() WHERE verification_id = $1", [
+      decodeId("vrf_", id),
+    ]);
+    await endWaiting("WITH RECURSIVE bound");
+    await somebody.query("COMMIT");
+  } finally {
+    somebody.release(true);
+  }
+  await deliveryWhen(service, id, delivered);
+});
+
 test("only the kinds that were asked for are sent", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver();
