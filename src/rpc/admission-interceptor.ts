@@ -167,8 +167,10 @@ export function admissionInterceptor(parts: {
     }
 
     async function authenticateAgain(open: Call): Promise<void> {
-      revision = admission.revision();
+      const asked = admission.revision();
       open.caller = await authenticate();
+      // Not before: what comes amid the look would count as known.
+      revision = asked;
       authenticatedAt = performance.now();
     }
 

@@ -1,7 +1,7 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { Code, type ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus } from "../../src/gen/proto/health/v1/health_pb.ts";
 import { StreamInboundMessagesRequestSchema } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -12,6 +12,7 @@ import {
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw } from "./raw-grpc.ts";
 
 const service = await startTestService();
@@ -58,6 +59,48 @@ test("a token that is revoked, and a project that is suspended, end what is open
   await service.client(ProjectService).suspendProject({ projectId });
   await service.sms({ to: destination, text: smsText });
   await expect(watching.next()).rejects.toMatchObject({ code: Code.PermissionDenied });
+});
+
+test("a message that comes while a change is being looked up waits for what is found", async () => {
+  const tokens = service.client(ServiceTokenService);
+  const { secret } = await tokens.createServiceToken({
+    scope: ServiceTokenScope.INGEST,
+    source: "looked-up",
+  });
+  const held = connectRaw(service.grpcAddress);
+  const stream = held.call("phoneproof.v1.InboundMessageService/StreamInboundMessages", {
+    authorization: `Bearer ${secret}`,
+  });
+  const message = (messageId: string) =>
+    toBinary(
+      StreamInboundMessagesRequestSchema,
+      create(StreamInboundMessagesRequestSchema, {
+        messages: [{ messageId, from: "01087652222", to: "0200999999", text: "hello" }],
+      }),
+    );
+  // For as long as the credential holds without another look.
+  const now = performance.now();
+  vi.spyOn(performance, "now").mockReturnValue(now);
+  onTestFinished(() => void vi.restoreAllMocks());
+  await stream.send(message("before the change"));
+  expect(await stream.next()).toBeDefined();
+  const somebody = await service.db.connect();
+  try {
+    await somebody.query("BEGIN; LOCK TABLE service_token IN ACCESS EXCLUSIVE MODE");
+    await service.db.query("NOTIFY phoneproof_directory");
+    await untilWaiting(service.db, 1);
+    await stream.send(message("amid the look"));
+    // What comes later on the same connection has been answered: the message is there.
+    const later = held.call("phoneproof.v1.VerificationService/NoSuchMethod");
+    later.halfClose();
+    await later.status;
+    await somebody.query("UPDATE service_token SET revoked_at = now() WHERE source = 'looked-up'");
+    await somebody.query("COMMIT");
+  } finally {
+    somebody.release(true);
+  }
+  expect(await stream.next()).toBeUndefined();
+  expect((await stream.status).code).toBe(Code.Unauthenticated);
 });
 
 test("a credential that is revoked ends what is open also where nothing moves on it", async () => {
