@@ -1,9 +1,10 @@
 /** What settings promise: docs/settings.md. */
 
-import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { chmod, mkdtemp, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { expect, onTestFinished, test } from "vitest";
+import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { parseConfig } from "../../src/config.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { startTestService } from "../harness/service.ts";
@@ -49,4 +50,60 @@ test.for([
   "비밀",
 ])("an admin token that no header carries ends the start: %s", (token) => {
   expect(() => parseConfig({ PHONEPROOF_ADMIN_TOKEN: token })).toThrow(/^PHONEPROOF_ADMIN_TOKEN must be of /);
+});
+
+test("the admin token's file is for its owner alone, when it is made and at every start", async () => {
+  const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
+  onTestFinished(() => rm(dataDir, { recursive: true }));
+  const file = path.join(dataDir, "admin-token");
+  const mode = async () => ((await stat(file)).mode & 0o777).toString(8);
+  const made = await readOrMakeAdminToken(dataDir);
+  expect(await mode()).toBe("600");
+  await chmod(file, 0o644);
+  expect(await readOrMakeAdminToken(dataDir)).toBe(made);
+  expect(await mode()).toBe("600");
+});
+
+test.for([
+  "0.0.0.0",
+  "::",
+  "10.0.0.1",
+  "128.0.0.1",
+  "grpc.example.com",
+])("gRPC on %s needs TLS, or the word that it may do without", (host) => {
+  expect(() => parseConfig({ GRPC_HOST: host })).toThrow(/^GRPC_HOST is beyond loopback/);
+  expect(parseConfig({ GRPC_HOST: host, GRPC_ALLOW_PLAINTEXT: "true" })).toMatchObject({ grpcHost: host });
+});
+
+test.for(["127.0.0.1", "127.8.0.1", "::1", "localhost"])("gRPC on %s does not", (host) => {
+  expect(parseConfig({ GRPC_HOST: host })).toMatchObject({ grpcHost: host, grpcTls: null });
+});
+
+test.for([
+  { name: "DATABASE_POOL_SIZE", taken: ["4", "200"], refused: ["3", "201", "-4", "4.5"] },
+  { name: "RETENTION_STATISTICS_DAYS", taken: ["32", "9999"], refused: ["31", "10000"] },
+  { name: "RETENTION_FINISHED_DAYS", taken: ["1", "9999"], refused: ["0", "10000"] },
+  { name: "DRAIN_SECONDS", taken: ["0", "60"], refused: ["61"] },
+  { name: "PORT", taken: ["0", "65535"], refused: ["65536"] },
+])("$name is taken within its bounds", ({ name, taken, refused }) => {
+  for (const value of taken) parseConfig({ [name]: value });
+  for (const value of refused) expect(() => parseConfig({ [name]: value })).toThrow(`${name} must be `);
+});
+
+test("nobody waits for a process that has its database with it to be heard of as stopping", () => {
+  expect(parseConfig({ DRAIN_SECONDS: "9" }).drainSeconds).toBe(0);
+  const databaseUrl = "postgres://localhost/phoneproof";
+  expect(parseConfig({ DATABASE_URL: databaseUrl, DRAIN_SECONDS: "9" }).drainSeconds).toBe(9);
+});
+
+test("a slash at the end of PUBLIC_BASE_URL makes no difference", () => {
+  for (const url of ["https://verify.example.com/p", "https://verify.example.com/p//"]) {
+    expect(parseConfig({ PUBLIC_BASE_URL: url }).publicBaseUrl).toBe("https://verify.example.com/p");
+  }
+});
+
+test("with OTEL_SDK_DISABLED nothing is traced, though a collector is named", () => {
+  const named = { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" };
+  expect(parseConfig(named).tracing).not.toBeNull();
+  expect(parseConfig({ ...named, OTEL_SDK_DISABLED: "true" }).tracing).toBeNull();
 });
