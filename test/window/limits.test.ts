@@ -22,6 +22,16 @@ test("tokens cannot be tried: an address that has missed too often is told to wa
   expect((await getPage(wrong(1), from("192.0.2.2"))).status).toBe(404);
 });
 
+test("where no proxy is trusted, what a client says of its address is not believed", async () => {
+  const direct = await startTestService({ ROLES: "api" });
+  const misses = await Promise.all(
+    Array.from({ length: 61 }, (_, host) =>
+      getPage(`${direct.httpUrl}/v/${String(host).padStart(22, "C")}`, from(`203.0.113.${host}`)),
+    ),
+  );
+  expect(misses.filter(({ status }) => status === 429)).toHaveLength(1);
+});
+
 test("an IPv6 host has one allowance for all addresses of its network", async () => {
   const statuses = await Promise.all(
     Array.from({ length: 61 }, async (_, host) => {
