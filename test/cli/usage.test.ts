@@ -325,16 +325,18 @@ describe("no service or no token is exit 3 and one line", () => {
     expect(stderr).toContain(directory);
   });
 
-  test("this machine's token is not for another machine", async () => {
+  test.for([
+    "phoneproof.invalid:50051",
+    "localhost.invalid:50051",
+    "127.0.0.1.invalid:50051",
+  ])("this machine's token is not for another machine: %s", async (address) => {
     await writeFile(path.join(directory, "admin-token"), `${service.adminToken}\n`);
-    const { code, stderr } = await run(["project", "list", "--address", "phoneproof.invalid:50051"], {
+    const { code, stderr } = await run(["project", "list", "--address", address], {
       DATA_DIR: directory,
       PHONEPROOF_ADMIN_TOKEN: service.adminToken,
     });
     expect(code).toBe(3);
-    expect(stderr).toBe(
-      "phoneproof: no token for phoneproof.invalid:50051; give one with --token or PHONEPROOF_TOKEN\n",
-    );
+    expect(stderr).toBe(`phoneproof: no token for ${address}; give one with --token or PHONEPROOF_TOKEN\n`);
   });
 
   test.for([
