@@ -342,9 +342,12 @@ async function start(
     { prefix: "/v" },
   );
   closers.add(async () => {
+    // So that whoever waits for a database that is silent is told so before the cut.
+    const ending = setTimeout(() => database.endIfSilentFor(silenceMs), silenceMs);
     const cut = setTimeout(() => gateway.server.closeAllConnections(), closeGraceMs);
     await Promise.all([gateway.close(), rpc.close()]);
     clearTimeout(cut);
+    clearTimeout(ending);
   });
   addresses.grpc = await listening("GRPC", config.grpcHost, config.grpcPort, () =>
     rpc.listen(config.grpcHost, config.grpcPort),
@@ -442,8 +445,9 @@ function addressOf(host: string, address: ReturnType<import("node:net").Server["
   return typeof address === "object" && address ? `${host}:${address.port}` : host;
 }
 
-/** What is left of merchants' calls after this long is cut. */
+/** What is left of merchants' calls after this long is cut, and of what a database has not answered before. */
 const closeGraceMs = 5_000;
+const silenceMs = 2_000;
 
 /**
  * How long a clean end may take before it is forced: the outer surface promises 15 s, with the three in which a process

@@ -13,6 +13,13 @@ interface Waiting<Item, Result> {
   readonly settle: Settle<Result>;
 }
 
+/** Tells those of a batch what became of it. */
+interface Tell {
+  (): void;
+  /** Why the database could not answer them. */
+  readonly unavailable?: unknown;
+}
+
 /**
  * Twice what ten thousand creations take at full speed: where a batch has taken so long, or one more would wait so long, more
  * only wait longer. Shorter, a process that others keep from its processor for a moment would take that for overload.
@@ -88,7 +95,7 @@ export function createBatcher<Item, Result>(options: {
   const { spans } = options.observer;
 
   /** Answers what to tell the waiting, so that they can be told once the next batch is on its way. */
-  async function runBatch(batch: readonly Waiting<Item, Result>[]): Promise<() => void> {
+  async function runBatch(batch: readonly Waiting<Item, Result>[]): Promise<Tell> {
     try {
       const run = () => options.run(batch.map(({ item }) => item));
       const results = await (spans
@@ -103,9 +110,10 @@ export function createBatcher<Item, Result>(options: {
       };
     } catch (error) {
       if (batch.length === 1 || isDatabaseUnavailable(error)) {
-        return () => {
+        const tell = () => {
           for (const { settle } of batch) settle.reject(error);
         };
+        return Object.assign(tell, { unavailable: isDatabaseUnavailable(error) ? error : undefined });
       }
       const middle = batch.length >> 1;
       const tellFirst = await runBatch(batch.slice(0, middle));
@@ -148,7 +156,7 @@ export function createBatcher<Item, Result>(options: {
 
   async function drain(): Promise<void> {
     inFlight += 1;
-    let tell = () => {};
+    let tell: Tell = () => {};
     // One that runs beside another leaves it what few are waiting.
     while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
       const batch = takeBatch();
@@ -168,11 +176,19 @@ export function createBatcher<Item, Result>(options: {
       underWay = underWay.filter((other) => other !== batch);
       enoughForAnother = worthAnother;
       lastTookMs = performance.now() - startedAt;
+      // Who has waited behind it would wait as long again, for a database that most likely does not answer them either.
+      if (tell.unavailable !== undefined && lastTookMs > patienceMs) refuseWaiting(tell.unavailable);
       options.observer.ran(batch.length, waited, lastTookMs);
       if (batch.length > 1 && waiting.length < worthASmallWait) await whatHasArrivedIsRead();
     }
     inFlight -= 1;
     tell();
+  }
+
+  function refuseWaiting(error: unknown): void {
+    const refused = waiting;
+    waiting = [];
+    for (const { settle } of refused) settle.reject(error);
   }
 
   function isOverloaded(now = performance.now()): boolean {

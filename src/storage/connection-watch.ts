@@ -43,6 +43,8 @@ export interface ConnectionWatch {
   meet(client: PooledClient): Promise<void>;
   /** What is still in use then is broken off: nobody would give it its time any more. */
   stop(): void;
+  /** Breaks off whoever has waited for an answer for so long; answers how many. */
+  breakOff(afterMs: number): number;
 }
 
 export function watchConnections(
@@ -170,6 +172,12 @@ export function watchConnections(
       const { rows } = await client.query<{ pid: number }>("SELECT pg_backend_pid() AS pid");
       const { processID } = client as unknown as { readonly processID?: number };
       if (rows[0]?.pid === processID) client.backend = processID;
+    },
+    breakOff(afterMs) {
+      const since = performance.now() - afterMs;
+      const silent = [...clients].filter(({ askedAt }) => askedAt !== undefined && askedAt <= since);
+      for (const client of silent) breakOff(client, timedOut("the database has not answered before the end"));
+      return silent.length;
     },
     stop() {
       clearInterval(timer);

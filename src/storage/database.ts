@@ -14,14 +14,20 @@ export interface Database {
    */
   query<Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>>;
   readonly observer: StorageObserver;
+  /**
+   * Where the server is silent, nobody waits for it any longer: what it has not answered for so long fails, and so does whatever
+   * is asked from then on. Otherwise nothing changes.
+   */
+  endIfSilentFor(milliseconds: number): void;
   close(): Promise<void>;
 }
 
 /** Also for a connection of the pool to become free. */
 export const connectTimeoutMs = 5_000;
 /** The server gives up on a statement before the client does, so that its answer still arrives. */
-const statementTimeoutMs = 10_000;
-const answerTimeoutMs = 12_000;
+const statementTimeoutMs = 8_000;
+/** With the wait for a connection before it, what a caller may have to wait: less than fifteen seconds. */
+const answerTimeoutMs = 9_500;
 /** What is still under way at the end, when nobody waits for it any more, is broken off after this long. */
 const closePatienceMs = 1_000;
 
@@ -63,6 +69,7 @@ export function openDatabase(
   const watch = watchConnections(pool, connection, { answerTimeoutMs, onGivenUp: options.onError });
   // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
   let closing = false;
+  let silent = false;
   pool.on("error", (error) => {
     if (!closing) options.onError(error);
   });
@@ -74,7 +81,8 @@ export function openDatabase(
   return {
     pool,
     async query<Row extends unknown[]>(statement: pg.QueryArrayConfig) {
-      const client = await pool.connect();
+      if (silent) throw new Failure("service_unavailable");
+      const client = await connectionOf(pool);
       try {
         const result = await client.query<Row>(statement);
         client.release();
@@ -86,6 +94,9 @@ export function openDatabase(
       }
     },
     observer: options.observer ?? unobserved,
+    endIfSilentFor(milliseconds) {
+      silent ||= watch.breakOff(milliseconds) > 0;
+    },
     async close() {
       closing = true;
       try {
@@ -103,7 +114,7 @@ export function openDatabase(
 const refusedStates = /^(22|23|40)/;
 
 /** SQLSTATE classes and states that speak of the server, not of the statement's data. */
-const unavailableStates = /^(08|40|53|57|58|25006|55P03)/;
+const unavailableStates = /^(08|28|40|53|57|58|25006|3D000|55000|55P03)/;
 
 /** Prisma's: the database cannot be reached, or has no connection left, also for a transaction. */
 const unavailablePrismaCodes = /^(P1\d{3}|P2024|P2028|P2037)$/;
@@ -137,8 +148,8 @@ function adapterCause(error: unknown): { readonly kind?: unknown; readonly origi
   return meta?.driverAdapterError?.cause ?? {};
 }
 
-/** Node's: ECONNREFUSED, EPIPE, ERR_STREAM_DESTROYED, … */
-const systemErrors = /^(E[A-Z]+|ERR_STREAM_\w+)$/;
+/** Node's: ECONNREFUSED, EPIPE, EAI_AGAIN, ERR_STREAM_DESTROYED, … */
+const systemErrors = /^(E[A-Z_]+|ERR_STREAM_\w+)$/;
 const driverMessages =
   /timeout|Connection terminated|Client has encountered a connection error|Cannot use a pool after|not queryable/i;
 
@@ -169,6 +180,7 @@ export function isDeadlock(error: unknown): boolean {
 
 /** What a caller is told of a statement's error: a database that is away is nobody's fault of this call. */
 export function asStorageError(error: unknown): unknown {
+  if (error instanceof Failure) return error;
   return isDatabaseUnavailable(error) ? new Failure("service_unavailable", { cause: error }) : error;
 }
 
@@ -193,14 +205,19 @@ export async function runStatement(
   }
 }
 
+/** Whatever keeps a connection from being made, it says nothing about what was to be asked on it. */
+async function connectionOf(pool: pg.Pool): Promise<pg.PoolClient> {
+  return pool.connect().catch((cause: unknown) => {
+    throw new Failure("service_unavailable", { cause });
+  });
+}
+
 /** Commits if `work` answers something. A connection that failed in a transaction is not used again. */
 export async function inTransaction<T>(
   database: Database,
   work: (client: pg.PoolClient) => Promise<T | null>,
 ): Promise<T | null> {
-  const client = await database.pool.connect().catch((error: unknown) => {
-    throw asStorageError(error);
-  });
+  const client = await connectionOf(database.pool);
   try {
     await client.query("BEGIN");
     const result = await work(client);

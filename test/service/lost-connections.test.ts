@@ -1,4 +1,5 @@
 import { setTimeout as delay } from "node:timers/promises";
+import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
@@ -69,6 +70,26 @@ test("a fault of the service's own is not the message's: it gets no receipt, and
   expect(await service.sms(message)).toMatchObject([
     { outcome: "VERIFIED", verificationId: pending.id, duplicate: false },
   ]);
+});
+
+test("a database that lets nobody in is away like any other, and nothing of it is a fault", async () => {
+  const url = new URL(service.databaseUrl);
+  const database = url.pathname.slice(1);
+  const elsewhere = new pg.Client({ connectionString: Object.assign(url, { pathname: "/postgres" }).href });
+  await elsewhere.connect();
+  onTestFinished(() => elsewhere.end());
+  const letIn = (allowed: boolean) =>
+    elsewhere.query(`ALTER DATABASE ${pg.escapeIdentifier(database)} ALLOW_CONNECTIONS ${allowed}`);
+  await letIn(false);
+  try {
+    await cutConnections();
+    const answers = await Promise.all(Array.from({ length: 40 }, () => shop.create()));
+    const told = new Set(answers.map(({ status, body }) => `${status} ${body.error?.code}`));
+    expect(told).toEqual(new Set(["503 service_unavailable"]));
+  } finally {
+    await letIn(true);
+  }
+  expect((await shop.create()).status).toBe(201);
 });
 
 test("a key that could not be looked up is looked up again by the next call", async () => {

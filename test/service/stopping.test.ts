@@ -17,9 +17,19 @@ async function proxyTo(databaseUrl: string): Promise<{ proxy: DatabaseProxy; url
 }
 
 test.for([
-  { name: "a worker in the midst of retention", roles: "worker", waiting: 1 },
-  { name: "a process that does everything, with a call under way", roles: "api,worker", waiting: 2 },
-])("$name ends with 0 though the database answers nothing any more", async ({ roles, waiting }) => {
+  { name: "a worker in the midst of retention", roles: "worker", waiting: 1, known: true },
+  {
+    name: "a process that does everything, with a call under way",
+    roles: "api,worker",
+    waiting: 2,
+    known: true,
+  },
+  { name: "one that has not found out yet", roles: "api,worker", waiting: 2, known: false },
+])("$name ends with 0 though the database answers nothing any more, and tells whoever waits", async ({
+  roles,
+  waiting,
+  known,
+}) => {
   const { proxy, url } = await proxyTo(beside.databaseUrl);
   // What has to wait for it is under way when the database falls silent.
   const holder = await beside.db.connect();
@@ -27,14 +37,17 @@ test.for([
   try {
     const service = await startProcess({ DATABASE_URL: url, ROLES: roles });
     const call = roles === "worker" ? undefined : merchant(service.httpUrl, liveKey).create();
-    call?.catch(() => {});
     await untilWaiting(beside.db, waiting);
     await proxy.turn("black hole");
     // Whatever looks into the database now and then has come to do so.
-    await vi.waitUntil(async () => (await fetch(`${service.opsUrl}/readyz`)).status === 503, {
-      timeout: 45_000,
-    });
+    if (known) {
+      await vi.waitUntil(async () => (await fetch(`${service.opsUrl}/readyz`)).status === 503, {
+        timeout: 45_000,
+      });
+    }
     service.child.kill("SIGTERM");
+    const answer = await call;
+    if (answer) expect([answer.status, answer.body.error.code]).toEqual([503, "service_unavailable"]);
     expect(await service.ended()).toBe(0);
   } finally {
     holder.release(true);

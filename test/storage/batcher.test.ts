@@ -64,6 +64,23 @@ test("what would wait for longer is refused", async () => {
   expect(await Promise.all(taken)).toEqual([0, 1]);
 });
 
+test("who waits behind a batch that a silent database kept for long is refused with it", async () => {
+  const fails: ((error: Error) => void)[] = [];
+  const enqueue = createBatcher<number, number>({
+    observer: unobserved.batch("test"),
+    maxSize: 1,
+    maxWaiting: 100,
+    run: () => new Promise((_, reject) => fails.push(reject)),
+  });
+  const told = Promise.allSettled([enqueue(0), enqueue(1), enqueue(2)]);
+  vi.advanceTimersByTime(9_500);
+  fails.shift()?.(Object.assign(new Error("no answer"), { code: "ETIMEDOUT" }));
+  expect(await told).toMatchObject(
+    [0, 1, 2].map(() => ({ status: "rejected", reason: { code: "ETIMEDOUT" } })),
+  );
+  expect(fails).toEqual([]);
+});
+
 test("where that goes on nobody waits for more than a second, until what waits has been worked off", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   let taken = 0;

@@ -65,6 +65,23 @@ test.for([
   await database.close();
 });
 
+test.for([
+  { name: "refuses the login", connection: { password: "another" } },
+  { name: "does not have the database", connection: { database: "nowhere" } },
+  { name: "cannot be found", connection: { host: "database.invalid" } },
+  { name: "is not there", connection: { host: "127.0.0.1", port: 1 } },
+])("a server that $name is away, and nobody's statement is to blame", async ({ connection }) => {
+  const database = openDatabase({ ...own.connection, ...connection }, { poolSize: 1, onError() {} });
+  const error = await runStatement(database, statement, [1, 2]).catch((thrown: unknown) => thrown);
+  expect(error).toMatchObject({ code: "service_unavailable" });
+  expect(isDatabaseUnavailable(error)).toBe(true);
+  const administered = await withPrisma(database)
+    .prisma.project.count()
+    .catch((thrown: unknown) => thrown);
+  expect(administered).toMatchObject({ code: "service_unavailable" });
+  await database.close();
+});
+
 test("a statement without its answer for too long takes its connection with it, and the next has another", async () => {
   const pool = new pg.Pool({
     ...own.connection,
