@@ -114,6 +114,13 @@ const catalogue = {
     grpc: "already_exists",
     message: "This number is in use already: remove it first.",
   },
+  number_pending: {
+    administrative: true,
+    status: 409,
+    grpc: "failed_precondition",
+    message:
+      "Verifications of the other environment are still pending on this number: add it once they are over, an hour after its removal at the latest.",
+  },
   too_many_api_keys: {
     administrative: true,
     status: 409,

@@ -68,6 +68,7 @@ export function fingerprintOf({ environment, from, to, text }: FingerprintedCont
 /** The verification a code stands for. Times are milliseconds by the database's clock. */
 export interface CodeHolder {
   readonly verificationId: string;
+  readonly environment: Environment;
   status: VerificationStatus;
   readonly mode: VerificationMode;
   readonly expectedPhone: string | null;
@@ -212,12 +213,15 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     return answer(holder.status === "expired" ? "late" : "not_pending", holder);
   }
 
-  /** The verifications its candidates stand for, each once, in the order of the text. */
-  function holdersOf({ to, candidates }: InboundContent): CodeHolder[] {
+  /**
+   * The verifications its candidates stand for, each once, in the order of the text. A number may have served the other
+   * environment before: what was created on it then is nothing to a message of this one.
+   */
+  function holdersOf({ environment, to, candidates }: InboundContent): CodeHolder[] {
     const holders: CodeHolder[] = [];
     for (const candidate of candidates) {
       const holder = state.codes.get(codeKey(to, candidate));
-      if (holder && !holders.includes(holder)) holders.push(holder);
+      if (holder && holder.environment === environment && !holders.includes(holder)) holders.push(holder);
     }
     return holders;
   }

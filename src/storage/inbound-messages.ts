@@ -176,13 +176,14 @@ WITH held AS MATERIALIZED (
   CROSS JOIN LATERAL (SELECT * FROM live_code WHERE destination = k.destination AND code = k.code OFFSET 0) l
   CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
 )
-SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
+SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
   ${epochMs("date_trunc('milliseconds', clock_timestamp())")}, NULL::bool
 UNION ALL
-SELECT 'code', destination, code, id::text, status::text, mode::text, expected_phone, ${epochMs("expires_at")}, NULL
+SELECT 'code', destination, code, id::text, status::text, mode::text, expected_phone, environment::text,
+  ${epochMs("expires_at")}, NULL
 FROM held
 UNION ALL
-SELECT 'verifying', m.sender, m.destination, h.id::text, h.environment::text, m.text, NULL, NULL, NULL
+SELECT 'verifying', m.sender, m.destination, h.id::text, h.environment::text, m.text, NULL, NULL, NULL, NULL
 FROM held h
 CROSS JOIN LATERAL (
   SELECT * FROM inbound_message WHERE verification_id = h.id AND outcome = 'verified' AND NOT duplicate LIMIT 1
@@ -190,15 +191,15 @@ CROSS JOIN LATERAL (
 WHERE h.status = 'verified' AND h.verified_at > clock_timestamp() - ${duplicateWindow} AND m.text IS NOT NULL
 UNION ALL
 SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${epochMs("t")} FROM unnest(s.miss_times) AS t), ','),
-  NULL, NULL, NULL, ${epochMs("s.muted_until")}, NULL
+  NULL, NULL, NULL, NULL, ${epochMs("s.muted_until")}, NULL
 FROM unnest($3::environment[], $4::text[]) AS n (environment, phone)
 CROSS JOIN LATERAL (SELECT * FROM inbound_sender WHERE environment = n.environment AND phone = n.phone OFFSET 0) s
 UNION ALL
-SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL, NULL, NULL, m.duplicate
+SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL, NULL, NULL, NULL, m.duplicate
 FROM unnest($5::text[], $6::text[]) AS k (source, message_id)
 CROSS JOIN LATERAL (SELECT * FROM inbound_message WHERE source = k.source AND message_id = k.message_id OFFSET 0) m
 UNION ALL
-SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.verification_id::text, f.outcome::text, NULL, NULL, NULL, false
+SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.verification_id::text, f.outcome::text, NULL, NULL, NULL, NULL, false
 FROM unnest($7::text[]) AS k (digest)
 CROSS JOIN LATERAL (SELECT * FROM message_fingerprint WHERE digest = decode(k.digest, 'hex') OFFSET 0) f
 WHERE f.first_at > clock_timestamp() - ${duplicateWindow}`;
@@ -247,7 +248,7 @@ async function readState(
   const senders = new Map<string, Sender>();
   const answered = new Map<string, Judgement>();
   const seen = new Map<string, Judgement>();
-  for (const [kind, first, second, third, fourth, fifth, sixth, time, duplicate] of rows) {
+  for (const [kind, first, second, third, fourth, fifth, sixth, seventh, time, duplicate] of rows) {
     const judgement = () => ({
       outcome: fourth as InboundOutcome,
       verificationId: third as string | null,
@@ -260,6 +261,7 @@ async function readState(
       case "code": {
         const holder = holders.get(third as string) ?? {
           verificationId: third as string,
+          environment: seventh as Environment,
           status: fourth as VerificationStatus,
           mode: fifth as VerificationMode,
           expectedPhone: sixth as string | null,

@@ -5,7 +5,9 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
-import { createPending, eventsOf, letExpire, type Pending } from "./pending.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+import { createWindow } from "../window/open-window.ts";
+import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "./pending.ts";
 import { newPhone, smsSource } from "./sms-source.ts";
 
 const service = await startTestService({ ROLES: "api" });
@@ -126,6 +128,86 @@ describe("the two environments", () => {
     expect((await testShop.read(trial.id)).body.status).toBe("pending");
     const second = await send({ to: trial.to, text: live.code });
     expect(second).toMatchObject({ outcome: "VERIFIED", verificationId: trial.id });
+  });
+});
+
+describe("a number that has moved to the other environment", () => {
+  const trialShop = merchant(here.httpUrl, project.testKey);
+
+  /** As created by a process that had not heard of it: on what is the test environment's number by now. */
+  async function leftBehind(verification: Pending): Promise<Pending> {
+    const place = [project.testNumber, uuidOf(verification.id)];
+    await service.db.query("UPDATE live_code SET destination = $1 WHERE verification_id = $2", place);
+    await service.db.query("UPDATE verification SET destination = $1 WHERE id = $2", place);
+    return { ...verification, to: project.testNumber };
+  }
+
+  test.for([
+    { name: "pending", made: pending, status: "pending" },
+    { name: "verified", made: verified, status: "verified" },
+    { name: "cancelled", made: cancelled, status: "cancelled" },
+    { name: "expired", made: expired, status: "expired" },
+  ])("has no code of what is $name in the former one", async ({ made, status }) => {
+    const left = await leftBehind(await made());
+    const token = await here.createToken({
+      scope: "ingest",
+      source: `trials-${status}`,
+      environment: Environment.TEST,
+    });
+    const from = newPhone();
+    const trials = smsSource(here, token);
+    expect(await trials.send({ ...left, from })).toMatchObject({ outcome: "NO_MATCH", verificationId: "" });
+    expect(await trials.send({ ...left, from })).toMatchObject({ outcome: "NO_MATCH", duplicate: true });
+    expect(await trials.send({ to: left.to, text: `[Web발신]\n${left.text}` })).toMatchObject({
+      outcome: "WEB_SENT",
+      verificationId: "",
+    });
+    expect((await shop.read(left.id)).body).toMatchObject({ status });
+    const { rows } = await service.db.query("SELECT reason FROM pending_hint WHERE verification_id = $1", [
+      uuidOf(left.id),
+    ]);
+    expect(rows).toEqual([]);
+  });
+
+  test("takes its own code beside one of the former environment", async () => {
+    const [left, trial] = [await leftBehind(await pending()), await createPending(trialShop)];
+    const receipt = await send({ to: left.to, text: `${left.code}, ${trial.code}` });
+    expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId: trial.id });
+    expect(await statusOf(left.id)).toBe("pending");
+  });
+
+  test("is played for its own environment only", async () => {
+    const left = await leftBehind(await pending());
+    const window = await createWindow(here, project);
+    expect((await window.receipt({ text: left.text })).outcome).toBe("NO_MATCH");
+    expect(await statusOf(left.id)).toBe("pending");
+  });
+
+  test("moves once nothing is pending on it any more", async () => {
+    const [from, to] = [await here.createProject(), await here.createProject()];
+    const number = from.liveNumber;
+    const merchantOf = merchant(here.httpUrl, from.liveKey);
+    const [first, second, third] = [
+      await createPending(merchantOf),
+      await createPending(merchantOf),
+      await createPending(merchantOf),
+    ];
+    const numbers = here.client(DestinationNumberService);
+    await numbers.removeDestinationNumber({ number });
+    const move = async () => {
+      const { projectId } = to;
+      const environment = Environment.TEST;
+      return answerOf(() => numbers.addDestinationNumber({ number, environment, projectId }));
+    };
+    expect((await send(first)).outcome).toBe("VERIFIED");
+    await merchantOf.cancel(second.id);
+    expect(await move()).toMatchObject({ code: "number_pending" });
+    const { projectId } = to;
+    await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
+    await numbers.removeDestinationNumber({ number });
+    await letExpire(service.db, third.id);
+    const { message } = await move();
+    expect(message?.destinationNumber).toMatchObject({ number, environment: Environment.TEST });
   });
 });
 

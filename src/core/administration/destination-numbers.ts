@@ -7,11 +7,12 @@ import type { Environment } from "../project.ts";
 import { uuidOf } from "./projects.ts";
 
 export interface DestinationNumberStore {
+  /** `pending`: verifications of the other environment are, on this number. */
   add(
     number: string,
     environment: Environment,
     projectId: string | null,
-  ): Promise<DestinationNumber | "in_use" | "no_project">;
+  ): Promise<DestinationNumber | "in_use" | "no_project" | "pending">;
   /** Those in use, oldest first. Null: any. */
   list(projectId: string | null, environment: Environment | null): Promise<DestinationNumber[]>;
   remove(number: string): Promise<DestinationNumber | null>;
@@ -43,6 +44,7 @@ export function administerDestinationNumbers({
       const owner = projectId === "" ? null : uuidOf(projectId);
       const added = await destinationNumbers.add(dialable, environment, owner);
       if (added === "in_use") throw new Failure("number_exists");
+      if (added === "pending") throw new Failure("number_pending");
       if (added === "no_project") throw noSuchProject();
       return added;
     },

@@ -4,7 +4,12 @@ import type { DestinationNumber } from "../../core/directory.ts";
 import { newId } from "../../core/ids.ts";
 import type { DestinationNumber as DestinationNumberRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
-import { type Administer, isForeignKeyViolation, isUniqueViolation } from "./announcement.ts";
+import {
+  type Administer,
+  isForeignKeyViolation,
+  isUniqueViolation,
+  type Transaction,
+} from "./announcement.ts";
 
 export function createDestinationNumberStore(
   database: PrismaDatabase,
@@ -14,15 +19,17 @@ export function createDestinationNumberStore(
     async add(number, environment, projectId) {
       try {
         return await administer(
-          async (transaction) =>
-            numberOf(
-              await transaction.destinationNumber.create({
-                data: { id: newId(), number, environment, projectId },
-              }),
-            ),
+          async (transaction) => {
+            const row = await transaction.destinationNumber.create({
+              data: { id: newId(), number, environment, projectId },
+            });
+            if (await isPendingElsewhere(transaction, row)) throw new StillPending();
+            return numberOf(row);
+          },
           (added) => act("number.added", added),
         );
       } catch (error) {
+        if (error instanceof StillPending) return "pending";
         if (isUniqueViolation(error)) return "in_use";
         if (isForeignKeyViolation(error)) return "no_project";
         throw error;
@@ -54,6 +61,28 @@ export function createDestinationNumberStore(
         (removed) => removed && act("number.removed", removed),
       ),
   };
+}
+
+/** Takes the number that was just added back with its transaction. */
+class StillPending extends Error {}
+
+/**
+ * Whether people still have the number on their screens for the other environment: their SMS would come in as this one's
+ * and verify nothing. A process that has not heard of the number's removal may create one more within a second: of that,
+ * too, a message of this environment makes nothing.
+ */
+async function isPendingElsewhere(
+  transaction: Transaction,
+  { number, environment }: DestinationNumberRow,
+): Promise<boolean> {
+  const [row] = await transaction.$queryRaw<{ pending: boolean }[]>`
+    SELECT EXISTS (
+      SELECT FROM live_code l
+      CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
+      WHERE l.destination = ${number} AND l.expires_at > now()
+        AND v.status = 'pending' AND v.environment <> ${environment}::environment
+    ) AS pending`;
+  return row?.pending === true;
 }
 
 function act(action: AuditAction, { number, environment, projectId }: DestinationNumber): Act {
