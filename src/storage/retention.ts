@@ -1,10 +1,10 @@
+import { firstUuid } from "../core/ids.ts";
 import { missWindowMs } from "../core/inbound-judgement.ts";
 import { validityRange } from "../core/project.ts";
 import { isLetGo } from "./code-occupancy.ts";
 import { keyLife } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
-import { expiredUpTo } from "./expiry.ts";
 import { duplicateWindow } from "./inbound-messages.ts";
 import { firstIdAt } from "./verification-row.ts";
 
@@ -53,10 +53,12 @@ function pass(parts: {
   readonly type: "timestamptz" | "uuid";
   /** The last value whose row is old enough, with the days as $1. */
   readonly cutOff: string;
+  /** The pass goes no further than to the first row `t` of which this is so. */
+  readonly before?: string;
   /** CTEs that do the work, over rows with `order` > progress.since and <= bound.upto. */
   readonly work: string;
 }): string {
-  const { task, table, order, type, cutOff, work } = parts;
+  const { task, table, order, type, cutOff, before = "false", work } = parts;
   return `
 WITH progress AS MATERIALIZED (
   SELECT done_up_to::${type} AS since FROM retention_progress WHERE task = '${task}' FOR UPDATE SKIP LOCKED
@@ -64,10 +66,14 @@ WITH progress AS MATERIALIZED (
 bound AS MATERIALIZED (
   SELECT (array_agg(value ORDER BY value DESC))[1] AS upto, count(*) AS found
   FROM (
-    SELECT t.${order} AS value FROM ${table} t, progress
-    WHERE t.${order} > progress.since AND t.${order} <= ${cutOff}
-    ORDER BY t.${order} LIMIT ${batchSize}
-  ) batch
+    SELECT value, bool_or(stops) OVER (ORDER BY value) AS stopped
+    FROM (
+      SELECT t.${order} AS value, ${before} AS stops FROM ${table} t, progress
+      WHERE t.${order} > progress.since AND t.${order} <= ${cutOff}
+      ORDER BY t.${order} LIMIT ${batchSize}
+    ) batch
+  ) looked_at
+  WHERE NOT stopped
 ),
 ${work},
 moved AS (
@@ -104,29 +110,50 @@ const oldestKept = firstIdAt(`now() - make_interval(days => $1::int, secs => ${v
 
 /**
  * Verifications by their ids, which begin with the time they were made. One made the longest validity before the days is
- * over. The pass never looks back, so it waits where it would pass something unfinished:
- * what the expiry has yet to move after a long downtime, and deliveries that are still tried.
+ * over, though the expiry may have yet to move it after a long downtime: the pass goes no further until then. It passes by
+ * those whose event is still tried; they are erased once that has ended.
  */
 const verificationErasure = pass({
   task: "erase_verifications",
   table: "verification",
   order: "id",
   type: "uuid",
-  cutOff: `${oldestKept}
-    AND NOT EXISTS (
-      SELECT FROM live_code l
-      WHERE l.expires_at > (${expiredUpTo}) AND l.expires_at <= now() - make_interval(days => $1::int)
-    )
-    AND NOT EXISTS (
-      SELECT FROM webhook_delivery d WHERE d.state = 'pending' AND d.verification_id <= ${oldestKept}
-    )`,
+  cutOff: oldestKept,
+  before: "t.status = 'pending'",
   work: `
-${erasedVerifications({ from: "progress, bound", where: "v.id > progress.since AND v.id <= bound.upto" })},
+${erasedVerifications({
+  from: "progress, bound",
+  where: `v.id > progress.since AND v.id <= bound.upto AND NOT EXISTS (
+    SELECT FROM webhook_delivery WHERE verification_id = v.id AND state = 'pending' OFFSET 0
+  )`,
+})},
 undelivered AS (
   DELETE FROM webhook_delivery d USING progress, bound
-  WHERE d.verification_id > progress.since AND d.verification_id <= bound.upto
+  WHERE d.verification_id > progress.since AND d.verification_id <= bound.upto AND d.state <> 'pending'
 )`,
 });
+
+/**
+ * What that pass went by, found by its deliveries: none but theirs are left behind it. Looks at a batch after $1 and answers the
+ * last of it.
+ */
+const triedLongerErasure = `
+WITH batch AS MATERIALIZED (
+  SELECT d.verification_id, d.state FROM webhook_delivery d
+  WHERE d.verification_id > $1::uuid
+    AND d.verification_id <= (SELECT done_up_to::uuid FROM retention_progress WHERE task = 'erase_verifications')
+  ORDER BY d.verification_id LIMIT ${batchSize}
+),
+ended AS MATERIALIZED (
+  SELECT d.verification_id FROM webhook_delivery d
+  WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM batch WHERE state <> 'pending')) AND d.state <> 'pending'
+  ORDER BY d.verification_id FOR UPDATE SKIP LOCKED
+),
+${erasedVerifications({ where: "v.id = ANY (ARRAY(SELECT verification_id FROM ended))" })},
+undelivered AS (
+  DELETE FROM webhook_delivery d WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM ended))
+)
+SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, count(*)::float8 FROM batch`;
 
 /** Every environment is named for the key of the receptions, which begins with it. */
 const hasPassed = "hour < now() - make_interval(days => $1::int)";
@@ -155,6 +182,21 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       async work() {
         const [row] = await runStatement(database, { name, text }, [days]);
         return row?.[0] === batchSize;
+      },
+    };
+  }
+
+  /** Goes on where it left off, and from the beginning once it has looked at all. */
+  function erasingTriedLonger(): RetentionTask {
+    const name = "erase_tried_longer";
+    let since = firstUuid;
+    return {
+      name,
+      async work() {
+        const [row] = await runStatement(database, { name, text: triedLongerErasure }, [since]);
+        const more = row?.[1] === batchSize;
+        since = more ? (row?.[0] as string) : firstUuid;
+        return more;
       },
     };
   }
@@ -200,6 +242,7 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       finishedDays + knownDays,
     ),
     passing("erase_verifications", verificationErasure, finishedDays),
+    erasingTriedLonger(),
     ...Object.entries(endedHours).map(([table, ended]) =>
       deleting(table, deletion(table, ended), statisticsDays),
     ),

@@ -1,7 +1,7 @@
 import { afterAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
-import { createRetentionTasks } from "../../src/storage/retention.ts";
+import { createRetentionTasks, type RetentionTask } from "../../src/storage/retention.ts";
 import { settledUntil } from "../../src/storage/settled.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
@@ -141,40 +141,99 @@ test("hours of the statistics go after their days, thousands of them, and younge
   await roundUntil(async () => `${await left()}` === "1,1,2");
 });
 
-test("what is over but not yet moved, or still tried, is waited for and not passed by", async () => {
-  const erase = tasks.find(({ name }) => name === "erase_verifications");
-  if (!erase) throw new Error("there is no such task");
+async function eraseDue(tasks: readonly RetentionTask[]): Promise<void> {
+  for (const task of tasks.filter(({ name }) => name.startsWith("erase_"))) while (await task.work());
+}
+
+const tasksOf = (finishedDays: number) =>
+  createRetentionTasks(database, { unmatchedDays: 7, finishedDays, statisticsDays: 400 });
+
+/** As if its event had failed just now. */
+async function isStillTried(id: string): Promise<void> {
+  await plain.db.query(
+    `WITH webhook AS (
+       INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret, replaced_at)
+       SELECT gen_random_uuid(), v.project_id, v.environment,
+         (SELECT count(*) + 1 FROM webhook_configuration), 'https://shop.example',
+         '{verification.verified,verification.expired}', decode(repeat('00', 32), 'hex'), clock.now()
+       FROM verification v WHERE v.id = $1 RETURNING id
+     )
+     INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+     SELECT $1, id, 'pending', 0, clock.now() + interval '1 hour' FROM webhook`,
+    [uuidOf(id)],
+  );
+}
+
+async function verifiedBy(phone: string) {
+  const verification = await createPending(shop);
+  const [receipt] = await service.sms({ to: verification.to, from: phone, text: verification.text });
+  expect(receipt?.outcome).toBe("VERIFIED");
+  return verification;
+}
+
+test("what is over but not yet moved, or still tried, is not passed by", async () => {
+  const tasks = tasksOf(90);
+  const codes = tasks.find(({ name }) => name === "codes");
   const phone = "01087650010";
   const pending = await createPending(shop, { mode: "match", expected_phone: phone });
   await moveClock(plain.db, 100 * day);
 
-  const codes = tasks.find(({ name }) => name === "codes");
   await codes?.work();
-  await erase.work();
+  await eraseDue(tasks);
   expect(await tablesWith(phone)).toEqual(["live_code", "verification"]);
 
   // Its expiry is found only now, and its event has yet to be delivered.
-  const id = uuidOf(pending.id);
   await expireDue();
   expect(await eventsOf(plain.db, pending.id)).toEqual(["verification.expired"]);
   await codes?.work();
-  await plain.db.query(
-    `WITH webhook AS (
-       INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret)
-       SELECT gen_random_uuid(), project_id, environment, 1, 'https://shop.example', '{verification.expired}',
-         decode(repeat('00', 32), 'hex')
-       FROM verification WHERE id = $1 RETURNING id
-     )
-     INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
-     SELECT $1, id, 'pending', 0, clock.now() + interval '1 hour' FROM webhook`,
-    [id],
-  );
-  await erase.work();
+  await isStillTried(pending.id);
+  await eraseDue(tasks);
   expect(await tablesWith(phone)).toEqual(["verification"]);
 
   await plain.db.query("UPDATE webhook_delivery SET state = 'delivered', next_attempt_at = NULL");
-  while (await erase.work());
+  await eraseDue(tasks);
   expect(await tablesWith(phone)).toEqual([]);
+  expect(await count("webhook_delivery")).toBe(0);
+});
+
+test("an event that is tried for longer than phones are kept keeps none but its own", async () => {
+  const tasks = tasksOf(1);
+  const [tried, other, later] = ["01087650011", "01087650012", "01087650013"] as const;
+  await isStillTried((await verifiedBy(tried)).id);
+  await verifiedBy(other);
+  await moveClock(plain.db, 2 * day);
+  await expireDue();
+  await eraseDue(tasks);
+  expect(await tablesWith(other)).toEqual([]);
+  expect(await tablesWith(tried)).toEqual(["verification"]);
+
+  await isStillTried((await verifiedBy(later)).id);
+  await moveClock(plain.db, 2 * day);
+  await expireDue();
+  await plain.db.query(
+    `UPDATE webhook_delivery SET state = 'failed', next_attempt_at = NULL
+     WHERE verification_id < (SELECT max(verification_id::text)::uuid FROM webhook_delivery)`,
+  );
+  await eraseDue(tasks);
+  expect(await tablesWith(tried)).toEqual([]);
+  expect(await tablesWith(later)).toContain("verification");
+});
+
+test("what the expiry has yet to move keeps what is younger, not what is older", async () => {
+  const [older, unmoved] = ["01087650014", "01087650015"] as const;
+  await verifiedBy(older);
+  await moveClock(plain.db, 2 * day);
+  await expireDue();
+  await createPending(shop, { mode: "match", expected_phone: unmoved });
+  await moveClock(plain.db, 2 * day);
+  const tasks = tasksOf(1);
+  await eraseDue(tasks);
+  expect(await tablesWith(older)).toEqual([]);
+  expect(await tablesWith(unmoved)).toContain("verification");
+
+  await expireDue();
+  await eraseDue(tasks);
+  expect(await tablesWith(unmoved)).not.toContain("verification");
 });
 
 describe("what is known of senders and messages is kept for as long as it counts:", () => {
