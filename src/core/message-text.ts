@@ -144,6 +144,13 @@ export function codeCandidates(text: string, lengthsInUse: CodeLengthsInUse): Co
   }
 }
 
+/** Whether a message with this text may carry one of the codes. One with too many candidates may. */
+export function mayCarry(text: string, codes: readonly string[]): boolean {
+  const lengths = codes.map(({ length }) => length);
+  const { candidates, capped } = codeCandidates(text, { numeric: lengths, alphanumeric: lengths });
+  return capped || candidates.some((candidate) => codes.includes(candidate));
+}
+
 interface Group {
   start: number;
   end: number;

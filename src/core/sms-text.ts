@@ -110,6 +110,19 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
   }
 }
 
+/**
+ * What may be the code in a text that was made with settings like these: it is in the settings' format and not in what they
+ * put around it. Where they have changed since it was made there may be more of them, or none.
+ */
+export function codesIn(
+  smsText: string,
+  { template, projectName, codeFormat }: Omit<SmsTextSettings, "codeLength">,
+): string[] {
+  const lengths = { numeric: [], alphanumeric: [], [codeFormat]: allCodeLengths[codeFormat] };
+  const around = codeCandidates(renderSmsText(template, projectName, "\n"), lengths).candidates;
+  return codeCandidates(smsText, lengths).candidates.filter((candidate) => !around.includes(candidate));
+}
+
 /** Bytes of the text in CP949, or null where it has a character outside it (which encoders silently replace). */
 export function cp949ByteLength(text: string): number | null {
   const encoded = iconv.encode(text, "cp949");

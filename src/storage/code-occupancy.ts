@@ -4,11 +4,11 @@ import type { CodeFormat } from "../core/project.ts";
 import { type Database, runStatement } from "./database.ts";
 import { expiredUpTo } from "./expiry.ts";
 
-const quarantine = `interval '${codeQuarantineHours} hours'`;
+export const codeQuarantine = `interval '${codeQuarantineHours} hours'`;
 
 /** Whether a code of `table` may be handed out again, or go: past its quarantine, and once the expiry has looked at it. */
 export function isLetGo(table: string): string {
-  return `${table}.expires_at <= now() - ${quarantine} AND ${table}.expires_at <= (${expiredUpTo})`;
+  return `${table}.expires_at <= now() - ${codeQuarantine} AND ${table}.expires_at <= (${expiredUpTo})`;
 }
 
 /** The counted occupancy, brought up to date from time to time. */
@@ -36,7 +36,7 @@ const countStatement = {
   text: `
 SELECT destination, code_format::text, length(code), count(*) FILTER (WHERE expires_at > now())::float8, count(*)::float8
 FROM live_code
-WHERE ctid >= $1::tid AND ctid < $2::tid AND expires_at > now() - ${quarantine}
+WHERE ctid >= $1::tid AND ctid < $2::tid AND expires_at > now() - ${codeQuarantine}
 GROUP BY 1, 2, 3`,
 };
 

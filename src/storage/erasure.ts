@@ -1,6 +1,10 @@
 import type { ErasureStore } from "../core/administration/erasure.ts";
 import { firstUuid } from "../core/ids.ts";
-import { plainArray } from "./array-literal.ts";
+import { mayCarry } from "../core/message-text.ts";
+import type { CodeFormat, Environment } from "../core/project.ts";
+import { codesIn, defaultSmsTemplate } from "../core/sms-text.ts";
+import { plainArray, textArray } from "./array-literal.ts";
+import { codeQuarantine } from "./code-occupancy.ts";
 import { type Database, runStatement } from "./database.ts";
 import {
   cancelledLive,
@@ -171,6 +175,65 @@ locked AS MATERIALIZED (
 DELETE FROM inbound_sender s USING locked l WHERE s.environment = l.environment AND s.phone = l.phone`,
 };
 
+/**
+ * Where a verification's code was its own, and for how long: until it may be handed out again. The code itself, as long as it is
+ * barred, and what it is found by in the text that was asked for after that.
+ */
+const codeStatement = {
+  name: "erasure_code",
+  text: `
+SELECT v.destination, v.environment::text, (v.created_at - interval '1 millisecond')::text,
+  (v.expires_at + ${codeQuarantine})::text, l.code, v.sms_text, p.sms_template, p.name, p.code_format::text
+FROM verification v
+JOIN project p ON p.id = v.project_id
+LEFT JOIN live_code l
+  ON l.expires_at = v.expires_at AND l.destination = v.destination AND l.verification_id = v.id
+WHERE v.id = $1::uuid`,
+};
+
+/** The next messages in the order they came, up to $2, those of one instant together; of them the ones to a destination. */
+const destinationPassStatement = {
+  name: "erasure_destination_pass",
+  text: `
+WITH bound AS MATERIALIZED (
+  SELECT max(ingested_at) AS upto FROM (
+    SELECT m.ingested_at FROM inbound_message m
+    WHERE m.ingested_at > $1::timestamptz AND m.ingested_at <= $2::timestamptz
+    ORDER BY m.ingested_at LIMIT ${batchSize}
+  ) batch
+)
+SELECT bound.upto::text, m.source, m.message_id, m.text
+FROM bound LEFT JOIN LATERAL (
+  SELECT * FROM inbound_message m
+  WHERE m.ingested_at > $1::timestamptz AND m.ingested_at <= bound.upto AND m.destination = $3 AND m.text IS NOT NULL
+  OFFSET 0
+) m ON true`,
+};
+
+const sendersOfStatement = {
+  name: "erasure_senders_of",
+  text: `
+WITH locked AS MATERIALIZED (
+  SELECT s.environment, s.phone FROM inbound_sender s
+  WHERE s.environment = $3::environment AND s.phone = ANY (ARRAY(
+    SELECT m.sender FROM unnest($1::text[], $2::text[]) AS k (source, message_id)
+    JOIN inbound_message m ON m.source = k.source AND m.message_id = k.message_id
+  ))
+  ORDER BY s.environment, s.phone FOR UPDATE OF s
+)
+DELETE FROM inbound_sender s USING locked l WHERE s.environment = l.environment AND s.phone = l.phone`,
+};
+
+const messagesStatement = {
+  name: "erasure_messages",
+  text: `
+WITH ${erasedMessages({
+    from: "unnest($1::text[], $2::text[]) AS k (source, message_id)",
+    where: "m.source = k.source AND m.message_id = k.message_id",
+  })}
+SELECT count(*)::float8 FROM erased_message`,
+};
+
 const senderStatement = {
   name: "erasure_sender",
   text: `
@@ -288,6 +351,41 @@ export function createErasureStore(database: Database): ErasureStore {
     };
   }
 
+  /**
+   * Messages that carried its code without having been told of it: there was more than one, they came from the web, or their
+   * sender was muted. Answers how many.
+   */
+  async function eraseCarriers(verificationId: string): Promise<number> {
+    const [place] = await runStatement(database, codeStatement, [verificationId]);
+    if (place === undefined) return 0;
+    const [destination, environment, createdAt, until, code, smsText, template, projectName, codeFormat] =
+      place as [
+        string,
+        Environment,
+        string,
+        string,
+        string | null,
+        string,
+        string | null,
+        string,
+        CodeFormat,
+      ];
+    const settings = { template: template ?? defaultSmsTemplate, projectName, codeFormat };
+    const codes = code === null ? codesIn(smsText, settings) : [code];
+    let messages = 0;
+    for (let since: string | null = createdAt; ; ) {
+      const rows = await runStatement(database, destinationPassStatement, [since, until, destination]);
+      since = (rows[0]?.[0] ?? null) as string | null;
+      if (since === null) return messages;
+      const carriers = rows.filter(([, , , text]) => text !== null && mayCarry(text as string, codes));
+      if (carriers.length === 0) continue;
+      const keys = [1, 2].map((column) => textArray(carriers.map((row) => row[column] as string)));
+      await runStatement(database, sendersOfStatement, [...keys, environment]);
+      const [erased] = await runStatement(database, messagesStatement, keys);
+      messages += erased?.[0] as number;
+    }
+  }
+
   return {
     async projectOf(verificationId) {
       const [row] = await runStatement(database, projectStatement, [verificationId]);
@@ -304,6 +402,7 @@ export function createErasureStore(database: Database): ErasureStore {
         messages += erased;
         more = erased === batchSize;
       }
+      messages += await eraseCarriers(verificationId);
       return { ...(await eraseNumbers([verificationId], cancelled)), messages };
     },
 

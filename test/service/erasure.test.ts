@@ -260,6 +260,50 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
+  test.for([
+    { name: "while its code is barred", since: "0 seconds" },
+    { name: "once its code may be handed out again", since: "26 hours" },
+  ])("takes every message that carried its code, whatever that was told, $name", async ({ since }) => {
+    const [verification, other] = [await createPending(shop), await createPending(shop)];
+    const { to, code } = verification;
+    const [ambiguous, fromWeb, guesser] = [newPhone(), newPhone(), newPhone()];
+    const [longer, elsewhere] = [newPhone(), newPhone()];
+    const nowhere = `0277${to.slice(-6)}`;
+    const guesses = ["one", "two", "three", "four", "five"].map((text) => ({ to, from: guesser, text }));
+    const receipts = await service.sms(
+      { to, from: ambiguous, text: `${other.code} / ${code}` },
+      { to, from: fromWeb, text: `[Web발신] ${code}, ${other.code}` },
+      ...guesses,
+      { to, from: guesser, text: `${code.slice(0, 4)}-${code.slice(4)}` },
+      { to, from: longer, text: `${code}0` },
+      { to: nowhere, from: elsewhere, text: code },
+    );
+    expect(receipts.filter(({ outcome }) => outcome !== "NO_MATCH")).toMatchObject([
+      { outcome: "AMBIGUOUS", verificationId: "" },
+      { outcome: "WEB_SENT", verificationId: "" },
+      { outcome: "MUTED", verificationId: "" },
+    ]);
+    await shop.cancel(verification.id);
+    await service.db.query(
+      `WITH moved AS (
+         UPDATE verification SET created_at = created_at - $2::interval, expires_at = expires_at - $2::interval WHERE id = $1
+       ),
+       messages AS (UPDATE inbound_message SET ingested_at = ingested_at - $2::interval WHERE destination = $3)
+       DELETE FROM live_code WHERE verification_id = $1 AND $2::interval > '0'`,
+      [uuidOf(verification.id), since, to],
+    );
+
+    expect(await eraseVerification(verification.id)).toMatchObject({ messages: 3 });
+
+    for (const phone of [ambiguous, fromWeb]) expect(await tablesWithPhone(phone)).toEqual([]);
+    const { rows } = await service.db.query("SELECT text FROM inbound_message WHERE sender = $1", [guesser]);
+    expect(rows.map(({ text }) => text).sort()).toEqual(guesses.map(({ text }) => text).sort());
+    expect(await send(other, guesser)).toBe("VERIFIED");
+    expect(await tablesWithPhone(longer)).toContain("inbound_message");
+    expect(await tablesWithPhone(elsewhere)).toEqual(["inbound_message"]);
+    expect(await eraseVerification(verification.id)).toEqual(nothing);
+  });
+
   test("cancels a pending one, with its event, and nothing verifies it any more", async () => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
