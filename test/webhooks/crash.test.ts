@@ -4,13 +4,13 @@ import path from "node:path";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { untilWaiting } from "../service/barrier.ts";
-import { hang, startReceiver, untilReceived } from "./receiver.ts";
+import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, makeDue, openShop } from "./shop.ts";
 
 const program = path.join(import.meta.dirname, "../../src/start.ts");
@@ -229,6 +229,54 @@ test("what is due when its webhook is disabled is never sent", async () => {
   );
   expect(receiver.received).toEqual([]);
   await worker.close();
+});
+
+describe("what waited when its webhook was disabled", () => {
+  const held = WebhookDeliveryState.DISABLED;
+
+  async function disabledWith(count: number) {
+    const shop = await openShop(service);
+    const receiver = await startReceiver(answerWith(204));
+    await shop.setWebhook(receiver.url);
+    const ids = await Promise.all(Array.from({ length: count }, () => shop.event()));
+    await service
+      .client(WebhookService)
+      .disableWebhook({ projectId: shop.projectId, environment: Environment.LIVE });
+    return { shop, receiver, ids };
+  }
+
+  test("is sent by hand alone once that is set anew", async () => {
+    const { shop, receiver, ids } = await disabledWith(20);
+    await shop.setWebhook(receiver.url);
+    const worker = await service.startAnother({ ROLES: "worker" });
+    await deliveryWhen(service, await shop.event(), delivered);
+    for (const id of ids) expect((await deliveriesOf(service, id))[0]?.state).toBe(held);
+    expect(receiver.received).toHaveLength(1);
+    const [first = ""] = ids;
+    await service.client(WebhookService).resendWebhookEvent({ eventId: eventOf(first) });
+    await deliveryWhen(service, first, delivered);
+    await worker.close();
+  });
+
+  test("and is being claimed is waited for, and held all the same", async () => {
+    const { shop, receiver, ids } = await disabledWith(3);
+    const [first = ""] = ids;
+    const claiming = await service.db.connect();
+    try {
+      await claiming.query("BEGIN");
+      await claiming.query(
+        "UPDATE webhook_delivery SET attempts = 1, next_attempt_at = now() + interval '30 s' WHERE verification_id = $1",
+        [decodeId("vrf_", first)],
+      );
+      const setting = shop.setWebhook(receiver.url);
+      await untilWaiting(service.db, 1);
+      await claiming.query("COMMIT");
+      await setting;
+    } finally {
+      claiming.release(true);
+    }
+    for (const id of ids) expect((await deliveriesOf(service, id))[0]?.state).toBe(held);
+  });
 });
 
 test("a clean stop waits for what is about to be answered, and writes it down", async () => {

@@ -11,10 +11,14 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
   const { prisma } = database;
 
   return {
-    set: (place, { url, events, secret }) =>
-      administer(
+    async set(place, { url, events, secret }) {
+      // Mostly all of it, each batch by itself; below, what has been disabled meanwhile.
+      await holdBack(prisma, place, url);
+      return administer(
         async (transaction) => {
           if (!(await lockProject(transaction, place))) return "no_project";
+          // Deliveries are locked before versions, as by those who write results down.
+          await holdBack(transaction, place, url);
           const [known] = await versionsOf(transaction, place, url);
           // Set anew, the URL works again in every version of it.
           await transaction.$executeRaw`
@@ -26,7 +30,8 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           return { webhook: await versionWith(transaction, id), secret: kept };
         },
         (set) => (set === "no_project" ? null : act("webhook.set", set.webhook)),
-      ),
+      );
+    },
 
     async inForce(place) {
       const [row] = await versions(prisma, Prisma.sql`${of(place)} AND replaced_at IS NULL`);
@@ -173,6 +178,37 @@ async function versionWith(transaction: Transaction, id: string): Promise<Webhoo
   const [row] = await versions(transaction, Prisma.sql`id = ${id}::uuid`);
   if (!row) throw new Error("a webhook is gone in the middle of its own change");
   return webhookOf(row);
+}
+
+const heldBackAtOnce = 5_000;
+
+/**
+ * Takes what waits for the disabled versions of a URL out of the queue, as claims do now and then: once a version works again
+ * it could not be told from what is to be sent. What a claim holds is waited for; its attempt's result counts all the same.
+ */
+async function holdBack(
+  connection: Pick<Transaction, "$executeRaw">,
+  place: WebhookPlace,
+  url: string,
+): Promise<void> {
+  let held: number;
+  do {
+    held = await connection.$executeRaw`
+      WITH waiting AS MATERIALIZED (
+        SELECT d.verification_id FROM webhook_delivery d
+        WHERE d.state = 'pending' AND d.webhook_configuration_id = ANY (ARRAY(
+          SELECT id FROM webhook_configuration WHERE ${of(place)} AND url = ${url} AND disabled_at IS NOT NULL
+        ))
+        ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${heldBackAtOnce}
+      ),
+      locked AS MATERIALIZED (
+        SELECT d.verification_id FROM webhook_delivery d
+        WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM waiting)) AND d.state = 'pending'
+        ORDER BY d.verification_id FOR NO KEY UPDATE
+      )
+      UPDATE webhook_delivery d SET state = 'disabled', next_attempt_at = NULL
+      WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM locked))`;
+  } while (held > 0);
 }
 
 /** What serialises all changes to a project's webhooks. */
