@@ -37,14 +37,16 @@ export function secondsUntilNext(
   return Math.max(scheduled, Math.min(retryAfterSeconds ?? 0, maxRetryAfterSeconds));
 }
 
-/** RFC 9110: delay in seconds, or an HTTP date. */
-const wholeSeconds = /^\d{1,10}$/;
+/** RFC 9110: delay in seconds, or an HTTP date; of its obsolete forms, asctime's alone names no time zone. */
+const wholeSeconds = /^\d+$/;
 const httpDate = /^[A-Za-z]{3,9},? .* GMT$/;
+const asctimeDate = /^[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d{2}:\d{2}:\d{2} \d{4}$/;
 
 /** The seconds from `now` (milliseconds since the epoch) that a Retry-After asks for; null where it says nothing. */
 export function retryAfterSeconds(header: string | null, now: number): number | null {
   const text = header?.trim() ?? "";
   if (wholeSeconds.test(text)) return Number(text);
-  const at = httpDate.test(text) ? Date.parse(text) : Number.NaN;
+  const date = asctimeDate.test(text) ? `${text} GMT` : text;
+  const at = httpDate.test(date) ? Date.parse(date) : Number.NaN;
   return Number.isNaN(at) ? null : Math.max(0, (at - now) / 1000);
 }

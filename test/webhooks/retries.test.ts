@@ -96,7 +96,18 @@ describe("Retry-After", () => {
       value: () => new Date(Date.now() + 600_000).toUTCString(),
       seconds: 600,
     },
+    {
+      name: "as a date in the form of asctime",
+      value: () =>
+        new Date(Date.now() + 600_000)
+          .toUTCString()
+          .replace(/^(\w+), 0?(\d+) (\w+) (\d+) (\S+) GMT$/, (_, day, date, month, year, time) =>
+            [day, month, date.padStart(2), time, year].join(" "),
+          ),
+      seconds: 600,
+    },
     { name: "of more than a day is a day", value: () => "999999", seconds: 86_400 },
+    { name: "of a thousand years is a day", value: () => "99999999999", seconds: 86_400 },
     { name: "of less than the schedule does not hurry it", value: () => "1", seconds: 4 },
   ])("$name", async ({ value, seconds }) => {
     const { shop, receiver } = await shopWithReceiver();

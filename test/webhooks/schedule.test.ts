@@ -36,6 +36,12 @@ describe("after each failure", () => {
     { name: "a shorter one does not hurry the schedule", failures: 2, retryAfter: 10, expected: 300 },
     { name: "24 hours are honoured", failures: 1, retryAfter: 86_400, expected: 86_400 },
     { name: "more is 24 hours", failures: 1, retryAfter: 86_401, expected: 86_400 },
+    {
+      name: "more than a number holds, too",
+      failures: 1,
+      retryAfter: Number("9".repeat(400)),
+      expected: 86_400,
+    },
   ])("Retry-After: $name", ({ failures, retryAfter, expected }) => {
     expect(secondsUntilNext(failures, retryAfter, 0.5)).toBeCloseTo(expected, 6);
   });
@@ -48,7 +54,11 @@ test.for([
   { header: " 0 ", seconds: 0 },
   { header: "Sat, 21 Nov 2026 06:42:30 GMT", seconds: 90 },
   { header: "Saturday, 21-Nov-26 06:42:30 GMT", seconds: 90 },
+  { header: "Sat Nov 21 06:42:30 2026", seconds: 90 },
+  { header: "Tue Dec  1 06:41:00 2026", seconds: 10 * 24 * hour },
   { header: "Sat, 21 Nov 2026 06:40:00 GMT", seconds: 0 },
+  { header: "Sat Nov 21 06:42:30 2026 KST", seconds: null },
+  { header: "99999999999", seconds: 99_999_999_999 },
   { header: "-5", seconds: null },
   { header: "1.5", seconds: null },
   { header: "soon", seconds: null },
