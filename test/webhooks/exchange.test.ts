@@ -147,6 +147,14 @@ test.for([
     error: /ECONNRESET/,
   },
   {
+    name: "an answer after a 100 Continue that nobody expects",
+    serve: (socket: Socket) =>
+      socket.once("data", () =>
+        socket.end("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+      ),
+    error: /bad response/,
+  },
+  {
     name: "headers of more than 16 KiB",
     serve: (socket: Socket) => socket.end(`HTTP/1.1 200 OK\r\nx: ${"x".repeat(20_000)}\r\n\r\n`),
     error: /headers/i,
