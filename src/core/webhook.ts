@@ -40,6 +40,9 @@ export interface Attempt {
   readonly answer: string | null;
 }
 
+/** What is due again is found by looking, so often. */
+export const retryLookMs = 500;
+
 /** An event on its way. The verification's id is the event's as well, since it has at most one. */
 export interface Delivery {
   readonly verificationId: string;

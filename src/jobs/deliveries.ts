@@ -1,5 +1,12 @@
 import { setTimeout as delay } from "node:timers/promises";
-import type { AttemptResult, Claim, ClaimBounds, DueAttempt, MakeAttempt } from "../core/webhook.ts";
+import {
+  type AttemptResult,
+  type Claim,
+  type ClaimBounds,
+  type DueAttempt,
+  type MakeAttempt,
+  retryLookMs,
+} from "../core/webhook.ts";
 import { EndpointSlots, type SlotLimits } from "./endpoint-slots.ts";
 import type { Job } from "./job.ts";
 
@@ -9,7 +16,7 @@ export interface Deliveries extends Job {
 }
 
 /** What became due without being heard of, as retries do, is found within this long. */
-const idleMs = 500;
+const idleMs = retryLookMs;
 /** From one look to the next at least: what becomes due or free meanwhile is gathered into one statement. */
 const gatherMs = 10;
 /** After an error, as long as the database takes to come back at least. */

@@ -1,5 +1,7 @@
 /** When a delivery is tried again. */
 
+import { retryLookMs } from "../core/webhook.ts";
+
 const minute = 60;
 const hour = 3_600;
 
@@ -18,6 +20,8 @@ export const gapsSeconds: readonly number[] = [
 
 /** Jitter keeps deliveries that failed together from coming back together. */
 const jitter = 0.2;
+/** So late an attempt may begin after it was due: a look, and the moment it takes itself. The jitter leaves room for it. */
+const lateSeconds = (retryLookMs + 100) / 1000;
 
 const maxRetryAfterSeconds = 24 * hour;
 
@@ -33,7 +37,7 @@ export function secondsUntilNext(
 ): number | null {
   const gap = gapsSeconds[failures - 1];
   if (gap === undefined) return null;
-  const scheduled = gap * (1 - jitter + 2 * jitter * random);
+  const scheduled = gap * (1 - jitter) + (gap * 2 * jitter - lateSeconds) * random;
   return Math.max(scheduled, Math.min(retryAfterSeconds ?? 0, maxRetryAfterSeconds));
 }
 
