@@ -156,7 +156,9 @@ class KeptAnswer {
   text(): string {
     const bytes = Buffer.concat(this.#chunks).subarray(0, keptAnswerBytes);
     const cut = this.#length > bytes.length || bytes.length === keptAnswerBytes;
-    return new TextDecoder().decode(bytes, { stream: cut }).replaceAll("\u0000", "\ufffd");
+    return new TextDecoder("utf-8", { ignoreBOM: true })
+      .decode(bytes, { stream: cut })
+      .replaceAll("\u0000", "\ufffd");
   }
 }
 

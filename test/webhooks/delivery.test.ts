@@ -204,12 +204,16 @@ test("only the kinds that were asked for are sent", async () => {
 
 test("what is on record of an answer is its beginning, in text that can be stored", async () => {
   const shop = await openShop(service);
-  const body = Buffer.concat([Buffer.from("ok\u0000 한글"), Buffer.from([0xff]), Buffer.alloc(3000, "가")]);
+  const body = Buffer.concat([
+    Buffer.from("\ufeffok\u0000 한글"),
+    Buffer.from([0xff]),
+    Buffer.alloc(3000, "가"),
+  ]);
   const receiver = await startReceiver((response) => response.writeHead(200).end(body));
   await shop.setWebhook(receiver.url);
   const [attempt] = (await deliveryWhen(service, await shop.event(), delivered)).attempts;
   const answer = attempt?.answer ?? "";
-  expect(answer.startsWith("ok\ufffd 한글\ufffd가가")).toBe(true);
+  expect(answer.startsWith("\ufeffok\ufffd 한글\ufffd가가")).toBe(true);
   expect(answer).toMatch(/가$/);
   expect(Buffer.byteLength(answer)).toBeGreaterThan(1000);
   expect(Buffer.byteLength(answer)).toBeLessThan(1040);
