@@ -2,6 +2,7 @@ import { timingSafeEqual } from "node:crypto";
 import type { Call } from "../core/call.ts";
 import { bearerCredential, digestCredential, parseCredential } from "../core/credential.ts";
 import type { Directory } from "../core/directory.ts";
+import { adminSource } from "../core/inbound-message.ts";
 import type { Caller, ServiceCaller } from "../core/project.ts";
 import type { UsageCount } from "../core/usage.ts";
 import { asFailure, Failure, type RateLimitState } from "../failures.ts";
@@ -49,7 +50,7 @@ const installationAdmin: ServiceCaller = {
   kind: "service",
   tokenId: null,
   scope: "admin",
-  source: "cli",
+  source: adminSource,
   projectId: null,
   environment: null,
   numbers: [],

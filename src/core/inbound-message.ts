@@ -1,6 +1,11 @@
 import { type Carrier, normaliseCarrier } from "./carrier.ts";
 import { normaliseDestination, normaliseMobile } from "./phone.ts";
 
+/** The source of messages that administrators send with the command. */
+export const adminSource = "cli";
+/** The source of messages from the phone that a test window plays. */
+export const playedSource = "window";
+
 /** A message as its source sent it. */
 export interface InboundMessageFields {
   readonly messageId: string;

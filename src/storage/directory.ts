@@ -1,6 +1,7 @@
 import { LRUCache } from "lru-cache";
 import { digestCredential } from "../core/credential.ts";
 import type { CodeLengths, DestinationNumber, Directory } from "../core/directory.ts";
+import { adminSource } from "../core/inbound-message.ts";
 import type { Caller, CodeFormat, Environment, Project } from "../core/project.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
@@ -243,7 +244,7 @@ function serviceCallerOf(row: readonly unknown[]): Caller {
     kind: "service",
     tokenId: row[0] as string,
     scope: row[1] as "read" | "write" | "ingest" | "admin",
-    source: row[1] === "admin" ? "cli" : (row[2] as string | null),
+    source: row[1] === "admin" ? adminSource : (row[2] as string | null),
     projectId: row[3] as string | null,
     environment: row[4] as Environment | null,
     numbers: row[5] as string[],

@@ -4,7 +4,10 @@ import { describe, expect, test } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
-import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import {
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import {
   Environment,
@@ -185,6 +188,17 @@ test("what a key has no scope for costs nothing of its allowance, and is told be
   expect(await answerOf((options) => verifications.listVerifications({}, options))).toMatchObject({
     code: "ok",
   });
+});
+
+test.for([
+  "cli",
+  "window",
+])("no token can speak for %s, under which phoneproof records messages of its own", async (source) => {
+  const tokens = service.client(ServiceTokenService);
+  const make = (name: string) =>
+    answerOf(() => tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: name }));
+  expect(await make(source)).toMatchObject({ code: "validation_failed", fields: ["source"] });
+  expect(await make(`${source}-2`)).toMatchObject({ code: "ok" });
 });
 
 test("a scope that is missing is told before what is wrong with the request", async () => {

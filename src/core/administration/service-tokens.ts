@@ -2,6 +2,7 @@ import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
+import { adminSource, playedSource } from "../inbound-message.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment, ServiceTokenScope } from "../project.ts";
 import { keptOf } from "./api-keys.ts";
@@ -43,6 +44,9 @@ export interface ServiceTokens {
   revoke(id: string): Promise<ServiceToken>;
 }
 
+/** What administrators' own messages, and those played in a window, are recorded under. */
+const reservedSources: ReadonlySet<string> = new Set([adminSource, playedSource]);
+
 const sourceShape = /^[A-Za-z0-9_.-]{1,64}$/;
 
 export function administerServiceTokens({
@@ -58,6 +62,9 @@ export function administerServiceTokens({
       if (scope === null) refuse("scope", "must be ingest, read, write or admin");
       if (ingests && !sourceShape.test(source)) {
         refuse("source", "is required with ingest: 1 to 64 characters of A-Z a-z 0-9 _ . -");
+      }
+      if (ingests && reservedSources.has(source)) {
+        refuse("source", `must not be ${source}: phoneproof records messages of its own under that name`);
       }
       if (!ingests && source !== "") refuse("source", "goes with scope ingest only");
       if (!ingests && environment !== null) refuse("environment", "goes with scope ingest only");
