@@ -23,7 +23,7 @@ export type InboundOutcome =
   | "invalid";
 
 /** What a window may say of a message that came and left its verification pending. */
-export type PendingReason = "another_number" | "web_sent" | "two_codes" | "without_code";
+export type PendingReason = "another_number" | "web_sent" | "two_codes" | "without_code" | "muted";
 
 /** What a message was answered. Ids are UUIDs. */
 export interface Judgement {
@@ -137,9 +137,14 @@ export interface Judgements {
   readonly hints: ReadonlyMap<string, PendingReason>;
   /**
    * Messages without a live code, and not sent from the web, where a sender can be forged. Where a pending
-   * verification expects their sender on their destination, its window says that one came without the code.
+   * verification expects their sender on their destination, its window says so.
    */
-  readonly withoutCode: readonly InboundContent[];
+  readonly withoutCode: readonly WithoutCode[];
+}
+
+export interface WithoutCode {
+  readonly content: InboundContent;
+  readonly reason: Extract<PendingReason, "without_code" | "muted">;
 }
 
 /** Judges messages in the order of their arrival. */
@@ -148,7 +153,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   const expired: string[] = [];
   const changedSenders = new Set<string>();
   const hints = new Map<string, PendingReason>();
-  const withoutCode: InboundContent[] = [];
+  const withoutCode: WithoutCode[] = [];
   const judged = messages.map((message): JudgedMessage => {
     const key = messageKey(message.source, message.messageId);
     const answered = state.answered.get(key);
@@ -177,10 +182,14 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (content.environment === null) return answer(content.webSent ? "web_sent" : "no_match");
     const sender = state.senders.get(senderKey(content.environment, content.from));
     const muted = sender?.mutedUntil != null && sender.mutedUntil > state.now;
-    if (muted && !content.webSent && !content.played) return answer("muted");
     const holders = holdersOf(content);
     const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
     const holder = live[0] ?? holders[0];
+    if (muted && !content.webSent && !content.played) {
+      if (live.length === 0) withoutCode.push({ content, reason: "muted" });
+      hint(live, "muted");
+      return answer("muted");
+    }
     if (content.webSent) {
       hint(live, "web_sent");
       return answer("web_sent", live.length === 1 ? holder : undefined);
@@ -189,7 +198,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
       hint(live, "two_codes");
       return answer("ambiguous");
     }
-    if (live.length === 0) withoutCode.push(content);
+    if (live.length === 0) withoutCode.push({ content, reason: "without_code" });
     if (!holder) return answer("no_match");
     if (live.length === 0) return answerDead(holder);
     if (holder.mode === "match" && holder.expectedPhone !== content.from) {

@@ -62,6 +62,7 @@ const pendingReasons: Record<PendingReasonName, PendingReason> = {
   web_sent: PendingReason.WEB_SENT,
   two_codes: PendingReason.TWO_CODES,
   without_code: PendingReason.WITHOUT_CODE,
+  muted: PendingReason.MUTED,
 };
 
 export const environmentMessage = (environment: EnvironmentName | null) =>

@@ -398,8 +398,9 @@ hinted AS (
   FROM (
     SELECT h.id, h.reason FROM unnest($29::uuid[], $30::pending_reason[]) AS h (id, reason)
     UNION ALL
-    SELECT v.id, 'without_code'
-    FROM unnest($31::environment[], $32::text[], $33::text[]) AS m (environment, sender, destination)
+    SELECT v.id, m.reason
+    FROM unnest($31::environment[], $32::text[], $33::text[], $34::pending_reason[])
+      AS m (environment, sender, destination, reason)
     CROSS JOIN LATERAL (
       SELECT v.id FROM (
         SELECT l.verification_id FROM live_code l
@@ -412,7 +413,8 @@ hinted AS (
       ORDER BY v.id DESC LIMIT ${expectingLimit}
     ) v
   ) n
-  ORDER BY n.id, n.reason
+  -- Who is mute is told so, whatever else came with it.
+  ORDER BY n.id, n.reason <> 'muted', n.reason
   ON CONFLICT (verification_id) DO UPDATE SET reason = excluded.reason, noticed_at = excluded.noticed_at
   WHERE pending_hint.noticed_at <= excluded.noticed_at
   RETURNING verification_id
@@ -485,9 +487,10 @@ async function store(
       plainArray(expired),
       plainArray([...hints.keys()]),
       plainArray([...hints.values()]),
-      plainArray(withoutCode.map(({ environment }) => environment)),
-      plainArray(withoutCode.map(({ from }) => from)),
-      textArray(withoutCode.map(({ to }) => to)),
+      plainArray(withoutCode.map(({ content }) => content.environment)),
+      plainArray(withoutCode.map(({ content }) => content.from)),
+      textArray(withoutCode.map(({ content }) => content.to)),
+      plainArray(withoutCode.map(({ reason }) => reason)),
     ]);
     const [live, test, liveExpired, testExpired] = row as [unknown, unknown, number, number];
     return {

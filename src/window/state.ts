@@ -20,6 +20,7 @@ const hints: Readonly<Record<number, WindowState["hint"]>> = {
   [PendingReason.WEB_SENT]: "web_sent",
   [PendingReason.TWO_CODES]: "two_codes",
   [PendingReason.WITHOUT_CODE]: "without_code",
+  [PendingReason.MUTED]: "muted",
 };
 
 const carriers: Readonly<Record<number, string>> = {

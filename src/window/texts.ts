@@ -5,7 +5,7 @@ import type { Language } from "./visitor.ts";
 
 export type OutcomeName = keyof typeof InboundMessageOutcome;
 
-export type Hint = "another_number" | "web_sent" | "two_codes" | "without_code";
+export type Hint = "another_number" | "web_sent" | "two_codes" | "without_code" | "muted";
 
 export interface Texts {
   readonly pageTitle: string;
@@ -102,6 +102,7 @@ const korean: Texts = {
     web_sent: "웹에서 보낸 문자가 왔어요. 휴대전화의 문자 앱에서 직접 보내 주세요.",
     two_codes: "코드가 여러 개인 문자가 왔어요. 아래 내용만 그대로 보내 주세요.",
     without_code: "코드가 없는 문자가 왔어요. 아래 내용을 고치지 말고 그대로 보내 주세요.",
+    muted: "이 번호에서 틀린 문자가 너무 많이 왔어요. 10분쯤 기다렸다가 처음부터 다시 시작해 주세요.",
   },
   withoutScript: "이 페이지는 저절로 바뀌지 않아요. 문자를 보낸 뒤 눌러 주세요:",
   refresh: "결과 보기",
@@ -186,6 +187,7 @@ const english: Texts = {
     web_sent: "A message came, but it was sent from the web. Send it from the SMS app of the phone itself.",
     two_codes: "A message came, but it held several codes. Send only the text below, as it is.",
     without_code: "A message of yours came, but without the code. Send the text below as it is.",
+    muted: "Too many wrong messages came from this phone. Wait ten minutes, then start again.",
   },
   withoutScript: "This page does not change by itself. When you have sent the SMS:",
   refresh: "See the result",

@@ -137,6 +137,36 @@ test("why it is still pending: the expected sender's message came without the co
   expect(await hint()).toBe("without_code");
 });
 
+/** Five wrong messages, all of them new. */
+async function mute(from: string, to: string): Promise<void> {
+  for (let miss = 0; miss < 5; miss++) {
+    expect((await cli.send({ to, text: `틀린 문자 ${miss} ${from}`, from })).outcome).toBe("NO_MATCH");
+  }
+}
+
+test("why it is still pending: whoever sent the code has sent too many wrong messages", async () => {
+  const window = await createWindow(service, project);
+  const stream = await openStream(window.url);
+  await stream.next();
+  const phone = newPhone();
+  await mute(phone, window.to);
+  expect((await cli.send({ to: window.to, text: window.text, from: phone })).outcome).toBe("MUTED");
+  expect((await stream.next())?.state.hint).toBe("muted");
+});
+
+test("why it is still pending: the expected sender has sent too many, with the code or without", async () => {
+  const { window, phone, hint, silent } = await expecting();
+  await mute(phone, (await knownProject([service, other])).testNumber);
+  const stranger = newPhone();
+  await mute(stranger, window.to);
+  await cli.send({ to: window.to, text: "안녕하세요", from: stranger });
+  await silent();
+  expect((await cli.send({ to: window.to, text: "또 보내요", from: phone })).outcome).toBe("MUTED");
+  expect(await hint()).toBe("muted");
+  expect((await cli.send({ to: window.to, text: window.text, from: phone })).outcome).toBe("MUTED");
+  expect(await hint()).toBe("muted");
+});
+
 test("an old code of the expected sender is a message without the code", async () => {
   const { window, phone, hint } = await expecting();
   const old = await createWindow(service, project);

@@ -4,7 +4,7 @@ export interface WindowState {
   readonly version: string;
   readonly status: "pending" | "verified" | "expired" | "cancelled";
   readonly remainingMs: number;
-  readonly hint: "another_number" | "web_sent" | "two_codes" | "without_code" | null;
+  readonly hint: "another_number" | "web_sent" | "two_codes" | "without_code" | "muted" | null;
   /** Masked; null until verified. */
   readonly phone: string | null;
   readonly carrier: string | null;
