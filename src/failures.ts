@@ -89,7 +89,7 @@ const catalogue = {
     status: 404,
     grpc: "not_found",
     message:
-      "There is no such route: check method and path, such as POST /v1/verifications or GET /v1/verifications/{id}.",
+      "There is no such route: check method and path, such as POST /v1/verifications or GET /v1/verifications/{id}. GET /docs describes them all.",
   },
   not_found: {
     administrative: true,

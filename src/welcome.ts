@@ -30,6 +30,7 @@ export function welcome(
     "  phoneproof is running",
     "",
     `    merchants   ${addresses.http}`,
+    `    reference   ${addresses.http}/docs`,
     `    gRPC        ${grpc}`,
     `    operations  http://${addresses.ops}/readyz`,
     `    data        ${dataDir}`,
