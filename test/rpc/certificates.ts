@@ -1,0 +1,16 @@
+/**
+ * Files of certificates and keys that are for tests only: good for a hundred years, and trusted nowhere else. `server` (for
+ * localhost and 127.0.0.1) and `client` are signed by `authority`, `strangersClient` by `otherAuthority`.
+ */
+
+import path from "node:path";
+
+const file = (name: string) => path.join(import.meta.dirname, "certificates", name);
+
+export const certificates = {
+  authority: file("authority.pem"),
+  otherAuthority: file("other-authority.pem"),
+  server: { cert: file("server.pem"), key: file("server-key.pem") },
+  client: { cert: file("client.pem"), key: file("client-key.pem") },
+  strangersClient: { cert: file("strangers-client.pem"), key: file("strangers-client-key.pem") },
+} as const;

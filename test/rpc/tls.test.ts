@@ -1,0 +1,121 @@
+/** gRPC beyond the own machine: docs/grpc.md, docs/settings.md. */
+
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import grpc from "@grpc/grpc-js";
+import { afterAll, describe, expect, onTestFinished, test } from "vitest";
+import { run } from "../cli/command.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { certificates } from "./certificates.ts";
+
+const { authority, otherAuthority, server, client, strangersClient } = certificates;
+type OwnCertificate = Readonly<Record<"cert" | "key", string>>;
+
+const ofServer = { GRPC_TLS_CERT: server.cert, GRPC_TLS_KEY: server.key };
+
+const directory = await mkdtemp(path.join(tmpdir(), "phoneproof-tls-"));
+afterAll(() => rm(directory, { recursive: true }));
+const bothAuthorities = path.join(directory, "authorities.pem");
+await writeFile(
+  bothAuthorities,
+  `${await readFile(authority, "utf8")}${await readFile(otherAuthority, "utf8")}`,
+);
+
+const oneSided = await startTestService(ofServer);
+const mutual = await startTestService({ ...ofServer, GRPC_TLS_CA: authority });
+
+/** The status that grpc-js comes to, which shows `own` to the server and trusts `trusted`. */
+async function statusTo(
+  { grpcAddress }: TestService,
+  { own, trusted = authority }: { own?: OwnCertificate | undefined; trusted?: string } = {},
+): Promise<string | undefined> {
+  const files = [trusted, ...(own ? [own.key, own.cert] : [])].map((file) => readFile(file));
+  const credentials = grpc.credentials.createSsl(...(await Promise.all(files)));
+  // An IP address goes as no server's name.
+  const caller = new grpc.Client(grpcAddress, credentials, { "grpc.ssl_target_name_override": "localhost" });
+  onTestFinished(() => caller.close());
+  return new Promise((resolve) => {
+    caller.makeUnaryRequest(
+      "/grpc.health.v1.Health/Check",
+      (bytes: Buffer) => bytes,
+      (bytes: Buffer) => bytes,
+      Buffer.of(),
+      { deadline: Date.now() + 60_000 },
+      (error) => resolve(grpc.status[error?.code ?? grpc.status.OK]),
+    );
+  });
+}
+
+/** The command over TLS, with the settings that its help names. */
+const listProjects = (
+  { grpcAddress, adminToken }: TestService,
+  environment: Readonly<Record<string, string>> = {},
+  address = `https://${grpcAddress}`,
+) =>
+  run(["project", "list"], {
+    PHONEPROOF_ADDRESS: address,
+    PHONEPROOF_TOKEN: adminToken,
+    ...environment,
+  });
+
+const refused = { code: 3, stdout: "" };
+
+describe("with a certificate the port speaks TLS", () => {
+  test("to clients that trust its authority, the command among them", async () => {
+    expect(await statusTo(oneSided)).toBe("OK");
+    expect(await listProjects(oneSided, { PHONEPROOF_TLS_CA: authority })).toMatchObject({
+      code: 0,
+      stderr: "",
+    });
+  });
+
+  test("not to those that trust another, and the command says what it needs", async () => {
+    expect(await statusTo(oneSided, { trusted: otherAuthority })).toBe("UNAVAILABLE");
+    for (const environment of [{}, { PHONEPROOF_TLS_CA: otherAuthority }]) {
+      const answer = await listProjects(oneSided, environment);
+      expect(answer).toMatchObject(refused);
+      expect(answer.stderr).toMatch(/^phoneproof: [^\n]+ name the authority's in PHONEPROOF_TLS_CA\n$/);
+    }
+  });
+
+  test("and nothing else", async () => {
+    const { grpcAddress } = oneSided;
+    const answer = await listProjects(oneSided, {}, `http://${grpcAddress}`);
+    expect(answer).toMatchObject(refused);
+    expect(answer.stderr).toContain(`name it as https://${grpcAddress}\n`);
+  });
+
+  test("beyond this machine, too, and needs no word that it may do without", async () => {
+    const service = await startTestService({ ...ofServer, GRPC_HOST: "0.0.0.0" });
+    const address = service.grpcAddress.replace("0.0.0.0", "127.0.0.1");
+    expect(await statusTo({ ...service, grpcAddress: address })).toBe("OK");
+  });
+});
+
+describe("with an authority for clients", () => {
+  test("a client with a certificate of it is served, the command among them", async () => {
+    expect(await statusTo(mutual, { own: client })).toBe("OK");
+    const environment = {
+      PHONEPROOF_TLS_CA: authority,
+      PHONEPROOF_TLS_CERT: client.cert,
+      PHONEPROOF_TLS_KEY: client.key,
+    };
+    expect(await listProjects(mutual, environment)).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test.for([
+    { name: "without a certificate", own: undefined },
+    { name: "with a certificate of another authority", own: strangersClient },
+  ])("a client $name is refused, whatever token it has", async ({ own }) => {
+    expect(await statusTo(mutual, { own })).toBe("UNAVAILABLE");
+    const shown = own && { PHONEPROOF_TLS_CERT: own.cert, PHONEPROOF_TLS_KEY: own.key };
+    expect(await listProjects(mutual, { PHONEPROOF_TLS_CA: authority, ...shown })).toMatchObject(refused);
+  });
+
+  test("that is changed, the old one and the new one are both good while the file holds both", async () => {
+    const service = await startTestService({ ...ofServer, GRPC_TLS_CA: bothAuthorities });
+    for (const own of [client, strangersClient]) expect(await statusTo(service, { own })).toBe("OK");
+    expect(await statusTo(service)).toBe("UNAVAILABLE");
+  });
+});
