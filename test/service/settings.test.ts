@@ -1,13 +1,18 @@
 /** What settings promise: docs/settings.md. */
 
-import { chmod, mkdtemp, readFile, rm, stat } from "node:fs/promises";
+import { spawn } from "node:child_process";
+import { generateKeyPairSync } from "node:crypto";
+import { once } from "node:events";
+import { chmod, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { expect, onTestFinished, test } from "vitest";
+import { afterAll, describe, expect, onTestFinished, test } from "vitest";
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { parseConfig } from "../../src/config.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
+import { certificates } from "../rpc/certificates.ts";
 
 test.for([
   "GRPC_ALLOW_PLAINTEXT",
@@ -77,6 +82,78 @@ test.for([
 
 test.for(["127.0.0.1", "127.8.0.1", "::1", "localhost"])("gRPC on %s does not", (host) => {
   expect(parseConfig({ GRPC_HOST: host })).toMatchObject({ grpcHost: host, grpcTls: null });
+});
+
+describe("what gRPC's TLS cannot be made of ends the start with a line that names the setting", async () => {
+  const { authority, server, client } = certificates;
+  const usable = { GRPC_TLS_CERT: server.cert, GRPC_TLS_KEY: server.key, GRPC_TLS_CA: authority };
+  type Setting = keyof typeof usable;
+  const directory = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
+  afterAll(() => rm(directory, { recursive: true }));
+
+  async function fileWith(name: string, text: string): Promise<string> {
+    const file = path.join(directory, name);
+    await writeFile(file, text);
+    return file;
+  }
+  const firstHalf = (text: string) => text.slice(0, text.length / 2);
+  const cut = async (file: string) =>
+    fileWith(`cut-${path.basename(file)}`, firstHalf(await readFile(file, "utf8")));
+  const settings = Object.keys(usable) as Setting[];
+  const encrypted = generateKeyPairSync("ec", {
+    namedCurve: "P-256",
+    publicKeyEncoding: { type: "spki", format: "pem" },
+    privateKeyEncoding: { type: "pkcs8", format: "pem", cipher: "aes-256-cbc", passphrase: "pass" },
+  }).privateKey;
+
+  test("where one of them needs another that is not set", () => {
+    const { GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA } = usable;
+    parseConfig({ GRPC_TLS_CERT, GRPC_TLS_KEY });
+    const noKey = /^GRPC_TLS_KEY must be set/;
+    expect(() => parseConfig({ GRPC_TLS_CERT })).toThrow(noKey);
+    expect(() => parseConfig({ GRPC_TLS_CERT, GRPC_TLS_CA })).toThrow(noKey);
+    const noCertificate = /^GRPC_TLS_CERT must be set/;
+    expect(() => parseConfig({ GRPC_TLS_KEY })).toThrow(noCertificate);
+    expect(() => parseConfig({ GRPC_TLS_KEY, GRPC_TLS_CA })).toThrow(noCertificate);
+    expect(() => parseConfig({ GRPC_TLS_CA })).toThrow(noCertificate);
+  });
+
+  test.for<[string, Setting, string]>([
+    ...settings.flatMap((name): [string, Setting, string][] => [
+      ["a file that is not there", name, path.join(directory, "none.pem")],
+      ["a directory", name, directory],
+    ]),
+    ["a certificate that is cut", "GRPC_TLS_CERT", await cut(server.cert)],
+    ["a key that is cut", "GRPC_TLS_KEY", await cut(server.key)],
+    ["a text", "GRPC_TLS_CA", await fileWith("text.pem", "the authority")],
+    ["a key for the certificate", "GRPC_TLS_CERT", server.key],
+    ["a certificate for the key", "GRPC_TLS_KEY", server.cert],
+    ["a key of another certificate", "GRPC_TLS_KEY", client.key],
+    ["a key behind a passphrase", "GRPC_TLS_KEY", await fileWith("encrypted.pem", encrypted)],
+  ])("%s as %s", ([, name, file]) => {
+    expect(() => parseConfig({ ...usable, [name]: file })).toThrow(new RegExp(`^${name} names a file that `));
+  });
+
+  test("and that line is all there is, without a word of the key", async () => {
+    const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts")], {
+      env: plainEnvironment({ ...usable, GRPC_TLS_KEY: await cut(server.key) }),
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    const printed = { stdout: "", stderr: "" };
+    for (const name of ["stdout", "stderr"] as const) {
+      child[name].setEncoding("utf8").on("data", (text: string) => {
+        printed[name] += text;
+      });
+    }
+    const [code] = await once(child, "close");
+    expect({ code, ...printed }).toEqual({
+      code: 1,
+      stdout: "",
+      stderr: expect.stringMatching(
+        /^phoneproof cannot start: GRPC_TLS_KEY names a file that cannot be used for TLS \(\w+\)\n$/,
+      ),
+    });
+  });
 });
 
 test.for([
