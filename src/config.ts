@@ -270,7 +270,8 @@ function tlsOf(settings: {
   // One after the other, so that the line names the file that is at fault; both last, for a key of another certificate.
   tryTls("GRPC_TLS_CERT", { cert: tls.cert });
   tryTls("GRPC_TLS_KEY", { key: tls.key });
-  if (tls.ca !== null) tryTls("GRPC_TLS_CA", { ca: tls.ca });
+  // As an authority Node would pass over what it cannot read, and every client would be refused: as a certificate it does not.
+  if (tls.ca !== null) tryTls("GRPC_TLS_CA", { cert: tls.ca });
   tryTls("GRPC_TLS_KEY", { cert: tls.cert, key: tls.key });
   return tls;
 }

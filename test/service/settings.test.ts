@@ -85,7 +85,7 @@ test.for(["127.0.0.1", "127.8.0.1", "::1", "localhost"])("gRPC on %s does not", 
 });
 
 describe("what gRPC's TLS cannot be made of ends the start with a line that names the setting", async () => {
-  const { authority, server, client } = certificates;
+  const { authority, otherAuthority, server, client } = certificates;
   const usable = { GRPC_TLS_CERT: server.cert, GRPC_TLS_KEY: server.key, GRPC_TLS_CA: authority };
   type Setting = keyof typeof usable;
   const directory = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
@@ -99,6 +99,8 @@ describe("what gRPC's TLS cannot be made of ends the start with a line that name
   const firstHalf = (text: string) => text.slice(0, text.length / 2);
   const cut = async (file: string) =>
     fileWith(`cut-${path.basename(file)}`, firstHalf(await readFile(file, "utf8")));
+  const besideCut = async (whole: string, other: string) =>
+    fileWith("beside.pem", (await readFile(whole, "utf8")) + firstHalf(await readFile(other, "utf8")));
   const settings = Object.keys(usable) as Setting[];
   const encrypted = generateKeyPairSync("ec", {
     namedCurve: "P-256",
@@ -125,6 +127,9 @@ describe("what gRPC's TLS cannot be made of ends the start with a line that name
     ]),
     ["a certificate that is cut", "GRPC_TLS_CERT", await cut(server.cert)],
     ["a key that is cut", "GRPC_TLS_KEY", await cut(server.key)],
+    ["an authority that is cut", "GRPC_TLS_CA", await cut(authority)],
+    ["an authority beside one that is cut", "GRPC_TLS_CA", await besideCut(authority, otherAuthority)],
+    ["a key", "GRPC_TLS_CA", server.key],
     ["a text", "GRPC_TLS_CA", await fileWith("text.pem", "the authority")],
     ["a key for the certificate", "GRPC_TLS_CERT", server.key],
     ["a certificate for the key", "GRPC_TLS_KEY", server.cert],
