@@ -1,6 +1,7 @@
 import net from "node:net";
 import { Registry } from "prom-client";
-import { expect, test, vi } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
@@ -8,10 +9,11 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
-import { startReceiver } from "../webhooks/receiver.ts";
-import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
+import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
+import { attempted, deliveryWhen, hasFailed, makeDue, openShop } from "../webhooks/shop.ts";
 import { scrape } from "./scrape.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
@@ -19,7 +21,7 @@ const project = await service.createProject({ usageLimit: 1_000n });
 const shop = merchant(service.httpUrl, project.liveKey);
 const phone = "01098761234";
 const receiver = await startReceiver((response, request) =>
-  response.writeHead(request.path === "/refuse" ? 500 : 204).end(),
+  (request.path === "/refuse" ? refuseForLong(500) : answerWith(204))(response, request),
 );
 /** Nobody is there to work off what is due. */
 const idle = await startTestService({ ROLES: "api" });
@@ -150,6 +152,14 @@ test("a merchant without a number counts as one, however often it calls", async 
 
 test("numbers without a free code are told apart from a merchant without a number", async () => {
   const full = await service.createProject();
+  const missing = async () => {
+    const { sum } = await scrape(service.opsUrl);
+    return [
+      sum("phoneproof_creations_unplaced_total", { reason: "no_number" }),
+      sum("phoneproof_projects_without_number"),
+    ];
+  };
+  const missingBefore = await missing();
   // Whatever code is tried is the one that the first creation took.
   await service.db.query(`
     CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.code := 0; RETURN NEW; END';
@@ -164,6 +174,7 @@ test("numbers without a free code are told apart from a merchant without a numbe
     },
   );
   expect(grown).toEqual({ full: 1 });
+  expect(await missing()).toEqual(missingBefore);
 });
 
 test("verifications are counted by transition, messages by outcome and carrier, each once", async () => {
@@ -260,6 +271,31 @@ test("attempts to deliver are counted by result", async () => {
   expect(grown).toEqual({ delivered: 1, refused: 1, unanswered: 1, first: 3 });
 });
 
+test("the delay is that of first attempts, and what is given up is counted when the last has failed", async () => {
+  const merchantWithWebhook = await openShop(service);
+  await merchantWithWebhook.setWebhook(`${receiver.origin}/refuse`);
+  const grown = await growthOf(
+    {
+      attempts: ["phoneproof_delivery_attempt_duration_seconds_count", { result: "refused" }],
+      first: ["phoneproof_delivery_first_attempt_delay_seconds_count"],
+      givenUp: ["phoneproof_deliveries_given_up_total"],
+    },
+    async () => {
+      const id = await merchantWithWebhook.event();
+      await deliveryWhen(service, id, attempted(1));
+      await makeDue(service, id);
+      await deliveryWhen(service, id, attempted(2));
+      // As after nine failures.
+      await service.db.query("UPDATE webhook_delivery SET failures = 9 WHERE verification_id = $1", [
+        decodeId("vrf_", id),
+      ]);
+      await makeDue(service, id);
+      await deliveryWhen(service, id, hasFailed);
+    },
+  );
+  expect(grown).toEqual({ attempts: 3, first: 1, givenUp: 1 });
+});
+
 test("for how long something has been due is shown, by every process", async () => {
   const { liveKey, projectId } = await idle.createProject();
   expect((await scrape(idle.opsUrl)).sum("phoneproof_database_up")).toBe(1);
@@ -296,6 +332,34 @@ test("that nobody counts for the statistics is shown, by a process that would no
   );
   await expect.poll(behind).toBeGreaterThanOrEqual(1_000);
   expect(await behind()).toBeLessThan(1_100);
+});
+
+test("while the database is away a scrape says so, shows no figures of it, and those of what was judged before", async () => {
+  const cable = await layCable(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl, ROLES: "worker" });
+  // It would do what other tests have counted.
+  onTestFinished(() => distant.close());
+  const judged = "phoneproof_statistics_counted_until_seconds";
+  const ofDatabase = [
+    "phoneproof_deliveries_due",
+    "phoneproof_deliveries_oldest_due_seconds",
+    "phoneproof_expiry_oldest_due_seconds",
+    "phoneproof_statistics_behind_seconds",
+  ];
+  const look = async () => {
+    const { samples, sum } = await scrape(distant.opsUrl);
+    const shown = samples.map(({ name }) => name).filter((name) => ofDatabase.includes(name));
+    return { up: sum("phoneproof_database_up"), shown: shown.sort(), judgedUntil: sum(judged) };
+  };
+  const there = { up: 1, shown: ofDatabase };
+  await expect.poll(look).toMatchObject(there);
+  await expect.poll(async () => (await look()).judgedUntil).toBeGreaterThan(0);
+  const { judgedUntil } = await look();
+  cable.cut();
+  await expect.poll(look).toMatchObject({ up: 0, shown: [] });
+  expect((await look()).judgedUntil).toBeGreaterThanOrEqual(judgedUntil);
+  cable.mend();
+  await expect.poll(look).toMatchObject(there);
 });
 
 test("what an erasure ends is counted as what it becomes", async () => {

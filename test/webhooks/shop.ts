@@ -92,6 +92,8 @@ export async function deliveryWhen(
 
 export const delivered = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.DELIVERED;
 
+export const hasFailed = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.FAILED;
+
 /** So many attempts have been made and their results are known. */
 export const attempted = (count: number) => (delivery: WebhookDelivery) =>
   delivery.attempts.length === count && delivery.attempts.every(({ duration }) => duration !== undefined);
