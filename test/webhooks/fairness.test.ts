@@ -179,6 +179,31 @@ describe("a claim", () => {
     const names = await withEvents(3, 3);
     expect(await claimed({ ...wide, slowLimit: 0, endpoints: [] }, names)).toEqual([1, 1]);
   });
+
+  test("takes none of a disabled webhook, though more are due than are put aside at once", async () => {
+    const names = await withEvents(1);
+    await service.db.query(`
+      WITH copy AS (
+        INSERT INTO event (verification_id, type, occurred_at)
+        SELECT gen_random_uuid(), e.type, e.occurred_at
+        FROM event e JOIN webhook_delivery d USING (verification_id), generate_series(1, 599)
+        WHERE d.state = 'pending' RETURNING verification_id
+      )
+      INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+      SELECT c.verification_id, d.webhook_configuration_id, d.state, d.attempts, d.next_attempt_at
+      FROM copy c, webhook_delivery d WHERE d.state = 'pending'`);
+    await service.db.query(
+      "UPDATE webhook_configuration SET disabled_at = now(), disabled_reason = 'disabled by hand'",
+    );
+    for (const heldBack of [500, 100, 0]) {
+      const claim = await deliveries.claim({ ...wide, endpoints: names.map(allOf) });
+      expect(claim).toEqual({ attempts: [], heldBack });
+    }
+    const { rows } = await service.db.query(`
+      SELECT count(*)::int AS kept, sum(attempts)::int AS attempts, (SELECT count(*)::int FROM webhook_attempt) AS made
+      FROM webhook_delivery WHERE state = 'disabled'`);
+    expect(rows).toEqual([{ kept: 600, attempts: 0, made: 0 }]);
+  });
 });
 
 describe("slots", () => {

@@ -89,6 +89,9 @@ test("a success ends it", async () => {
 });
 
 describe("Retry-After", () => {
+  /** The result takes a moment to be written down, and a date has no milliseconds. */
+  const slackSeconds = 30;
+
   test.for([
     { name: "in seconds", value: () => "600", seconds: 600 },
     {
@@ -115,9 +118,26 @@ describe("Retry-After", () => {
     const id = await shop.event();
     await deliveryWhen(service, id, attempted(1));
     const waits = await secondsUntilNext(service, id);
-    // The result takes a moment to be written down, and a date has no milliseconds.
-    expect(waits).toBeGreaterThanOrEqual(seconds === 4 ? 4 : seconds - 30);
-    expect(waits).toBeLessThanOrEqual(seconds + 30);
+    expect(waits).toBeGreaterThanOrEqual(seconds === 4 ? 4 : seconds - slackSeconds);
+    expect(waits).toBeLessThanOrEqual(seconds + slackSeconds);
+  });
+
+  test.for([301, 400, 404, 408, 425, 500, 502, 503, 504])("is waited for with %i as well", async (status) => {
+    const { shop } = await shopWithReceiver(refuseForLong(status));
+    const id = await shop.event();
+    await deliveryWhen(service, id, attempted(1));
+    expect(await secondsUntilNext(service, id)).toBeGreaterThanOrEqual(3_600);
+  });
+
+  test("is waited for with an answer that breaks off", async () => {
+    const { shop } = await shopWithReceiver((response) => {
+      response.writeHead(200, { "retry-after": "3600", "content-length": "100" });
+      response.write("half", () => response.destroy());
+    });
+    const id = await shop.event();
+    const { attempts } = await deliveryWhen(service, id, attempted(1));
+    expect(attempts).toMatchObject([{ status: 200, answer: "half" }]);
+    expect(await secondsUntilNext(service, id)).toBeGreaterThanOrEqual(3_600);
   });
 });
 

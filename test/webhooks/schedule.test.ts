@@ -1,4 +1,6 @@
 import { describe, expect, test } from "vitest";
+import type { DueAttempt } from "../../src/core/webhook.ts";
+import { createMakeAttempt } from "../../src/webhooks/attempt.ts";
 import { retryAfterSeconds, secondsUntilNext } from "../../src/webhooks/schedule.ts";
 
 const minute = 60;
@@ -68,4 +70,50 @@ test.for([
   { header: null, seconds: null },
 ])("Retry-After: $header asks for $seconds s", ({ header, seconds }) => {
   expect(retryAfterSeconds(header, now)).toBe(seconds);
+});
+
+test("Retry-After as a date is counted from the end of the exchange, however long that took", async () => {
+  const attempt = createMakeAttempt({
+    refusalOf: () => null,
+    send: async () => ({
+      durationMs: 14_000,
+      status: 503,
+      error: "answered 503",
+      answer: "",
+      retryAfter: "Sat, 21 Nov 2026 06:42:30 GMT",
+    }),
+    close: async () => {},
+  });
+  const verificationId = "019aa5d1-5d00-7000-8000-000000000000";
+  const due: DueAttempt = {
+    verificationId,
+    number: 1,
+    resends: 0,
+    failures: 0,
+    endpoint: "",
+    url: "https://shop.example/hook",
+    secrets: [],
+    event: {
+      type: "verification.cancelled",
+      occurredAt: now,
+      verification: {
+        id: verificationId,
+        projectId: verificationId,
+        environment: "live",
+        mode: "discover",
+        status: "cancelled",
+        phone: null,
+        carrier: null,
+        clientReference: "",
+        state: "",
+        createdAt: now,
+        expiresAt: now,
+        verifiedAt: null,
+        serverTime: now,
+      },
+    },
+    startedAt: now,
+  };
+  const { retryInSeconds } = await attempt(due, new AbortController().signal);
+  expect(retryInSeconds).toBe(90 - 14);
 });
