@@ -192,6 +192,19 @@ test("without an opener it goes back by itself, with the result after the query 
   expect(site.visits.at(-1)).toBe(`/back?order=7&verification_id=${window.id}&status=verified&state=a%20b`);
 });
 
+test("who comes back to it by Back is not sent on again, and is offered the way", async () => {
+  const window = await live({ return_url: returnUrl });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  await send(window);
+  await page.waitForURL(({ origin }) => origin === site.origin);
+  await page.goBack();
+  await page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" }).waitFor();
+  // It would be announced with the way back.
+  expect(await page.locator("[data-returning]").isVisible()).toBe(false);
+  expect(page.url()).toBe(window.url);
+});
+
 test("the phone that came by the QR code is asked first, and stays where it is at the end", async () => {
   const window = await live({ return_url: returnUrl, state: "by-qr" });
   const page = await (await person(browser, "android")).newPage();

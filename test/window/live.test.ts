@@ -1,5 +1,8 @@
+import { once } from "node:events";
+import { createServer } from "node:http";
 import net from "node:net";
-import { expect, test, vi } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { createEventStreams } from "../../src/window/event-streams.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
@@ -325,4 +328,40 @@ test("clients that are gone before their stream begins keep no room", async () =
   await vi.waitUntil(async () => (await blocked()) === 0, { timeout: 45_000 });
   const room = await Promise.all(Array.from({ length: 10 }, () => openStream(window.url)));
   expect(room).toHaveLength(10);
+});
+
+test("who takes nothing of its stream is cut at the next beat, and others go on", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  onTestFinished(() => void vi.useRealTimers());
+  let open = 0;
+  const streams = createEventStreams({ opened: () => open++, closed: () => open-- });
+  const server = createServer((request, response) => {
+    const stream = streams.open(response, request.url ?? "", {});
+    // More than any system holds on the way.
+    if (request.url === "/slow") stream?.send("state", "1", "x".repeat(64 * 1024 * 1024));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const follow = (path: string) => {
+    const socket = net.connect(port, "127.0.0.1").on("error", () => {});
+    socket.write(`GET ${path} HTTP/1.1\r\nHost: x\r\n\r\n`);
+    onTestFinished(() => void socket.destroy());
+    return socket;
+  };
+  follow("/slow").pause();
+  let heard = "";
+  follow("/prompt")
+    .setEncoding("utf8")
+    .on("data", (text: string) => {
+      heard += text;
+    });
+  const beats = () => heard.split("event: beat").length - 1;
+  await expect.poll(() => open).toBe(2);
+  for (const beat of [1, 2]) {
+    vi.advanceTimersByTime(15_000);
+    await expect.poll(beats).toBe(beat);
+    await expect.poll(() => open).toBe(1);
+  }
 });

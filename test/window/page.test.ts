@@ -5,7 +5,7 @@ import { parseConfig } from "../../src/config.ts";
 import { startService } from "../../src/main.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
-import { letExpire } from "../service/pending.ts";
+import { codeIn, letExpire } from "../service/pending.ts";
 import { newPhone } from "../service/sms-source.ts";
 import { android, createWindow, getPage, iphone, openStream } from "./open-window.ts";
 
@@ -213,11 +213,22 @@ const endings = [
   { status: "expired", end: (w: Awaited<ReturnType<typeof createWindow>>) => letExpire(service.db, w.id) },
 ];
 
-test.for(endings)("$status can be read without a script, with the way back", async ({ status, end }) => {
+test.for(
+  endings,
+)("$status can be read without a script, with the way back, and nothing to send any more", async ({
+  status,
+  end,
+}) => {
   const window = await createWindow(service, project, { return_url: returnUrl, state: "a b&c" });
-  expect((await window.get()).text).toContain('data-status="verified"');
+  const toSend = [window.to, codeIn(window.text)];
+  /** What anybody sees, as against the panel of the test environment. */
+  const own = (text: string) => text.split("<aside")[0] ?? "";
+  const pending = (await window.get()).text;
+  expect(pending).toContain('data-status="verified"');
+  for (const value of toSend) expect(own(pending)).toContain(value);
   await end(window);
   const { text } = await window.get();
+  for (const value of toSend) expect(own(text)).not.toContain(value);
   const shown = [...text.matchAll(/<section data-status="(\w+)"[^>]*?( hidden)?>/g)].filter(
     ([, , hidden]) => !hidden,
   );
@@ -225,7 +236,7 @@ test.for(endings)("$status can be read without a script, with the way back", asy
   const back = `https://shop.example/back?order=7&a=%20b&verification_id=${window.id}&status=${status}&state=a%20b%26c#top`;
   expect(text).toContain(`href="${back.replaceAll("&", "&amp;")}"`);
   expect(text.includes("010-****-5678")).toBe(status === "verified");
-  expect(text.split("<aside")[0]).not.toContain("1234-5678");
+  expect(own(text)).not.toContain("1234-5678");
 });
 
 test("an expiry that nobody noticed is moved, with its event, before the window says so", async () => {
