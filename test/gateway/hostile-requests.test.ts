@@ -1,6 +1,9 @@
+import { once } from "node:events";
+import net from "node:net";
 import { describe, expect, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
-import { type AnswerBody, merchant } from "./merchant.ts";
+import { scrape } from "../ops/scrape.ts";
+import { type AnswerBody, merchant, usageOf } from "./merchant.ts";
 import { exchange, type RawAnswer } from "./raw-http.ts";
 
 const contractStatuses = [200, 201, 400, 401, 403, 404, 409, 422, 429, 503];
@@ -381,6 +384,45 @@ describe("a client that stops sending", () => {
   test.concurrent("before its first byte is told nothing", async ({ expect: expectHere }) => {
     expectHere(await exchange(service.httpUrl, "")).toEqual([]);
   });
+});
+
+describe("a client that asks before it sends its body", () => {
+  const asked = `${create}${authorised}${json}Expect: 100-continue\r\n`;
+
+  test.for([
+    { name: "of the size that is allowed is told to go on", length: 65_536, told: 100 },
+    { name: "that is larger is not, but refused", length: 65_537, told: 400 },
+  ])("$name", async ({ length, told }) => {
+    expect(await firstStatus(`${asked}Content-Length: ${length}\r\n\r\n`)).toBe(told);
+  });
+});
+
+/** Of whatever is answered first, interim or not. */
+async function firstStatus(request: string): Promise<number> {
+  const { hostname, port } = new URL(service.httpUrl);
+  const socket = net.connect(Number(port), hostname);
+  socket.write(request);
+  const [answer] = (await once(socket, "data")) as [Buffer];
+  socket.destroy();
+  return Number(/^HTTP\/1\.1 (\d{3}) /.exec(answer.toString("latin1"))?.[1]);
+}
+
+test("who goes away amid a body is not charged for it", async () => {
+  // Where nobody else goes away.
+  const quiet = await service.startAnother();
+  const { testKey: key } = await quiet.createProject();
+  const { hostname, port } = new URL(quiet.httpUrl);
+  const head = `${create}Host: localhost\r\nAuthorization: Bearer ${key}\r\n${json}`;
+  const left = async () =>
+    (await scrape(quiet.opsUrl)).sum("phoneproof_http_request_duration_seconds_count", { status: "none" });
+  const socket = net.connect(Number(port), hostname);
+  // That it is told to go on shows that its head has been read.
+  socket.write(`${head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n`);
+  await once(socket, "data");
+  socket.write('{"state":', () => socket.resetAndDestroy());
+  await expect.poll(left).toBe(1);
+  const next = await merchant(quiet.httpUrl, key).create();
+  expect([next.status, usageOf(next)]).toEqual([201, "1/unlimited"]);
 });
 
 test("after all of this the service answers as before", async () => {
