@@ -108,6 +108,24 @@ describe("where more than a thousandth of a number's codes is pending", async ()
   });
 });
 
+test("where no free code is found, the refusal shows no usage and burns no key, though the call is counted", async () => {
+  const { testKey, testNumber } = await service.createProject({ usageLimit: 100n });
+  const shop = shopOf(service, testKey);
+  // Whatever code is tried is the one that the first creation took.
+  await service.db.query(`
+    CREATE FUNCTION same_code() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.code := 0; RETURN NEW; END';
+    CREATE TRIGGER same_code BEFORE INSERT ON live_code FOR EACH ROW WHEN (NEW.destination = '${testNumber}')
+    EXECUTE FUNCTION same_code()`);
+  expect(usageOf(await shop.create())).toBe("1/100");
+  const key = newIdempotencyKey();
+  const refused = await shop.create({}, key);
+  await service.db.query("DROP TRIGGER same_code ON live_code");
+  expect([refused.status, refused.body.error.code]).toEqual([503, "no_receiving_number"]);
+  expect([...refused.headers.keys()].filter((name) => name.startsWith("x-usage"))).toEqual([]);
+  const again = await shop.create({}, key);
+  expect([again.status, usageOf(again)]).toEqual([201, "3/100"]);
+});
+
 test("a code that was made longer is matched at once by a process that knew only shorter ones", async () => {
   const { liveKey, liveNumber } = await service.createProject({ codeLength: 6 });
   await fill(liveNumber, crowd, 6);

@@ -1,7 +1,13 @@
 /** Creations, and what is counted of them, raced over both faces of several processes. */
-import { afterEach, describe, expect, test } from "vitest";
+import { createHash, randomUUID } from "node:crypto";
+import { afterEach, describe, expect, onTestFinished, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import type { NewVerification } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { createCreations } from "../../src/storage/creations.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { type StorageObserver, unobserved } from "../../src/storage/observer.ts";
 import { type Answer, merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
@@ -294,4 +300,61 @@ test("codes never collide, though a fifth of those on the number cannot be had",
   // Another try for a code is no other call.
   const { headers } = await merchant(there.httpUrl, liveKey).read("vrf_none");
   expect(headers.get("x-usage-calls")).toBe("301");
+});
+
+test("of equal codes in one batch one is created, and the others are told to draw again", async () => {
+  const { projectId, liveNumber } = await service.createProject();
+  const statements: string[] = [];
+  const observer: StorageObserver = {
+    ...unobserved,
+    statement(name, work) {
+      statements.push(name);
+      return work();
+    },
+  };
+  const connection = { connectionString: service.databaseUrl };
+  const database = openDatabase(connection, { poolSize: 1, onError: () => {}, observer });
+  onTestFinished(() => database.close());
+  const { create } = createCreations(database);
+  const drawn = (code: string): NewVerification => {
+    const id = randomUUID();
+    const digest = createHash("sha256").update(id).digest("hex");
+    return {
+      id,
+      projectId: decodeId("prj_", projectId) ?? "",
+      environment: "live",
+      idempotencyKey: id,
+      requestDigest: digest,
+      mode: "discover",
+      expectedPhone: null,
+      clientReference: "",
+      state: "",
+      parentOrigin: null,
+      returnUrl: null,
+      validitySeconds: 600,
+      destination: liveNumber,
+      code,
+      codeFormat: "numeric",
+      smsText: code,
+      verificationUrl: `https://verify.example.com/v/${id}`,
+      windowTokenDigest: digest,
+    };
+  };
+  // What arrives while the first is on its way is the next batch.
+  const codes = ["11111111", "22222222", "33333333", "22222222", "22222222", "44444444"];
+  const told = await Promise.all(codes.map((code) => create(drawn(code), null)));
+  expect(told.map(({ value }) => value.kind)).toEqual([
+    "created",
+    "created",
+    "created",
+    "code_taken",
+    "code_taken",
+    "created",
+  ]);
+  // The batch did not fail for them, to be taken apart.
+  expect(statements).toEqual(["create_new", "create"]);
+  const { rows } = await service.db.query("SELECT code FROM live_code WHERE destination = $1 ORDER BY code", [
+    liveNumber,
+  ]);
+  expect(rows.map(({ code }) => code)).toEqual([...new Set(codes)]);
 });

@@ -1,0 +1,28 @@
+import { describe, expect, test } from "vitest";
+import { allocateCode, type CodeOccupancy } from "../../src/core/code-allocation.ts";
+
+/** Every length is crowded on every number, and so many of the longest codes are taken. */
+const taken = (longest: Readonly<Record<string, number>>): CodeOccupancy => ({
+  pending: () => Number.POSITIVE_INFINITY,
+  barred: (destination, _format, length) =>
+    length === 10 ? (longest[destination] ?? 0) : Number.POSITIVE_INFINITY,
+  add: () => {},
+});
+
+const half = 5_000_000_000;
+
+describe("where even the longest codes are crowded everywhere", () => {
+  test.for([
+    { name: "less than half of them taken, there is room", longest: { a: half - 1 }, place: "a" },
+    { name: "half of them taken, there is none", longest: { a: half }, place: undefined },
+    { name: "half of one number's taken, the other has room", longest: { a: half, b: 0 }, place: "b" },
+  ])("$name", ({ longest, place }) => {
+    const allocated = allocateCode(Object.keys(longest), "numeric", 8, taken(longest));
+    expect(allocated).toEqual(place === undefined ? null : { destination: place, length: 10 });
+  });
+
+  test("the project's own length comes first", () => {
+    const none = { ...taken({}), barred: () => 0 };
+    expect(allocateCode(["a"], "numeric", 8, none)).toEqual({ destination: "a", length: 8 });
+  });
+});
