@@ -1,4 +1,4 @@
-import { type Http2ServerRequest, Http2ServerResponse, type OutgoingHttpHeaders } from "node:http2";
+import http2, { type Http2ServerRequest, Http2ServerResponse, type OutgoingHttpHeaders } from "node:http2";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { newRequestId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
@@ -13,24 +13,55 @@ export interface UnreadCall {
   readonly failure: Failure;
 }
 
+/** So long an answer that is whole waits for its client, who may give HTTP/2 no window for it and hold it for ever. */
+const takenWithinMs = 10_000;
+
 /**
  * How refusals leave: with the catalogue's code in those that Connect makes by itself while it reads a message, and with a
  * text that clients show as it is. Connect encodes all but letters; gRPC asks for that of a percent sign and of what is not
- * printable ASCII, and grpc-js decodes no more than that.
+ * printable ASCII, and grpc-js decodes no more than that. And how long any answer may take to leave, once all of it is there.
  */
-export function grpcResponse(
-  methods: ReadonlySet<string>,
-  onUnread: (call: UnreadCall) => void,
-): typeof Http2ServerResponse {
+export function grpcResponse(parts: {
+  readonly methods: ReadonlySet<string>;
+  /** Methods whose answers begin long before they end. */
+  readonly streamedAnswers: ReadonlySet<string>;
+  readonly onUnread: (call: UnreadCall) => void;
+}): typeof Http2ServerResponse {
+  const { methods, streamedAnswers, onUnread } = parts;
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
+    #isToBeTaken = false;
+
+    // An answer that is larger than the window comes to its end only when it is taken.
+    override writeHead(...head: unknown[]): this {
+      if (!streamedAnswers.has(this.#method)) this.#toBeTaken();
+      return super.writeHead(...(head as Parameters<Http2ServerResponse["writeHead"]>));
+    }
+
+    override end(...last: unknown[]): this {
+      this.#toBeTaken();
+      return super.end(...(last as Parameters<Http2ServerResponse["end"]>));
+    }
+
+    #toBeTaken(): void {
+      const { stream } = this;
+      if (this.#isToBeTaken || stream.closed || stream.destroyed) return;
+      this.#isToBeTaken = true;
+      const patience = setTimeout(() => stream.close(http2.constants.NGHTTP2_CANCEL), takenWithinMs);
+      stream.once("close", () => clearTimeout(patience));
+    }
+
+    get #method(): string {
+      const [path = ""] = this.req.url.split("?");
+      return path.slice(1);
+    }
+
     override addTrailers(trailers: OutgoingHttpHeaders): void {
       if (trailers["grpc-status"] === "0") super.addTrailers(trailers);
       else super.addTrailers(legible(this.#inOurWords(trailers)));
     }
 
     #inOurWords(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
-      const [path = ""] = this.req.url.split("?");
-      const method = path.slice(1);
+      const method = this.#method;
       const isHeard = !this.stream.closed && !this.stream.destroyed;
       if ("grpc-status-details-bin" in trailers || !methods.has(method) || !isHeard) return trailers;
       const error = findTrailerError(new Headers(trailers as Record<string, string>));

@@ -26,8 +26,7 @@ import { WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { administrationRoutes } from "./administration-services.ts";
 import { admissionGate } from "./admission-gate.ts";
 import { admissionInterceptor, type RpcObserver } from "./admission-interceptor.ts";
-import { boundedStreams } from "./bounded-streams.ts";
-import { addressKey, callOf } from "./call-context.ts";
+import { addressKey, callOf, streamKey } from "./call-context.ts";
 import { grpcResponse } from "./grpc-response.ts";
 import { healthRoutes } from "./health-service.ts";
 import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-message-service.ts";
@@ -36,6 +35,7 @@ import { reflectionRoutes } from "./reflection-service.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
+import { boundStrangers } from "./strangers.ts";
 import { tracingInterceptor } from "./tracing-interceptor.ts";
 
 /** PEM texts; with `ca`, clients must show a certificate of it. */
@@ -77,6 +77,13 @@ const ownMethods: ReadonlySet<string> = new Set(
 const streamedPaths: ReadonlySet<string> = new Set(
   [InboundMessageService.method.streamInboundMessages, ServerReflection.method.serverReflectionInfo].map(
     ({ parent, name }) => `/${parent.typeName}/${name}`,
+  ),
+);
+
+/** Methods whose answers last, and are taken as they come. */
+const streamedAnswers: ReadonlySet<string> = new Set(
+  [...services, ServerReflection].flatMap(({ typeName, methods }) =>
+    methods.filter(({ methodKind }) => methodKind !== "unary").map(({ name }) => `${typeName}/${name}`),
   ),
 );
 
@@ -125,15 +132,20 @@ export function createRpcServer(parts: {
   const shutdown = createShutdown();
   const sessions = keepSessions();
   const openStreams = keepOpenStreams(admission);
+  const strangers = boundStrangers();
 
   const options = {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
-    Http2ServerResponse: grpcResponse(ownMethods, ({ method, requestId, failure }) => {
-      const line = { requestId, method, code: failure.code };
-      if (failure.code === "internal_error") log.error({ ...line, err: failure.cause }, "rpc failed");
-      else log.info(line, "rpc");
-      observer.begun(method, false);
-      observer.answered({ method, streaming: false, code: failure.code, charged: false, seconds: 0 });
+    Http2ServerResponse: grpcResponse({
+      methods: ownMethods,
+      streamedAnswers,
+      onUnread({ method, requestId, failure }) {
+        const line = { requestId, method, code: failure.code };
+        if (failure.code === "internal_error") log.error({ ...line, err: failure.cause }, "rpc failed");
+        else log.info(line, "rpc");
+        observer.begun(method, false);
+        observer.answered({ method, streaming: false, code: failure.code, charged: false, seconds: 0 });
+      },
     }),
   };
   const server: FastifyInstance<http2.Http2Server> = fastify({
@@ -141,6 +153,11 @@ export function createRpcServer(parts: {
     http2SessionTimeout: 0,
     logger: false,
     trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
+    // What no route is looked up for passes by the hook below, and its answer would wait for its client.
+    frameworkErrors: (_error, _request, reply) => {
+      reply.hijack();
+      reply.raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
+    },
     serverFactory: (handler) => {
       const http2Server =
         tls === null
@@ -149,6 +166,9 @@ export function createRpcServer(parts: {
               { ...options, cert: tls.cert, key: tls.key, ...(tls.ca && { ca: tls.ca, requestCert: true }) },
               handler,
             );
+      const noCall = ({ stream }: http2.Http2ServerRequest) =>
+        stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
+      http2Server.on("connect", noCall).on("checkExpectation", noCall);
       http2Server.on("session", (session) => {
         session.setLocalWindowSize(sessionWindowBytes);
       });
@@ -158,8 +178,18 @@ export function createRpcServer(parts: {
   });
 
   const admitting = admissionInterceptor({ admission, openStreams, log, observer });
+  const gate = admissionGate({ admission, log, observer });
   const routeOptions = {
-    requestGate: admissionGate({ admission, log, observer }),
+    async requestGate(context: Parameters<typeof gate>[0]) {
+      const stream = context.values.get(streamKey);
+      try {
+        await gate(context);
+      } catch (refusal) {
+        if (stream) await strangers.turnAway(stream);
+        throw refusal;
+      }
+      if (stream) strangers.admit(stream);
+    },
     interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
   };
 
@@ -192,7 +222,10 @@ export function createRpcServer(parts: {
   }
 
   // A message that is alone is to come in time: sent by halves it would hold its stream for ever.
-  server.addHook("onRequest", ({ raw, url }, _reply, done) => {
+  server.addHook("onRequest", (request, reply, done) => {
+    const { raw, url } = request;
+    const asksWho = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
+    if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
     // Connect's timer holds no longer time-outs and would end the call at once. The client keeps its own.
     if (isBeyondTimers(raw.headers["grpc-timeout"])) delete raw.headers["grpc-timeout"];
     if (!streamedPaths.has(url)) {
@@ -224,9 +257,12 @@ export function createRpcServer(parts: {
   const common = {
     readMaxBytes: maxMessageBytes,
     shutdownSignal: shutdown.signal,
-    contextValues: (request: Arrival) => createContextValues().set(addressKey, clientAddress(request)),
+    contextValues: (request: Arrival) => {
+      const { stream } = request.raw as unknown as http2.Http2ServerRequest;
+      return createContextValues().set(addressKey, clientAddress(request)).set(streamKey, stream);
+    },
   };
-  server.register(fastifyConnectPlugin, { ...common, interceptors: [boundedStreams()], routes });
+  server.register(fastifyConnectPlugin, { ...common, routes });
   server.register(fastifyConnectPlugin, { ...common, ...routeOptions, routes: admittedRoutes });
 
   return {

@@ -10,7 +10,15 @@ import { Code } from "@connectrpc/connect";
 import { afterAll, describe, expect, test } from "vitest";
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { callHeaders, endHeaders, frame, headerBlock, preface } from "./http2-frames.ts";
+import {
+  callHeaders,
+  endHeaders,
+  endStream,
+  frame,
+  frameTypes,
+  headerBlock,
+  preface,
+} from "./http2-frames.ts";
 import { startServiceProcess } from "./service-process.ts";
 
 const service = await startTestService();
@@ -159,6 +167,17 @@ async function statusOf(stream: http2.ClientHttp2Stream): Promise<string | undef
   return status;
 }
 
+/** How many streams the service has ended on a connection, by what it was heard to say. */
+function endedStreams(heard: Buffer): number {
+  const ended = new Set<number>();
+  for (let at = 0; at + 9 <= heard.length; at += 9 + heard.readUIntBE(at, 3)) {
+    const [type, flags, id] = [heard[at + 3], heard[at + 4] ?? 0, heard.readUInt32BE(at + 5)];
+    const endsAnswer = (type === frameTypes.headers || type === frameTypes.data) && (flags & endStream) !== 0;
+    if (type === frameTypes.rstStream || endsAnswer) ended.add(id);
+  }
+  return ended.size;
+}
+
 /** A byte at a time, as long as the service puts up with it. */
 async function drip({ socket, ended }: Hostile): Promise<void> {
   let over = false;
@@ -222,6 +241,51 @@ describe("on the port of gRPC", () => {
       connection.destroy();
     });
     expect(growth).toBeLessThan(200);
+  });
+
+  test("answers that nobody takes and calls that nobody ends hold no more than strangers' room, and nobody else's", async () => {
+    const noWindow = Buffer.concat([preface, frame("settings", 0, 0, Buffer.of(0, 4, 0, 0, 0, 0))]);
+    const ids = Array.from({ length: 1_000 }, (_, index) => 2 * index + 1);
+    const bogus = { authorization: "Bearer pp_live_nobodys" };
+    const unread = (id: number) => [
+      frame("headers", endHeaders, id, callHeaders("/grpc.health.v1.Health/Check")),
+      frame("data", endStream, id, Buffer.alloc(5)),
+    ];
+    const halfOpen = (id: number) => [
+      frame("headers", endHeaders, id, callHeaders("/grpc.health.v1.Health/Check")),
+    ];
+    const unknown = (id: number) => [frame("headers", endHeaders, id, callHeaders(listProjects, bogus))];
+    const odd = (id: number) => [frame("headers", endHeaders, id, callHeaders("/%zz"))];
+    await besideAGoodClient(async () => {
+      const floods = await Promise.all(
+        [unread, halfOpen, unknown, odd].map(async (call) => {
+          const heard: Buffer[] = [];
+          const hostile = await connect(attacked.grpcAddress, noWindow);
+          hostile.socket.on("data", (bytes: Buffer) => heard.push(bytes));
+          hostile.socket.write(Buffer.concat(ids.flatMap(call)));
+          return { ...hostile, streamsEnded: () => endedStreams(Buffer.concat(heard)) };
+        }),
+      );
+      const ended = () => floods.reduce((sum, { streamsEnded }) => sum + streamsEnded(), 0);
+      // One address has half of the room.
+      await expect.poll(ended).toBeGreaterThanOrEqual(4_000 - 500);
+
+      const connection = connectHttp2();
+      const asAdmin = { ...callTo(listProjects), authorization: `Bearer ${service.adminToken}` };
+      for (let call = 0; call < 10; call++) {
+        const stream = connection.request(asAdmin);
+        stream.end(Buffer.alloc(5));
+        expect(await statusOf(stream)).toBe("0");
+      }
+      connection.destroy();
+
+      // What was answered or begun is not waited for any longer than this takes.
+      await expect.poll(ended).toBe(4_000);
+      for (const { socket } of floods) socket.destroy();
+    });
+    const later = connectHttp2().request(callTo("/grpc.health.v1.Health/Check"));
+    later.end(Buffer.alloc(5));
+    expect(await statusOf(later)).toBe("0");
   });
 
   const resetOf = (streamId: number) =>

@@ -1,0 +1,103 @@
+import http2, { type Http2Session, type ServerHttp2Stream } from "node:http2";
+import { StreamBounds } from "./stream-bounds.ts";
+
+/** Enough for every balancer and client that looks whether the service is well; each costs some 30 to 50 KiB. */
+const mostOfStrangers = { inAll: 1_000, each: 500 };
+/** For as long as credentials are looked up, of connections on which none was good before. */
+const mostInQuestion = { inAll: 5_000, each: 2_500 };
+/** What is refused is gone once its connection has taken the refusal, which one that reads nothing never does. */
+const mostRefusals = 10_000;
+
+/**
+ * The streams of those who have not shown who they are, whatever they ask and whether or not they take the answer: each counts
+ * from its opening to its close. Who names a credential counts apart until it is known, so that strangers who fill their own
+ * room take none of the others', and not at all on a connection on which one was good.
+ */
+export interface Strangers {
+  /** False: there is no room, and the stream was refused. `asksWho`: names a credential that will be looked up. */
+  open(stream: ServerHttp2Stream, address: string, asksWho: boolean): boolean;
+  /** Its credential is good. */
+  admit(stream: ServerHttp2Stream): void;
+  /** Its credential is not. Resolves when that can be said: at once, or when the stream is gone for want of room. */
+  turnAway(stream: ServerHttp2Stream): Promise<void>;
+}
+
+interface Place {
+  readonly address: string;
+  giveBack(): void;
+}
+
+export function boundStrangers(): Strangers {
+  const strangers = new StreamBounds(mostOfStrangers);
+  const inQuestion = new StreamBounds(mostInQuestion);
+  const places = new WeakMap<ServerHttp2Stream, Place>();
+  const withCallers = new WeakSet<Http2Session>();
+  let refusals = 0;
+
+  function take(bounds: StreamBounds, stream: ServerHttp2Stream, address: string): boolean {
+    const giveBack = bounds.take(address);
+    if (typeof giveBack === "string") return false;
+    places.set(stream, { address, giveBack });
+    return true;
+  }
+
+  function leave(this: ServerHttp2Stream): void {
+    places.get(this)?.giveBack();
+    places.delete(this);
+  }
+
+  /** In headers alone, which no window holds back. */
+  function refuse(stream: ServerHttp2Stream, status: string, message: string): void {
+    if (stream.closed || stream.destroyed) return;
+    refusals += 1;
+    stream.once("close", () => {
+      refusals -= 1;
+    });
+    if (refusals > mostRefusals) {
+      stream.session?.destroy();
+      return;
+    }
+    stream.respond(
+      {
+        ":status": 200,
+        "content-type": "application/grpc",
+        "grpc-status": status,
+        "grpc-message": message,
+      },
+      { endStream: true },
+    );
+    stream.close(http2.constants.NGHTTP2_NO_ERROR);
+  }
+
+  return {
+    open(stream, address, asksWho) {
+      if (asksWho && stream.session !== undefined && withCallers.has(stream.session)) return true;
+      // Of one that has ended already no end would be heard.
+      if (stream.closed || stream.destroyed) return false;
+      if (!take(asksWho ? inQuestion : strangers, stream, address)) {
+        if (asksWho) refuse(stream, "14", "too much is being asked: try again");
+        else refuse(stream, "8", "too many of these streams are open: end some");
+        return false;
+      }
+      stream.once("close", leave);
+      return true;
+    },
+
+    admit(stream) {
+      leave.call(stream);
+      if (stream.session !== undefined) withCallers.add(stream.session);
+    },
+
+    async turnAway(stream) {
+      const place = places.get(stream);
+      // It is gone, or on a connection of somebody's.
+      if (place === undefined) return;
+      leave.call(stream);
+      if (take(strangers, stream, place.address)) return;
+      await new Promise<void>((resolve) => {
+        stream.once("close", () => resolve());
+        stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
+      });
+    },
+  };
+}
