@@ -3,7 +3,6 @@ import type { Call } from "../core/call.ts";
 import { encodeId } from "../core/ids.ts";
 import type { Settle } from "../core/settle.ts";
 import type { InboundReceipt, TakeInboundMessages } from "../core/take-inbound-messages.ts";
-import { Failure } from "../failures.ts";
 import {
   type InboundMessageWire,
   type StreamInboundMessagesRequestWire,
@@ -15,13 +14,13 @@ import {
   type StreamInboundMessagesResponse,
   StreamInboundMessagesResponseSchema,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { maxMessagesInRequest, tooManyMessages } from "./inbound-message-bounds.ts";
 import { outcomeMessage } from "./messages.ts";
 
 /** A stream reads on while it has fewer messages without a receipt than this; then flow control holds the sender. */
 const maxUnderWay = 5_000;
 /** A stream with some under way reads on while all streams of this process together have fewer that are not settled. */
 const maxUnsettled = 10_000;
-const maxMessagesInRequest = 1_000;
 const maxReceiptsInResponse = 1_000;
 
 /** The method, its requests read by their wire form. */
@@ -94,9 +93,7 @@ export async function* streamInboundMessages(
     for await (const { messages } of requests) {
       if (!reading) return;
       if (messages.length > maxMessagesInRequest) {
-        throw new Failure("validation_failed", {
-          fields: [{ field: "messages", message: `must be at most ${maxMessagesInRequest} in one request` }],
-        });
+        throw tooManyMessages();
       }
       const entries = messages.map(() => new Entry(process));
       const known = takeMessages(messages.map(fieldsOf), call, entries);

@@ -1,5 +1,6 @@
 import http2 from "node:http2";
 import { type ConnectRouter, createContextValues } from "@connectrpc/connect";
+import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
@@ -29,6 +30,7 @@ import { admissionInterceptor, type RpcObserver } from "./admission-interceptor.
 import { addressKey, callOf, streamKey } from "./call-context.ts";
 import { grpcResponse } from "./grpc-response.ts";
 import { healthRoutes } from "./health-service.ts";
+import { countedRequests, countedWhenUnpacked } from "./inbound-message-bounds.ts";
 import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-message-service.ts";
 import { keepOpenStreams } from "./open-streams.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
@@ -215,8 +217,9 @@ export function createRpcServer(parts: {
     router.rpc(
       streamInboundMessagesMethod,
       (requests, context) => streamInboundMessages(requests, callOf(context), inbound, context.signal),
-      { readMaxBytes: maxGroupBytes },
+      { readMaxBytes: maxGroupBytes, acceptCompression: countedWhenUnpacked },
     );
+    router.handlers.push(countedRequests(router.handlers.pop() as UniversalHandler, maxGroupBytes));
     statisticsRoutes(router, getStatistics);
     administrationRoutes(router, administrationAs);
   }

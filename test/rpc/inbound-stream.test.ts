@@ -1,3 +1,6 @@
+import { once } from "node:events";
+import http2 from "node:http2";
+import { gzipSync } from "node:zlib";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { afterAll, expect, test, vi } from "vitest";
@@ -34,12 +37,13 @@ const connections = new Set<RawConnection>();
 afterAll(() => connections.forEach((connection) => void connection.destroy()));
 
 /** A stream by hand. */
-function openStream(of: TestService = service, token = of.adminToken) {
+function openStream(of: TestService = service, token = of.adminToken, headers: Record<string, string> = {}) {
   const connection = connectRaw(of.grpcAddress);
   connections.add(connection);
   const { typeName, method } = InboundMessageService;
   const call = connection.call(`${typeName}/${method.streamInboundMessages.name}`, {
     authorization: `Bearer ${token}`,
+    ...headers,
   });
   return {
     connection,
@@ -149,6 +153,98 @@ test("a request may hold 1000 messages; one of more ends the stream, after the r
   });
   const { rows } = await service.db.query("SELECT FROM inbound_message WHERE message_id LIKE 'more-%'");
   expect(rows).toEqual([]);
+});
+
+/** Messages of protobuf by hand: the same field so often, or in another. */
+const again = (count: number, hex: string) => Buffer.alloc((count * hex.length) / 2, hex, "hex");
+const within = (tag: number, content: Uint8Array) => {
+  const length: number[] = [];
+  for (let rest = content.length; ; rest >>>= 7) {
+    length.push(rest < 128 ? rest : (rest & 127) | 128);
+    if (rest < 128) return Buffer.concat([Buffer.of(tag, ...length), content]);
+  }
+};
+/** Ends the decoding of all before it with another refusal. */
+const broken = Buffer.from("0aff", "hex");
+const lots = 4_000_000;
+
+test.for([
+  { name: "4 million empty messages", bytes: again(lots, "0a00"), code: "validation_failed" },
+  {
+    name: "one empty message too many, and something broken",
+    bytes: Buffer.concat([again(1_001, "0a00"), broken]),
+    code: "validation_failed",
+  },
+  {
+    name: "a message with 4 million texts",
+    bytes: within(0x0a, again(lots, "0a00")),
+    code: "malformed_request",
+  },
+  {
+    name: "a message with 4 million instants",
+    bytes: within(0x0a, again(lots, "3200")),
+    code: "malformed_request",
+  },
+  {
+    name: "an instant with 4 million seconds",
+    bytes: within(0x0a, within(0x32, again(lots, "0801"))),
+    code: "malformed_request",
+  },
+  { name: "4 million fields that nobody knows", bytes: again(lots, "7801"), code: "malformed_request" },
+  {
+    name: "messages that say they are numbers",
+    bytes: Buffer.concat([again(lots, "0800")]),
+    code: "malformed_request",
+  },
+  {
+    name: "a message that is longer than the request",
+    bytes: Buffer.concat([
+      within(0x7a, Buffer.alloc(3_000)),
+      Buffer.from("0aff7f", "hex"),
+      again(1_001, "0a00"),
+    ]),
+    code: "malformed_request",
+  },
+] as const)("$name: refused uncounted further, plain and packed, after the receipts of those before", async ({
+  bytes,
+  code,
+}) => {
+  for (const packed of [false, true]) {
+    const stream = openStream(service, service.adminToken, packed ? { "grpc-encoding": "gzip" } : {});
+    const id = `before-too-much-${newPhone()}`;
+    const before = bytesOf([hello(id)]);
+    await stream.call.send(packed ? gzipSync(before) : before, packed);
+    void stream.call.send(packed ? gzipSync(bytes) : bytes, packed).catch(() => {});
+    const ids = (await stream.receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId);
+    expect(ids).toEqual([id]);
+    expect(await stream.call.status).toMatchObject({ code: Code.InvalidArgument, detail: { code } });
+  }
+});
+
+test("a request of a thousand messages is read whole in whatever pieces it comes", async () => {
+  const session = http2.connect(`http://${service.grpcAddress}`);
+  afterAll(() => session.destroy());
+  const message = bytesOf(times(1_000, (index) => ({ ...hello(`pieces-${index}`), receivedAt: new Date() })));
+  const prefix = Buffer.alloc(5);
+  prefix.writeUInt32BE(message.length, 1);
+  const bytes = Buffer.concat([prefix, message, prefix, message]);
+  const stream = session.request({
+    ":method": "POST",
+    ":path": `/${InboundMessageService.typeName}/StreamInboundMessages`,
+    "content-type": "application/grpc",
+    authorization: `Bearer ${service.adminToken}`,
+  });
+  let status: unknown;
+  stream.on("trailers", (trailers) => {
+    status = trailers["grpc-status"];
+  });
+  stream.resume();
+  for (let at = 0, size = 1; at < bytes.length; at += size, size = (size * 7) % 509 || 1) {
+    stream.write(bytes.subarray(at, at + size));
+  }
+  stream.end();
+  await once(stream, "close");
+  expect(status).toBe("0");
 });
 
 test("a request that is cut short ends its own stream, after the receipts of those before", async () => {

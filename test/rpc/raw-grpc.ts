@@ -13,8 +13,8 @@ export interface RawStatus {
 }
 
 export interface RawCall {
-  /** Sends a message; resolves when HTTP/2 has taken it off this side's hands. */
-  send(message: Uint8Array): Promise<void>;
+  /** Sends a message, with `packed` one that is in the call's `grpc-encoding`; resolves when HTTP/2 has taken it off this side's hands. */
+  send(message: Uint8Array, packed?: boolean): Promise<void>;
   /** Ends this side. */
   halfClose(): void;
   /** Cuts the call, as a client does that goes away. */
@@ -61,9 +61,10 @@ export function connectRaw(address: string): RawConnection {
         stream.on("close", () => resolve({ code: -1, message: "the stream ended without a status" }));
       });
       return {
-        send: (message) =>
+        send: (message, packed = false) =>
           new Promise((resolve, reject) => {
             const frame = Buffer.alloc(prefixBytes + message.length);
+            frame[0] = packed ? 1 : 0;
             frame.writeUInt32BE(message.length, 1);
             frame.set(message, prefixBytes);
             stream.write(frame, (error) => (error ? reject(error) : resolve()));
