@@ -13,6 +13,7 @@ import { newRequestId } from "../core/ids.ts";
 import { Failure } from "../failures.ts";
 import type { AnsweredRequest } from "./answered-request.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
+import { isUnheard } from "./overload.ts";
 import { presentFailure } from "./refusal.ts";
 
 export const bodyLimitBytes = 64 * 1024;
@@ -35,6 +36,22 @@ interface ClientError extends Error {
 
 /** The newest request of each connection, which is the one that what cannot be parsed belongs to or follows. */
 const newestReplies = new WeakMap<Duplex, FastifyReply>();
+
+/** What waits on a connection for answers to what came before it, in its order. Only where a client pipelines. */
+const queues = new WeakMap<Duplex, Queue>();
+
+interface Queue {
+  readonly waiting: Waiting[];
+  isPaused: boolean;
+}
+
+interface Waiting {
+  readonly waitsFor: (newest: FastifyReply) => boolean;
+  readonly begin: () => void;
+}
+
+/** Where so many wait on a connection, it is not read on: they take memory. */
+const longestQueue = 64;
 
 /** Connections given up. Node reports every further piece of what it could not parse. */
 const abandoned = new WeakSet<Duplex>();
@@ -79,7 +96,9 @@ export function createHttpServer(
     },
     (request, response) => {
       if (request.url?.includes("%")) request.url = decodable(request.url);
-      listener(request, response);
+      // A response has its socket unless one before it is still to be sent.
+      if (response.socket !== null) listener(request, response);
+      else inTurn(request, () => listener(request, response));
     },
   );
   // A client may close its side once it has sent its request; Node would drop the answer.
@@ -95,6 +114,58 @@ export function createHttpServer(
   // Other expectations than 100-continue may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", (request, response) => server.emit("request", request, response));
   return server;
+}
+
+/**
+ * Begins a request behind others that are not answered yet: at once where they are safe and it is, too, or else
+ * when they have been answered (RFC 9112, 9.3.2), so that a read behind a cancel sees what it did.
+ */
+function inTurn(request: IncomingMessage, begin: () => void): void {
+  const { socket } = request;
+  const waitsFor = (newest: FastifyReply) => !(isSafe(request) && isSafe(newest.request.raw));
+  if (enqueued(socket, { waitsFor, begin })) return;
+  const newest = newestReplies.get(socket);
+  if (newest === undefined || !waitsFor(newest)) {
+    begin();
+    return;
+  }
+  queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
+  afterAnswer(newest.raw, () => advance(socket));
+}
+
+/** RFC 9110, 9.2.1. */
+function isSafe({ method }: IncomingMessage): boolean {
+  return method === "GET" || method === "HEAD" || method === "OPTIONS" || method === "TRACE";
+}
+
+/** Whether it has to wait because others do. Nothing overtakes. */
+function enqueued(socket: Duplex, next: Waiting): boolean {
+  const queue = queues.get(socket);
+  if (queue === undefined) return false;
+  queue.waiting.push(next);
+  if (queue.waiting.length > longestQueue && !queue.isPaused) {
+    queue.isPaused = true;
+    socket.pause();
+  }
+  return true;
+}
+
+/** To be called when the newest answer has left. What is left when a connection ends does not begin. */
+function advance(socket: Duplex): void {
+  const queue = queues.get(socket);
+  if (queue === undefined) return;
+  for (let next = queue.waiting.shift(); next !== undefined; next = queue.waiting.shift()) {
+    const newest = newestReplies.get(socket);
+    if (newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest)) {
+      queue.waiting.unshift(next);
+      afterAnswer(newest.raw, () => advance(socket));
+      return;
+    }
+    if (!socket.writable) break;
+    next.begin();
+  }
+  queues.delete(socket);
+  if (queue.isPaused && !isUnheard(socket)) socket.resume();
 }
 
 /** Escapes of bytes that are no text stand for themselves: the path is one that is not there, and the router can read it. */
@@ -128,6 +199,11 @@ function endBroken(refused: (refusal: Refusal) => void, error: ClientError, sock
     socket.destroy();
     return;
   }
+  const end = () => answerBroken(refused, error, socket);
+  if (!enqueued(socket, { waitsFor: () => false, begin: end })) end();
+}
+
+function answerBroken(refused: (refusal: Refusal) => void, error: ClientError, socket: Duplex): void {
   const reply = newestReplies.get(socket);
   if (reply === undefined) {
     refuseUnread(refused, error, socket);
@@ -147,8 +223,12 @@ function isUnreadableRequest(error: ClientError, socket: Duplex): boolean {
   return unreadable && socket.writable && (socket as Socket).bytesRead > 0;
 }
 
+function isAnswered(response: ServerResponse): boolean {
+  return response.writableFinished || response.destroyed;
+}
+
 function afterAnswer(response: ServerResponse, then: () => void): void {
-  if (response.writableFinished || response.destroyed) then();
+  if (isAnswered(response)) then();
   else response.once("close", then);
 }
 
@@ -205,7 +285,6 @@ function namesUnknownMethod({ code, rawPacket, bytesParsed }: ClientError): bool
 /** CONNECT is a method like any other that has no route; Node would close the connection. */
 function answerConnect(server: Server, request: IncomingMessage, socket: Duplex): void {
   socket.on("error", () => socket.destroy());
-  const previous = newestReplies.get(socket);
   const answer = () => {
     if (!socket.writable) {
       socket.destroy();
@@ -217,6 +296,10 @@ function answerConnect(server: Server, request: IncomingMessage, socket: Duplex)
     response.once("finish", () => closeGently(socket));
     server.emit("request", request, response);
   };
-  if (previous === undefined) answer();
-  else afterAnswer(previous.raw, answer);
+  const begin = () => {
+    const previous = newestReplies.get(socket);
+    if (previous === undefined) answer();
+    else afterAnswer(previous.raw, answer);
+  };
+  if (!enqueued(socket, { waitsFor: () => false, begin })) begin();
 }

@@ -13,8 +13,12 @@ const refusalsPerSecond = 4_000;
 /** Made once: where they are needed most there is no time for the trace of a stack. */
 const failures: Failure[] = [];
 
+const unheard = new WeakSet<object>();
+
+/** Whether a connection is not listened to because it was refused. */
+export const isUnheard = (socket: object): boolean => unheard.has(socket);
+
 export function createOverloadRefusals(): (reply: FastifyReply) => void {
-  const unheard = new WeakSet<object>();
   let unheardCount = 0;
 
   return (reply) => {

@@ -3,6 +3,7 @@ import net from "node:net";
 import { describe, expect, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { type AnswerBody, merchant, usageOf } from "./merchant.ts";
 import { exchange, type RawAnswer } from "./raw-http.ts";
 
@@ -327,6 +328,62 @@ describe("answers keep the order of their requests", () => {
     expectApiError(answers[0], 404, "verification_not_found");
     expectApiError(answers[1], 400, "malformed_request");
     expect(answers).toHaveLength(2);
+  });
+
+  test.for([
+    { name: "one", reads: 1 },
+    { name: "more than may wait", reads: 500 },
+  ])("a read behind a cancel sees what it did: $name", async ({ reads }) => {
+    const shop = merchant(service.httpUrl, testKey);
+    const { body } = await shop.create();
+    const path = `/v1/verifications/${body.id}`;
+    const request =
+      `POST ${path}/cancel HTTP/1.1\r\n${authorised}\r\n` +
+      `GET ${path} HTTP/1.1\r\n${authorised}\r\n`.repeat(reads);
+    // Reads get through, the cancel does not.
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
+    const answered = exchange(service.httpUrl, [request, whole], { answers: reads + 2, halfClose: true });
+    await untilWaiting(service.db, 1);
+    expect((await shop.call("GET", path)).body.status).toBe("pending");
+    await lock.query("ROLLBACK");
+    lock.release();
+    const answers = await answered;
+    expectApiError(answers.pop(), 404, "verification_not_found");
+    const seen = answers.map((answer) => (JSON.parse(answer.body) as AnswerBody).status);
+    expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
+  });
+
+  test("creations behind one another with the same key are one and its replay", async () => {
+    const key = "Content-Type: application/json\r\nIdempotency-Key: pipelined-1\r\n";
+    const sent = `${create}${authorised}${key}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}`;
+    const answers = await exchange(service.httpUrl, sent.repeat(3) + whole, { answers: 4 });
+    expect(answers.map(({ status }) => status)).toEqual([201, 200, 200, 404]);
+  });
+
+  test.for([
+    { name: "a body that breaks", sent: "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nZZ\r\n" },
+    { name: "a body that ends early", sent: "Content-Length: 10\r\n\r\n{" },
+  ])("$name behind a creation is answered once, after it", async ({ sent }) => {
+    const unique = (id: string) =>
+      `Content-Type: application/json\r\nIdempotency-Key: ${id}-${sent.length}\r\n`;
+    const first = `${create}${authorised}${unique("before")}Content-Length: 2\r\n\r\n{}`;
+    const broken = `${create}${authorised}${unique("broken")}${sent}`;
+    const answers = await exchange(service.httpUrl, first + broken, { halfClose: true });
+    expect(answers[0]).toMatchObject({ status: 201 });
+    expectApiError(answers[1], 400, "malformed_request");
+    expect(answers).toHaveLength(2);
+  });
+
+  test("CONNECT after requests that wait is answered after them", async () => {
+    const waiting = `${cancel}${authorised}\r\n`.repeat(2);
+    const connect = "CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const answers = await exchange(service.httpUrl, waiting + connect);
+    expect(answers.map((answer) => errorOf(answer).code)).toEqual([
+      "verification_not_found",
+      "verification_not_found",
+      "route_not_found",
+    ]);
   });
 
   test("a request refused before its body was read leaves the connection usable", async () => {
