@@ -183,6 +183,15 @@ export interface FieldViolation {
   readonly message: string;
 }
 
+/** A field can break two rules at once; it is told about the first. */
+function oneForEachField(violations: readonly FieldViolation[]): FieldViolation[] {
+  const first = new Map<string, FieldViolation>();
+  for (const violation of violations) {
+    if (!first.has(violation.field)) first.set(violation.field, violation);
+  }
+  return [...first.values()];
+}
+
 /** What the IETF RateLimit fields say: `"create";q=60;w=60` and `"create";r=12;t=30`. */
 export interface RateLimitState {
   readonly policy: string;
@@ -200,6 +209,8 @@ interface FailureDetails {
 /** A refusal the caller is told about. Anything else that is thrown is a fault of ours. */
 export class Failure extends Error {
   readonly code: FailureCode;
+
+  /** At most one each. */
   readonly fields: readonly FieldViolation[];
   readonly retryAfterSeconds: number | undefined;
 
@@ -211,7 +222,7 @@ export class Failure extends Error {
     super(details.message ?? kind.message, { cause: details.cause });
     this.name = "Failure";
     this.code = code;
-    this.fields = details.fields ?? [];
+    this.fields = details.fields === undefined ? [] : oneForEachField(details.fields);
     this.rateLimit = details.rateLimit;
     this.retryAfterSeconds = details.retryAfterSeconds ?? kind.retryAfterSeconds;
   }

@@ -79,16 +79,19 @@ export function createVerification(parts: {
 
   return async (request, call) => {
     requireScope(call.caller, "write");
-    const { projectId, environment } = completeBounds(boundsOf(call.caller, request), call.violations);
-    const project = call.caller.kind === "merchant" ? call.caller.project : await findProject(projectId);
+    const bounds = boundsOf(call.caller, request);
     checkIdempotencyKey(request.idempotencyKey);
+    const named = call.caller.kind === "merchant" ? call.caller.project : await findProject(bounds.projectId);
     const expectedPhone = request.mode === "match" ? normaliseMobile(request.expectedPhone ?? "") : null;
     const malformed = [...call.violations, ...checkForm(request, expectedPhone)];
-    const unregistered = checkRegistered(request, project);
-    if (malformed.length > 0) {
-      const others = unregistered.filter(({ field }) => !malformed.some((wrong) => wrong.field === field));
-      throw new Failure("validation_failed", { fields: [...malformed, ...others] });
+    const unregistered = named === null ? [] : checkRegistered(request, named);
+    if (malformed.length > 0 || named === null || bounds.environment === null) {
+      const fields = [...malformed, ...missingBounds(bounds), ...unregistered];
+      throw new Failure("validation_failed", { fields });
     }
+    const project = named;
+    const projectId = project.id;
+    const environment = bounds.environment;
 
     const found = directory.numbersFor(projectId, environment);
     const numbers = (found instanceof Promise ? await found : found).map(({ number }) => number);
@@ -172,7 +175,8 @@ export function createVerification(parts: {
     }
   };
 
-  async function findProject(id: string): Promise<Project> {
+  async function findProject(id: string | null): Promise<Project | null> {
+    if (id === null) return null;
     const project = await directory.project(id);
     if (project === null) throw noSuchProject();
     if (project.suspended) throw new Failure("project_suspended");
@@ -181,17 +185,13 @@ export function createVerification(parts: {
 }
 
 /** A service token says where it creates; a merchant's key has said it. */
-function completeBounds(
-  { projectId, environment }: Bounds,
-  violations: readonly FieldViolation[],
-): { projectId: string; environment: Environment } {
-  if (projectId !== null && environment !== null) return { projectId, environment };
+function missingBounds({ projectId, environment }: Bounds): FieldViolation[] {
   const missing: FieldViolation[] = [];
   if (projectId === null)
     missing.push({ field: "project_id", message: "is required from a service token: prj_…" });
   if (environment === null)
     missing.push({ field: "environment", message: "is required from a service token: live or test" });
-  throw new Failure("validation_failed", { fields: [...violations, ...missing] });
+  return missing;
 }
 
 const limits = { expectedPhone: 32, clientReference: 160, state: 256, parentOrigin: 2048, returnUrl: 2048 };

@@ -54,21 +54,10 @@ export function toCreateVerificationRequest(
 export function toViolations(errors: readonly ValidationError[] | undefined): readonly FieldViolation[] {
   if (errors === undefined) return none;
   let unknown = 0;
-  return oneForEachField(
-    errors.map((error) => {
-      if (error.keyword === "additionalProperties") unknown++;
-      return { field: fieldOf(error), message: messageOf(error, unknown) };
-    }),
-  );
-}
-
-/** A field can break two rules at once; it is told about the first. */
-export function oneForEachField(violations: readonly FieldViolation[]): FieldViolation[] {
-  const first = new Map<string, FieldViolation>();
-  for (const violation of violations) {
-    if (!first.has(violation.field)) first.set(violation.field, violation);
-  }
-  return [...first.values()];
+  return errors.map((error) => {
+    if (error.keyword === "additionalProperties") unknown++;
+    return { field: fieldOf(error), message: messageOf(error, unknown) };
+  });
 }
 
 function withoutViolations(

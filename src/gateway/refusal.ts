@@ -2,7 +2,6 @@
 
 import type { FastifyReply } from "fastify";
 import type { Failure, FieldViolation, RateLimitState } from "../failures.ts";
-import { oneForEachField } from "./create-request.ts";
 import { lingerAtClose } from "./linger.ts";
 
 interface ApiError {
@@ -16,7 +15,7 @@ interface ApiError {
 
 export function presentFailure(failure: Failure, requestId: string): ApiError {
   const error: ApiError["error"] = { code: failure.code, message: failure.message, request_id: requestId };
-  if (failure.status === 422) error.fields = oneForEachField(failure.fields);
+  if (failure.status === 422) error.fields = failure.fields;
   return { error };
 }
 

@@ -120,9 +120,23 @@ export function known<Name extends string>(
 
 const emptyToNull = (text: string) => (text === "" ? null : text);
 
-/** What a request names of project and environment. */
-export function namedScopeOf(request: { readonly projectId: string; readonly environment: Environment }) {
-  return { projectId: emptyToNull(request.projectId), environment: environmentOf(request.environment) };
+/**
+ * What a request names of project and environment. With a call, that is told of an environment that is not
+ * known, with whatever else is wrong; without, there is nothing else that could be.
+ */
+export function namedScopeOf(
+  request: { readonly projectId: string; readonly environment: Environment },
+  call?: Call,
+) {
+  const { projectId, environment } = request;
+  const isUnknown =
+    call !== undefined &&
+    environment !== Environment.UNSPECIFIED &&
+    nameOf(environments, environment) === undefined;
+  return {
+    projectId: emptyToNull(projectId),
+    environment: isUnknown ? violated(unknownValue("environment"), call, null) : environmentOf(environment),
+  };
 }
 
 /** From whole milliseconds since the epoch. */

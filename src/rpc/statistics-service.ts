@@ -22,7 +22,10 @@ export function statisticsRoutes(router: ConnectRouter, getStatistics: GetStatis
     async getStatistics(request, context) {
       const call = callOf(context);
       const since = millisecondsOf("since", request.since, call);
-      const statistics = await getStatistics({ ...namedScopeOf(request), since, hours: request.hours }, call);
+      const statistics = await getStatistics(
+        { ...namedScopeOf(request, call), since, hours: request.hours },
+        call,
+      );
       return {
         since: timestamp(statistics.since),
         until: timestamp(statistics.until),

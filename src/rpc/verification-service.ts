@@ -26,7 +26,7 @@ export function createVerificationService(core: {
     async createVerification(request, call) {
       const { created, replayed } = await core.createVerification(
         {
-          ...namedScopeOf(request),
+          ...namedScopeOf(request, call),
           idempotencyKey: request.idempotencyKey,
           mode: modeOf(request.mode, call),
           expectedPhone: request.expectedPhone ?? null,
@@ -65,7 +65,7 @@ export function createVerificationService(core: {
     async listVerifications(request, call) {
       const page = await core.listVerifications(
         {
-          ...namedScopeOf(request),
+          ...namedScopeOf(request, call),
           pageSize: request.pageSize,
           pageToken: request.pageToken,
           statuses: statusesOf(request.statuses, call),

@@ -1,4 +1,4 @@
-import type { DescMethod, UnknownEnum } from "@bufbuild/protobuf";
+import type { DescMethod, MessageInitShape, UnknownEnum } from "@bufbuild/protobuf";
 import { Code, type Transport } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
@@ -10,7 +10,9 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import {
+  type CreateVerificationRequestSchema,
   Environment,
+  type VerificationMode,
   VerificationService,
   VerificationStatus,
   type WatchVerificationResponse,
@@ -420,6 +422,39 @@ describe("a token for every project", async () => {
       code: "validation_failed",
       fields: ["project_id"],
     });
+  });
+
+  test.for<[string, MessageInitShape<typeof CreateVerificationRequestSchema>, string[]]>([
+    ["of no project", {}, ["client_reference", "environment", "project_id", "state"]],
+    [
+      "of an unknown environment",
+      {
+        projectId,
+        environment: 9 as Environment,
+        mode: 9 as VerificationMode,
+        returnUrl: "https://x.example",
+      },
+      ["client_reference", "environment", "mode", "return_url", "state"],
+    ],
+  ])("is told all that is wrong with a creation at once: %s", async ([, more, fields]) => {
+    const creation = { clientReference: "a".repeat(161), state: "\0", ...more };
+    expect(
+      await answerOf((options) =>
+        client.createVerification({ ...creation, idempotencyKey: "token-create-7" }, options),
+      ),
+    ).toMatchObject({ code: "validation_failed", fields });
+    expect(await answerOf((options) => client.createVerification(creation, options))).toMatchObject({
+      code: "idempotency_key_required",
+      fields: [],
+    });
+  });
+
+  test("is told all that is wrong with a question for statistics at once", async () => {
+    const statistics = service.client(StatisticsService, await service.createToken({ scope: "read" }));
+    const environment = 9 as Environment;
+    expect(
+      await answerOf((options) => statistics.getStatistics({ environment, hours: -1 }, options)),
+    ).toMatchObject({ code: "validation_failed", fields: ["environment", "hours", "project_id"] });
   });
 
   test("cannot create in a project that does not exist, or is suspended", async () => {

@@ -100,6 +100,14 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
   }
 });
 
+test("a field that breaks two rules is named once", async () => {
+  const smsTemplate = `${"가".repeat(60)}a{code}a`;
+  const { fields } = await answerOf((options) =>
+    projects.createProject({ name: "Shop", smsTemplate }, options),
+  );
+  expect(fields).toEqual(["sms_template"]);
+});
+
 test("a service token is limited as its scope can be, and in no other way", async () => {
   const { projectId } = await service.createProject();
   const { READ, WRITE, INGEST, ADMIN } = ServiceTokenScope;

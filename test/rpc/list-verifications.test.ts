@@ -234,6 +234,7 @@ describe("a list that cannot be made", async () => {
     [
       "everything wrong at once",
       {
+        environment: 7 as Environment,
         pageSize: -1,
         pageToken: "next",
         clientReference: "\0",
@@ -242,7 +243,16 @@ describe("a list that cannot be made", async () => {
         createdFrom: { seconds: 0n, nanos: -1 },
         createdBefore: { seconds: 2n ** 62n, nanos: 0 },
       },
-      ["client_reference", "created_before", "created_from", "page_size", "page_token", "phone", "statuses"],
+      [
+        "client_reference",
+        "created_before",
+        "created_from",
+        "environment",
+        "page_size",
+        "page_token",
+        "phone",
+        "statuses",
+      ],
     ],
   ])("is refused: %s", async ([, filter, fields]) => {
     expect(await answerOf((options) => rpc.listVerifications(filter, options))).toMatchObject({

@@ -240,6 +240,19 @@ describe("a creation is told the same over REST and gRPC", () => {
     });
   });
 
+  test("of an environment nobody knows, and with more that is wrong", async () => {
+    const creation = { environment: 9 as Environment, clientReference: "\0", mode: MATCH };
+    const refused = await answerOf((options) =>
+      shop.rpc.createVerification({ ...creation, idempotencyKey: newIdempotencyKey() }, options),
+    );
+    expect(refused).toMatchObject({
+      code: "validation_failed",
+      fields: ["client_reference", "environment", "expected_phone"],
+    });
+    const withoutKey = await answerOf((options) => shop.rpc.createVerification(creation, options));
+    expect(withoutKey).toMatchObject({ code: "idempotency_key_required", fields: [] });
+  });
+
   test.for([
     ["idempotency_key_required", ""],
     ["idempotency_key_invalid", "short"],
