@@ -272,15 +272,26 @@ function refuseUnread(refused: (refusal: Refusal) => void, error: ClientError, s
   refused({ requestId, status: failure.status, code: failure.code });
 }
 
-/** Node's parser knows a list of methods; one that is not on it is an unknown method, not a malformed request. */
+/**
+ * Node's parser knows a list of methods; one that is not on it is an unknown method, not a malformed request.
+ * What it has parsed is the beginning of a known one, behind whatever came before the request. The rest of the
+ * line may be in a packet that is still to come: so far as it is there, it must read as one.
+ */
 function namesUnknownMethod({ code, rawPacket, bytesParsed }: ClientError): boolean {
   if (code !== "HPE_INVALID_METHOD" || rawPacket === undefined || bytesParsed === undefined) return false;
-  const lineStart = rawPacket.lastIndexOf("\n", bytesParsed) + 1;
-  const lineEnd = rawPacket.indexOf("\n", lineStart);
-  if (lineEnd === -1) return false;
-  const line = rawPacket.toString("latin1", lineStart, lineEnd);
-  return /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+ \S+ HTTP\/1\.[01]\r?$/.test(line);
+  const lineEnd = rawPacket.indexOf("\n", bytesParsed);
+  const rest = rawPacket.toString("latin1", bytesParsed, lineEnd === -1 ? undefined : lineEnd);
+  const method = tokenAtStart.exec(rest)?.[0] ?? "";
+  const hasMethod =
+    method !== "" ||
+    (bytesParsed > 0 && tokenAtStart.test(rawPacket.toString("latin1", bytesParsed - 1, bytesParsed)));
+  if (!hasMethod) return false;
+  return (lineEnd === -1 ? targetAndMaybeVersion : targetAndVersion).test(rest.slice(method.length));
 }
+
+const tokenAtStart = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+/;
+const targetAndVersion = /^ \S+ HTTP\/1\.[01]\r?$/;
+const targetAndMaybeVersion = /^ \/\S*(?: (?:H|HT|HTT|HTTP|HTTP\/|HTTP\/1|HTTP\/1\.|HTTP\/1\.[01]\r?)?)?$/;
 
 /** CONNECT is a method like any other that has no route; Node would close the connection. */
 function answerConnect(server: Server, request: IncomingMessage, socket: Duplex): void {

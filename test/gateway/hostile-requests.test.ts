@@ -46,6 +46,11 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
   const rows: { name: string; request: string }[] = [
     { name: "bytes of another protocol", request: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" },
     { name: "a request line alone", request: "GET /\r\n\r\n" },
+    { name: "an unknown method without a version", request: "BREW /\r\n\r\n" },
+    { name: "an unknown method of another version", request: `BREW / HTTP/2.0\r\n${authorised}\r\n` },
+    { name: "a line without a method", request: ` / HTTP/1.1\r\n${authorised}\r\n` },
+    { name: "a method that is no token", request: `G@T / HTTP/1.1\r\n${authorised}\r\n` },
+    { name: "words", request: "how do you do" },
     { name: "HTTP/2's preface", request: "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" },
     { name: "version 2.0", request: `GET / HTTP/2.0\r\n${authorised}\r\n` },
     { name: "version 0.9", request: `GET / HTTP/0.9\r\n${authorised}\r\n` },
@@ -310,6 +315,26 @@ describe("answers keep the order of their requests", () => {
     expectApiError(answers[0], 404, "verification_not_found");
     expectApiError(answers[1], 404, "route_not_found");
     expect(answers).toHaveLength(2);
+  });
+
+  test("an unknown method right behind a body is one", async () => {
+    const withBody = `${cancel}${authorised}Content-Length: 2\r\n\r\n{}`;
+    const answers = await exchange(service.httpUrl, `${withBody}BREW /v1/x HTTP/1.1\r\n${authorised}\r\n`);
+    expectApiError(answers[0], 404, "verification_not_found");
+    expectApiError(answers[1], 404, "route_not_found");
+    expect(answers).toHaveLength(2);
+  });
+
+  test.for([
+    "BREW /v1",
+    "BREW /v1/x ",
+    "BREW /v1/x HT",
+    "BREW /v1/x HTTP/1.1\r",
+    "GETX /v1/x HTTP/1.",
+  ])("an unknown method is one where its line comes in pieces: %j", async (piece) => {
+    const answers = await exchange(service.httpUrl, piece);
+    expect(answers).toHaveLength(1);
+    expectApiError(answers[0], 404, "route_not_found");
   });
 
   test("CONNECT after a request waits for that request's answer", async () => {
