@@ -157,10 +157,30 @@ export function createGateway({
   return gateway;
 }
 
-/** Versions that Node's parser lets through besides, and a Host that RFC 9112 (3.2) demands. */
+/** What Node's parser lets through: other versions, a Host that is missing or none, and headers whose first would win. */
 function isWellFormed({ raw }: FastifyRequest): boolean {
   if (raw.httpVersionMajor !== 1) return false;
-  return raw.httpVersionMinor === 0 || raw.headers.host !== undefined;
+  const { host } = raw.headers;
+  if (host === undefined ? raw.httpVersionMinor !== 0 : !hostShape.test(host)) return false;
+  return !repeatsSingleHeader(raw.rawHeaders);
+}
+
+/** RFC 3986, 3.2.2 and 3.2.3: a name or an IP address, and a port. It may be empty (RFC 9110, 7.2). */
+const hostShape = /^(?:[\w.~!$&'()*+,;=%-]*|\[[\w.~!$&'()*+,;=:-]+\])(?::\d*)?$/;
+
+/** Whether a header comes twice that may come once (RFC 9112, 3.2; RFC 9110, 5.3). Names and values alternate. */
+function repeatsSingleHeader(rawHeaders: readonly string[]): boolean {
+  let hosts = 0;
+  let authorizations = 0;
+  let contentTypes = 0;
+  for (let index = 0; index < rawHeaders.length; index += 2) {
+    const name = rawHeaders[index] ?? "";
+    // Of each request: most names are told apart by their length.
+    if (name.length === 4 && name.toLowerCase() === "host") hosts++;
+    else if (name.length === 13 && name.toLowerCase() === "authorization") authorizations++;
+    else if (name.length === 12 && name.toLowerCase() === "content-type") contentTypes++;
+  }
+  return hosts > 1 || authorizations > 1 || contentTypes > 1;
 }
 
 function isGone({ raw }: FastifyRequest): boolean {

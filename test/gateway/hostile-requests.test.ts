@@ -56,6 +56,20 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
     { name: "version 0.9", request: `GET / HTTP/0.9\r\n${authorised}\r\n` },
     { name: "version 1.2", request: `GET / HTTP/1.2\r\n${authorised}\r\n` },
     { name: "no Host", request: `${get}${last}\r\n` },
+    { name: "two Hosts", request: `${get}${authorised}HOST: localhost\r\n${last}\r\n` },
+    { name: "two Hosts in HTTP/1.0", request: `GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n` },
+    { name: "a Host of two words", request: `${get}Host: a b\r\n${last}\r\n` },
+    { name: "a Host with a path", request: `${get}Host: a/b?c@d\r\n${last}\r\n` },
+    { name: "a Host with a port that is none", request: `${get}Host: a:b\r\n${last}\r\n` },
+    { name: "a Host beyond ASCII", request: `${get}Host: caf\xe9\r\n${last}\r\n` },
+    {
+      name: "two Authorizations",
+      request: `${get}${authorised}authorization: Bearer ${testKey}\r\n${last}\r\n`,
+    },
+    {
+      name: "two Content-Types",
+      request: `${create}${authorised}${json}content-type: text/plain\r\nContent-Length: 2\r\n${last}\r\n{}`,
+    },
     { name: "lines that end in LF alone", request: "GET / HTTP/1.1\nHost: localhost\n\n" },
     { name: "a space in a header's name", request: `${get}${authorised}Bad Name: 1\r\n\r\n` },
     { name: "NUL in a header", request: `${get}${authorised}Name: a\0b\r\n\r\n` },
@@ -284,6 +298,21 @@ describe("what is HTTP but not the contract is answered in the contract's words"
     const [answer, ...more] = await exchange(service.httpUrl, request, { answers: 1 });
     expect(more).toEqual([]);
     expectApiError(answer, status, code);
+  });
+
+  test.for([
+    "",
+    "shop.example",
+    "Shop_1.example:8080",
+    "127.0.0.1:80",
+    "[::1]:3000",
+    "[::1]",
+    "a%20b",
+    "a:",
+  ])("a Host may be %j", async (host) => {
+    const request = `${get}Host: ${host}\r\nAuthorization: Bearer ${testKey}\r\n${last}\r\n`;
+    const [answer] = await exchange(service.httpUrl, request);
+    expectApiError(answer, 404, "verification_not_found");
   });
 
   test("HEAD is answered 404 without a body", async () => {

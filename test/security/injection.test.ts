@@ -170,7 +170,7 @@ test("no text of an address or a header comes back as a header", async () => {
     `/${evil}`,
     `/v/assets/${evil}`,
   ]) {
-    const head = `Host: x${evil}\r\nAuthorization: Bearer ${liveKey}\r\nX-Request-ID: forged\r\nConnection: close\r\n`;
+    const head = `Host: x\r\nX-Forwarded-Host: x${evil}\r\nAuthorization: Bearer ${liveKey}\r\nX-Request-ID: forged\r\nConnection: close\r\n`;
     const [answer] = await exchange(heard.httpUrl, `GET ${path} HTTP/1.1\r\n${head}\r\n`);
     expect(answer?.headers.has("set-cookie")).toBe(false);
     expect(answer?.headers.get("x-request-id")).toMatch(/^req_[0-9a-z]{26}$/);
