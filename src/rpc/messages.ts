@@ -148,14 +148,41 @@ export function timestamp(milliseconds: number): Timestamp {
   return message;
 }
 
-/** Whole milliseconds since the epoch; null where absent. The call is told of one that is no Timestamp. */
+/** The seconds that google.protobuf.Timestamp can hold. */
+const [earliest, latest] = [-62_135_596_800n, 253_402_300_799n];
+
+/**
+ * The whole millisecond since the epoch in which an instant lies; null where absent. The call is told of one that is no
+ * Timestamp.
+ */
 export function millisecondsOf(field: string, timestamp: Timestamp | undefined, call: Call): number | null {
+  return wholeMilliseconds(field, timestamp, call, Math.floor);
+}
+
+/** The first whole millisecond that is not before an instant: what is of whole milliseconds lies before both or before neither. */
+export function firstMillisecondOf(
+  field: string,
+  timestamp: Timestamp | undefined,
+  call: Call,
+): number | null {
+  return wholeMilliseconds(field, timestamp, call, Math.ceil);
+}
+
+function wholeMilliseconds(
+  field: string,
+  timestamp: Timestamp | undefined,
+  call: Call,
+  whole: (milliseconds: number) => number,
+): number | null {
   if (timestamp === undefined) return null;
   const { seconds, nanos } = timestamp;
+  if (seconds < earliest || seconds > latest) {
+    return violated({ field, message: "must be an instant of the years 1 to 9999" }, call, null);
+  }
   if (nanos < 0 || nanos > 999_999_999) {
     return violated({ field, message: "must have nanos from 0 to 999999999" }, call, null);
   }
-  return Number(seconds) * 1000 + Math.floor(nanos / 1_000_000);
+  return Number(seconds) * 1000 + whole(nanos / 1_000_000);
 }
 
 export function verificationMessage(verification: VerificationValue): Verification {

@@ -12,7 +12,7 @@ import {
   ListVerificationsResponseSchema,
   WatchVerificationResponseSchema,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { millisecondsOf, modeOf, namedScopeOf, statusesOf, verificationMessage } from "./messages.ts";
+import { firstMillisecondOf, modeOf, namedScopeOf, statusesOf, verificationMessage } from "./messages.ts";
 
 /** The service as an object: each method decodes, asks the core, encodes. */
 export function createVerificationService(core: {
@@ -71,8 +71,8 @@ export function createVerificationService(core: {
           statuses: statusesOf(request.statuses, call),
           clientReference: request.clientReference,
           phone: request.phone,
-          createdFrom: millisecondsOf("created_from", request.createdFrom, call),
-          createdBefore: millisecondsOf("created_before", request.createdBefore, call),
+          createdFrom: firstMillisecondOf("created_from", request.createdFrom, call),
+          createdBefore: firstMillisecondOf("created_before", request.createdBefore, call),
         },
         call,
       );

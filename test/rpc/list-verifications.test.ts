@@ -35,6 +35,12 @@ async function inOrder(count: number, make: (index: number) => Promise<Pending>)
   return ids;
 }
 
+/** `nanoseconds` beyond the whole millisecond. */
+function nanosecondsAfter(instant: Date, nanoseconds: number) {
+  const { seconds, nanos } = timestampFromDate(instant);
+  return { seconds, nanos: nanos + nanoseconds };
+}
+
 const idsOf = (verifications: readonly Verification[]) => verifications.map(({ id }) => id);
 
 /** Follows the tokens to the end. */
@@ -158,7 +164,27 @@ describe("filters", async () => {
       { createdFrom: timestampFromDate(new Date(firstCreated.getTime() + 1)) },
       ["cancelled", "verified"],
     ],
+    [
+      "from a nanosecond after it",
+      { createdFrom: nanosecondsAfter(firstCreated, 1) },
+      ["cancelled", "verified"],
+    ],
+    [
+      "from the last nanosecond before it",
+      { createdFrom: nanosecondsAfter(new Date(firstCreated.getTime() - 1), 999_999) },
+      ["cancelled", "pending", "verified"],
+    ],
     ["before an instant", { createdBefore: timestampFromDate(firstCreated) }, ["expired"]],
+    [
+      "before a nanosecond after it",
+      { createdBefore: nanosecondsAfter(firstCreated, 1) },
+      ["expired", "pending"],
+    ],
+    [
+      "before the last instant there is",
+      { createdBefore: { seconds: 253_402_300_799n, nanos: 999_999_999 } },
+      ["cancelled", "expired", "pending", "verified"],
+    ],
     [
       "before the millisecond after it",
       { createdBefore: timestampFromDate(new Date(firstCreated.getTime() + 1)) },
@@ -211,6 +237,11 @@ describe("a list that cannot be made", async () => {
     ["a client reference of 161 characters", { clientReference: "가".repeat(161) }, ["client_reference"]],
     ["a client reference that holds NUL", { clientReference: "\0" }, ["client_reference"]],
     ["a phone that is none", { phone: "0212345678" }, ["phone"]],
+    [
+      "the first instant after the year 9999",
+      { createdBefore: { seconds: 253_402_300_800n, nanos: 0 } },
+      ["created_before"],
+    ],
     [
       "an instant long after the year 9999",
       { createdFrom: { seconds: 2n ** 62n, nanos: 0 } },
