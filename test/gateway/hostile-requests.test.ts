@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import net from "node:net";
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
@@ -344,6 +344,43 @@ describe("answers keep the order of their requests", () => {
     expectApiError(answers[0], 404, "verification_not_found");
     expectApiError(answers[1], 404, "route_not_found");
     expect(answers).toHaveLength(2);
+  });
+
+  test("large bodies behind a request that waits are read when their turn comes", async () => {
+    const state = JSON.stringify({ state: "a".repeat(60_000) });
+    const large = `${create}${authorised}${json}Content-Length: ${state.length}\r\n\r\n${state}`;
+    const tooLarge = `${create}${authorised}${json}Content-Length: 1000000\r\n\r\n${"a".repeat(1_000_000)}`;
+    const { body } = await merchant(service.httpUrl, testKey).create();
+    const first = `POST /v1/verifications/${body.id}/cancel HTTP/1.1\r\n${authorised}\r\n`;
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
+    const answered = exchange(service.httpUrl, first + large + large + tooLarge + whole, { answers: 5 });
+    await untilWaiting(service.db, 1);
+    await lock.query("ROLLBACK");
+    lock.release();
+    expect((await answered).map(({ status }) => status)).toEqual([200, 422, 422, 400, 404]);
+  });
+
+  test("of a client that left nothing begins that had to wait", async () => {
+    const shop = merchant(service.httpUrl, testKey);
+    const [before, behind] = [(await shop.create()).body.id, (await shop.create()).body.id];
+    const cancelOf = (id: string) => `POST /v1/verifications/${id}/cancel HTTP/1.1\r\n${authorised}\r\n`;
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname);
+    socket.write(cancelOf(before) + cancelOf(behind) + whole);
+    await untilWaiting(service.db, 1);
+    socket.resetAndDestroy();
+    // Answered after the connection's end was heard of.
+    await shop.call("GET", `/v1/verifications/${before}`);
+    await lock.query("ROLLBACK");
+    lock.release();
+    await vi.waitUntil(async () => {
+      const { body } = await shop.call("GET", `/v1/verifications/${before}`);
+      return body.status === "cancelled";
+    });
+    expect((await shop.call("GET", `/v1/verifications/${behind}`)).body.status).toBe("pending");
   });
 
   test("an unknown method right behind a body is one", async () => {
