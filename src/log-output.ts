@@ -1,10 +1,10 @@
 /** Standard output as the log's: whoever reads it may be slow, stop for a while or be gone, and nothing waits for them. */
 
-import { constants, fstatSync, openSync } from "node:fs";
+import { constants, fstatSync, openSync, write, writeSync } from "node:fs";
 import { createRequire } from "node:module";
 import { Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { isatty } from "node:tty";
-import { pino } from "pino";
 
 export interface LogOutput {
   /** Takes whole lines of JSON and does not wait. */
@@ -24,6 +24,12 @@ const maxWaitingBytes = 256 * 1024 * 1024;
 /** A reader that takes nothing for so long at the end is not waited for. */
 const endPatienceMs = 2_000;
 const lookMs = 50;
+const filePieceLength = 1024 * 1024;
+/** After a write that failed: on a disk that is full each line would be tried. */
+const retryMs = 100;
+/** A terminal without room is tried so often at the exit. */
+const exitTries = 200;
+const exitPauseMs = 10;
 /** Characters. A reader that takes so much in `endPatienceMs` is not one that has stopped. */
 const pieceLength = 16 * 1024;
 
@@ -130,26 +136,89 @@ function anewOrShared(): number {
   }
 }
 
-/** A file takes what it is given; written out when the process ends, however it does short of being killed. */
+/**
+ * A file or a terminal. What waits is written out when the process ends, however it does short of being killed; where that
+ * fails, as on a disk that is full, it is lost: an end that waited for room would not be one.
+ */
 function fileOutput(isTerminal: boolean): LogOutput {
-  const stream = pino.destination({ dest: 1, sync: false, maxLength: maxWaitingBytes });
+  let waiting: string[] = [];
+  let waitingLength = 0;
+  /** What a write has left. */
+  let left: Buffer | undefined;
+  let isWriting = false;
+  let failedAt = Number.NEGATIVE_INFINITY;
   let droppedLines = 0;
-  stream.on("drop", (lines) => {
-    droppedLines += linesIn(lines);
-  });
-  // A disk that is full, say. What is there is tried again with the next lines.
-  stream.on("error", () => {});
   const laidOut = isTerminal ? layout() : (lines: string) => lines;
+
+  function writeNext(): void {
+    if (isWriting || !hasSome() || performance.now() - failedAt < retryMs) return;
+    isWriting = true;
+    const piece = takePiece();
+    write(1, piece, 0, piece.length, null, (error, written) => {
+      isWriting = false;
+      if (error) failedAt = performance.now();
+      left = error ? piece : written < piece.length ? piece.subarray(written) : undefined;
+      writeNext();
+    });
+  }
+
+  const hasSome = () => left !== undefined || waiting.length > 0;
+
+  function takePiece(): Buffer {
+    if (left !== undefined) {
+      const piece = left;
+      left = undefined;
+      return piece;
+    }
+    let count = 0;
+    let length = 0;
+    while (count < waiting.length && length < filePieceLength) length += waiting[count++]?.length ?? 0;
+    waitingLength -= length;
+    const lines = count === waiting.length ? waiting : waiting.slice(0, count);
+    waiting = count === waiting.length ? [] : waiting.slice(count);
+    return Buffer.from(lines.join(""));
+  }
+
+  // What is being written then reaches the file by itself.
+  process.on("exit", () => {
+    while (hasSome()) if (!writeOut(takePiece())) return;
+  });
+
   return {
     write(lines) {
-      stream.write(laidOut(lines));
+      if (waitingLength > maxWaitingBytes) {
+        droppedLines += linesIn(lines);
+        return;
+      }
+      const text = laidOut(lines);
+      waiting.push(text);
+      waitingLength += text.length;
+      writeNext();
     },
     waitingBytes: 0,
     get droppedLines() {
       return droppedLines;
     },
-    async end() {},
+    async end() {
+      const until = performance.now() + endPatienceMs;
+      while (isWriting && performance.now() < until) await delay(lookMs);
+    },
   };
+}
+
+/** Answers whether all of it was taken. */
+function writeOut(piece: Buffer): boolean {
+  let at = 0;
+  for (let tries = 0; at < piece.length && tries < exitTries; tries++) {
+    try {
+      at += writeSync(1, piece, at);
+    } catch (error) {
+      // A terminal may have no room for the moment.
+      if ((error as NodeJS.ErrnoException).code !== "EAGAIN") return false;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, exitPauseMs);
+    }
+  }
+  return at === piece.length;
 }
 
 /** Loaded where it is needed only: it takes as long as a tenth of a start. */

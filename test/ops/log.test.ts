@@ -1,10 +1,12 @@
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { closeSync, existsSync } from "node:fs";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import os from "node:os";
 import path from "node:path";
 import type { Readable } from "node:stream";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { scrape } from "./scrape.ts";
 import { type OutputKind, openPipe, startProcess } from "./service-process.ts";
@@ -19,7 +21,7 @@ afterAll(() => database.drop());
 /** Each starts a process, keeps it busy and ends it. */
 const timeout = 120_000;
 
-const start = (environment: Record<string, string> = {}, kind?: OutputKind) =>
+const start = (environment: Record<string, string> = {}, kind?: OutputKind | { readonly file: string }) =>
   startProcess({ DATABASE_URL: database.url, ...environment }, kind);
 
 /** So many requests, some at a time; their request ids. */
@@ -109,6 +111,32 @@ test.for<OutputKind>([
   clearInterval(reading);
   expect(linesOf(text).length).toBe(3_000);
 });
+
+test("a file has every line when the service has ended", { timeout }, async () => {
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-log-"));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  const file = path.join(directory, "service.log");
+  const service = await start({}, { file });
+  const ids = await send(service.httpUrl, 200);
+  service.child.kill("SIGTERM");
+  expect(await service.ended()).toBe(0);
+  const logged = linesOf(await readFile(file, "utf8")).flatMap(({ requestId }) => requestId ?? []);
+  expect(new Set(logged)).toEqual(new Set(ids));
+});
+
+/** A disk without room for a byte. Not everywhere. */
+const fullDisk = ["/dev/full"].filter((file) => existsSync(file));
+
+test.for(fullDisk)(
+  "a disk that is full (%s) keeps no call waiting, and not the end",
+  { timeout },
+  async (file) => {
+    const service = await start({}, { file });
+    expect(await send(service.httpUrl, 200)).not.toContain("");
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+  },
+);
 
 test(
   "a signal makes the log tell a level more, and after the last one it is as it was set",

@@ -6,7 +6,7 @@ import { closeSync, constants, mkdtempSync, openSync, rmSync } from "node:fs";
 import net from "node:net";
 import os from "node:os";
 import path from "node:path";
-import type { Readable } from "node:stream";
+import { Readable } from "node:stream";
 import { onTestFinished, vi } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
 import { plainEnvironment } from "../harness/environment.ts";
@@ -17,7 +17,7 @@ export interface ServiceProcess {
   readonly child: ChildProcess;
   readonly httpUrl: string;
   readonly opsUrl: string;
-  /** Standard output: flowing into `text` unless it is paused. */
+  /** Standard output: flowing into `text` unless it is paused. None of a file, which is nobody's here. */
   readonly output: Readable;
   text(): string;
   /** Answers the exit code. */
@@ -30,13 +30,14 @@ export type OutputKind = "socket" | "pipe";
 /** Resolves once it is ready. Killed at the end of the test. */
 export async function startProcess(
   environment: Record<string, string>,
-  kind: OutputKind = "socket",
+  kind: OutputKind | { readonly file: string } = "socket",
 ): Promise<ServiceProcess> {
   // A service whose log nobody reads cannot tell which ports it took.
   const [httpPort, opsPort] = await freePorts(2);
   const pipe = kind === "pipe" ? openPipe() : undefined;
+  const file = typeof kind === "object" ? openSync(kind.file, "a") : undefined;
   const child = spawn(process.execPath, [program], {
-    stdio: ["ignore", pipe?.writeEnd ?? "pipe", "inherit"],
+    stdio: ["ignore", pipe?.writeEnd ?? file ?? "pipe", "inherit"],
     env: plainEnvironment({
       PORT: String(httpPort),
       GRPC_PORT: "0",
@@ -47,15 +48,16 @@ export async function startProcess(
     }),
   });
   if (pipe) closeSync(pipe.writeEnd);
+  if (file !== undefined) closeSync(file);
   const exited = once(child, "exit") as Promise<[number | null]>;
   onTestFinished(async () => {
     child.kill("SIGKILL");
     await exited;
-    output.destroy();
+    output?.destroy();
   });
-  const output = pipe?.readEnd ?? (child.stdout as Readable);
+  const output = pipe?.readEnd ?? child.stdout;
   let text = "";
-  output.setEncoding("utf8").on("data", (chunk: string) => {
+  output?.setEncoding("utf8").on("data", (chunk: string) => {
     text += chunk;
   });
   const opsUrl = `http://127.0.0.1:${opsPort}`;
@@ -70,7 +72,7 @@ export async function startProcess(
     child,
     httpUrl: `http://127.0.0.1:${httpPort}`,
     opsUrl,
-    output,
+    output: output ?? Readable.from([]),
     text: () => text,
     ended: async () => (await exited)[0],
   };
