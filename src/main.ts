@@ -218,7 +218,11 @@ async function start(
       ]),
   });
   const ops = createOpsServer({ readiness, metrics: metrics.registry });
-  closers.add(async () => ops.close());
+  closers.add(async () => {
+    const cut = setTimeout(() => ops.server.closeAllConnections(), opsCloseGraceMs);
+    await ops.close();
+    clearTimeout(cut);
+  });
   await listening("OPS", config.opsHost, config.opsPort, () =>
     ops.listen({ host: config.opsHost, port: config.opsPort }),
   );
@@ -448,6 +452,8 @@ function addressOf(host: string, address: ReturnType<import("node:net").Server["
 /** What is left of merchants' calls after this long is cut, and of what a database has not answered before. */
 const closeGraceMs = 5_000;
 const silenceMs = 2_000;
+/** Of what is asked at the ops port: after all else, and for less. */
+const opsCloseGraceMs = 1_000;
 
 /**
  * How long a clean end may take before it is forced: the outer surface promises 15 s, with the three in which a process

@@ -1,6 +1,8 @@
 import fastify, { type FastifyInstance } from "fastify";
 import type { Registry } from "prom-client";
+import { createOpsHttpServer } from "./ops-http-server.ts";
 import type { Readiness } from "./readiness.ts";
+import { renderedInTurn } from "./renderings.ts";
 
 const readinessTexts: Readonly<Record<Readiness, string>> = {
   ready: "ready",
@@ -17,7 +19,8 @@ export function createOpsServer(parts: {
   readonly readiness: () => Promise<Readiness>;
   readonly metrics: Registry;
 }): FastifyInstance {
-  const server = fastify({ logger: false, requestTimeout: 10_000 });
+  const server = fastify({ logger: false, serverFactory: createOpsHttpServer });
+  const metrics = renderedInTurn(() => parts.metrics.metrics());
   server.get("/healthz", async (_request, reply) => reply.type("text/plain").send("alive\n"));
   server.get("/readyz", async (_request, reply) => {
     const readiness = await parts.readiness();
@@ -27,7 +30,7 @@ export function createOpsServer(parts: {
       .send(`${readinessTexts[readiness]}\n`);
   });
   server.get("/metrics", async (_request, reply) =>
-    reply.type(parts.metrics.contentType).send(await parts.metrics.metrics()),
+    reply.type(parts.metrics.contentType).send(await metrics()),
   );
   return server;
 }

@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import http from "node:http";
 import net from "node:net";
 import { Registry } from "prom-client";
 import { expect, onTestFinished, test, vi } from "vitest";
@@ -454,4 +456,18 @@ test("no phone and no credential is in any of it", async () => {
   const labels = samples.map((sample) => JSON.stringify(sample.labels)).join("\n");
   expect(labels).toContain("no_match");
   expect(labels).not.toMatch(/\d{7}|pp_(test|live|svc)_|vrf_|prj_/);
+});
+
+test("a scraper asks time and again on the connection that it has", async () => {
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
+  const reused: boolean[] = [];
+  for (let scrapes = 0; scrapes < 5; scrapes++) {
+    const request = http.get(`${service.opsUrl}/metrics`, { agent });
+    const [response] = (await once(request, "response")) as [http.IncomingMessage];
+    expect(response.statusCode).toBe(200);
+    await once(response.resume(), "end");
+    reused.push(request.reusedSocket);
+  }
+  agent.destroy();
+  expect(reused).toEqual([false, true, true, true, true]);
 });

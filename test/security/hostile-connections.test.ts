@@ -223,6 +223,29 @@ test("who asks and asks and never reads an answer is not read any further", asyn
   expect(growth).toBeLessThan(300);
 });
 
+describe("on the operations port", () => {
+  test("who asks for the metrics again and again without reading an answer is let go", async () => {
+    const requests = Buffer.from("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(500));
+    const growth = await besideAGoodClient(async () => {
+      const deaf = Array.from({ length: 4 }, () => connect(attacked.opsUrl, "", { deaf: true }));
+      for (const hostile of await Promise.all(deaf)) {
+        await hostile.flood(requests, 2_000_000);
+        await drip(hostile);
+      }
+    });
+    expect(growth).toBeLessThan(200);
+  });
+
+  test("connections that are kept and not used make room for whoever asks", async () => {
+    const kept = await connectMany(300, attacked.opsUrl, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    await Promise.race(kept.map(({ ended }) => ended));
+    await expect
+      .poll(async () => (await fetch(`${attacked.opsUrl}/healthz`).catch(() => undefined))?.status)
+      .toBe(200);
+    for (const { socket } of kept) socket.destroy();
+  });
+});
+
 describe("on the port of gRPC", () => {
   test("strangers are refused before their messages are read, however much they would send", async () => {
     const growth = await besideAGoodClient(async () => {

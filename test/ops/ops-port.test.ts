@@ -1,0 +1,31 @@
+import { once } from "node:events";
+import net from "node:net";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { createDatabase, type TestDatabase } from "../harness/database.ts";
+import { startProcess } from "./service-process.ts";
+
+let database: TestDatabase;
+
+beforeAll(async () => {
+  database = await createDatabase();
+});
+afterAll(() => database.drop());
+
+test(
+  "half a request at the ops port does not keep the service from ending",
+  { timeout: 120_000 },
+  async () => {
+    const service = await startProcess({ DATABASE_URL: database.url });
+    const socket = net.connect(Number(new URL(service.opsUrl).port), "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    socket.on("error", () => {});
+    await once(socket, "connect");
+    // One that is answered, so that the half after it has arrived as well.
+    socket.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    await once(socket, "data");
+    socket.write("GET /healthz HTTP/1.1\r\nHost: ");
+    expect((await fetch(`${service.opsUrl}/healthz`)).status).toBe(200);
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+  },
+);

@@ -1,0 +1,21 @@
+import { expect, test } from "vitest";
+import { renderedInTurn } from "../../src/ops/renderings.ts";
+
+test("any number who ask share one rendering, and who has one and asks again has another", async () => {
+  let count = 0;
+  const render = renderedInTurn(async () => `${++count}`);
+  const ask = (times: number) => Promise.all(Array.from({ length: times }, render));
+  expect(new Set(await ask(1_000))).toEqual(new Set(["1"]));
+  expect(new Set(await ask(1_000))).toEqual(new Set(["2"]));
+});
+
+test("a rendering that fails is not kept", async () => {
+  let fails = true;
+  const render = renderedInTurn(async () => {
+    if (fails) throw new Error("not this time");
+    return "all";
+  });
+  await expect(render()).rejects.toThrow("not this time");
+  fails = false;
+  expect(await render()).toBe("all");
+});
