@@ -205,6 +205,29 @@ test("who comes back to it by Back is not sent on again, and is offered the way"
   expect(page.url()).toBe(window.url);
 });
 
+test.for([
+  { name: "the end comes before the person's eyes", endsAway: false },
+  { name: "the end came while they were away", endsAway: true },
+])("a window reached by Back goes back by itself where $name, and then not once more", async ({
+  endsAway,
+}) => {
+  const window = await live({ return_url: returnUrl });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  await page.goto(`${elsewhere.origin}/shop`);
+  if (endsAway) await send(window);
+  await page.goBack();
+  if (!endsAway) await send(window);
+  await page.waitForURL(`${returnUrl}&**`);
+  await page.clock.install();
+  await page.goBack();
+  await result(page, "verified").waitFor();
+  await page.clock.runFor(60_000);
+  expect(page.url()).toBe(window.url);
+  expect(await page.locator("[data-returning]").isVisible()).toBe(false);
+  expect(await page.locator("[data-return]").isVisible()).toBe(true);
+});
+
 test("the phone that came by the QR code is asked first, and stays where it is at the end", async () => {
   const window = await live({ return_url: returnUrl, state: "by-qr" });
   const page = await (await person(browser, "android")).newPage();

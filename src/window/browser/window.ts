@@ -60,11 +60,11 @@ function open(main: HTMLElement): void {
     if (phone) phone.textContent = state.phone;
     if (carrier) carrier.textContent = state.carrier;
     show("[data-after]");
-    leave();
+    leave(live);
   }
 
   /** To whoever opened the window, or else back to where the person came from. */
-  function leave(): void {
+  function leave(live: boolean): void {
     const opener = window.opener as Window | null;
     if (opener && state.notice) {
       // Whether anybody of that origin is there to hear it cannot be known: the way back stays.
@@ -79,7 +79,7 @@ function open(main: HTMLElement): void {
       if (!fromQr) show("[data-may-close]");
       return;
     }
-    if (fromQr || cameBack()) return;
+    if (fromQr || (!live && cameBack())) return;
     show("[data-returning]");
     setTimeout(() => link.click(), returnDelayMs);
   }
@@ -89,6 +89,7 @@ function open(main: HTMLElement): void {
     if (!link || !state.returnUrl) return null;
     link.href = state.returnUrl;
     link.hidden = false;
+    link.addEventListener("click", () => history.replaceState({ left: true }, ""));
     return link;
   }
 
@@ -183,10 +184,12 @@ function open(main: HTMLElement): void {
   }
 }
 
-/** The person pressed Back to come here: to send them on again would be a trap. */
+/**
+ * The person was sent on from here, and came back: to send them on again would be a trap. Told by the history's entry,
+ * since Back and Forward also lead to a window that nobody has left by its way back.
+ */
 function cameBack(): boolean {
-  const [entry] = performance.getEntriesByType("navigation") as PerformanceNavigationTiming[];
-  return entry?.type === "back_forward";
+  return (history.state as { readonly left?: boolean } | null)?.left === true;
 }
 
 function copyButtons(main: HTMLElement): void {
