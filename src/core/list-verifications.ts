@@ -84,5 +84,6 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
 /** Which list a page is of. */
 function listOf(filter: Omit<VerificationFilter, "before" | "limit">): object {
   const { projectId, environment, statuses, clientReference, phone, createdFrom, createdBefore } = filter;
-  return [projectId, environment, statuses.toSorted(), clientReference, phone, createdFrom, createdBefore];
+  const anyOrder = [...new Set(statuses)].sort();
+  return [projectId, environment, anyOrder, clientReference, phone, createdFrom, createdBefore];
 }

@@ -293,6 +293,18 @@ describe("a list that cannot be made", async () => {
     });
   });
 
+  test("takes a token with the same statuses in any order, however often each is named", async () => {
+    const { shop: own, rpc: ownRpc } = await newShop();
+    await createPending(own);
+    await createPending(own);
+    const { nextPageToken: pageToken } = await ownRpc.listVerifications({
+      pageSize: 1,
+      statuses: [PENDING, CANCELLED],
+    });
+    const next = await ownRpc.listVerifications({ pageToken, statuses: [CANCELLED, PENDING, PENDING] });
+    expect(next.verifications).toHaveLength(1);
+  });
+
   test("takes a token with what it was given for and nothing else", async () => {
     await createPending(shop);
     const { nextPageToken: pageToken } = await rpc.listVerifications({ pageSize: 1 });
