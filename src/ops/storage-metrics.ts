@@ -40,7 +40,7 @@ export function createStorageMetrics(registry: Registry) {
   });
   const durations = new HistogramFamily({
     name: "phoneproof_batch_duration_seconds",
-    help: "How long a batch was in the database, by operation",
+    help: "How long a batch was in the database once those before it were done, by operation",
     buckets: briefBuckets,
     registry,
   });

@@ -5,7 +5,6 @@
  * its time, after which its connection goes with it.
  */
 
-import type { Socket } from "node:net";
 import pg from "pg";
 import type { PooledClient } from "./pooled-client.ts";
 
@@ -85,7 +84,7 @@ export function watchConnections(
       setImmediate(() => {
         if (client.askedAt !== askedAt) return;
         const error = timedOut("a statement was not answered in time");
-        breakOff(client, error);
+        client.breakOff(error);
         onGivenUp(error);
       });
     }
@@ -142,7 +141,7 @@ export function watchConnections(
     const dead = suspects.filter(({ client, since }) => client.askedAt === since);
     if (dead.length === 0) return;
     const error = timedOut("the database does not answer on a connection");
-    for (const client of [...dead.map(({ client }) => client), ...company]) breakOff(client, error);
+    for (const client of [...dead.map(({ client }) => client), ...company]) client.breakOff(error);
     onGivenUp(error);
   }
 
@@ -176,13 +175,13 @@ export function watchConnections(
     breakOff(afterMs) {
       const since = performance.now() - afterMs;
       const silent = [...clients].filter(({ askedAt }) => askedAt !== undefined && askedAt <= since);
-      for (const client of silent) breakOff(client, timedOut("the database has not answered before the end"));
+      for (const client of silent) client.breakOff(timedOut("the database has not answered before the end"));
       return silent.length;
     },
     stop() {
       clearInterval(timer);
       for (const client of clients) {
-        if (client.isInUse) breakOff(client, timedOut("the database has not answered before the end"));
+        if (client.isInUse) client.breakOff(timedOut("the database has not answered before the end"));
       }
     },
   };
@@ -192,9 +191,3 @@ const isSame = (one: Waiting, other: Waiting) => one.client === other.client && 
 
 /** As TCP would call it, had it found out. */
 const timedOut = (message: string) => Object.assign(new Error(message), { code: "ETIMEDOUT" });
-
-/** Without a farewell, which nobody would answer; the pool hears of it as of any connection that breaks. */
-function breakOff(client: PooledClient, error: Error): void {
-  const { connection } = client as unknown as { readonly connection: { readonly stream: Socket } };
-  connection.stream.destroy(error);
-}

@@ -12,7 +12,7 @@ import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
 import { isLetGo } from "./code-occupancy.ts";
-import { type Database, runStatement } from "./database.ts";
+import { type Database, type Lane, runStatement } from "./database.ts";
 import { chargedCalls, type Demand, demandOf, Exhausted, secondsToNextMonth, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 import { windowLife } from "./verification-windows.ts";
@@ -216,20 +216,22 @@ export interface Creations {
 
 export function createCreations(database: Database): Creations {
   const caution = createCaution();
+  const lane = database.openLane();
 
   const enqueue = createBatcher<ChargedCreation, Outcome>({
     observer: database.observer.batch("create"),
     maxSize: 256,
     maxWaiting: 10_000,
+    isPipelined: lane.isPipelined,
     async run(items) {
       const roles = rolesOf(items);
       const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
       if (!caution.isDue() && !roles.leads.includes("f")) {
-        const outcomes = await createNew(database, items, demand);
+        const outcomes = await createNew(lane, items, demand);
         if (outcomes !== null) return outcomes;
         caution.learn();
       }
-      return createBatch(database, items, roles, demand);
+      return createBatch(lane, items, roles, demand);
     },
   });
 
@@ -282,13 +284,13 @@ function rolesOf(items: readonly ChargedCreation[]): Roles {
 
 /** Null where not all could be created: then nothing has happened. */
 async function createNew(
-  database: Database,
+  lane: Lane,
   items: readonly ChargedCreation[],
   demand: Demand,
 ): Promise<Outcome[] | null> {
   let rows: unknown[][];
   try {
-    rows = await runStatement(database, createNewStatement, newParametersOf(items, demand));
+    rows = await runStatement(lane, createNewStatement, newParametersOf(items, demand));
   } catch (error) {
     if (error instanceof pg.DatabaseError && notAllNew.test(error.code ?? "")) return null;
     throw error;
@@ -334,12 +336,12 @@ function newParametersOf(items: readonly ChargedCreation[], demand: Demand): unk
 }
 
 async function createBatch(
-  database: Database,
+  lane: Lane,
   items: readonly ChargedCreation[],
   { leaderOf, leads }: Roles,
   demand: Demand,
 ): Promise<Outcome[]> {
-  const rows = await runStatement(database, createStatement, parametersOf(items, leads, demand));
+  const rows = await runStatement(lane, createStatement, parametersOf(items, leads, demand));
 
   const outcomes: Outcome[] = new Array(items.length).fill(new Exhausted(null));
   const created = new Map<number, CreatedVerification>();
@@ -378,19 +380,19 @@ async function createBatch(
       outcomes[position] = { usage: outcome.usage, value };
     }
   }
-  if (lost.length > 0) await answerLost(database, items, lost, outcomes);
+  if (lost.length > 0) await answerLost(lane, items, lost, outcomes);
   return outcomes;
 }
 
 /** The keys of these requests were taken by another process while the statement ran. */
 async function answerLost(
-  database: Database,
+  lane: Lane,
   items: readonly ChargedCreation[],
   lost: readonly number[],
   outcomes: Outcome[],
 ): Promise<void> {
   const requests = lost.map((position) => (items[position] as ChargedCreation).request);
-  const rows = await runStatement(database, firstAnswerStatement, [
+  const rows = await runStatement(lane, firstAnswerStatement, [
     plainArray(lost),
     plainArray(requests.map(({ projectId }) => projectId)),
     plainArray(requests.map(({ environment }) => environment)),

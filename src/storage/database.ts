@@ -2,18 +2,30 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { Failure } from "../failures.ts";
 import { watchConnections } from "./connection-watch.ts";
+import { createLane } from "./lane.ts";
 import { type StorageObserver, unobserved } from "./observer.ts";
 import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
 
-/** The pool for the hot statements. What is administered goes through Prisma, on the same connections: prisma.ts. */
-export interface Database {
-  readonly pool: pg.Pool;
-  /**
-   * Runs a statement on a connection of the pool. One that is refused for its data, or gives way to another, leaves its
-   * connection as good as it was; the pool's own `query` closes it, and the next one takes 20 ms to come and to learn its plans.
-   */
+/** Where statements are run. */
+export interface Statements {
   query<Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>>;
   readonly observer: StorageObserver;
+}
+
+/** One connection of the pool for statements of one kind, held while any of them is under way. */
+export interface Lane extends Statements {
+  /** Whether a statement is sent while another is under way: the server begins it right after that one. */
+  readonly isPipelined: boolean;
+}
+
+/**
+ * The pool for the hot statements: `query` takes a connection for each. One that is refused for its data, or gives way to another,
+ * leaves its connection as good as it was; the pool's own `query` closes it, and the next one takes 20 ms to come and to learn its
+ * plans. What is administered goes through Prisma, on the same connections: prisma.ts.
+ */
+export interface Database extends Statements {
+  readonly pool: pg.Pool;
+  openLane(): Lane;
   /**
    * Where the server is silent, nobody waits for it any longer: what it has not answered for so long fails, and so does whatever
    * is asked from then on. Otherwise nothing changes.
@@ -51,9 +63,12 @@ export function openDatabase(
     readonly observer?: StorageObserver;
   },
 ): Database {
+  // A pooler that takes the connection back after each transaction may do so between two statements on their way.
+  const isPipelined = options.preparedStatements !== false;
   const pool = new pg.Pool({
     ...connection,
-    Client: options.preparedStatements === false ? UnpreparingClient : PooledClient,
+    Client: isPipelined ? PooledClient : UnpreparingClient,
+    pipeline: isPipelined,
     max: options.poolSize,
     connectionTimeoutMillis: connectTimeoutMs,
     statement_timeout: statementTimeoutMs,
@@ -78,22 +93,44 @@ export function openDatabase(
   pool.on("connect", (client) => {
     client.on("error", () => {});
   });
+  const observer = options.observer ?? unobserved;
+
+  async function query<Row extends unknown[]>(statement: pg.QueryArrayConfig) {
+    if (silent) throw new Failure("service_unavailable");
+    const client = await connectionOf(pool);
+    try {
+      const result = await client.query<Row>(statement);
+      client.release();
+      return result;
+    } catch (error) {
+      client.release(!isOnlyRefused(error));
+      throw error;
+    }
+  }
+
+  function openLane(): Lane {
+    if (!isPipelined) return { observer, isPipelined, query };
+    const ask = createLane({
+      connect: () => connectionOf(pool),
+      isWanted: () => pool.waitingCount > 0,
+      isOnlyRefused,
+      isUnavailable: isDatabaseUnavailable,
+    });
+    return {
+      observer,
+      isPipelined,
+      async query(statement) {
+        if (silent) throw new Failure("service_unavailable");
+        return ask(statement);
+      },
+    };
+  }
+
   return {
     pool,
-    async query<Row extends unknown[]>(statement: pg.QueryArrayConfig) {
-      if (silent) throw new Failure("service_unavailable");
-      const client = await connectionOf(pool);
-      try {
-        const result = await client.query<Row>(statement);
-        client.release();
-        return result;
-      } catch (error) {
-        const isOnlyRefused = error instanceof pg.DatabaseError && refusedStates.test(error.code ?? "");
-        client.release(!isOnlyRefused);
-        throw error;
-      }
-    },
-    observer: options.observer ?? unobserved,
+    query,
+    openLane,
+    observer,
     endIfSilentFor(milliseconds) {
       silent ||= watch.breakOff(milliseconds) > 0;
     },
@@ -112,6 +149,9 @@ export function openDatabase(
 
 /** SQLSTATE classes that speak of the statement alone: its data, the schema's rules, others that it ran beside. */
 const refusedStates = /^(22|23|40)/;
+
+const isOnlyRefused = (error: unknown) =>
+  error instanceof pg.DatabaseError && refusedStates.test(error.code ?? "");
 
 /** SQLSTATE classes and states that speak of the server, not of the statement's data. */
 const unavailableStates = /^(08|28|40|53|57|58|25006|3D000|55000|55P03)/;
@@ -189,7 +229,7 @@ export function asStorageError(error: unknown): unknown {
  * statement timed out is closed, not reused: the server may still be busy with it.
  */
 export async function runStatement(
-  database: Database,
+  database: Statements,
   statement: { readonly name: string; readonly text: string },
   values: readonly unknown[],
 ): Promise<unknown[][]> {

@@ -1,3 +1,4 @@
+import type { Socket } from "node:net";
 import pg from "pg";
 
 type Answered = (error: Error | null, result: pg.QueryResult) => void;
@@ -35,6 +36,12 @@ export class PooledClient extends pg.Client {
       return typeof last === "function" ? ask(given.slice(0, -1), last as Answered) : promised(ask, given);
     };
     this.query = asked as typeof this.query;
+  }
+
+  /** Without a farewell, which nobody would answer; the pool hears of it as of any connection that breaks. */
+  breakOff(error: Error): void {
+    const { connection } = this as unknown as { readonly connection: { readonly stream: Socket } };
+    connection.stream.destroy(error);
   }
 
   /** Answers what ends it. The server answers in order: the next one's time begins where the one before ends. */

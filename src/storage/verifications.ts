@@ -5,7 +5,7 @@ import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCreations, liveRecord } from "./creations.ts";
-import { type Database, isDeadlock, runStatement } from "./database.ts";
+import { type Database, isDeadlock, type Lane, runStatement } from "./database.ts";
 import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
 import { createTurns } from "./turns.ts";
 import { chargedCalls, demandOf, Exhausted, secondsToNextMonth, usageMonth, usageOf } from "./usage.ts";
@@ -127,15 +127,18 @@ const listPatienceMs = 3_000;
 
 export function createVerifications(database: Database): Verifications {
   const creations = createCreations(database);
+  const reading = database.openLane();
+  const cancelling = database.openLane();
 
   /** Runs a statement over a batch of lookups; `seen` reads what the statement says besides the verification. */
   async function lookUp(
+    lane: Lane,
     statement: { readonly name: string; readonly text: string },
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
   ): Promise<(Charged<Verification | null> | Exhausted)[]> {
     const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
-    const rows = await runStatement(database, statement, [
+    const rows = await runStatement(lane, statement, [
       demand.projects,
       demand.calls,
       plainArray(items.map((_, position) => position)),
@@ -167,17 +170,19 @@ export function createVerifications(database: Database): Verifications {
     observer: database.observer.batch("read"),
     maxSize: batchSize,
     maxWaiting,
-    run: (items) => lookUp(findStatement, items, (verification) => verification),
+    isPipelined: reading.isPipelined,
+    run: (items) => lookUp(reading, findStatement, items, (verification) => verification),
   });
 
   const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | Exhausted>({
     observer: database.observer.batch("cancel"),
     maxSize: batchSize,
     maxWaiting,
+    isPipelined: cancelling.isPipelined,
     async run(items) {
       const cancelled = new Map<string, Environment>();
       const lookUpAndCancel = () =>
-        lookUp(cancelStatement, items, (verification, row) => {
+        lookUp(cancelling, cancelStatement, items, (verification, row) => {
           if (row[firstColumn + verificationWidth] !== true) return verification;
           cancelled.set(verification.id, verification.environment);
           return { ...verification, status: "cancelled" };

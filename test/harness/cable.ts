@@ -7,11 +7,14 @@ export async function layCable(databaseUrl: string) {
   const url = new URL(databaseUrl);
   const [host, port] = [url.hostname, Number(url.port)];
   const ends = new Set<net.Socket>();
+  /** What was sent to the database, by connection. */
+  const sent = new Map<net.Socket, string>();
   let isCut = false;
   const server = net.createServer((near) => {
     // It goes on listening: another program could have the port by the time it is mended.
     if (isCut) return void near.resetAndDestroy();
     const far = net.connect(port, host);
+    near.on("data", (bytes) => sent.set(near, `${sent.get(near) ?? ""}${bytes.toString("latin1")}`));
     for (const [end, other] of [[near, far] as const, [far, near] as const]) {
       ends.add(end);
       end.on("error", () => {});
@@ -37,5 +40,8 @@ export async function layCable(databaseUrl: string) {
     server.close();
     cut();
   });
-  return { databaseUrl: url.href, cut, mend };
+  /** How often a text was sent. */
+  const timesSent = (text: string) =>
+    [...sent.values()].reduce((times, bytes) => times + bytes.split(text).length - 1, 0);
+  return { databaseUrl: url.href, cut, mend, timesSent };
 }

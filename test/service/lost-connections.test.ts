@@ -2,6 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
+import { layCable } from "../harness/cable.ts";
 import { startTestService } from "../harness/service.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
@@ -59,6 +60,40 @@ test("connections that end while they are in use cost the calls on them a 503, a
         ?.verificationId === pending.id,
     { timeout: 45_000, interval: 20 },
   );
+});
+
+test("calls of two statements on a connection that is lost are told 503, and each retry makes one verification", async () => {
+  const cable = await layCable(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
+  const there = merchant(distant.httpUrl, project.liveKey);
+  await there.create();
+  const statements = () => cable.timesSent("\0create_new\0");
+  const before = statements();
+  const holder = await service.db.connect();
+  onTestFinished(() => holder.release(true));
+  await holder.query("BEGIN");
+  await holder.query("SELECT FROM usage FOR UPDATE");
+  const keys = Array.from({ length: 100 }, (_, n) => `lost-${n}`.padEnd(16, "_"));
+  const calls = keys.map((key) => there.create({}, key));
+  // The first one waits for its project's usage, and what came meanwhile has been sent behind it.
+  await vi.waitUntil(() => statements() === before + 2, { timeout: 45_000, interval: 5 });
+  await untilWaiting(service.db, 1);
+  cable.cut();
+  await holder.query("ROLLBACK");
+  cable.mend();
+  const told = await Promise.all(calls);
+  expect(told.filter(({ status }) => status !== 201 && status !== 503)).toEqual([]);
+  expect(told.filter(({ status }) => status === 503).length).toBeGreaterThan(24);
+
+  const again = await Promise.all(keys.map((key) => there.create({}, key)));
+  expect(again.filter(({ status }) => status !== 200 && status !== 201)).toEqual([]);
+  for (const [index, { status, body }] of told.entries()) {
+    if (status === 201) expect(again[index]).toMatchObject({ status: 200, body: { id: body.id } });
+  }
+  const { rows } = await service.db.query(
+    "SELECT count(*)::int AS keys, count(DISTINCT verification_id)::int AS created FROM idempotency_record WHERE key LIKE 'lost-%'",
+  );
+  expect(rows).toEqual([{ keys: 100, created: 100 }]);
 });
 
 test("a fault of the service's own is not the message's: it gets no receipt, and is verified when sent again", async () => {

@@ -193,3 +193,68 @@ test("what is refused with a whole batch keeps its keys from nobody", async () =
   fails = false;
   expect(await Promise.all(["a", ...others(300)].map((item) => enqueue(item)))).toHaveLength(301);
 });
+
+test("on one connection a batch of many follows the one in flight, a third waits, and few wait for the last answer", async () => {
+  const { enqueue, inFlight, answer, durations } = pipelinedBatcher();
+  const all = numbers(24).map(enqueue);
+  expect(inFlight()).toEqual([[0]]);
+  all.push(enqueue(24));
+  expect(inFlight()).toEqual([[0], numbers(25).slice(1)]);
+  all.push(...numbers(50).slice(25).map(enqueue));
+  expect(inFlight().length).toBe(2);
+  vi.advanceTimersByTime(300);
+  // The second has now the database for itself, and those that wait follow it.
+  await answer();
+  expect(inFlight()).toEqual([numbers(25).slice(1), numbers(50).slice(25)]);
+  all.push(...numbers(73).slice(50).map(enqueue));
+  vi.advanceTimersByTime(20);
+  await answer();
+  expect(inFlight()).toEqual([numbers(50).slice(25)]);
+  await answer();
+  expect(inFlight()).toEqual([numbers(73).slice(50)]);
+  vi.advanceTimersByTime(5);
+  await answer();
+  expect(await Promise.all(all)).toEqual(numbers(73));
+  // What one waits behind another is not its own.
+  expect(durations).toEqual([300, 20, 0, 5]);
+});
+
+test("a database that answers the first of two batches in time is not taken for one that answers none", async () => {
+  const { enqueue, answer } = pipelinedBatcher();
+  const all = numbers(26).map(enqueue);
+  vi.advanceTimersByTime(3_000);
+  await answer();
+  const last = enqueue(26);
+  vi.advanceTimersByTime(3_000);
+  expect(enqueue.isOverloaded()).toBe(false);
+  vi.advanceTimersByTime(1_001);
+  expect(enqueue.isOverloaded()).toBe(true);
+  await answer();
+  await answer();
+  expect(await Promise.all([...all, last])).toEqual(numbers(27));
+});
+
+const numbers = (count: number) => Array.from({ length: count }, (_, n) => n);
+
+/** A batcher over a connection that answers what it was asked first, when it is told to. */
+function pipelinedBatcher() {
+  const asked: { readonly items: readonly number[]; readonly answer: () => void }[] = [];
+  const durations: number[] = [];
+  const enqueue = createBatcher<number, number>({
+    observer: { ran: (_size, _waited, took) => void durations.push(took) },
+    maxSize: 100,
+    maxWaiting: 1_000,
+    isPipelined: true,
+    run: (items) => new Promise((resolve) => asked.push({ items, answer: () => resolve(items) })),
+  });
+  return {
+    enqueue,
+    durations,
+    inFlight: () => asked.map(({ items }) => items),
+    async answer(): Promise<void> {
+      asked.shift()?.answer();
+      await new Promise((resolve) => setImmediate(resolve));
+      await new Promise((resolve) => setImmediate(resolve));
+    },
+  };
+}

@@ -1,0 +1,115 @@
+import { afterAll, expect, onTestFinished, test } from "vitest";
+import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
+import { createDatabase } from "../harness/database.ts";
+
+const own = await createDatabase();
+afterAll(() => own.drop());
+
+function open(options: { readonly poolSize: number; readonly preparedStatements?: boolean }) {
+  const database = openDatabase(own.connection, { ...options, onError() {} });
+  onTestFinished(() => database.close());
+  return database;
+}
+
+const number = {
+  name: "number",
+  text: "SELECT $1::int, pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8 * 1000",
+};
+const slow = {
+  name: "slow",
+  text: "SELECT 0, pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8 * 1000 FROM pg_sleep(0.2)",
+};
+const refused = { name: "refused", text: "SELECT 1 / $1::int" };
+
+test("statements of a lane run in turn on one connection, and each is a transaction of its own", async () => {
+  const lane = open({ poolSize: 4 }).openLane();
+  expect(lane.isPipelined).toBe(true);
+  const answers = await Promise.allSettled([
+    runStatement(lane, slow, []),
+    runStatement(lane, refused, [0]),
+    runStatement(lane, number, [1]),
+    runStatement(lane, number, [2]),
+  ]);
+  expect(answers.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled", "fulfilled"]);
+  const rows = answers.flatMap((answer) => (answer.status === "fulfilled" ? answer.value : []));
+  expect(rows.map(([value]) => value)).toEqual([0, 1, 2]);
+  expect(new Set(rows.map(([, backend]) => backend)).size).toBe(1);
+  // Refused for its data, it leaves the connection to those that come.
+  const [[, backend] = []] = await runStatement(lane, number, [3]);
+  expect(backend).toBe(rows[0]?.[1]);
+});
+
+test("a second statement is with the server before the first is answered", async () => {
+  const lane = open({ poolSize: 2 }).openLane();
+  await runStatement(lane, number, [0]);
+  const told = Promise.all([runStatement(lane, slow, []), runStatement(lane, number, [1])]);
+  await new Promise((resolve) => setImmediate(resolve));
+  // Both are long done while this process is busy: the second does not wait for it.
+  const busyUntil = Date.now() + 1_000;
+  while (Date.now() < busyUntil) {}
+  const [, [[, , at] = []]] = await told;
+  expect(at).toBeLessThan(busyUntil);
+});
+
+test("a statement the database cannot answer takes what follows with it, and the next has another connection", async () => {
+  const database = open({ poolSize: 4 });
+  const lane = database.openLane();
+  const [[, backend] = []] = await runStatement(lane, number, [0]);
+  const ended = { name: "ended", text: "SELECT pg_terminate_backend(pg_backend_pid())" };
+  const cancelled = { name: "cancelled", text: "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(5)" };
+  for (const statement of [ended, cancelled]) {
+    const told = await Promise.all(
+      [statement, slow, slow].map((one) =>
+        runStatement(lane, one, []).then(
+          () => "answered",
+          (error: unknown) => isDatabaseUnavailable(error),
+        ),
+      ),
+    );
+    expect(told).toEqual([true, true, true]);
+    const [[value, other] = []] = await runStatement(lane, number, [7]);
+    expect(value).toBe(7);
+    expect(other).not.toBe(backend);
+  }
+  // None of it is kept from anybody.
+  await Promise.all([1, 2, 3, 4].map(() => runStatement(database, slow, [])));
+  expect(database.pool.totalCount).toBe(4);
+  expect(database.pool.idleCount).toBe(4);
+});
+
+test("a lane that is never idle leaves its connection to who waits for one", async () => {
+  const database = open({ poolSize: 1 });
+  const lane = database.openLane();
+  let isDone = false;
+  const busy = [1, 2].map(async (value) => {
+    while (!isDone) await runStatement(lane, number, [value]);
+  });
+  for (const value of [1, 2, 3]) {
+    expect((await runStatement(database, number, [value]))[0]?.[0]).toBe(value);
+  }
+  isDone = true;
+  await Promise.all(busy);
+});
+
+test("behind a pooler each statement of a lane takes a connection as any other does", async () => {
+  const lane = open({ poolSize: 1, preparedStatements: false }).openLane();
+  expect(lane.isPipelined).toBe(false);
+  const values = [1, 2, 3];
+  const answers = await Promise.all(values.map((value) => runStatement(lane, number, [value])));
+  expect(answers.map(([row]) => row?.[0])).toEqual(values);
+});
+
+test("where no connection can be had a lane says so each time, and goes on once one can", async () => {
+  const nowhere = { ...own.connection, database: "nowhere" };
+  const database = openDatabase(nowhere, { poolSize: 1, onError() {} });
+  onTestFinished(() => database.close());
+  const lane = database.openLane();
+  for (const _ of [1, 2]) {
+    const told = await Promise.allSettled([1, 2].map((value) => runStatement(lane, number, [value])));
+    for (const one of told)
+      expect(one).toMatchObject({ status: "rejected", reason: { code: "service_unavailable" } });
+  }
+  nowhere.database = own.connection.database ?? "";
+  database.pool.options.database = nowhere.database;
+  expect((await runStatement(lane, number, [5]))[0]?.[0]).toBe(5);
+});
