@@ -17,7 +17,7 @@ const number = {
 };
 const slow = {
   name: "slow",
-  text: "SELECT 0, pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8 * 1000 FROM pg_sleep(0.2)",
+  text: "SELECT 0, pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8 * 1000 FROM pg_sleep(0.1)",
 };
 const refused = { name: "refused", text: "SELECT 1 / $1::int" };
 
@@ -81,8 +81,9 @@ test("a lane that is never idle leaves its connection to who waits for one", asy
   const database = open({ poolSize: 1 });
   const lane = database.openLane();
   let isDone = false;
-  const busy = [1, 2].map(async (value) => {
-    while (!isDone) await runStatement(lane, number, [value]);
+  // Each begins anew while the other is under way.
+  const busy = [1, 2].map(async () => {
+    while (!isDone) await runStatement(lane, slow, []);
   });
   for (const value of [1, 2, 3]) {
     expect((await runStatement(database, number, [value]))[0]?.[0]).toBe(value);
