@@ -9,7 +9,7 @@ import { isatty } from "node:tty";
 export interface LogOutput {
   /** Takes whole lines of JSON and does not wait. */
   write(lines: string): void;
-  /** What the reader has not taken yet; 0 where that cannot be told. */
+  /** What the reader, or the file, has not taken yet. */
   readonly waitingBytes: number;
   readonly droppedLines: number;
   /** Waits until all has been taken, but not for a reader that has stopped. */
@@ -142,7 +142,7 @@ function anewOrShared(): number {
  */
 function fileOutput(isTerminal: boolean): LogOutput {
   let waiting: string[] = [];
-  let waitingLength = 0;
+  let waitingBytes = 0;
   /** What a write has left. */
   let left: Buffer | undefined;
   let isWriting = false;
@@ -156,6 +156,7 @@ function fileOutput(isTerminal: boolean): LogOutput {
     const piece = takePiece();
     write(1, piece, 0, piece.length, null, (error, written) => {
       isWriting = false;
+      if (!error) waitingBytes -= written;
       if (error) failedAt = performance.now();
       left = error ? piece : written < piece.length ? piece.subarray(written) : undefined;
       writeNext();
@@ -173,7 +174,6 @@ function fileOutput(isTerminal: boolean): LogOutput {
     let count = 0;
     let length = 0;
     while (count < waiting.length && length < filePieceLength) length += waiting[count++]?.length ?? 0;
-    waitingLength -= length;
     const lines = count === waiting.length ? waiting : waiting.slice(0, count);
     waiting = count === waiting.length ? [] : waiting.slice(count);
     return Buffer.from(lines.join(""));
@@ -186,16 +186,18 @@ function fileOutput(isTerminal: boolean): LogOutput {
 
   return {
     write(lines) {
-      if (waitingLength > maxWaitingBytes) {
+      if (waitingBytes > maxWaitingBytes) {
         droppedLines += linesIn(lines);
         return;
       }
       const text = laidOut(lines);
       waiting.push(text);
-      waitingLength += text.length;
+      waitingBytes += Buffer.byteLength(text);
       writeNext();
     },
-    waitingBytes: 0,
+    get waitingBytes() {
+      return waitingBytes;
+    },
     get droppedLines() {
       return droppedLines;
     },

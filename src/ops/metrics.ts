@@ -35,7 +35,7 @@ export function createMetrics() {
     watchLog(figures: LogFigures): void {
       new Gauge({
         name: "phoneproof_log_waiting_bytes",
-        help: "What the reader of the log has not taken yet",
+        help: "What the reader of the log, or its file, has not taken yet",
         registers: [registry],
         collect() {
           this.set(figures.waitingBytes);
@@ -43,7 +43,7 @@ export function createMetrics() {
       });
       new Counter({
         name: "phoneproof_log_dropped_lines_total",
-        help: "Lines of the log that were dropped because its reader takes nothing any more",
+        help: "Lines of the log that were dropped because its reader, or its file, takes nothing any more",
         registers: [registry],
         collect() {
           this.reset();

@@ -133,6 +133,21 @@ test.for(fullDisk)(
   async (file) => {
     const service = await start({}, { file });
     expect(await send(service.httpUrl, 200)).not.toContain("");
+    const { sum } = await scrape(service.opsUrl);
+    expect(sum("phoneproof_log_waiting_bytes")).toBeGreaterThan(0);
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+  },
+);
+
+test.for(fullDisk)(
+  "a service with a database of its own that cannot say where it is (%s) serves and ends as ever",
+  { timeout },
+  async (file) => {
+    const dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-unseen-"));
+    onTestFinished(() => rm(dataDir, { recursive: true, force: true }));
+    const service = await startProcess({ DATA_DIR: dataDir }, { file });
+    expect(await send(service.httpUrl, 50)).not.toContain("");
     service.child.kill("SIGTERM");
     expect(await service.ended()).toBe(0);
   },
