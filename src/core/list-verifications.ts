@@ -73,7 +73,10 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
     createdBefore: request.createdBefore,
     limit: request.pageSize === 0 ? defaultPageSize : request.pageSize,
   };
-  const before = request.pageToken === "" ? null : lastOfPage(request.pageToken, listOf(filter));
+  // Of a list that is not clear itself a token can only be told by its form.
+  const isClear = violations.every(({ field }) => field === "page_size");
+  const before =
+    request.pageToken === "" ? null : lastOfPage(request.pageToken, isClear ? listOf(filter) : undefined);
   if (before === undefined) violations.push(strayPageToken);
   if (violations.length > 0 || before === undefined) {
     throw new Failure("validation_failed", { fields: violations });

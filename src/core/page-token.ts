@@ -17,11 +17,11 @@ export function pageToken(lastId: string, list: object): string {
   return Buffer.from(lastId.replaceAll("-", "") + digestOf(list), "hex").toString("base64url");
 }
 
-/** The UUID of the last of the page before; undefined where the token is none of this list. */
-export function lastOfPage(token: string, list: object): string | undefined {
+/** The UUID of the last of the page before; undefined where the token is none of this list, or of any where none is given. */
+export function lastOfPage(token: string, list: object | undefined): string | undefined {
   const hex = Buffer.from(token, "base64url").toString("hex");
-  if (hex.length !== idHexDigits + listHexDigits || hex.slice(idHexDigits) !== digestOf(list))
-    return undefined;
+  if (hex.length !== idHexDigits + listHexDigits) return undefined;
+  if (list !== undefined && hex.slice(idHexDigits) !== digestOf(list)) return undefined;
   return hex.slice(0, idHexDigits).replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }
 

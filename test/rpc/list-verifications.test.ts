@@ -314,6 +314,12 @@ describe("a list that cannot be made", async () => {
       const refused = await answerOf((options) => rpc.listVerifications({ ...filter, pageToken }, options));
       expect(refused).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
     }
+    // Nobody can say of which list it is where another field does not name one; a page's size does.
+    const fieldsOf = async (filter: Filter) =>
+      (await answerOf((options) => rpc.listVerifications(filter, options))).fields;
+    expect(await fieldsOf({ phone: "x", pageSize: -1, pageToken })).toEqual(["page_size", "phone"]);
+    expect(await fieldsOf({ phone, pageSize: -1, pageToken })).toEqual(["page_size", "page_token"]);
+    expect(await fieldsOf({ pageSize: -1, pageToken })).toEqual(["page_size"]);
     const elsewhere = await answerOf((options) => otherShop.rpc.listVerifications({ pageToken }, options));
     expect(elsewhere).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
   });
