@@ -120,6 +120,27 @@ test("a database with nothing to apply needs no lock", async () => {
   expect(await apply({ lockTimeoutMs: 50 })).toEqual({ applied: [] });
 });
 
+test("a migration that gives way to another session, each waiting for the other, is applied again", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  await migration(
+    second,
+    `INSERT INTO fruit VALUES (1); SELECT pg_advisory_xact_lock(${gate + 1}); ${throughGate}`,
+  );
+  // The migration looks for a deadlock first, and long after both wait.
+  const { rows } = await client.query("SELECT quote_ident(current_database()) AS name");
+  await client.query(`ALTER DATABASE ${rows[0].name} SET deadlock_timeout = '2s'`);
+  await client.query("SET deadlock_timeout = '2min'");
+  await client.query("SELECT pg_advisory_lock($1)", [gate]);
+  const start = apply();
+  await vi.waitUntil(async () => (await waitingFor(gate)) === 1, until);
+  // Had only once the migration has been rolled back.
+  await client.query("SELECT pg_advisory_lock($1)", [gate + 1]);
+  expect((await client.query("SELECT FROM fruit")).rowCount).toBe(0);
+  await client.query("SELECT pg_advisory_unlock_all()");
+  expect(await start).toEqual({ applied: [first, second] });
+  expect((await client.query("SELECT FROM fruit")).rowCount).toBe(1);
+});
+
 test("a process killed in the middle of a migration leaves nothing, and the next start applies it", async () => {
   await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
