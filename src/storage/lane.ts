@@ -14,6 +14,8 @@ interface Held {
   /** Statements under way. */
   users: number;
   isBroken: boolean;
+  /** Why the database could not answer one of them. */
+  unavailable: unknown;
 }
 
 /** Answers what runs a statement. The connection goes back once nothing is under way on it. */
@@ -36,7 +38,13 @@ export function createLane(options: {
   return async <Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>> => {
     // Until it is connected it is among those who wait.
     if (held === undefined || (held.isConnected && options.isWanted())) {
-      held = { connection: options.connect(), isConnected: false, users: 0, isBroken: false };
+      held = {
+        connection: options.connect(),
+        isConnected: false,
+        users: 0,
+        isBroken: false,
+        unavailable: undefined,
+      };
     }
     const lane = held;
     lane.users += 1;
@@ -50,12 +58,18 @@ export function createLane(options: {
     }
     try {
       return await client.query<Row>(statement);
-    } catch (error) {
+    } catch (cause) {
+      // Behind one that was not answered it is not answered either, whatever its own error. That may already be there, and be only
+      // that the other was to prepare the statement of both: whoever asked would try again, and wait as long as that one did.
+      const error = lane.unavailable ?? cause;
       if (!options.isOnlyRefused(error)) {
         leave(lane);
         lane.isBroken = true;
         // What follows has waited as long as this one, and may have to wait as long again.
-        if (options.isUnavailable(error)) (client as pg.ClientBase as PooledClient).breakOff(error as Error);
+        if (options.isUnavailable(error)) {
+          lane.unavailable = error;
+          (client as pg.ClientBase as PooledClient).breakOff(error as Error);
+        }
       }
       throw error;
     } finally {

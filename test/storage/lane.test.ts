@@ -1,6 +1,7 @@
 import { afterAll, expect, onTestFinished, test } from "vitest";
 import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
 import { createDatabase } from "../harness/database.ts";
+import { untilWaiting } from "../service/barrier.ts";
 
 const own = await createDatabase();
 afterAll(() => own.drop());
@@ -75,6 +76,31 @@ test("a statement the database cannot answer takes what follows with it, and the
   await Promise.all([1, 2, 3, 4].map(() => runStatement(database, slow, [])));
   expect(database.pool.totalCount).toBe(4);
   expect(database.pool.idleCount).toBe(4);
+});
+
+test("one that was to be prepared by a statement the database could not answer is told so, however late that is read", async () => {
+  const database = open({ poolSize: 3 });
+  const lane = database.openLane();
+  const holder = await database.pool.connect();
+  onTestFinished(() => holder.release(true));
+  await holder.query("CREATE TABLE held (number int)");
+  await holder.query("BEGIN");
+  await holder.query("LOCK TABLE held");
+  // The first waits for the table before it is prepared.
+  const held = { name: "held", text: "SELECT number FROM held" };
+  const told = Promise.allSettled([runStatement(lane, held, []), runStatement(lane, held, [])]);
+  await untilWaiting(database.pool, 1);
+  const cancelled = database.pool.query(
+    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+  );
+  await new Promise((resolve) => setImmediate(resolve));
+  // Both errors have come when this process reads the first.
+  const busyUntil = Date.now() + 500;
+  while (Date.now() < busyUntil) {}
+  await cancelled;
+  for (const one of await told) {
+    expect(one).toMatchObject({ status: "rejected", reason: { code: "service_unavailable" } });
+  }
 });
 
 test("a lane that is never idle leaves its connection to who waits for one", async () => {
