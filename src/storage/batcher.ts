@@ -52,6 +52,12 @@ const noKeys: readonly string[] = [];
  */
 const worthFollowing = 24;
 
+/**
+ * Behind batches that take so long none follows: what this process is busy with meanwhile is nothing beside it, and what is sent
+ * is out of reach of those who come later, who would wait for two more.
+ */
+const tooSlowToFollowMs = 1_000;
+
 /** The event loop has come to what was ready to be read. */
 const whatHasArrivedIsRead = () => new Promise<void>((resolve) => setImmediate(resolve));
 
@@ -185,13 +191,17 @@ export function createBatcher<Item, Result>(options: {
       process.nextTick(() => process.nextTick(tellLast));
       tell = await running;
       underWay = underWay.filter((other) => other !== batch);
-      enoughForAnother = enough;
       const endedAt = performance.now();
       // One that followed another began when that was done.
       lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
       busySince = endedAt;
-      // Who has waited behind it would wait as long again, for a database that most likely does not answer them either.
-      if (tell.unavailable !== undefined && lastTookMs > patienceMs) refuseWaiting(tell.unavailable);
+      enoughForAnother = isPipelined && lastTookMs > tooSlowToFollowMs ? Number.POSITIVE_INFINITY : enough;
+      if (lastTookMs > patienceMs) {
+        // Who has waited behind it would wait as long again, for a database that most likely does not answer them either.
+        if (tell.unavailable !== undefined) refuseWaiting(tell.unavailable);
+        // Who was too late for the batch that followed another has waited for both of them.
+        else if (isPipelined) refuseWaiting(new Failure("service_unavailable"), endedAt - 2 * patienceMs);
+      }
       options.observer.ran(batch.length, waited, lastTookMs);
       const isLast = inFlight === 1 || !isPipelined;
       if (isLast && batch.length > 1 && waiting.length < worthASmallWait) await whatHasArrivedIsRead();
@@ -200,9 +210,9 @@ export function createBatcher<Item, Result>(options: {
     tell();
   }
 
-  function refuseWaiting(error: unknown): void {
-    const refused = waiting;
-    waiting = [];
+  function refuseWaiting(error: unknown, upTo = Number.POSITIVE_INFINITY): void {
+    const refused = waiting.filter(({ since }) => since <= upTo);
+    waiting = waiting.filter(({ since }) => since > upTo);
     for (const { settle } of refused) settle.reject(error);
   }
 

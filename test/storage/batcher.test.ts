@@ -234,6 +234,40 @@ test("a database that answers the first of two batches in time is not taken for 
   expect(await Promise.all([...all, last])).toEqual(numbers(27));
 });
 
+test("where each of two batches takes long, who waits for both is told so after the second, and waits for no third", async () => {
+  const { enqueue, inFlight, answer } = pipelinedBatcher();
+  const both = numbers(25).map(enqueue);
+  const rest = numbers(75).slice(25).map(enqueue);
+  vi.advanceTimersByTime(7_000);
+  await answer();
+  expect(inFlight()).toEqual([numbers(25).slice(1)]);
+  const later = enqueue(75);
+  const told = Promise.allSettled(rest);
+  vi.advanceTimersByTime(7_000);
+  await answer();
+  expect(await Promise.all(both)).toEqual(numbers(25));
+  expect(new Set((await told).map(({ status }) => status))).toEqual(new Set(["rejected"]));
+  await expect(rest[0]).rejects.toMatchObject({ code: "service_unavailable" });
+  expect(inFlight()).toEqual([[75]]);
+  await answer();
+  expect(await later).toBe(75);
+});
+
+test("a database that is quick again after a slow batch answers all who have waited, and is followed again", async () => {
+  const { enqueue, inFlight, answer } = pipelinedBatcher();
+  const all = numbers(75).map(enqueue);
+  vi.advanceTimersByTime(6_000);
+  await answer();
+  expect(inFlight()).toEqual([numbers(25).slice(1)]);
+  await answer();
+  expect(inFlight()).toEqual([numbers(75).slice(25)]);
+  all.push(...numbers(99).slice(75).map(enqueue));
+  expect(inFlight()).toEqual([numbers(75).slice(25), numbers(99).slice(75)]);
+  await answer();
+  await answer();
+  expect(await Promise.all(all)).toEqual(numbers(99));
+});
+
 const numbers = (count: number) => Array.from({ length: count }, (_, n) => n);
 
 /** A batcher over a connection that answers what it was asked first, when it is told to. */
