@@ -112,7 +112,8 @@ export function openDatabase(
     if (!isPipelined) return { observer, isPipelined, query };
     const ask = createLane({
       connect: () => connectionOf(pool),
-      isWanted: () => pool.waitingCount > 0,
+      // Whoever asks while some are idle waits for his until the next tick.
+      isWanted: () => pool.waitingCount > pool.idleCount,
       isOnlyRefused,
       isUnavailable: isDatabaseUnavailable,
     });

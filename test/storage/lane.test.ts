@@ -1,5 +1,10 @@
 import { afterAll, expect, onTestFinished, test } from "vitest";
-import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
+import {
+  isDatabaseUnavailable,
+  openDatabase,
+  runStatement,
+  type Statements,
+} from "../../src/storage/database.ts";
 import { createDatabase } from "../harness/database.ts";
 import { untilWaiting } from "../service/barrier.ts";
 
@@ -116,6 +121,18 @@ test("a lane that is never idle leaves its connection to who waits for one", asy
   }
   isDone = true;
   await Promise.all(busy);
+});
+
+test("a lane goes on with its connection where whoever asks for one is about to have an idle one", async () => {
+  const database = open({ poolSize: 3 });
+  const lane = database.openLane();
+  const backendOf = async (on: Statements) => (await runStatement(on, slow, []))[0]?.[1];
+  await Promise.all([1, 2, 3].map(() => backendOf(database)));
+  const first = backendOf(lane);
+  await new Promise((resolve) => setImmediate(resolve));
+  const other = backendOf(database);
+  expect(await backendOf(lane)).toBe(await first);
+  expect(await other).not.toBe(await first);
 });
 
 test("behind a pooler each statement of a lane takes a connection as any other does", async () => {
