@@ -64,7 +64,7 @@ ${marks.cross}<h1 tabindex="-1">${words.cancelled}</h1>
 </section>
 ${after(window, state, view, words)}
 </main>
-${window.environment === Environment.TEST && playedPhone(window, token, view, words)}`;
+${window.environment === Environment.TEST && !(gated && state.status === "pending") && playedPhone(window, token, view, words)}`;
   return document({ title: titleOf(state, words, title), body, view, words, assets });
 }
 

@@ -37,8 +37,8 @@ interface WindowRoute {
   Params: { token: string };
 }
 
-/** A played message is a form of three fields. */
-const formLimitBytes = 16 * 1024;
+/** A played message is a form of three fields; of a text of 2,000 characters each may be 12 bytes of it. */
+const formLimitBytes = 32 * 1024;
 
 /**
  * Of everything under /v. The opener is to be reached by postMessage, so it must not be severed (`unsafe-none`); the

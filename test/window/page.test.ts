@@ -84,6 +84,17 @@ test.for(
   expect(confirmed.text).toContain(`href="sms:${window.to}`);
 });
 
+test("in the test environment, too, the text is nowhere in the page before the person has answered", async () => {
+  const window = await createWindow(service, project);
+  const asked = await window.get("?via=qr");
+  expect(asked.text).toContain("방금 직접 시작하셨나요?");
+  expect(asked.text).not.toContain(codeIn(window.text));
+  expect(asked.text).not.toContain("<aside");
+  const confirmed = await window.get("?via=qr&started=yes");
+  expect(confirmed.text).toContain(codeIn(window.text));
+  expect(confirmed.text).toContain("<aside");
+});
+
 test("the warning stands before the button", async () => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": android });

@@ -46,6 +46,15 @@ test.for([
   expect((await window.receipt({ text: twoCodes })).outcome).toBe("AMBIGUOUS");
 });
 
+test("the longest text is taken, whatever its characters take in a form", async () => {
+  const window = await createWindow(service, project);
+  for (const character of ["가", "\u{1f600}"]) {
+    const text = (count: number) => window.text + character.repeat(count - window.text.length);
+    expect((await window.receipt({ from: newPhone(), text: text(2_001) })).outcome).toBe("INVALID");
+    expect((await window.receipt({ from: newPhone(), text: text(2_000) })).outcome).not.toBe("INVALID");
+  }
+});
+
 test("a repeat is said to be one", async () => {
   const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
   await window.receipt({});
