@@ -116,11 +116,14 @@ const redisUrl = z
     "must be a URL such as redis://user:password@host:6379/0",
   );
 
+/** What a path can be put behind as it is written: `URL` forgives more, which other programs read differently. */
 const publicBaseUrl = z
   .string()
   .refine((text) => {
     const url = URL.parse(text);
-    return url !== null && /^https?:$/.test(url.protocol) && url.search === "" && url.hash === "";
+    return (
+      url !== null && /^https?:\/\/[^\s/\\?#][^\s\\?#]*$/i.test(text) && url.username + url.password === ""
+    );
   }, "must be an absolute http(s) URL such as https://verify.example.com")
   .transform((text) => text.replace(/\/+$/, ""));
 

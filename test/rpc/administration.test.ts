@@ -76,6 +76,8 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
       { returnUrl: "https://shop.example\\done" },
       { returnUrl: "javascript:alert(1)" },
       { returnUrl: "/done" },
+      { returnUrl: "https:shop.example/done" },
+      { returnUrl: "https:/done" },
     ],
   ],
 ])("a project's %s is taken within its bounds, when it is made and later, and nothing beyond", async ([

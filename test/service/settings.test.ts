@@ -184,6 +184,20 @@ test("a slash at the end of PUBLIC_BASE_URL makes no difference", () => {
   }
 });
 
+test.for([
+  "https:verify.example.com",
+  "https:///verify.example.com",
+  " https://verify.example.com",
+  "https://verify.example.com\\p",
+  "https://verify.example.com/?",
+  "https://verify.example.com/p#",
+  "https://user:word@verify.example.com",
+])("a PUBLIC_BASE_URL that no path can be put behind ends the start: %s", (url) => {
+  expect(() => parseConfig({ PUBLIC_BASE_URL: url })).toThrow(
+    "PUBLIC_BASE_URL must be an absolute http(s) URL such as https://verify.example.com",
+  );
+});
+
 test("with OTEL_SDK_DISABLED nothing is traced, though a collector is named", () => {
   const named = { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" };
   expect(parseConfig(named).tracing).not.toBeNull();

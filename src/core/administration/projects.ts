@@ -147,7 +147,7 @@ function checkReturnUrl(returnUrl: string): FieldViolation | undefined {
   const url = URL.parse(returnUrl);
   if (
     url !== null &&
-    isHttp(url) &&
+    isAbsolute(returnUrl) &&
     url.username === "" &&
     url.password === "" &&
     !/[\s\\]/.test(returnUrl)
@@ -158,3 +158,6 @@ function checkReturnUrl(returnUrl: string): FieldViolation | undefined {
 }
 
 const isHttp = (url: URL) => url.protocol === "https:" || url.protocol === "http:";
+
+/** Not `https:shop.example`, which `URL` takes for absolute, and a link in a page for relative. */
+const isAbsolute = (text: string) => /^https?:\/\/[^/]/i.test(text);
