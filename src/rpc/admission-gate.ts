@@ -1,46 +1,82 @@
-import type { ConnectRouterOptions } from "@connectrpc/connect";
+import type { DescMethod } from "@bufbuild/protobuf";
+import type { ConnectError, ConnectRouterOptions } from "@connectrpc/connect";
 import type { Logger } from "pino";
-import type { Admission } from "../admission/admission.ts";
+import type { Admission, RateLimitBucket } from "../admission/admission.ts";
 import { requireScope } from "../core/access.ts";
+import type { Call } from "../core/call.ts";
 import { newRequestId } from "../core/ids.ts";
-import type { Caller } from "../core/project.ts";
-import { asFailure } from "../failures.ts";
-import { connectError, lineOf, logCall, neededScope, type RpcObserver } from "./admission-interceptor.ts";
-import { addressKey } from "./call-context.ts";
+import type { Caller, ServiceTokenScope } from "../core/project.ts";
+import { asFailure, Failure } from "../failures.ts";
+import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
+import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { connectError, noteAnswer, type RpcObserver } from "./admission-interceptor.ts";
+import { addressKey, admittedKey, callKey, streamKey } from "./call-context.ts";
+import type { Strangers } from "./strangers.ts";
+
+const buckets: Readonly<Record<string, RateLimitBucket>> = {
+  [VerificationService.method.createVerification.name]: "create",
+  [VerificationService.method.getVerification.name]: "read",
+  [VerificationService.method.cancelVerification.name]: "cancel",
+};
+
+/** What a method asks of its caller; whatever is not named here is administration. */
+function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
+  if (parent.typeName === InboundMessageService.typeName) return "ingest";
+  if (parent.typeName === StatisticsService.typeName) return "read";
+  if (parent.typeName !== VerificationService.typeName) return "admin";
+  const writes = buckets[name] === "create" || buckets[name] === "cancel";
+  return writes ? "write" : "read";
+}
 
 /**
- * Refuses who may not call before anything of the message is read: the interceptor comes after a whole message, and
- * strangers would have this process hold theirs for them.
+ * Overload, authentication, scope and rate limit, in the gateway's order and like there before anything of the message is read:
+ * the interceptor comes after a whole message. Strangers would have this process hold theirs for them, and what cannot be
+ * read would cost its caller nothing.
  */
 export function admissionGate(parts: {
   readonly admission: Admission;
+  readonly strangers: Strangers;
   readonly log: Logger;
   readonly observer: RpcObserver;
 }): NonNullable<ConnectRouterOptions["requestGate"]> {
-  const { admission, log, observer } = parts;
+  const { admission, strangers, log, observer } = parts;
   return async ({ method, requestHeader, values }) => {
     const startedAt = performance.now();
+    const requestId = newRequestId();
+    const address = values.get(addressKey);
+    const stream = values.get(streamKey);
+    const bucket = buckets[method.name];
     let caller: Caller | undefined;
+
+    const refusal = (thrown: unknown): ConnectError => {
+      const failure = asFailure(thrown);
+      observer.begun(`${method.parent.typeName}/${method.name}`, method.methodKind !== "unary");
+      const call = { requestId, usage: undefined, method, code: failure.code, startedAt, caller };
+      noteAnswer({ log, observer }, call, failure);
+      return connectError(failure, requestId);
+    };
+
+    if (bucket !== undefined && admission.isOverloaded(bucket)) {
+      throw refusal(new Failure("service_unavailable"));
+    }
+    const revision = admission.revision();
     try {
-      const authorization = requestHeader.get("authorization") ?? undefined;
-      caller = await admission.authenticate(authorization, values.get(addressKey));
+      const found = admission.authenticate(requestHeader.get("authorization") ?? undefined, address);
+      caller = found instanceof Promise ? await found : found;
       requireScope(caller, neededScope(method));
     } catch (thrown) {
-      const failure = asFailure(thrown);
-      const requestId = newRequestId();
-      logCall(log, lineOf({ requestId, method, code: failure.code, startedAt, caller }), failure);
-      const refused = {
-        method: `${method.parent.typeName}/${method.name}`,
-        streaming: method.methodKind !== "unary",
-      };
-      observer.begun(refused.method, refused.streaming);
-      observer.answered({
-        ...refused,
-        code: failure.code,
-        charged: false,
-        seconds: (performance.now() - startedAt) / 1_000,
-      });
-      throw connectError(failure, requestId);
+      const refused = refusal(thrown);
+      if (stream) await strangers.turnAway(stream);
+      throw refused;
+    }
+    if (stream) strangers.admit(stream);
+    try {
+      const rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
+      const call: Call = { requestId, address, caller, usage: undefined, violations: [] };
+      values.set(callKey, call).set(admittedKey, { call, rateLimit, startedAt, revision });
+    } catch (thrown) {
+      throw refusal(thrown);
     }
   };
 }

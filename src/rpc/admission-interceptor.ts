@@ -9,34 +9,15 @@ import {
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
-import type { Admission, RateLimitBucket } from "../admission/admission.ts";
-import { requireScope } from "../core/access.ts";
+import type { Admission } from "../admission/admission.ts";
 import type { Call } from "../core/call.ts";
-import { encodeId, newRequestId } from "../core/ids.ts";
-import type { Caller, ServiceTokenScope } from "../core/project.ts";
+import { encodeId } from "../core/ids.ts";
+import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
-import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
-import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { addressKey, callKey } from "./call-context.ts";
+import { admittedKey } from "./call-context.ts";
 import type { OpenStreams } from "./open-streams.ts";
 import { asUnread } from "./unread.ts";
-
-const buckets: Readonly<Record<string, RateLimitBucket>> = {
-  [VerificationService.method.createVerification.name]: "create",
-  [VerificationService.method.getVerification.name]: "read",
-  [VerificationService.method.cancelVerification.name]: "cancel",
-};
-
-/** What a method asks of its caller; whatever is not named here is administration. */
-export function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
-  if (parent.typeName === InboundMessageService.typeName) return "ingest";
-  if (parent.typeName === StatisticsService.typeName) return "read";
-  if (parent.typeName !== VerificationService.typeName) return "admin";
-  const writes = buckets[name] === "create" || buckets[name] === "cancel";
-  return writes ? "write" : "read";
-}
 
 const codes: Record<Failure["grpc"], Code> = {
   invalid_argument: Code.InvalidArgument,
@@ -51,8 +32,8 @@ const codes: Record<Failure["grpc"], Code> = {
 };
 
 /**
- * So long a stream's credential holds without another look, where no change is heard of. (A look at it for each message
- * was a tenth of their time.)
+ * So long a credential holds without another look, where no change is heard of: of a call whose message comes later than its
+ * headers, and of a stream. (A look at it for each of a stream's messages was a tenth of their time.)
  */
 const trustedMs = 100;
 
@@ -70,8 +51,8 @@ export interface RpcObserver {
 }
 
 /**
- * Authentication, limits, usage, error translation and the request's log line, around every service of this
- * package: the same admission, in the same order, as the gateway's.
+ * Usage, error translation and the request's log line around every service of this package, once the gate has let the call
+ * through and its message is there. Streams are bounded here, and looked after while they last.
  */
 export function admissionInterceptor(parts: {
   readonly admission: Admission;
@@ -82,36 +63,22 @@ export function admissionInterceptor(parts: {
   const { admission, openStreams, log, observer } = parts;
 
   return (next) => async (request) => {
-    const startedAt = performance.now();
-    const requestId = newRequestId();
-    const method = `${request.service.typeName}/${request.method.name}`;
-    const bucket = buckets[request.method.name];
-    const address = request.contextValues.get(addressKey);
-    let call: Call | undefined;
-    let rateLimit: RateLimitState | undefined;
-
+    const admitted = request.contextValues.get(admittedKey);
+    if (admitted === undefined) throw new Error("the interceptor was reached without the gate");
+    request.contextValues.delete(admittedKey);
+    const { call, rateLimit, startedAt } = admitted;
+    const { requestId, address } = call;
+    let { revision } = admitted;
     let authenticatedAt = startedAt;
-    let revision = admission.revision();
     let finished = false;
     let leave = () => {};
     const finish = (code: string, failure?: Failure) => {
       if (finished) return;
       finished = true;
       leave();
-      logCall(
-        log,
-        lineOf({ requestId, method: request.method, code, startedAt, caller: call?.caller }),
-        failure,
-      );
-      observer.answered({
-        method,
-        streaming: request.stream,
-        code,
-        charged: call?.usage !== undefined,
-        seconds: (performance.now() - startedAt) / 1_000,
-      });
+      noteAnswer({ log, observer }, { ...call, method: request.method, code, startedAt }, failure);
     };
-    observer.begun(method, request.stream);
+    observer.begun(`${request.service.typeName}/${request.method.name}`, request.stream);
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       const refusal = refusalOf(thrown, request.signal);
       // A call that was cancelled or came late keeps gRPC's own code.
@@ -119,7 +86,7 @@ export function admissionInterceptor(parts: {
         finish(codeToString(refusal.code));
         return refusal;
       }
-      const failure = call ? await admission.settle(call, refusal) : refusal;
+      const failure = await admission.settle(call, refusal);
       finish(failure.code, failure);
       return connectError(failure, requestId, call, rateLimit);
     };
@@ -128,57 +95,53 @@ export function admissionInterceptor(parts: {
       admission.authenticate(request.header.get("authorization") ?? undefined, address);
 
     try {
-      if (bucket !== undefined && admission.isOverloaded(bucket)) throw new Failure("service_unavailable");
-      const caller = await authenticate();
-      call = { requestId, address, caller, usage: undefined, violations: [] };
-      request.contextValues.set(callKey, call);
-      requireScope(caller, neededScope(request.method));
-      rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
-      const admitted = request.stream ? opened(request, call) : request;
-      const response = await untilAborted(next(admitted), request.signal);
+      if (!isKnown()) await authenticateAgain();
+      const entered = request.stream ? opened(request) : request;
+      const response = await untilAborted(next(entered), request.signal);
       for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
-      if (response.stream) return { ...response, message: translated(response, call) };
+      if (response.stream) return { ...response, message: translated(response) };
       finish("ok");
       return response;
     } catch (thrown) {
       throw await refuse(thrown);
     }
 
-    /** Ends when its credential does, whether or not anything moves on it. */
-    function opened(stream: StreamRequest, open: Call): StreamRequest {
-      const ended = new AbortController();
-      leave = openStreams.add({
-        caller: open.caller,
-        authenticate: () => authenticateAgain(open),
-        end: (failure) => ended.abort(failure),
-      });
-      // However it ends, also where nobody reads what it has to say.
-      request.signal.addEventListener("abort", leave, { once: true });
-      const signal = AbortSignal.any([stream.signal, ended.signal]);
-      return { ...stream, signal, message: authenticated(stream.message, open) };
+    /** Whether its credential is as good as it was. */
+    function isKnown(): boolean {
+      return admission.revision() === revision && performance.now() - authenticatedAt <= trustedMs;
     }
 
-    /** A stream may stay open for days: its messages are let through as calls of their own would be. */
-    function authenticated<Message>(messages: AsyncIterable<Message>, open: Call): AsyncIterable<Message> {
-      return checked(messages, () => {
-        const isKnown = admission.revision() === revision && performance.now() - authenticatedAt <= trustedMs;
-        return isKnown ? undefined : authenticateAgain(open);
-      });
-    }
-
-    async function authenticateAgain(open: Call): Promise<void> {
+    async function authenticateAgain(): Promise<void> {
       const asked = admission.revision();
-      open.caller = await authenticate();
+      call.caller = await authenticate();
       // Not before: what comes amid the look would count as known.
       revision = asked;
       authenticatedAt = performance.now();
     }
 
-    async function* translated(response: StreamResponse, charged: Call) {
+    /** Ends when its credential does, whether or not anything moves on it. */
+    function opened(stream: StreamRequest): StreamRequest {
+      const ended = new AbortController();
+      leave = openStreams.add({
+        caller: call.caller,
+        authenticate: authenticateAgain,
+        end: (failure) => ended.abort(failure),
+      });
+      // However it ends, also where nobody reads what it has to say.
+      request.signal.addEventListener("abort", leave, { once: true });
+      const signal = AbortSignal.any([stream.signal, ended.signal]);
+      return { ...stream, signal, message: authenticated(stream.message) };
+    }
+
+    /** A stream may stay open for days: its messages are let through as calls of their own would be. */
+    function authenticated<Message>(messages: AsyncIterable<Message>): AsyncIterable<Message> {
+      return checked(messages, () => (isKnown() ? undefined : authenticateAgain()));
+    }
+
+    async function* translated(response: StreamResponse) {
       try {
-        yield* authenticated(response.message, charged);
-        for (const [name, value] of metadataOf(requestId, charged, undefined))
-          response.trailer.set(name, value);
+        yield* authenticated(response.message);
+        for (const [name, value] of metadataOf(requestId, call, undefined)) response.trailer.set(name, value);
         finish("ok");
       } catch (thrown) {
         throw await refuse(thrown);
@@ -232,29 +195,33 @@ function checked<Message>(
   };
 }
 
-/** What is logged of a call that is over. */
-export function lineOf(call: {
-  readonly requestId: string;
-  readonly method: DescMethod;
-  readonly code: string;
-  /** By performance.now(). */
-  readonly startedAt: number;
-  readonly caller: Caller | undefined;
-}) {
-  const { requestId, method, code, startedAt, caller } = call;
-  return {
-    requestId,
-    method: `${method.parent.typeName}/${method.name}`,
-    code,
-    durationMs: Math.round((performance.now() - startedAt) * 10) / 10,
-    ...callerFields(caller),
-  };
-}
-
-/** What was refused by a fault of ours leaves that besides. */
-export function logCall(log: Logger, line: ReturnType<typeof lineOf>, failure?: Failure): void {
+/** Logs a call that is over, and tells whoever counts. */
+export function noteAnswer(
+  { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
+  call: Pick<Call, "requestId" | "usage"> & {
+    readonly method: DescMethod;
+    readonly code: string;
+    /** By performance.now(). */
+    readonly startedAt: number;
+    readonly caller: Caller | undefined;
+  },
+  failure?: Failure,
+): void {
+  const { requestId, code, caller } = call;
+  const method = `${call.method.parent.typeName}/${call.method.name}`;
+  const elapsedMs = performance.now() - call.startedAt;
+  const durationMs = Math.round(elapsedMs * 10) / 10;
+  const line = { requestId, method, code, durationMs, ...callerFields(caller) };
+  // What was refused by a fault of ours leaves that besides.
   if (failure?.code === "internal_error") log.error({ ...line, err: failure.cause ?? failure }, "rpc failed");
   else log.info(line, "rpc");
+  observer.answered({
+    method,
+    streaming: call.method.methodKind !== "unary",
+    code,
+    charged: call.usage !== undefined,
+    seconds: elapsedMs / 1_000,
+  });
 }
 
 /** Who called, for the log: a merchant's project, or which service token. */
@@ -284,7 +251,7 @@ function untilAborted(
 }
 
 /** What the gateway says in headers, under the same names. */
-function* metadataOf(
+export function* metadataOf(
   requestId: string,
   call: Call | undefined,
   rateLimit: RateLimitState | undefined,

@@ -2,6 +2,7 @@ import type { ServerHttp2Stream } from "node:http2";
 import type { HandlerContext } from "@connectrpc/connect";
 import { createContextKey } from "@connectrpc/connect";
 import type { Call } from "../core/call.ts";
+import type { RateLimitState } from "../failures.ts";
 
 /** The client's IP address, put beside a request by the server. */
 export const addressKey = createContextKey("", { description: "client address" });
@@ -13,6 +14,21 @@ export const streamKey = createContextKey<ServerHttp2Stream | undefined>(undefin
 
 /** The call as admission has let it through. */
 export const callKey = createContextKey<Call | undefined>(undefined, { description: "admitted call" });
+
+/** A call that the gate has let through and whose message is awaited. */
+export interface AdmittedCall {
+  readonly call: Call;
+  readonly rateLimit: RateLimitState | undefined;
+  /** By performance.now(). */
+  readonly startedAt: number;
+  /** The directory's, before its credential was looked at. */
+  readonly revision: number;
+}
+
+/** Taken away by the interceptor: what is left of it had no message that could be read. */
+export const admittedKey = createContextKey<AdmittedCall | undefined>(undefined, {
+  description: "call without its message",
+});
 
 /** Throws where a service was served without the admission's interceptor: that is a bug, never a request. */
 export function callOf(context: Pick<HandlerContext, "values">): Call {

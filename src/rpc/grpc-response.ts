@@ -5,8 +5,8 @@ import type { Failure } from "../failures.ts";
 import { connectError } from "./admission-interceptor.ts";
 import { asUnread } from "./unread.ts";
 
-/** A call that was refused before there was a message. */
-export interface UnreadCall {
+/** A call that failed by a fault of ours beside the interceptor, such as while its answer was written. */
+export interface FaultyCall {
   /** `package.Service/Method`, one of those there are. */
   readonly method: string;
   readonly requestId: string;
@@ -17,17 +17,17 @@ export interface UnreadCall {
 const takenWithinMs = 10_000;
 
 /**
- * How refusals leave: with the catalogue's code in those that Connect makes by itself while it reads a message, and with a
- * text that clients show as it is. Connect encodes all but letters; gRPC asks for that of a percent sign and of what is not
- * printable ASCII, and grpc-js decodes no more than that. And how long any answer may take to leave, once all of it is there.
+ * How refusals leave: with the catalogue's code also in what Connect makes by itself of a fault, and with a text that clients
+ * show as it is. Connect encodes all but letters; gRPC asks for that of a percent sign and of what is not printable ASCII, and
+ * grpc-js decodes no more than that. And how long any answer may take to leave, once all of it is there.
  */
 export function grpcResponse(parts: {
   readonly methods: ReadonlySet<string>;
   /** Methods whose answers begin long before they end. */
   readonly streamedAnswers: ReadonlySet<string>;
-  readonly onUnread: (call: UnreadCall) => void;
+  readonly onFault: (call: FaultyCall) => void;
 }): typeof Http2ServerResponse {
-  const { methods, streamedAnswers, onUnread } = parts;
+  const { methods, streamedAnswers, onFault } = parts;
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
     #isToBeTaken = false;
 
@@ -68,7 +68,7 @@ export function grpcResponse(parts: {
       const failure = error && asUnread(error);
       if (failure === undefined) return trailers;
       const requestId = newRequestId();
-      onUnread({ method, requestId, failure });
+      onFault({ method, requestId, failure });
       return Object.fromEntries(setTrailerStatus(new Headers(), connectError(failure, requestId)));
     }
   };

@@ -39,6 +39,7 @@ import { createShutdown } from "./shutdown.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
 import { tracingInterceptor } from "./tracing-interceptor.ts";
+import { settlingUnread } from "./unread-calls.ts";
 
 /** PEM texts; with `ca`, clients must show a certificate of it. */
 export interface TlsSettings {
@@ -141,10 +142,8 @@ export function createRpcServer(parts: {
     Http2ServerResponse: grpcResponse({
       methods: ownMethods,
       streamedAnswers,
-      onUnread({ method, requestId, failure }) {
-        const line = { requestId, method, code: failure.code };
-        if (failure.code === "internal_error") log.error({ ...line, err: failure.cause }, "rpc failed");
-        else log.info(line, "rpc");
+      onFault({ method, requestId, failure }) {
+        log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
         observer.begun(method, false);
         observer.answered({ method, streaming: false, code: failure.code, charged: false, seconds: 0 });
       },
@@ -180,18 +179,8 @@ export function createRpcServer(parts: {
   });
 
   const admitting = admissionInterceptor({ admission, openStreams, log, observer });
-  const gate = admissionGate({ admission, log, observer });
   const routeOptions = {
-    async requestGate(context: Parameters<typeof gate>[0]) {
-      const stream = context.values.get(streamKey);
-      try {
-        await gate(context);
-      } catch (refusal) {
-        if (stream) await strangers.turnAway(stream);
-        throw refusal;
-      }
-      if (stream) strangers.admit(stream);
-    },
+    requestGate: admissionGate({ admission, strangers, log, observer }),
     interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
   };
 
@@ -222,6 +211,10 @@ export function createRpcServer(parts: {
     router.handlers.push(countedRequests(router.handlers.pop() as UniversalHandler, maxGroupBytes));
     statisticsRoutes(router, getStatistics);
     administrationRoutes(router, administrationAs);
+    for (const [index, handler] of router.handlers.entries()) {
+      const isUnary = handler.method.methodKind === "unary";
+      if (isUnary) router.handlers[index] = settlingUnread(handler, { admission, log, observer });
+    }
   }
 
   // A message that is alone is to come in time: sent by halves it would hold its stream for ever.

@@ -15,6 +15,8 @@ export interface RawStatus {
 export interface RawCall {
   /** Sends a message, with `packed` one that is in the call's `grpc-encoding`; resolves when HTTP/2 has taken it off this side's hands. */
   send(message: Uint8Array, packed?: boolean): Promise<void>;
+  /** Sends bytes that need not be a message. */
+  write(bytes: Uint8Array): void;
   /** Ends this side. */
   halfClose(): void;
   /** Cuts the call, as a client does that goes away. */
@@ -23,6 +25,8 @@ export interface RawCall {
   next(): Promise<Uint8Array | undefined>;
   /** What the server ended with: the gRPC status as a number, its message, and what details it gave. */
   readonly status: Promise<RawStatus>;
+  /** What came in the block that held the status. */
+  readonly trailers: Promise<http2.IncomingHttpHeaders>;
 }
 
 export interface RawConnection {
@@ -49,16 +53,13 @@ export function connectRaw(address: string): RawConnection {
       });
       stream.on("error", () => {});
       const chunks = messagesOf(stream);
-      const status = new Promise<RawStatus>((resolve) => {
+      const trailers = new Promise<http2.IncomingHttpHeaders>((resolve) => {
         const seen = (fields: http2.IncomingHttpHeaders) => {
-          const code = fields["grpc-status"];
-          if (code === undefined) return;
-          const message = String(fields["grpc-message"] ?? "");
-          resolve({ code: Number(code), message, detail: detailOf(fields) });
+          if (fields["grpc-status"] !== undefined) resolve(fields);
         };
         stream.on("response", seen);
         stream.on("trailers", seen);
-        stream.on("close", () => resolve({ code: -1, message: "the stream ended without a status" }));
+        stream.on("close", () => resolve({}));
       });
       return {
         send: (message, packed = false) =>
@@ -72,11 +73,19 @@ export function connectRaw(address: string): RawConnection {
         halfClose: () => stream.end(),
         cut: () => stream.close(http2.constants.NGHTTP2_CANCEL),
         next: async () => (await chunks.next()).value,
-        status,
+        write: (bytes) => void stream.write(bytes),
+        status: trailers.then(statusOf),
+        trailers,
       };
     },
     destroy: () => session.destroy(),
   };
+}
+
+function statusOf(fields: http2.IncomingHttpHeaders): RawStatus {
+  const code = fields["grpc-status"];
+  if (code === undefined) return { code: -1, message: "the stream ended without a status" };
+  return { code: Number(code), message: String(fields["grpc-message"] ?? ""), detail: detailOf(fields) };
 }
 
 function detailOf(fields: http2.IncomingHttpHeaders): ErrorDetail | undefined {

@@ -3,12 +3,14 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import { toBinary } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
 import { afterAll, expect, test } from "vitest";
 import { Health } from "../../src/gen/proto/health/v1/health_pb.ts";
 import {
   InboundMessageService,
   StreamInboundMessagesRequestSchema,
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { startTestService } from "../harness/service.ts";
@@ -65,12 +67,24 @@ async function expectUnheardFor(milliseconds: number): Promise<void> {
   expect(performance.now() - startedAt).toBeGreaterThan(milliseconds);
 }
 
+/** Neither who calls nor what is looked at before. */
+async function expectShedOverGrpc(): Promise<void> {
+  const connection = connectRaw(service.grpcAddress);
+  connections.push(connection);
+  const { parent, name } = VerificationService.method.createVerification;
+  const { code, detail } = await connection.call(`${parent.typeName}/${name}`, {
+    authorization: "Bearer nobody",
+  }).status;
+  expect([code, detail?.code]).toEqual([Code.Unavailable, "service_unavailable"]);
+}
+
 test("where the wait has grown long, new calls are told so at once, and those that wait are served", async () => {
   const { letGo } = await holdTable("verification");
   let waiting: Promise<Answer>[];
   try {
     waiting = await callUntilShed(() => shop.create());
     await expectUnheardFor(990);
+    await expectShedOverGrpc();
   } finally {
     await letGo();
   }

@@ -1,0 +1,58 @@
+/** Unary calls that were let through and whose message could not be read: Connect refuses those before the interceptor. */
+
+import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
+import { codeToString } from "@connectrpc/connect/protocol-connect";
+import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import type { Logger } from "pino";
+import type { Admission } from "../admission/admission.ts";
+import { Failure } from "../failures.ts";
+import { connectError, metadataOf, noteAnswer, type RpcObserver } from "./admission-interceptor.ts";
+import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
+import { asUnread } from "./unread.ts";
+
+/**
+ * Charges such a call as the gateway charges one whose body it cannot read, and tells it so in the catalogue's words. Where gRPC
+ * asks for words of its own (no message, more than one, one that is packed in an unknown way), these stay.
+ */
+export function settlingUnread(
+  handler: UniversalHandler,
+  parts: { readonly admission: Admission; readonly log: Logger; readonly observer: RpcObserver },
+): UniversalHandler {
+  const { admission, log, observer } = parts;
+  const { method } = handler;
+
+  function note({ call, startedAt }: AdmittedCall, code: string, failure?: Failure): void {
+    observer.begun(`${method.parent.typeName}/${method.name}`, false);
+    noteAnswer({ log, observer }, { ...call, method, code, startedAt }, failure);
+  }
+
+  async function settle(response: UniversalServerResponse, unread: AdmittedCall) {
+    const { call, rateLimit } = unread;
+    const { trailer } = response;
+    const error = trailer && findTrailerError(trailer);
+    const told = error && asUnread(error);
+    const failure = await admission.settle(call, told ?? new Failure("malformed_request"));
+    const isOwnWord = told === undefined && failure.code === "malformed_request";
+    note(unread, isOwnWord && error ? codeToString(error.code) : failure.code, failure);
+    if (error !== undefined && !isOwnWord) {
+      const refusal = connectError(failure, call.requestId, call, rateLimit);
+      return { ...response, trailer: setTrailerStatus(new Headers(), refusal) };
+    }
+    const metadata = metadataOf(call.requestId, call, rateLimit);
+    // Connect's own protocol has no trailers.
+    for (const [name, value] of metadata) (trailer ?? response.header)?.set(name, value);
+    return response;
+  }
+
+  const settling = (request: Parameters<UniversalHandler>[0]) =>
+    handler(request).then((response) => {
+      const unread = request.contextValues?.get(admittedKey);
+      if (unread === undefined) return response;
+      const stream = request.contextValues?.get(streamKey);
+      if (!stream?.closed && !stream?.destroyed) return settle(response, unread);
+      // A client that went away before its message was whole gets no answer, and is not charged for one.
+      note(unread, "canceled");
+      return response;
+    });
+  return Object.assign(settling, handler);
+}

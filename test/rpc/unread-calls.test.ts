@@ -1,0 +1,230 @@
+/** Calls of a good caller whose message cannot be read: the same rules as over REST, where a body cannot be. */
+import { gzipSync } from "node:zlib";
+import { create, toBinary } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
+import { afterAll, expect, test } from "vitest";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  GetVerificationRequestSchema,
+  VerificationService,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant, usageOf } from "../gateway/merchant.ts";
+import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
+import { untilWaiting } from "../service/barrier.ts";
+import { connectRaw, type RawCall } from "./raw-grpc.ts";
+
+const service = await startTestService({ ROLES: "api" });
+const connection = connectRaw(service.grpcAddress);
+afterAll(() => connection.destroy());
+
+const { createVerification, getVerification } = VerificationService.method;
+const pathOf = (name: string) => `${VerificationService.typeName}/${name}`;
+const open = (
+  apiKey: string,
+  headers: Record<string, string> = {},
+  name = getVerification.name,
+  over = connection,
+) => over.call(pathOf(name), { authorization: `Bearer ${apiKey}`, ...headers });
+
+const sound = toBinary(
+  GetVerificationRequestSchema,
+  create(GetVerificationRequestSchema, { verificationId: "vrf_none" }),
+);
+const broken = Buffer.from("0aff", "hex");
+
+async function toldOf(call: RawCall) {
+  await call.next();
+  const { code, detail } = await call.status;
+  const trailers = await call.trailers;
+  const usage = trailers["x-usage-calls"] && `${trailers["x-usage-calls"]}/${trailers["x-usage-limit"]}`;
+  return {
+    status: code,
+    code: detail?.code,
+    usage,
+    policy: trailers["ratelimit-policy"],
+    allowance: trailers.ratelimit,
+    requestId: trailers["x-request-id"],
+    detail,
+    retryAfter: trailers["retry-after"],
+  };
+}
+
+const malformed = { status: Code.InvalidArgument, code: "malformed_request" };
+const tooLarge = { status: Code.InvalidArgument, code: "body_too_large" };
+/** gRPC's own word. */
+const unimplemented = { status: Code.Unimplemented, code: undefined };
+
+interface Unread {
+  readonly what: string;
+  readonly headers?: Record<string, string>;
+  readonly body: (call: RawCall) => void;
+  readonly told: { status: Code; code: string | undefined };
+}
+
+test.for<Unread>([
+  { what: "no protobuf", body: (call) => void call.send(broken), told: malformed },
+  {
+    what: "more than a message may be",
+    body: (call) => void call.send(Buffer.alloc(64 * 1024 + 1)).catch(() => {}),
+    told: tooLarge,
+  },
+  {
+    what: "packed, and more than a message may be",
+    headers: { "grpc-encoding": "gzip" },
+    body: (call) => void call.send(gzipSync(Buffer.alloc(64 * 1024 + 1)), true),
+    told: tooLarge,
+  },
+  {
+    what: "not packed as it says",
+    headers: { "grpc-encoding": "gzip" },
+    body: (call) => void call.send(sound, true),
+    told: malformed,
+  },
+  { what: "packed, and does not say how", body: (call) => void call.send(sound, true), told: malformed },
+  {
+    what: "packed in a way that is not known",
+    headers: { "grpc-encoding": "snappy" },
+    body: (call) => void call.send(sound, true),
+    told: unimplemented,
+  },
+  {
+    what: "half of a message",
+    body: (call) => call.write(Buffer.from("000000000a0a", "hex")),
+    told: malformed,
+  },
+  { what: "no message", body: () => {}, told: unimplemented },
+  {
+    what: "two messages",
+    body: (call) => {
+      void call.send(sound);
+      void call.send(sound);
+    },
+    told: unimplemented,
+  },
+  {
+    what: "one whose time-out is none",
+    headers: { "grpc-timeout": "soon" },
+    body: (call) => void call.send(sound),
+    told: malformed,
+  },
+])("$what is counted, told of and taken from the allowance, as a body is that cannot be read", async ({
+  headers,
+  body,
+  told,
+}) => {
+  const { liveKey } = await service.createProject({ rateLimitPerMinute: 10 });
+  const shop = merchant(service.httpUrl, liveKey);
+  expect(usageOf(await shop.read("vrf_none"))).toBe("1/unlimited");
+  const charged = async () => (await scrape(service.opsUrl)).sum("phoneproof_usage_calls_total");
+  const chargedBefore = await charged();
+
+  const call = open(liveKey, headers);
+  body(call);
+  call.halfClose();
+  const answer = await toldOf(call);
+  expect(answer).toMatchObject({ ...told, usage: "2/unlimited", policy: '"read";q=10;w=60' });
+  expect(answer.allowance).toMatch(/^"read";r=8;t=\d+$/);
+  expect(answer.requestId).toMatch(/^req_[0-9a-z]{26}$/);
+  if (answer.detail) expect(answer.detail.requestId).toBe(answer.requestId);
+
+  expect(await charged()).toBe(chargedBefore + 1);
+  expect(usageOf(await shop.create("{"))).toBe("3/unlimited");
+  expect((await shop.read("vrf_none")).headers.get("ratelimit")).toMatch(/^"read";r=7;/);
+});
+
+test("a call beyond the rate limit is told so before its message is awaited, and is not counted", async () => {
+  const { liveKey } = await service.createProject({ rateLimitPerMinute: 2 });
+  for (const usage of ["1/unlimited", "2/unlimited"]) {
+    const call = open(liveKey, {}, createVerification.name);
+    void call.send(broken);
+    call.halfClose();
+    expect(await toldOf(call)).toMatchObject({ ...malformed, usage, policy: '"create";q=2;w=60' });
+  }
+  const beyond = await toldOf(open(liveKey, {}, createVerification.name));
+  expect(beyond).toMatchObject({
+    status: Code.ResourceExhausted,
+    code: "rate_limited",
+    usage: undefined,
+    policy: '"create";q=2;w=60',
+  });
+  expect(Number(beyond.retryAfter)).toBeGreaterThanOrEqual(1);
+  // Each allowance is one by itself, and the faces share it.
+  const shop = merchant(service.httpUrl, liveKey);
+  expect((await shop.create()).body.error.code).toBe("rate_limited");
+  expect(usageOf(await shop.read("vrf_none"))).toBe("3/unlimited");
+});
+
+test("a call beyond the usage limit is told that, whatever its message is", async () => {
+  const { liveKey } = await service.createProject({ usageLimit: 1n });
+  const ask = async () => {
+    const call = open(liveKey);
+    void call.send(broken);
+    call.halfClose();
+    return toldOf(call);
+  };
+  expect(await ask()).toMatchObject({ ...malformed, usage: "1/1" });
+  const beyond = await ask();
+  expect(beyond).toMatchObject({
+    status: Code.ResourceExhausted,
+    code: "usage_limit_exceeded",
+    usage: undefined,
+    policy: '"read";q=6000;w=60',
+  });
+  expect(Number(beyond.retryAfter)).toBeGreaterThanOrEqual(1);
+});
+
+test("a client that leaves before its message is whole is not charged, nor is a service's token", async () => {
+  const { liveKey } = await service.createProject();
+  const canceled = async () =>
+    (await scrape(service.opsUrl)).sum("phoneproof_rpc_duration_seconds_count", { code: "canceled" });
+  const before = await canceled();
+  const away = connectRaw(service.grpcAddress);
+  const left = open(liveKey, {}, getVerification.name, away);
+  left.write(Buffer.from("000000000a0a", "hex"));
+  const later = open(liveKey, {}, getVerification.name, away);
+  void later.send(sound);
+  later.halfClose();
+  expect((await later.status).code).toBe(Code.NotFound);
+  away.destroy();
+  await expect.poll(canceled).toBe(before + 1);
+
+  const byService = open(service.adminToken);
+  void byService.send(broken);
+  byService.halfClose();
+  expect(await toldOf(byService)).toMatchObject({ ...malformed, usage: undefined, policy: undefined });
+  const shop = merchant(service.httpUrl, liveKey);
+  expect(usageOf(await shop.read("vrf_none"))).toBe("2/unlimited");
+});
+
+test("while the charge cannot be made the call is told to come again, and is not counted", async () => {
+  const { liveKey } = await service.createProject();
+  await merchant(service.httpUrl, liveKey).read("vrf_none");
+  const lock = await service.db.connect();
+  const call = open(liveKey);
+  try {
+    await lock.query("BEGIN; LOCK TABLE usage");
+    void call.send(broken);
+    call.halfClose();
+    await untilWaiting(service.db, 1);
+    await lock.query("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted");
+  } finally {
+    await lock.query("ROLLBACK");
+    lock.release();
+  }
+  const answer = await toldOf(call);
+  expect([answer.code, answer.usage]).toEqual(["service_unavailable", undefined]);
+});
+
+test("a credential that is good no more when the message comes is refused", async () => {
+  const { projectId, liveKey } = await service.createProject();
+  const call = open(liveKey);
+  const other = open(liveKey);
+  void other.send(sound);
+  other.halfClose();
+  expect(await toldOf(other)).toMatchObject({ code: "verification_not_found", usage: "1/unlimited" });
+  await service.client(ProjectService).suspendProject({ projectId });
+  void call.send(sound);
+  call.halfClose();
+  expect(await toldOf(call)).toMatchObject({ code: "project_suspended", usage: undefined });
+});
