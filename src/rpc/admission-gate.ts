@@ -6,12 +6,13 @@ import { requireScope } from "../core/access.ts";
 import type { Call } from "../core/call.ts";
 import { newRequestId } from "../core/ids.ts";
 import type { Caller, ServiceTokenScope } from "../core/project.ts";
-import { asFailure, Failure } from "../failures.ts";
+import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { connectError, noteAnswer, type RpcObserver } from "./admission-interceptor.ts";
 import { addressKey, admittedKey, callKey, streamKey } from "./call-context.ts";
+import { boundCalls } from "./open-calls.ts";
 import type { Strangers } from "./strangers.ts";
 
 const buckets: Readonly<Record<string, RateLimitBucket>> = {
@@ -41,6 +42,7 @@ export function admissionGate(parts: {
   readonly observer: RpcObserver;
 }): NonNullable<ConnectRouterOptions["requestGate"]> {
   const { admission, strangers, log, observer } = parts;
+  const countCall = boundCalls();
   return async ({ method, requestHeader, values }) => {
     const startedAt = performance.now();
     const requestId = newRequestId();
@@ -48,13 +50,14 @@ export function admissionGate(parts: {
     const stream = values.get(streamKey);
     const bucket = buckets[method.name];
     let caller: Caller | undefined;
+    let rateLimit: RateLimitState | undefined;
 
     const refusal = (thrown: unknown): ConnectError => {
       const failure = asFailure(thrown);
       observer.begun(`${method.parent.typeName}/${method.name}`, method.methodKind !== "unary");
       const call = { requestId, usage: undefined, method, code: failure.code, startedAt, caller };
       noteAnswer({ log, observer }, call, failure);
-      return connectError(failure, requestId);
+      return connectError(failure, requestId, undefined, rateLimit);
     };
 
     if (bucket !== undefined && admission.isOverloaded(bucket)) {
@@ -72,7 +75,8 @@ export function admissionGate(parts: {
     }
     if (stream) strangers.admit(stream);
     try {
-      const rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
+      rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
+      if (stream && method.methodKind === "unary") countCall(caller, stream);
       const call: Call = { requestId, address, caller, usage: undefined, violations: [] };
       values.set(callKey, call).set(admittedKey, { call, rateLimit, startedAt, revision });
     } catch (thrown) {

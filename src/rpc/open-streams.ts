@@ -1,7 +1,7 @@
 import type { Admission } from "../admission/admission.ts";
 import type { Caller } from "../core/project.ts";
-import { asFailure, Failure } from "../failures.ts";
-import { StreamBounds } from "./stream-bounds.ts";
+import { asFailure, type Failure } from "../failures.ts";
+import { CallerBounds } from "./caller-bounds.ts";
 
 /** Each costs some 50 KiB. One caller's, a project's or a token's, leave room for the others'. */
 const most = { inAll: 10_000, each: 2_500 };
@@ -29,7 +29,7 @@ export interface OpenStreams {
 
 export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenStreams {
   const open = new Set<OpenStream>();
-  const bounds = new StreamBounds(most);
+  const bounds = new CallerBounds("streams", most);
 
   function lookAgain(): void {
     for (const stream of open) {
@@ -47,11 +47,7 @@ export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenS
 
   return {
     add(stream) {
-      const giveBack = bounds.take(callerKey(stream.caller));
-      if (giveBack === "each") {
-        throw new Failure("rate_limited", { message: `More than ${most.each} streams are open: end some.` });
-      }
-      if (giveBack === "in_all") throw new Failure("service_unavailable");
+      const giveBack = bounds.take(stream.caller);
       open.add(stream);
       return () => {
         if (open.delete(stream)) giveBack();
@@ -64,6 +60,3 @@ export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenS
     },
   };
 }
-
-const callerKey = (caller: Caller) =>
-  caller.kind === "merchant" ? caller.project.id : (caller.tokenId ?? "installation");

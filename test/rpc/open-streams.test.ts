@@ -250,6 +250,43 @@ test("strangers have no more streams than a process keeps for them", async () =>
     .toBe(HealthCheckResponse_ServingStatus.SERVING);
 });
 
+test("one caller has no more unary calls open than a process keeps for it, and those that end make room", async () => {
+  const token = await service.createToken({ scope: "read" });
+  const connections = Array.from({ length: 6 }, () => connectRaw(service.grpcAddress));
+  const path = "phoneproof.v1.VerificationService/GetVerification";
+  const authorization = `Bearer ${token}`;
+  const ask = async (connection: (typeof connections)[number]) => {
+    const call = connection.call(path, { authorization });
+    call.halfClose();
+    return (await call.status).detail?.code;
+  };
+  // A connection on which a credential was good: what is in question is bounded more narrowly.
+  for (const connection of connections) expect(await ask(connection)).toBeUndefined();
+  let refused = 0;
+  const waiting = connections.flatMap((connection) =>
+    Array.from({ length: 900 }, () => {
+      const call = connection.call(path, { authorization });
+      void call.next();
+      call.status.then(({ detail }) => (refused += detail?.code === "rate_limited" ? 1 : 0));
+      return call;
+    }),
+  );
+  await expect.poll(() => refused).toBe(400);
+  const last = connections.at(-1) as (typeof connections)[number];
+  expect(await ask(last)).toBe("rate_limited");
+  // Others have room, and a stream is none of these.
+  const another = last.call(path, { authorization: `Bearer ${service.adminToken}` });
+  another.halfClose();
+  expect((await another.status).code).toBe(Code.Unimplemented);
+  const watch = last.call("phoneproof.v1.VerificationService/WatchVerification", { authorization });
+  await watch.send(Buffer.of());
+  watch.halfClose();
+  expect((await watch.status).detail?.code).toBe("verification_not_found");
+  waiting[0]?.cut();
+  await expect.poll(() => ask(last)).toBeUndefined();
+  for (const connection of connections) connection.destroy();
+});
+
 test("strangers whose deadline has passed before they began take no stream from the others", async () => {
   const connection = connectRaw(service.grpcAddress);
   for (let call = 0; call < 600; call++) {

@@ -1,0 +1,29 @@
+import type { Caller } from "../core/project.ts";
+import { Failure } from "../failures.ts";
+import { StreamBounds } from "./stream-bounds.ts";
+
+/** Counts what callers have open, in all and of each one, a project or a token. */
+export class CallerBounds {
+  readonly #what: string;
+  readonly #most: { readonly inAll: number; readonly each: number };
+  readonly #bounds: StreamBounds;
+
+  constructor(what: "calls" | "streams", most: { readonly inAll: number; readonly each: number }) {
+    this.#what = what;
+    this.#most = most;
+    this.#bounds = new StreamBounds(most);
+  }
+
+  /** Answers what gives the place back, to be called once. Refuses with rate_limited or service_unavailable. */
+  take(caller: Caller): () => void {
+    const key = caller.kind === "merchant" ? caller.project.id : (caller.tokenId ?? "installation");
+    const giveBack = this.#bounds.take(key);
+    if (giveBack === "each") {
+      throw new Failure("rate_limited", {
+        message: `More than ${this.#most.each} ${this.#what} are open: end some.`,
+      });
+    }
+    if (giveBack === "in_all") throw new Failure("service_unavailable");
+    return giveBack;
+  }
+}
