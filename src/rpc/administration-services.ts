@@ -14,6 +14,7 @@ import type {
   ServiceTokenScope as ScopeName,
 } from "../core/project.ts";
 import { defaultSmsTemplate } from "../core/sms-text.ts";
+import type { FieldViolation } from "../failures.ts";
 import { ApiKeySchema, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import { AuditEntrySchema, AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
 import {
@@ -34,7 +35,13 @@ import {
 } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import { adminMethods } from "./as-admin.ts";
 import { erasureRoutes } from "./erasure-service.ts";
-import { environmentMessage, environmentOf, known } from "./messages.ts";
+import {
+  environmentAmong,
+  environmentMessage,
+  environmentOf,
+  knownAmong,
+  requiredEnvironmentOf,
+} from "./messages.ts";
 import { webhookRoutes } from "./webhook-service.ts";
 
 const codeFormats: Record<CodeFormatName, CodeFormat> = {
@@ -53,18 +60,22 @@ export function administrationRoutes(router: ConnectRouter, administrationAs: Ad
   const asAdmin = adminMethods(administrationAs);
 
   router.service(ProjectService, {
-    createProject: asAdmin(async ({ projects }, request) => ({
-      project: projectMessage(await projects.create(createdSettings(request))),
-    })),
+    createProject: asAdmin(async ({ projects }, request) => {
+      const violations: FieldViolation[] = [];
+      const project = await projects.create(createdSettings(request, violations), violations);
+      return { project: projectMessage(project) };
+    }),
     getProject: asAdmin(async ({ projects }, { projectId }) => ({
       project: projectMessage(await projects.get(projectId)),
     })),
     listProjects: asAdmin(async ({ projects }) => ({
       projects: (await projects.list()).map(projectMessage),
     })),
-    updateProject: asAdmin(async ({ projects }, request) => ({
-      project: projectMessage(await projects.update(request.projectId, changedSettings(request))),
-    })),
+    updateProject: asAdmin(async ({ projects }, request) => {
+      const violations: FieldViolation[] = [];
+      const changes = changedSettings(request, violations);
+      return { project: projectMessage(await projects.update(request.projectId, changes, violations)) };
+    }),
     suspendProject: asAdmin(async ({ projects }, { projectId }) => ({
       project: projectMessage(await projects.suspend(projectId)),
     })),
@@ -77,7 +88,7 @@ export function administrationRoutes(router: ConnectRouter, administrationAs: Ad
     createApiKey: asAdmin(async ({ apiKeys }, { projectId, environment, name, expiresIn }) => {
       const { apiKey, secret } = await apiKeys.create({
         projectId,
-        environment: environmentOf(environment),
+        environment: requiredEnvironmentOf(environment),
         name,
         expiresInSeconds: secondsOf(expiresIn),
       });
@@ -98,7 +109,7 @@ export function administrationRoutes(router: ConnectRouter, administrationAs: Ad
   router.service(DestinationNumberService, {
     addDestinationNumber: asAdmin(async ({ destinationNumbers }, { number, environment, projectId }) => ({
       destinationNumber: numberMessage(
-        await destinationNumbers.add(number, environmentOf(environment), projectId),
+        await destinationNumbers.add(number, requiredEnvironmentOf(environment), projectId),
       ),
     })),
     listDestinationNumbers: asAdmin(async ({ destinationNumbers }, { projectId, environment }) => ({
@@ -114,13 +125,18 @@ export function administrationRoutes(router: ConnectRouter, administrationAs: Ad
   router.service(ServiceTokenService, {
     createServiceToken: asAdmin(
       async ({ serviceTokens }, { scope, source, projectId, environment, numbers }) => {
-        const { serviceToken, secret } = await serviceTokens.create({
-          scope: scope === ServiceTokenScope.UNSPECIFIED ? null : known("scope", scopes, scope),
-          source,
-          projectId,
-          environment: environmentOf(environment),
-          numbers,
-        });
+        const violations: FieldViolation[] = [];
+        const { serviceToken, secret } = await serviceTokens.create(
+          {
+            scope:
+              scope === ServiceTokenScope.UNSPECIFIED ? null : knownAmong("scope", scopes, scope, violations),
+            source,
+            projectId,
+            environment: environmentAmong(environment, violations),
+            numbers,
+          },
+          violations,
+        );
         return { serviceToken: tokenMessage(serviceToken), secret };
       },
     ),
@@ -143,9 +159,9 @@ export function administrationRoutes(router: ConnectRouter, administrationAs: Ad
   erasureRoutes(router, administrationAs);
 }
 
-function createdSettings(request: CreateProjectRequest): ProjectChanges {
+function createdSettings(request: CreateProjectRequest, violations: FieldViolation[]): ProjectChanges {
   return {
-    ...settingsOf(request),
+    ...settingsOf(request, violations),
     name: request.name,
     smsTemplate: request.smsTemplate,
     parentOrigin: request.parentOrigin,
@@ -155,10 +171,10 @@ function createdSettings(request: CreateProjectRequest): ProjectChanges {
 }
 
 /** In an update the empty string and -1 say "none", since absence says "as it is". */
-function changedSettings(request: UpdateProjectRequest): ProjectChanges {
+function changedSettings(request: UpdateProjectRequest, violations: FieldViolation[]): ProjectChanges {
   const usageLimit = numberOf(request.usageLimit);
   return {
-    ...settingsOf(request),
+    ...settingsOf(request, violations),
     name: request.name,
     smsTemplate: emptyToNull(request.smsTemplate),
     parentOrigin: emptyToNull(request.parentOrigin),
@@ -167,11 +183,16 @@ function changedSettings(request: UpdateProjectRequest): ProjectChanges {
   };
 }
 
-function settingsOf(request: CreateProjectRequest | UpdateProjectRequest): ProjectChanges {
+function settingsOf(
+  request: CreateProjectRequest | UpdateProjectRequest,
+  violations: FieldViolation[],
+): ProjectChanges {
   const { codeFormat, codeLength, validitySeconds, rateLimitPerMinute } = request;
   return {
     codeFormat:
-      codeFormat === CodeFormat.UNSPECIFIED ? undefined : known("code_format", codeFormats, codeFormat),
+      codeFormat === CodeFormat.UNSPECIFIED
+        ? undefined
+        : (knownAmong("code_format", codeFormats, codeFormat, violations) ?? undefined),
     codeLength,
     validitySeconds,
     rateLimitPerMinute,

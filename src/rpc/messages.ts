@@ -77,6 +77,19 @@ export function environmentOf(environment: Environment): EnvironmentName | null 
   return known("environment", environments, environment);
 }
 
+/** The same where an environment is required: null for what is none. */
+export const requiredEnvironmentOf = (environment: Environment): EnvironmentName | null =>
+  nameOf(environments, environment) ?? null;
+
+/** Null for unspecified, and for a number this version does not know, which is added to the violations. */
+export function environmentAmong(
+  environment: Environment,
+  violations: FieldViolation[],
+): EnvironmentName | null {
+  if (environment === Environment.UNSPECIFIED) return null;
+  return knownAmong("environment", environments, environment, violations);
+}
+
 /** Where a number is not known, the call is told so with whatever else is wrong with the request. */
 export function modeOf(mode: VerificationMode, call: Call): VerificationModeName {
   if (mode === VerificationMode.UNSPECIFIED) return "discover";
@@ -107,8 +120,20 @@ function nameOf<Name extends string>(
   return undefined;
 }
 
+/** The same; null where it is not known, which is added to the violations. */
+export function knownAmong<Name extends string>(
+  field: string,
+  numbers: Readonly<Record<Name, number>>,
+  number: number,
+  violations: FieldViolation[],
+): Name | null {
+  const name = nameOf(numbers, number);
+  if (name === undefined) violations.push(unknownValue(field));
+  return name ?? null;
+}
+
 /** The same where there is nothing else that could be wrong. */
-export function known<Name extends string>(
+function known<Name extends string>(
   field: string,
   numbers: Readonly<Record<Name, number>>,
   number: number,

@@ -3,6 +3,7 @@ import { DurationSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { encodeId } from "../core/ids.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../core/webhook.ts";
+import type { FieldViolation } from "../failures.ts";
 import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import {
   WebhookAttemptSchema,
@@ -13,7 +14,13 @@ import {
   WebhookService,
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { environmentMessage, environmentOf, known } from "./messages.ts";
+import {
+  environmentAmong,
+  environmentMessage,
+  environmentOf,
+  knownAmong,
+  requiredEnvironmentOf,
+} from "./messages.ts";
 
 const types: Record<EventType, WebhookEventType> = {
   "verification.verified": WebhookEventType.VERIFICATION_VERIFIED,
@@ -31,15 +38,22 @@ const states: Record<DeliveryState, WebhookDeliveryState> = {
 export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(WebhookService, {
     setWebhook: asAdmin(async ({ webhooks }, request) => {
-      const { webhook, secret } = await webhooks.set({
-        ...referenceOf(request),
-        url: request.url,
-        events: request.events.map((type) => known("events", types, type)),
-      });
+      const violations: FieldViolation[] = [];
+      const events = request.events.flatMap((type) => knownAmong("events", types, type, violations) ?? []);
+      const { webhook, secret } = await webhooks.set(
+        { ...referenceOf(request), url: request.url, events },
+        violations,
+      );
       return { webhook: webhookMessage(webhook), secret };
     }),
     getWebhook: asAdmin(async ({ webhooks }, request) => ({
-      webhook: webhookMessage(await webhooks.get({ ...referenceOf(request), webhookId: request.webhookId })),
+      webhook: webhookMessage(
+        await webhooks.get({
+          projectId: request.projectId,
+          environment: environmentOf(request.environment),
+          webhookId: request.webhookId,
+        }),
+      ),
     })),
     rotateWebhookSecret: asAdmin(async ({ webhooks }, request) => {
       const { webhook, secret } = await webhooks.rotateSecret(referenceOf(request));
@@ -52,23 +66,28 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
       webhook: webhookMessage(await webhooks.disable({ ...referenceOf(request), url: request.url })),
     })),
     listWebhookDeliveries: asAdmin(async ({ webhooks }, request) => {
-      const { verificationId, pageSize, pageToken } = request;
-      const page = await webhooks.deliveries({
-        ...referenceOf(request),
-        verificationId,
-        pageSize,
-        pageToken,
-      });
+      const { projectId, verificationId, pageSize, pageToken } = request;
+      const violations: FieldViolation[] = [];
+      const environment = environmentAmong(request.environment, violations);
+      const page = await webhooks.deliveries(
+        { projectId, environment, verificationId, pageSize, pageToken },
+        violations,
+      );
       return { deliveries: page.deliveries.map(deliveryMessage), nextPageToken: page.nextPageToken };
     }),
     resendWebhookEvent: asAdmin(async ({ webhooks }, { eventId }) => ({
       delivery: deliveryMessage(await webhooks.resend(eventId)),
     })),
     sendTestWebhook: asAdmin(async ({ webhooks }, request) => {
-      const { webhook, eventId, type, attempt } = await webhooks.test({
-        ...referenceOf(request),
-        type: request.type === WebhookEventType.UNSPECIFIED ? null : known("type", types, request.type),
-      });
+      const violations: FieldViolation[] = [];
+      const asked =
+        request.type === WebhookEventType.UNSPECIFIED
+          ? null
+          : knownAmong("type", types, request.type, violations);
+      const { webhook, eventId, type, attempt } = await webhooks.test(
+        { ...referenceOf(request), type: asked },
+        violations,
+      );
       return {
         webhook: webhookMessage(webhook),
         eventId,
@@ -80,7 +99,7 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
 }
 
 function referenceOf(request: { readonly projectId: string; readonly environment: Environment }) {
-  return { projectId: request.projectId, environment: environmentOf(request.environment) };
+  return { projectId: request.projectId, environment: requiredEnvironmentOf(request.environment) };
 }
 
 function webhookMessage(webhook: Webhook) {

@@ -1,11 +1,15 @@
 /** What an administrator may set about a project and a service token: the bounds, and what a refusal names. */
-import { expect, test } from "vitest";
+import type { UnknownEnum } from "@bufbuild/protobuf";
+import { describe, expect, test } from "vitest";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   ServiceTokenScope,
   ServiceTokenService,
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "./grpc-answer.ts";
 
@@ -135,6 +139,87 @@ test("a service token is limited as its scope can be, and in no other way", asyn
       );
     }
   }
+});
+
+describe("a number that is no value of its enumeration is told with all else that is wrong", async () => {
+  const { projectId } = await service.createProject();
+  const keys = service.client(ApiKeyService);
+  const numbers = service.client(DestinationNumberService);
+  const webhooks = service.client(WebhookService);
+  const unknown = 99 as UnknownEnum;
+
+  test.for<[string, Parameters<typeof answerOf>[0], string[]]>([
+    [
+      "a new project",
+      (options) => projects.createProject({ name: "", codeFormat: unknown, codeLength: 12 }, options),
+      ["code_format", "name"],
+    ],
+    [
+      "a change of a project",
+      (options) => projects.updateProject({ projectId, codeFormat: unknown, validitySeconds: 1 }, options),
+      ["code_format", "validity_seconds"],
+    ],
+    [
+      "a new API key",
+      (options) => keys.createApiKey({ projectId, environment: unknown, name: "a\0" }, options),
+      ["environment", "name"],
+    ],
+    [
+      "a new number",
+      (options) => numbers.addDestinationNumber({ number: "x", environment: unknown }, options),
+      ["environment", "number"],
+    ],
+    [
+      "a new token",
+      (options) =>
+        tokens.createServiceToken(
+          { scope: unknown, environment: unknown, source: "gateway-1", numbers: ["x"] },
+          options,
+        ),
+      ["environment", "numbers", "scope"],
+    ],
+    [
+      "a new token of a scope that is known",
+      (options) =>
+        tokens.createServiceToken(
+          { scope: ServiceTokenScope.READ, environment: unknown, source: "x" },
+          options,
+        ),
+      ["environment", "source"],
+    ],
+    [
+      "a new webhook",
+      (options) =>
+        webhooks.setWebhook(
+          { projectId, environment: unknown, url: "nowhere", events: [unknown, unknown] },
+          options,
+        ),
+      ["environment", "events", "url"],
+    ],
+    [
+      "a webhook that is disabled",
+      (options) => webhooks.disableWebhook({ projectId, environment: unknown, url: "a\0" }, options),
+      ["environment", "url"],
+    ],
+    [
+      "a sample of an event",
+      (options) => webhooks.sendTestWebhook({ projectId, environment: unknown, type: unknown }, options),
+      ["environment", "type"],
+    ],
+    [
+      "a list of deliveries",
+      (options) =>
+        webhooks.listWebhookDeliveries({ projectId, environment: unknown, pageSize: 100_000 }, options),
+      ["environment", "page_size"],
+    ],
+    [
+      "a list of numbers",
+      (options) => numbers.listDestinationNumbers({ projectId, environment: unknown }, options),
+      ["environment"],
+    ],
+  ])("%s", async ([, call, fields]) => {
+    expect(await answerOf(call)).toMatchObject({ code: "validation_failed", fields });
+  });
 });
 
 test.for([

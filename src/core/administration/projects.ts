@@ -24,10 +24,11 @@ export interface ProjectStore {
 }
 
 export interface Projects {
-  create(settings: ProjectChanges): Promise<Project>;
+  /** `violations`: what was found wrong while it was decoded, to be told together with the rest. */
+  create(settings: ProjectChanges, violations?: readonly FieldViolation[]): Promise<Project>;
   get(id: string): Promise<Project>;
   list(): Promise<Project[]>;
-  update(id: string, changes: ProjectChanges): Promise<Project>;
+  update(id: string, changes: ProjectChanges, violations?: readonly FieldViolation[]): Promise<Project>;
   suspend(id: string): Promise<Project>;
   resume(id: string): Promise<Project>;
 }
@@ -46,11 +47,11 @@ const defaults: ProjectSettings = {
 
 export function administerProjects({ projects }: { readonly projects: ProjectStore }): Projects {
   return {
-    create: async (settings) => projects.add(checked(merged(defaults, settings))),
+    create: async (settings, violations) => projects.add(checked(merged(defaults, settings), violations)),
     get: async (id) => existing(await projects.find(uuidOf(id))),
     list: () => projects.list(),
-    update: async (id, changes) =>
-      existing(await projects.change(uuidOf(id), (current) => checked(merged(current, changes)))),
+    update: async (id, changes, violations) =>
+      existing(await projects.change(uuidOf(id), (current) => checked(merged(current, changes), violations))),
     suspend: async (id) => existing(await projects.setSuspended(uuidOf(id), true)),
     resume: async (id) => existing(await projects.setSuspended(uuidOf(id), false)),
   };
@@ -87,14 +88,17 @@ function merged(current: ProjectSettings, changes: ProjectChanges): ProjectSetti
 }
 
 /** The settings, or validation_failed with all that is wrong with them. */
-function checked(settings: ProjectSettings): ProjectSettings {
-  const violations: FieldViolation[] = [];
+function checked(settings: ProjectSettings, found: readonly FieldViolation[] = []): ProjectSettings {
+  const violations = [...found];
   const add = (violation: FieldViolation | undefined) => {
     if (violation) violations.push(violation);
   };
   add(checkText("name", settings.name, { required: true, max: 100 }) ?? checkVisible("name", settings.name));
-  const { min, max } = codeLengthRange(settings.codeFormat);
-  add(checkWhole("code_length", settings.codeLength, min, max, ` for ${settings.codeFormat} codes`));
+  // How long a code may be hangs on its format.
+  if (!found.some(({ field }) => field === "code_format")) {
+    const { min, max } = codeLengthRange(settings.codeFormat);
+    add(checkWhole("code_length", settings.codeLength, min, max, ` for ${settings.codeFormat} codes`));
+  }
   add(checkWhole("validity_seconds", settings.validitySeconds, validityRange.min, validityRange.max));
   add(checkWhole("rate_limit_per_minute", settings.rateLimitPerMinute, 1, 1_000_000));
   if (settings.usageLimit !== null)

@@ -33,13 +33,17 @@ export interface ServiceTokenStore {
 }
 
 export interface ServiceTokens {
-  create(request: {
-    readonly scope: ServiceTokenScope | null;
-    readonly source: string;
-    readonly projectId: string;
-    readonly environment: Environment | null;
-    readonly numbers: readonly string[];
-  }): Promise<{ readonly serviceToken: ServiceToken; readonly secret: string }>;
+  /** `violations`: what was found wrong while it was decoded, to be told together with the rest. */
+  create(
+    request: {
+      readonly scope: ServiceTokenScope | null;
+      readonly source: string;
+      readonly projectId: string;
+      readonly environment: Environment | null;
+      readonly numbers: readonly string[];
+    },
+    violations?: readonly FieldViolation[],
+  ): Promise<{ readonly serviceToken: ServiceToken; readonly secret: string }>;
   list(): Promise<ServiceToken[]>;
   revoke(id: string): Promise<ServiceToken>;
 }
@@ -55,8 +59,8 @@ export function administerServiceTokens({
   readonly serviceTokens: ServiceTokenStore;
 }): ServiceTokens {
   return {
-    async create({ scope, source, projectId, environment, numbers }) {
-      const violations: FieldViolation[] = [];
+    async create({ scope, source, projectId, environment, numbers }, found = []) {
+      const violations = [...found];
       const refuse = (field: string, message: string) => violations.push({ field, message });
       const ingests = scope === "ingest";
       if (scope === null) refuse("scope", "must be ingest, read, write or admin");
@@ -66,10 +70,12 @@ export function administerServiceTokens({
       if (ingests && reservedSources.has(source)) {
         refuse("source", `must not be ${source}: phoneproof records messages of its own under that name`);
       }
-      if (!ingests && source !== "") refuse("source", "goes with scope ingest only");
-      if (!ingests && environment !== null) refuse("environment", "goes with scope ingest only");
-      if (!ingests && numbers.length > 0) refuse("numbers", "go with scope ingest only");
-      if (projectId !== "" && scope !== "read" && scope !== "write") {
+      // What goes with a scope cannot be said of none.
+      const isOther = scope !== null && !ingests;
+      if (isOther && source !== "") refuse("source", "goes with scope ingest only");
+      if (isOther && environment !== null) refuse("environment", "goes with scope ingest only");
+      if (isOther && numbers.length > 0) refuse("numbers", "go with scope ingest only");
+      if (projectId !== "" && scope !== null && scope !== "read" && scope !== "write") {
         refuse("project_id", "goes with scopes read and write only");
       }
       const dialable = numbers.map(normaliseDestination).filter((number) => number !== null);

@@ -77,8 +77,10 @@ export interface DeliveryPage {
 }
 
 export interface Webhooks {
+  /** `violations`: what was found wrong while it was decoded, to be told together with the rest. */
   set(
     request: WebhookReference & { readonly url: string; readonly events: readonly EventType[] },
+    violations?: readonly FieldViolation[],
   ): Promise<{ readonly webhook: Webhook; readonly secret: string }>;
   get(request: WebhookReference & { readonly webhookId: string }): Promise<Webhook>;
   rotateSecret(request: WebhookReference): Promise<{ readonly webhook: Webhook; readonly secret: string }>;
@@ -90,10 +92,14 @@ export interface Webhooks {
       readonly pageSize: number;
       readonly pageToken: string;
     },
+    violations?: readonly FieldViolation[],
   ): Promise<DeliveryPage>;
   resend(eventId: string): Promise<Delivery>;
   /** `type` null: the first kind that the webhook gets. */
-  test(request: WebhookReference & { readonly type: EventType | null }): Promise<{
+  test(
+    request: WebhookReference & { readonly type: EventType | null },
+    violations?: readonly FieldViolation[],
+  ): Promise<{
     readonly webhook: Webhook;
     readonly eventId: string;
     readonly type: EventType;
@@ -115,8 +121,8 @@ export function administerWebhooks(parts: {
   const { webhooks } = parts;
 
   return {
-    async set({ url, events, ...reference }) {
-      const violations: FieldViolation[] = [];
+    async set({ url, events, ...reference }, found = []) {
+      const violations = [...found];
       const urlViolation = checkUrl(url, parts.refusalOf);
       if (urlViolation) violations.push(urlViolation);
       const place = placeOf(reference, violations);
@@ -144,20 +150,18 @@ export function administerWebhooks(parts: {
 
     async disable({ url, ...reference }) {
       const violation = checkText("url", url, { max: maxUrlLength });
-      if (violation) throw new Failure("validation_failed", { fields: [violation] });
-      return existing(
-        await webhooks.disable(placeOf(reference), url === "" ? null : url, "disabled by hand"),
-      );
+      const place = placeOf(reference, violation ? [violation] : []);
+      return existing(await webhooks.disable(place, url === "" ? null : url, "disabled by hand"));
     },
 
-    async deliveries(request) {
-      const filter = filterOf(request);
-      const found = await webhooks.deliveries({ ...filter, limit: filter.limit + 1 });
-      if (found === "no_project") throw noSuchProject();
-      if (found === "no_verification") throw noSuchVerification();
-      const page = found.slice(0, filter.limit);
+    async deliveries(request, found = []) {
+      const filter = filterOf(request, found);
+      const kept = await webhooks.deliveries({ ...filter, limit: filter.limit + 1 });
+      if (kept === "no_project") throw noSuchProject();
+      if (kept === "no_verification") throw noSuchVerification();
+      const page = kept.slice(0, filter.limit);
       const last = page.at(-1);
-      const more = found.length > page.length && last !== undefined;
+      const more = kept.length > page.length && last !== undefined;
       return { deliveries: page, nextPageToken: more ? pageToken(last.verificationId, listOf(filter)) : "" };
     },
 
@@ -173,8 +177,8 @@ export function administerWebhooks(parts: {
       return sent;
     },
 
-    async test({ type, ...reference }) {
-      const { webhook, secret, now } = existing(await inForce(reference));
+    async test({ type, ...reference }, violations) {
+      const { webhook, secret, now } = existing(await inForce(reference, violations));
       const [first] = webhook.events;
       const kind = type ?? first ?? "verification.verified";
       const eventId = encodeId("evt_", newId());
@@ -186,8 +190,8 @@ export function administerWebhooks(parts: {
     },
   };
 
-  function inForce(reference: WebhookReference) {
-    return webhooks.inForce(placeOf(reference));
+  function inForce(reference: WebhookReference, violations?: readonly FieldViolation[]) {
+    return webhooks.inForce(placeOf(reference, violations));
   }
 }
 
@@ -218,9 +222,12 @@ function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldVi
   return refusal === null ? undefined : { field, message: refusal };
 }
 
-function filterOf(request: Parameters<Webhooks["deliveries"]>[0]): DeliveryFilter {
+function filterOf(
+  request: Parameters<Webhooks["deliveries"]>[0],
+  found: readonly FieldViolation[],
+): DeliveryFilter {
   const { verificationId, projectId, environment, pageSize, pageToken: token } = request;
-  const violations: FieldViolation[] = [];
+  const violations = [...found];
   if (pageSize < 0 || pageSize > maxPageSize) {
     violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
   }
@@ -238,7 +245,8 @@ function filterOf(request: Parameters<Webhooks["deliveries"]>[0]): DeliveryFilte
     environment,
     limit: pageSize === 0 ? defaultPageSize : pageSize,
   };
-  const before = token === "" ? null : lastOfPage(token, listOf(filter));
+  // A token is good for a list, and what is asked for here may be none.
+  const before = token === "" || found.length > 0 ? null : lastOfPage(token, listOf(filter));
   if (before === undefined) violations.push(strayPageToken);
   if (violations.length > 0 || before === undefined) {
     throw new Failure("validation_failed", { fields: violations });
