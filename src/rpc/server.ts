@@ -38,7 +38,7 @@ import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
-import { tracingInterceptor } from "./tracing-interceptor.ts";
+import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
 
 /** PEM texts; with `ca`, clients must show a certificate of it. */
@@ -179,8 +179,9 @@ export function createRpcServer(parts: {
   });
 
   const admitting = admissionInterceptor({ admission, openStreams, log, observer });
+  const gate = admissionGate({ admission, strangers, log, observer });
   const routeOptions = {
-    requestGate: admissionGate({ admission, strangers, log, observer }),
+    requestGate: tracing ? tracedGate(tracing, gate) : gate,
     interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
   };
 

@@ -1,4 +1,5 @@
-import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import type { DescMethod } from "@bufbuild/protobuf";
+import { Code, ConnectError, type ConnectRouterOptions, type Interceptor } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import { encodeId } from "../core/ids.ts";
 import type { Span, Tracing } from "../core/tracing.ts";
@@ -17,15 +18,42 @@ const faultsOfServers = new Set([
 /** gRPC's own spelling: `NOT_FOUND`. */
 const statusName = (code: Code) => (code === Code.Canceled ? "CANCELLED" : codeToString(code).toUpperCase());
 
+type Gate = NonNullable<ConnectRouterOptions["requestGate"]>;
+
+function beginSpan(tracing: Tracing, { parent, name }: DescMethod, header: Headers): Span {
+  const method = `${parent.typeName}/${name}`;
+  const span = tracing.begin(method, { kind: "server", headers: (field) => header.get(field) ?? undefined });
+  span.set({ "rpc.system.name": "grpc", "rpc.method": method });
+  return span;
+}
+
+function failSpan(span: Span, { code }: ConnectError): void {
+  span.fail(statusName(code), !faultsOfServers.has(code));
+}
+
+/** What the gate refuses comes to no interceptor, and is a span all the same. */
+export function tracedGate(tracing: Tracing, gate: Gate): Gate {
+  return async (context) => {
+    try {
+      await gate(context);
+    } catch (thrown) {
+      const error = ConnectError.from(thrown);
+      const span = beginSpan(tracing, context.method, context.requestHeader);
+      span.set({
+        "phoneproof.request_id": error.metadata.get("x-request-id"),
+        "rpc.response.status_code": statusName(error.code),
+      });
+      failSpan(span, error);
+      span.end();
+      throw thrown;
+    }
+  };
+}
+
 /** Makes each call a span, under the one its metadata names. A stream is one until it ends. */
 export function tracingInterceptor(tracing: Tracing): Interceptor {
   return (next) => async (request) => {
-    const method = `${request.service.typeName}/${request.method.name}`;
-    const span = tracing.begin(method, {
-      kind: "server",
-      headers: (name) => request.header.get(name) ?? undefined,
-    });
-    span.set({ "rpc.system.name": "grpc", "rpc.method": method });
+    const span = beginSpan(tracing, request.method, request.header);
 
     const end = (headers: Headers, error?: ConnectError) => {
       const caller = request.contextValues.get(callKey)?.caller;
@@ -34,7 +62,7 @@ export function tracingInterceptor(tracing: Tracing): Interceptor {
         "phoneproof.project_id": caller?.kind === "merchant" ? encodeId("prj_", caller.project.id) : null,
         "rpc.response.status_code": error === undefined ? "OK" : statusName(error.code),
       });
-      if (error !== undefined) span.fail(statusName(error.code), !faultsOfServers.has(error.code));
+      if (error !== undefined) failSpan(span, error);
       span.end();
     };
     const failed = (thrown: unknown): ConnectError => {

@@ -83,6 +83,25 @@ test("a call over gRPC is one too", async () => {
   await childOf(await childOf(span, "core getVerification"), "storage read");
 });
 
+test("a call over gRPC that is refused before its message is read is one, too", async () => {
+  const { liveKey } = await service.createProject({ rateLimitPerMinute: 1 });
+  const client = service.client(VerificationService, liveKey);
+  const refusedTrace = "5af7651916cd43dd8448eb211c80319c";
+  for (const traceparent of ["", `00-${refusedTrace}-b7ad6b7169203331-01`]) {
+    await client
+      .getVerification({ verificationId: "vrf_none" }, { headers: { traceparent } })
+      .catch(() => undefined);
+  }
+  const span = await collector.spanWhere((found) => found.traceId === refusedTrace);
+  expect(span).toMatchObject({
+    name: "phoneproof.v1.VerificationService/GetVerification",
+    parentSpanId: "b7ad6b7169203331",
+    failed: false,
+    attributes: { "rpc.response.status_code": "RESOURCE_EXHAUSTED", "error.type": "RESOURCE_EXHAUSTED" },
+  });
+  expect(span.attributes["phoneproof.request_id"]).toMatch(/^req_/);
+});
+
 test("requests that share a statement are linked to it, and it to them", async () => {
   const creation = (index: number) =>
     [
