@@ -45,7 +45,7 @@ export function renderWindow({ window, token, address, view, assets }: WindowPag
   const gated = view.viaQr && !view.started;
   const title = (heading: string) => `${heading} · ${name}`;
   const body = html`
-<main data-state="${JSON.stringify(state)}" data-via="${view.viaQr && "qr"}" data-copied="${words.copied}" data-reconnecting="${words.reconnecting}">
+<main data-state="${JSON.stringify(state)}" data-via="${view.viaQr && "qr"}" data-copied="${words.copied}" data-not-copied="${words.notCopied}" data-reconnecting="${words.reconnecting}" data-time-probably-up="${words.timeProbablyUp}">
 <section data-status="pending" data-title="${title(words.pageTitle)}"${hiddenUnless(state.status === "pending")}>
 ${state.status === "pending" && (gated ? gate(name, view, words) : pending(window, state, address, view, words))}
 </section>
@@ -106,7 +106,7 @@ function pending(
 ${hintTexts(words)}
 <div class="ways">
 <div>
-${view.platform === "desktop" ? byQrCode(address, words) : bySmsApp(view.platform, destination, smsText, words)}
+${view.platform === "desktop" && !view.viaQr ? byQrCode(address, words) : bySmsApp(view.platform, destination, smsText, words)}
 <p class="waiting"><span class="pulse" aria-hidden="true"></span><span>${words.waiting}</span>
 <span class="quiet" data-until>${until(window, view.language, words)}</span>
 <span class="quiet" data-countdown hidden>${words.timeLeft} <span role="timer" data-remaining></span></span></p>
@@ -124,7 +124,7 @@ ${view.platform === "desktop" ? byQrCode(address, words) : bySmsApp(view.platfor
 <div role="status" class="unseen" data-said></div>
 </div>
 </div>
-<p class="quiet">${named(words.price, projectName)}</p>`;
+<p class="quiet">${words.whichPhones} ${named(words.price, projectName)}</p>`;
 }
 
 /** Where the script takes them from; a live region tells only what is put into it. */
@@ -134,7 +134,8 @@ function hintTexts(words: Texts): Html[] {
   );
 }
 
-function bySmsApp(platform: "android" | "ios", destination: string, smsText: string, words: Texts): Html {
+/** What came by the QR code is a phone, whatever it says it is: showing it another code would lead nowhere. */
+function bySmsApp(platform: Platform, destination: string, smsText: string, words: Texts): Html {
   return html`<p><a class="button" href="${smsLink(platform, destination, smsText)}">${words.openSmsApp}</a></p>
 <p class="quiet centred">${words.filledIn}</p>`;
 }

@@ -25,10 +25,13 @@ export interface Texts {
   readonly copyNumber: string;
   readonly copyText: string;
   readonly copied: string;
+  readonly notCopied: string;
   readonly timeLeft: string;
   readonly until: string;
   readonly waiting: string;
   readonly reconnecting: string;
+  readonly timeProbablyUp: string;
+  readonly whichPhones: string;
   readonly price: string;
   readonly hints: Readonly<Record<Hint, string>>;
   readonly withoutScript: string;
@@ -83,8 +86,8 @@ const korean: Texts = {
   openSmsApp: "문자 앱 열기",
   filledIn: "번호와 내용이 채워져 있으니 보내기만 누르세요.",
   byHand: "직접 입력해도 돼요",
-  scan: "휴대전화로 QR 코드를 찍으세요",
-  scanMore: "휴대전화에서 문자 앱이 바로 열려요.",
+  scan: "휴대전화 카메라로 비춰 주세요",
+  scanMore: "휴대전화에 열리는 화면에서 문자를 보낼 수 있어요.",
   qrLabel: "이 페이지를 휴대전화에서 여는 QR 코드",
   number: "받는 번호",
   text: "문자 내용",
@@ -92,10 +95,13 @@ const korean: Texts = {
   copyNumber: "받는 번호 복사",
   copyText: "문자 내용 복사",
   copied: "복사했어요",
+  notCopied: "복사하지 못했어요. 선택된 글자를 직접 복사해 주세요.",
   timeLeft: "남은 시간",
   until: "한국 시각 {time}까지",
   waiting: "문자를 기다리고 있어요",
   reconnecting: "다시 연결하고 있어요. 보낸 문자는 그대로 처리돼요.",
+  timeProbablyUp: "시간이 지난 것 같아요. 다시 연결되는 대로 결과를 알려 드릴게요.",
+  whichPhones: "010으로 시작하는 번호의 휴대전화에서 보내 주세요.",
   price: "문자 요금은 쓰시는 요금제를 따라요. 확인되면 보낸 번호가 {name} 측에 전달돼요.",
   hints: {
     another_number: "다른 번호에서 보낸 문자가 왔어요. 확인하려는 휴대전화에서 다시 보내 주세요.",
@@ -160,15 +166,15 @@ const korean: Texts = {
 
 const english: Texts = {
   pageTitle: "Phone check",
-  asker: "Asked for by {name}",
+  asker: "Requested by {name}",
   heading: "One SMS and you are done",
   warning: "Send it only if you started this yourself, just now.",
   warningMore: "If somebody asked you to send it, it may be fraud. Don’t.",
   openSmsApp: "Open the SMS app",
   filledIn: "Number and text are filled in. Just press send.",
   byHand: "Or type it yourself",
-  scan: "Scan the QR code with your phone",
-  scanMore: "The SMS app opens from there.",
+  scan: "Scan the QR code with your phone’s camera",
+  scanMore: "You send the SMS from the page that opens there.",
   qrLabel: "QR code that opens this page on your phone",
   number: "Send to",
   text: "Text",
@@ -176,10 +182,13 @@ const english: Texts = {
   copyNumber: "Copy the number",
   copyText: "Copy the text",
   copied: "Copied",
+  notCopied: "It could not be copied. It is selected: copy it by hand.",
   timeLeft: "Time left",
   until: "Until {time}, Korean time",
   waiting: "Waiting for your SMS",
-  reconnecting: "Connecting again. An SMS you have sent still counts.",
+  reconnecting: "Reconnecting. An SMS you have sent still counts.",
+  timeProbablyUp: "Time is probably up. You will see the result once the connection is back.",
+  whichPhones: "Send it from a Korean mobile number, one that begins with 010.",
   price: "Your plan’s price for an SMS applies. Once verified, {name} learns the number you sent from.",
   hints: {
     another_number:
@@ -202,7 +211,7 @@ const english: Texts = {
   cancelledMore: "{name} has cancelled this. To try again, start anew there.",
   returning: "You return to {name} in a moment.",
   returnNow: "Go to {name}",
-  goOnThere: "Go on on the device where you started. You may close this page.",
+  goOnThere: "Continue on the device where you started. You may close this page.",
   mayClose: "You may close this window.",
   close: "Close this window",
   notFound: "This page can’t be opened",

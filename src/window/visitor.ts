@@ -36,7 +36,7 @@ export function platformOf(userAgent: string | undefined): Platform {
  * A link that opens the SMS app with number and text filled in. iOS takes the body after `&`, Android after `?`. Both
  * want %20 for a space, and `#` of a short number encoded.
  */
-export function smsLink(platform: "android" | "ios", destination: string, text: string): string {
+export function smsLink(platform: Platform, destination: string, text: string): string {
   const separator = platform === "ios" ? "&" : "?";
   return `sms:${encodeURIComponent(destination)}${separator}body=${encodeURIComponent(text)}`;
 }

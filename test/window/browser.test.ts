@@ -158,6 +158,8 @@ test("the opener with the registered origin is told, and may close the window", 
   expect(await page.evaluate("told")).toEqual([{ data, origin: new URL(window.url).origin }]);
   // Whether the opener has heard it the window cannot know.
   await popup.locator("[data-return]").waitFor();
+  // One button, and the way back beside it.
+  expect(await popup.locator(".button:visible").allTextContents()).toEqual(["창 닫기"]);
   const closed = popup.waitForEvent("close");
   const button = popup.getByRole("button", { name: "창 닫기" });
   await button.waitFor();
@@ -263,6 +265,20 @@ test("number and text are each copied with one tap", async () => {
   }
 });
 
+test("what cannot be copied is selected, and the window says that it is left to the person", async () => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await page.addInitScript({
+    content: `Object.defineProperty(navigator, "clipboard", { value: undefined });
+      document.execCommand = () => false;`,
+  });
+  await page.goto(window.url);
+  await page.getByRole("button", { name: "문자 내용 복사" }).tap();
+  await page.getByText("직접 복사해 주세요").waitFor();
+  expect(await page.evaluate("getSelection().toString()")).toBe(window.text);
+  expect(await page.getByRole("button", { name: "문자 내용 복사" }).textContent()).toBe("복사");
+});
+
 test("by keyboard alone the SMS app is two steps away, and the way back two more", async () => {
   const window = await live({ parent_origin: site.origin });
   const page = await (await person(browser, "android")).newPage();
@@ -332,6 +348,50 @@ test("where no stream gets through, the state is asked for", async () => {
   await page.route("**/events", (route) => route.abort());
   await page.goto(window.url);
   await send(window);
+  await result(page, "verified").waitFor();
+});
+
+test.for([
+  429, 503,
+])("where the service answers %i the window says that it is not connected, and that time is probably up", async (status) => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.clock.install();
+  let asked = 0;
+  await page.route("**/events", (route) => route.fulfill({ status }));
+  await page.route("**/status", (route) => {
+    asked += 1;
+    return route.fulfill({ status, headers: { "retry-after": "20" } });
+  });
+  await page.goto(window.url);
+  const connection = page.locator("[data-connection]");
+  await page.clock.runFor(3_000);
+  await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
+  // Not before it may.
+  await page.clock.runFor(18_000);
+  expect(asked).toBe(1);
+  await page.clock.runFor(6_000);
+  await expect.poll(() => asked).toBe(2);
+  await page.clock.fastForward(600_000);
+  await expect.poll(() => connection.textContent()).toContain("시간이 지난 것 같아요");
+  await page.unroute("**/status");
+  await page.clock.runFor(60_000);
+  await expect.poll(() => connection.textContent()).toBe("");
+});
+
+test("a device without a network is told at once, and asks as soon as it has one", async () => {
+  const window = await live();
+  const context = await person(browser, "android");
+  const page = await context.newPage();
+  await page.clock.install();
+  await page.goto(window.url);
+  const connection = page.locator("[data-connection]");
+  await page.waitForResponse("**/events");
+  await page.clock.pauseAt(Date.now() + 60_000);
+  await context.setOffline(true);
+  await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
+  await send(window);
+  await context.setOffline(false);
   await result(page, "verified").waitFor();
 });
 

@@ -66,6 +66,7 @@ test("number and text are there to be read, and what people wrote is text and ne
     expect(text).toContain(`>${window.text.replace("&", "&amp;")}<`);
     expect(text).toContain("&lt;b&gt;&quot;Shop&quot; &amp; {name}에서 요청했어요");
     expect(text).not.toContain("<b>");
+    expect(text).toContain("010으로 시작하는 번호의 휴대전화");
   }
 });
 
@@ -93,6 +94,14 @@ test("in the test environment, too, the text is nowhere in the page before the p
   const confirmed = await window.get("?via=qr&started=yes");
   expect(confirmed.text).toContain(codeIn(window.text));
   expect(confirmed.text).toContain("<aside");
+});
+
+test("who came by the QR code is shown no other, whatever their browser says it is", async () => {
+  const window = await createWindow(service, project, {}, "live");
+  expect((await window.get()).text).toContain("<figure>");
+  const { text } = await window.get("?via=qr&started=yes");
+  expect(text).not.toContain("<figure>");
+  expect(text).toContain(`href="sms:${window.to}?body=`);
 });
 
 test("the warning stands before the button", async () => {

@@ -5,6 +5,8 @@ import type { PlayedReceipt, WindowState } from "./state.ts";
 /** Beats come every 15 seconds. */
 const silenceMs = 40_000;
 const askEveryMs = 3_000;
+/** Where it is refused or gets no answer, each next time later, and no sooner than the server wants it. */
+const askAtMostEveryMs = 30_000;
 
 /** Long enough to read the result. */
 const returnDelayMs = 3_000;
@@ -19,6 +21,8 @@ function open(main: HTMLElement): void {
   let state = JSON.parse(main.dataset.state ?? "{}") as WindowState;
   let endsAt = performance.now() + state.remainingMs;
   let finished = false;
+  /** Nothing is heard of the service. */
+  let isCutOff = false;
 
   copyButtons(main);
   playedPhone(address);
@@ -67,9 +71,9 @@ function open(main: HTMLElement): void {
   function leave(live: boolean): void {
     const opener = window.opener as Window | null;
     if (opener && state.notice) {
-      // Whether anybody of that origin is there to hear it cannot be known: the way back stays.
+      // Whether anybody of that origin is there to hear it cannot be known: the way back stays, beside the one button.
       opener.postMessage(state.notice.message, state.notice.origin);
-      wayBack();
+      wayBack()?.classList.remove("button");
       show("[data-may-close]");
       show("[data-close]")?.addEventListener("click", () => window.close());
       return;
@@ -105,11 +109,26 @@ function open(main: HTMLElement): void {
     const tick = () => {
       const left = Math.max(0, Math.ceil((endsAt - performance.now()) / 1000));
       remaining.textContent = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+      sayConnection();
     };
     tick();
     show("[data-countdown]");
     find("[data-until]")?.remove();
     const timer = setInterval(() => (finished ? clearInterval(timer) : tick()), 500);
+  }
+
+  /** While nothing is heard; past the expiry what is shown is most likely not so any more. */
+  function sayConnection(): void {
+    const { reconnecting = "", timeProbablyUp = "" } = main.dataset;
+    const text = !isCutOff || finished ? "" : performance.now() < endsAt ? reconnecting : timeProbablyUp;
+    const connection = find("[data-connection]");
+    // What is put in again would be read out again.
+    if (connection && connection.textContent !== text) connection.textContent = text;
+  }
+
+  function setCutOff(cutOff: boolean): void {
+    isCutOff = cutOff;
+    sayConnection();
   }
 
   /**
@@ -119,13 +138,16 @@ function open(main: HTMLElement): void {
   function follow(): void {
     let stream: EventSource | undefined;
     let heardAt = Number.NEGATIVE_INFINITY;
+    let gapMs = askEveryMs;
+    let askAgainAt = Number.NEGATIVE_INFINITY;
+    let isAsking = false;
     const heard = () => {
       heardAt = performance.now();
-      say("");
+      answered();
     };
-    const say = (text: string) => {
-      const connection = find("[data-connection]");
-      if (connection && connection.textContent !== text) connection.textContent = text;
+    const answered = () => {
+      gapMs = askEveryMs;
+      setCutOff(false);
     };
     const connect = () => {
       stream?.close();
@@ -142,15 +164,30 @@ function open(main: HTMLElement): void {
       });
     };
     const ask = async () => {
+      if (isAsking) return;
+      isAsking = true;
+      let waitMs = 0;
       try {
         const answer = await fetch(`${address}/status`, { cache: "no-store" });
         if (answer.status === 404) location.reload();
-        if (!answer.ok) return;
-        say("");
-        apply((await answer.json()) as WindowState);
+        if (answer.ok) {
+          answered();
+          apply((await answer.json()) as WindowState);
+        } else waitMs = refused(Number(answer.headers.get("retry-after")) * 1000);
       } catch {
-        say(main.dataset.reconnecting ?? "");
+        waitMs = refused(0);
       }
+      askAgainAt = performance.now() + waitMs;
+      isAsking = false;
+    };
+    const refused = (wantedMs: number) => {
+      setCutOff(true);
+      gapMs = Math.min(gapMs * 1.5, askAtMostEveryMs);
+      return Math.max(wantedMs || 0, gapMs);
+    };
+    const reconnect = () => {
+      connect();
+      void ask();
     };
     // Browsers have six connections to a host over HTTP/1.1: a window that nobody looks at does not keep one.
     const isSeen = () => document.visibilityState === "visible";
@@ -161,7 +198,8 @@ function open(main: HTMLElement): void {
         stream?.close();
         return;
       }
-      if (performance.now() - heardAt < silenceMs) return;
+      const now = performance.now();
+      if (now - heardAt < silenceMs || now < askAgainAt) return;
       void ask();
       if (
         isSeen() &&
@@ -170,13 +208,18 @@ function open(main: HTMLElement): void {
       )
         connect();
     }, askEveryMs);
+    addEventListener("offline", () => {
+      heardAt = Number.NEGATIVE_INFINITY;
+      if (!finished) setCutOff(true);
+    });
+    addEventListener("online", () => {
+      if (!finished && isSeen()) reconnect();
+    });
     // A page that was asleep may have missed everything.
     document.addEventListener("visibilitychange", () => {
       if (finished) return;
-      if (isSeen()) {
-        connect();
-        void ask();
-      } else {
+      if (isSeen()) reconnect();
+      else {
         stream?.close();
         heardAt = Number.NEGATIVE_INFINITY;
       }
@@ -200,13 +243,15 @@ function copyButtons(main: HTMLElement): void {
     const label = button.textContent;
     button.hidden = false;
     button.addEventListener("click", async () => {
-      if (!(await copy(value))) return;
-      const copied = main.dataset.copied ?? "";
-      button.textContent = copied;
-      if (said) said.textContent = copied;
+      const isCopied = await copy(value);
+      const { copied = "", notCopied = "" } = main.dataset;
+      if (isCopied) button.textContent = copied;
+      if (said) said.textContent = isCopied ? copied : notCopied;
+      said?.classList.toggle("unseen", isCopied);
       setTimeout(() => {
         button.textContent = label;
-        if (said) said.textContent = "";
+        // What is to be done by hand stays to be read.
+        if (said && isCopied) said.textContent = "";
       }, 2_000);
     });
   }
