@@ -208,6 +208,8 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
       "GRPC_HOST is beyond loopback: set GRPC_TLS_CERT and GRPC_TLS_KEY, or GRPC_ALLOW_PLAINTEXT=true",
     );
   }
+  const [one, other] = sharedPort(settings) ?? [];
+  if (one !== undefined) throw new SettingError(`${one} and ${other} must differ`);
   if (settings.DATABASE_NOTICES_URL !== undefined && settings.DATABASE_URL === undefined) {
     throw new SettingError("DATABASE_NOTICES_URL must be set together with DATABASE_URL");
   }
@@ -240,6 +242,30 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
     logLevel: settings.LOG_LEVEL,
     tracing: tracingOf(settings),
   };
+}
+
+/** Two settings of this process that name the same port; 0 is another each time. */
+function sharedPort(settings: z.output<typeof environmentSchema>): [string, string] | undefined {
+  const { HOST, PORT, GRPC_HOST, GRPC_PORT, OPS_HOST, OPS_PORT, ROLES } = settings;
+  const listening = [
+    { name: "OPS_PORT", host: OPS_HOST, port: OPS_PORT },
+    ...(ROLES.api
+      ? [
+          { name: "GRPC_PORT", host: GRPC_HOST, port: GRPC_PORT },
+          { name: "PORT", host: HOST, port: PORT },
+        ]
+      : []),
+  ];
+  const isEvery = (host: string) => host === "0.0.0.0" || host === "::";
+  for (const [index, one] of listening.entries()) {
+    const other = listening
+      .slice(index + 1)
+      .find(
+        ({ host, port }) => port === one.port && (host === one.host || isEvery(host) || isEvery(one.host)),
+      );
+    if (other && one.port !== 0) return [other.name, one.name];
+  }
+  return undefined;
 }
 
 /** An endpoint is what asks for traces: without one they would go to whatever listens on this machine. */

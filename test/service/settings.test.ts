@@ -26,6 +26,22 @@ test.for([
   }
 });
 
+test.for([
+  { settings: { PORT: "8099", GRPC_PORT: "8099" }, told: "PORT and GRPC_PORT must differ" },
+  { settings: { HOST: "0.0.0.0", PORT: "8099", OPS_PORT: "8099" }, told: "PORT and OPS_PORT must differ" },
+  { settings: { GRPC_PORT: "8099", OPS_PORT: "8099" }, told: "GRPC_PORT and OPS_PORT must differ" },
+])("$told, and the start does not blame another program", ({ settings, told }) => {
+  expect(() => parseConfig(settings)).toThrow(told);
+});
+
+test.for([
+  { PORT: "0", GRPC_PORT: "0", OPS_PORT: "0" },
+  { HOST: "127.0.0.2", PORT: "8099", GRPC_PORT: "8099" },
+  { DATABASE_URL: "postgres://127.0.0.1/phoneproof", ROLES: "worker", PORT: "8099", OPS_PORT: "8099" },
+])("%o: a port is shared where it is another address's, anybody's or not opened", (settings) => {
+  expect(() => parseConfig(settings)).not.toThrow();
+});
+
 /** Every kind of character that a Bearer credential may have. */
 const adminToken = "Az09._~+/-==";
 
