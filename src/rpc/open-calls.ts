@@ -6,7 +6,7 @@ import { CallerBounds } from "./caller-bounds.ts";
  * Each costs some 50 KiB, and is open for up to ten seconds where its message does not come, or its answer is not taken. One
  * caller may have many at once where the database stands still for a moment, and those are to wait, not to be refused.
  */
-const most = { inAll: 10_000, each: 5_000 };
+const most = { inAll: 10_000, each: 2_500 };
 
 /** Counts the unary calls of those who have shown who they are, until nothing of them is left. Refuses what is too much. */
 export function boundCalls(): (caller: Caller, stream: ServerHttp2Stream) => void {
