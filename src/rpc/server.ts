@@ -224,7 +224,9 @@ export function createRpcServer(parts: {
     const asksWho = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
     if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
     // Connect's timer holds no longer time-outs and would end the call at once. The client keeps its own.
-    if (isBeyondTimers(raw.headers["grpc-timeout"])) delete raw.headers["grpc-timeout"];
+    for (const [header, form] of Object.entries(timeouts)) {
+      if (isBeyondTimers(raw.headers[header], form)) delete raw.headers[header];
+    }
     if (!streamedPaths.has(url)) {
       const timer = setTimeout(() => raw.stream.close(http2.constants.NGHTTP2_CANCEL), requestPatienceMs);
       const arrived = () => clearTimeout(timer);
@@ -252,6 +254,8 @@ export function createRpcServer(parts: {
   });
 
   const common = {
+    // For browsers, which reach no service of the inside.
+    grpcWeb: false,
     readMaxBytes: maxMessageBytes,
     shutdownSignal: shutdown.signal,
     contextValues: (request: Arrival) => {
@@ -278,9 +282,12 @@ export function createRpcServer(parts: {
 }
 
 const longestTimerMs = 2 ** 31 - 1;
-const msByUnit: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1_000, m: 1 };
+const msByUnit: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1_000, m: 1, "": 1 };
 
-function isBeyondTimers(timeout: string | string[] | undefined): boolean {
-  if (typeof timeout !== "string" || !/^\d{1,8}[HMSm]$/.test(timeout)) return false;
-  return Number(timeout.slice(0, -1)) * (msByUnit[timeout.slice(-1)] ?? 0) > longestTimerMs;
+/** By header: digits and unit. */
+const timeouts = { "grpc-timeout": /^(\d{1,8})([HMSm])$/, "connect-timeout-ms": /^(\d{1,10})()$/ };
+
+function isBeyondTimers(timeout: string | string[] | undefined, form: RegExp): boolean {
+  const [, digits = "0", unit = ""] = form.exec(String(timeout)) ?? [];
+  return Number(digits) * (msByUnit[unit] ?? 0) > longestTimerMs;
 }

@@ -1,7 +1,14 @@
 /** Unary calls that were let through and whose message could not be read: Connect refuses those before the interceptor. */
 
+import { Code, ConnectError } from "@connectrpc/connect";
 import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
-import { codeToString } from "@connectrpc/connect/protocol-connect";
+import { createAsyncIterable } from "@connectrpc/connect/protocol";
+import {
+  codeToHttpStatus,
+  codeToString,
+  errorFromJsonBytes,
+  errorToJsonBytes,
+} from "@connectrpc/connect/protocol-connect";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
@@ -28,19 +35,17 @@ export function settlingUnread(
 
   async function settle(response: UniversalServerResponse, unread: AdmittedCall) {
     const { call, rateLimit } = unread;
-    const { trailer } = response;
-    const error = trailer && findTrailerError(trailer);
+    const { error, again } = await refusalIn(response);
     const told = error && asUnread(error);
     const failure = await admission.settle(call, told ?? new Failure("malformed_request"));
     const isOwnWord = told === undefined && failure.code === "malformed_request";
     note(unread, isOwnWord && error ? codeToString(error.code) : failure.code, failure);
     if (error !== undefined && !isOwnWord) {
-      const refusal = connectError(failure, call.requestId, call, rateLimit);
-      return { ...response, trailer: setTrailerStatus(new Headers(), refusal) };
+      return again(connectError(failure, call.requestId, call, rateLimit));
     }
-    const metadata = metadataOf(call.requestId, call, rateLimit);
-    // Connect's own protocol has no trailers.
-    for (const [name, value] of metadata) (trailer ?? response.header)?.set(name, value);
+    for (const [name, value] of metadataOf(call.requestId, call, rateLimit)) {
+      (response.trailer ?? response.header)?.set(name, value);
+    }
     return response;
   }
 
@@ -55,4 +60,34 @@ export function settlingUnread(
       return response;
     });
   return Object.assign(settling, handler);
+}
+
+interface Refusal {
+  /** What Connect says. */
+  readonly error: ConnectError | undefined;
+  /** The same response with another one. */
+  readonly again: (refusal: ConnectError) => UniversalServerResponse;
+}
+
+/** gRPC refuses in trailers. Connect's own protocol has none: it refuses in the body, with the metadata among the headers. */
+async function refusalIn(response: UniversalServerResponse): Promise<Refusal> {
+  const { trailer, body } = response;
+  if (trailer !== undefined) {
+    return {
+      error: findTrailerError(trailer),
+      again: (refusal) => ({ ...response, trailer: setTrailerStatus(new Headers(), refusal) }),
+    };
+  }
+  const told = Buffer.concat(await Array.fromAsync(body ?? []));
+  response.body = createAsyncIterable([told]);
+  return {
+    error: errorFromJsonBytes(told, undefined, new ConnectError("unreadable refusal", Code.Unknown)),
+    again: (refusal) => {
+      const json = errorToJsonBytes(refusal, undefined);
+      const header = new Headers(refusal.metadata);
+      header.set("content-type", "application/json");
+      header.set("content-length", String(json.byteLength));
+      return { status: codeToHttpStatus(refusal.code), header, body: createAsyncIterable([json]) };
+    },
+  };
 }
