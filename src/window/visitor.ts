@@ -7,22 +7,24 @@ export type Platform = "android" | "ios" | "desktop";
 
 /**
  * The better of Korean and English by Accept-Language. Whoever asks for neither gets English; whoever does not say gets
- * Korean, since all numbers are Korean.
+ * Korean, since all numbers are Korean. Weight 0 says which it is not to be.
  */
 export function languageOf(acceptLanguage: string | undefined): Language {
   let best: { language: Language; weight: number } | undefined;
+  let isKoreanUnwanted = false;
   for (const range of (acceptLanguage ?? "").split(",")) {
     const [tag = "", ...parameters] = range.split(";").map((part) => part.trim().toLowerCase());
     const weight = Number(parameters.find((parameter) => parameter.startsWith("q="))?.slice(2) ?? 1);
     const [primary = ""] = tag.split("-");
     if (!/^([a-z]+|\*)$/.test(primary)) continue;
     const language = primary === "ko" || primary === "*" ? "ko" : "en";
+    if (weight === 0 && tag === "ko") isKoreanUnwanted = true;
     if (!(weight > 0)) continue;
     // Another language counts as a wish for English, after those for the two there are.
     const effective = primary === "ko" || primary === "en" ? weight : weight / 1000;
     if (best === undefined || effective > best.weight) best = { language, weight: effective };
   }
-  return best?.language ?? "ko";
+  return isKoreanUnwanted ? "en" : (best?.language ?? "ko");
 }
 
 /** An iPad has no SIM that sends SMS: it is shown the QR code, as a desktop is. */

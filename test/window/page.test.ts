@@ -120,6 +120,8 @@ test.for([
   { header: "ja,ko;q=0.1", language: "ko" },
   { header: "ko;q=0,en", language: "en" },
   { header: "en;q=0", language: "ko" },
+  { header: "ko;q=0", language: "en" },
+  { header: "*, ko;q=0", language: "en" },
   { header: "*", language: "ko" },
   { header: "", language: "ko" },
   { header: ";;q=,,=", language: "ko" },
