@@ -26,8 +26,7 @@ Everywhere:
 export class CliCommand extends Command {
   constructor(name?: string) {
     super(name);
-    // Every level has the global options itself: `--text --json` is then a text, as the command that
-    // knows `--text` reads it first, and each level's help shows them.
+    // Every level has the global options itself, and each level's help shows them.
     this.enablePositionalOptions();
     this.exitOverride();
     this.addHelpOption(new Option("-h, --help").hideHelp());
@@ -79,6 +78,30 @@ export class CliCommand extends Command {
         session.close();
       }
     });
+  }
+
+  /**
+   * Commander takes whatever follows for the value of an option. Where that is an option of this very command, the value
+   * was forgotten, or was an empty variable of a script: a project named `--json` is what nobody meant.
+   */
+  override parseOptions(args: string[]): ReturnType<Command["parseOptions"]> {
+    const known = [...this.options, this.createOption("-h, --help")];
+    const optionAt = (index: number) =>
+      known.find(({ short, long }) => args[index] !== undefined && [short, long].includes(args[index]));
+    for (let index = 0; index < args.length; index++) {
+      const arg = args[index] as string;
+      // What is behind the name of a command is read by that command.
+      if (arg === "--" || (this.commands.length > 0 && !arg.startsWith("-"))) break;
+      const option = optionAt(index);
+      if (option?.required !== true) continue;
+      index += 1;
+      if (optionAt(index) !== undefined) {
+        this.error(
+          `option '${option.flags}' argument missing before ${args[index]}; for that very text write ${option.long}=${args[index]}`,
+        );
+      }
+    }
+    return super.parseOptions(args);
   }
 
   /** The global options wherever they stood; the one nearest to the command's own counts. */

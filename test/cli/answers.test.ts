@@ -398,9 +398,9 @@ describe("sms send", () => {
   });
 
   test("a text that looks like an option is a text", async () => {
-    expect(await answer(...send("--from", "01000000046", "--text", "--json"))).toMatchObject({
-      outcome: "NO_MATCH",
-    });
+    for (const text of [["--text", "--12345678"], ["--text=--json"]]) {
+      expect(await answer(...send("--from", "01000000046", ...text))).toMatchObject({ outcome: "NO_MATCH" });
+    }
   });
 
   test("INVALID is the one outcome that changes the exit code", async () => {

@@ -170,6 +170,12 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     ],
     [["verification", "list", "--project", project, "--limit", "0"], /'--limit <n>'/],
     [["sms", "send", "--to", "1", "--from", "2"], /required option '--text <text>'/],
+    [["sms", "send", "--to", "--from", "2", "--text", "3"], /'--to <dest>' argument missing before --from/],
+    [["project", "create", "--name", "-h"], /'--name <name>' argument missing before -h/],
+    [
+      ["project", "--address", "--token", "x", "list"],
+      /'--address <host:port>' argument missing before --token/,
+    ],
     [["sms", "stream", "/nowhere/messages.ndjson"], /sms stream: cannot read '\/nowhere\/messages.ndjson'/],
     [["sms", "stream", tmpdir()], /cannot read '.*': it is a directory/],
     [["project", "list", "--address", "nowhere"], /--address: 'nowhere' is not an address/],
@@ -186,6 +192,17 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     const { code, stdout, stderr } = await run([], environment);
     expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
     expect(stderr).toContain("Exit codes:");
+  });
+
+  test("an option is not taken for the value of the one before it, unless that is written", async () => {
+    const forgotten = await run(["project", "create", "--name", "--json"], environment);
+    expect({ ...forgotten, stderr: JSON.parse(forgotten.stderr) }).toMatchObject({
+      code: 2,
+      stdout: "",
+      stderr: { error: { code: "wrong_usage", message: expect.stringContaining("write --name=--json;") } },
+    });
+    const written = await run(["project", "create", "--name=--json", "--json"], environment);
+    expect(JSON.parse(written.stdout)).toMatchObject({ name: "--json" });
   });
 
   test("with --json the line is an object", async () => {
