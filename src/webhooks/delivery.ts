@@ -174,8 +174,19 @@ function describe(thrown: unknown): string {
   if (error instanceof TookTooLong) return error.message;
   if (error instanceof AddressRefused) return `refused: ${error.message}`;
   const code = "code" in error && typeof error.code === "string" ? error.code : "";
-  const said = error.message.includes(code) ? error.message : `${error.message} (${code})`;
+  const message = reasonIn(error.message);
+  const said = message.includes(code) ? message : `${message} (${code})`;
   return said.replace(/[\s\u0000-\u001f]+/g, " ").slice(0, keptErrorLength) || "failed";
+}
+
+/**
+ * What a merchant can read of it. OpenSSL's account is thread:error:code:library:function:reason:file:line; behind a
+ * certificate's defect stands Node's advice on how to start Node.
+ */
+function reasonIn(message: string): string {
+  const tls = /^[0-9A-F]+:error:[0-9A-F]+:[^:]*:[^:]*:([^:]+):/.exec(message)?.[1];
+  if (tls !== undefined) return `TLS: ${tls}`;
+  return message.replace(/; if the root CA is installed locally.*$/s, "");
 }
 
 /** Node gathers what happened at each address of a name; the first says enough. */

@@ -1,7 +1,10 @@
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { createServer, type Socket } from "node:net";
+import { createSecureContext, TLSSocket } from "node:tls";
 import { afterAll, afterEach, describe, expect, test, vi } from "vitest";
 import { createEndpoints, type Endpoints } from "../../src/webhooks/delivery.ts";
+import { certificates } from "../rpc/certificates.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 
 const open: Endpoints[] = [];
@@ -171,6 +174,39 @@ test("a port that nobody listens on is a failure that says so", async () => {
   await receiver.close();
   const exchange = await endpointsOf().send(message(receiver.url));
   expect(exchange.error).toMatch(/ECONNREFUSED/);
+});
+
+const ofStranger = createSecureContext({
+  cert: readFileSync(certificates.server.cert),
+  key: readFileSync(certificates.server.key),
+});
+
+describe("a TLS connection that does not come about says why, and nothing of this process", () => {
+  test.for([
+    {
+      name: "a certificate that nobody known has signed",
+      serve: (socket: Socket) => {
+        new TLSSocket(socket, { isServer: true, secureContext: ofStranger }).on("error", () => {});
+      },
+      error: "unable to verify the first certificate (UNABLE_TO_VERIFY_LEAF_SIGNATURE)",
+    },
+    {
+      name: "a server that does not speak it",
+      serve: (socket: Socket) => socket.end("HTTP/1.1 400 Bad Request\r\n\r\n"),
+      error: "TLS: wrong version number (ERR_SSL_WRONG_VERSION_NUMBER)",
+    },
+    {
+      name: "a server that wants nothing of it",
+      // A fatal alert: handshake_failure.
+      serve: (socket: Socket) => socket.once("data", () => socket.end(Buffer.from("15030300020228", "hex"))),
+      error: /^TLS: [a-z/ ]*alert handshake failure \(\S+\)$/,
+    },
+  ])("$name", async ({ serve, error }) => {
+    const port = await startTcp(serve);
+    const exchange = await endpointsOf().send(message(`https://localhost:${port}/`));
+    expect(exchange).toMatchObject({ status: null, answer: null });
+    expect(exchange.error).toEqual(typeof error === "string" ? error : expect.stringMatching(error));
+  });
 });
 
 test("requests are plain HTTP/1.1 with what Standard Webhooks asks for", async () => {
