@@ -142,7 +142,11 @@ function statisticsText({
   const span = `${localTime(dateOf(since))} to ${localTimeWithZone(end ?? null)}`;
   const notes = incomplete ? ["Earlier verifications are still being counted: these counts may grow."] : [];
   const leftOut = new Set<string>();
-  const texts = environments.map((environment) => environmentText(environment, leftOut));
+  // What is not counted yet is not nothing: hours beyond the end told above would only look like it.
+  const texts = environments.map(({ hours, ...environment }) => {
+    const begun = hours.filter(({ hour }) => end === undefined || +(dateOf(hour) ?? 0) < +end);
+    return environmentText({ ...environment, hours: begun }, leftOut);
+  });
   return [span, ...notes, ...texts, ...leftOutNote(leftOut)].join("\n\n");
 }
 
