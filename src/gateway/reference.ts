@@ -1,4 +1,7 @@
-/** The contract for people: `/openapi.json`, and pages made of the same document. They hold no script. */
+/**
+ * The contract for people: `/openapi.json`, and pages made of the same document. They hold no script. Their links are
+ * relative, so that they lead somewhere under whatever path a proxy puts in front.
+ */
 
 import type { FastifyInstance, FastifyReply } from "fastify";
 import { contractCodes, Failure, type FailureCode } from "../failures.ts";
@@ -24,7 +27,7 @@ export function referenceRoutes(publicBase: { readonly url: string }, deprecatio
     scope.get("/docs", withHead, async (_request, reply) =>
       sendPage(reply, referencePage(publicBase.url, deprecations)),
     );
-    scope.get("/docs/", withHead, async (_request, reply) => reply.redirect("/docs", 308));
+    scope.get("/docs/", withHead, async (_request, reply) => reply.redirect("../docs", 308));
     scope.get("/docs/style.css", withHead, async (_request, reply) =>
       reply.header("cache-control", "public, max-age=300").type("text/css; charset=utf-8").send(style),
     );
@@ -52,7 +55,8 @@ const escaped = (text: string) => text.replace(/[&<>"]/g, (character) => escapes
 /** Escaped, with `code` in its marks. */
 const prose = (text: string) => escaped(text).replace(/`([^`]+)`/g, "<code>$1</code>");
 
-function page(title: string, body: string): string {
+/** `root` leads from the page to where `docs` is. */
+function page(title: string, root: "" | "../../", body: string): string {
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -60,7 +64,7 @@ function page(title: string, body: string): string {
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>${escaped(title)}</title>
-<link rel="stylesheet" href="/docs/style.css">
+<link rel="stylesheet" href="${root}docs/style.css">
 </head>
 <body>
 <main>
@@ -103,7 +107,7 @@ ${rows.join("\n")}
 function errorTable(): string {
   const rows = contractCodes.map((code) => {
     const { status, message } = new Failure(code);
-    return `<tr><td>${status}</td><th scope="row"><a href="/docs/errors/${code}"><code>${code}</code></a></th><td>${prose(message)}</td></tr>`;
+    return `<tr><td>${status}</td><th scope="row"><a href="docs/errors/${code}"><code>${code}</code></a></th><td>${prose(message)}</td></tr>`;
   });
   return `<div class="wide"><table>
 <thead><tr><th scope="col">Status</th><th scope="col">Code</th><th scope="col">Message</th></tr></thead>
@@ -133,9 +137,10 @@ const day = (date: Date) => date.toISOString().slice(0, "2026-11-21".length);
 function referencePage(base: string, deprecations: readonly Deprecation[]): string {
   return page(
     "phoneproof API",
+    "",
     `<h1>phoneproof API</h1>
 <p>Does this person hold this phone? They send an SMS with a given text to a given number, and the network's word for
-the sender is the proof. For machines: <a href="/openapi.json">openapi.json</a>.</p>
+the sender is the proof. For machines: <a href="openapi.json">openapi.json</a>.</p>
 <p>Every call is made by your server, with its secret key: <code>Authorization: Bearer &lt;API_KEY&gt;</code>. The key says which
 project and environment it is.</p>
 
@@ -229,7 +234,8 @@ function errorPage(code: FailureCode): string {
   const more = advice[code];
   return page(
     `${code} - phoneproof API`,
-    `<p><a href="/docs#errors">All errors</a></p>
+    "../../",
+    `<p><a href="../../docs#errors">All errors</a></p>
 <h1><code>${code}</code></h1>
 <p>Status ${status}. ${prose(message)}</p>
 ${more === undefined ? "" : `<p>${prose(more)}</p>\n`}<pre><code>${escaped(JSON.stringify(errorExample(code), null, 2))}</code></pre>`,

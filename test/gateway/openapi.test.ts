@@ -174,6 +174,14 @@ describe("an answer that is not described is told", () => {
 });
 
 describe("/docs", () => {
+  /** The paths that a page's links and style lead to, where a proxy serves all of it under `prefix`. */
+  async function linksOf(page: string, prefix = ""): Promise<string[]> {
+    const base = new URL(prefix + page, "https://docs.example");
+    const hrefs = [...(await (await get(page)).text()).matchAll(/href="([^"]*)"/g)];
+    const urls = hrefs.map(([, href = ""]) => new URL(href, base));
+    return urls.filter(({ host }) => host === base.host).map(({ pathname }) => pathname);
+  }
+
   test("and what belongs to it answer HEAD as they do GET, without a body", async () => {
     for (const path of ["/docs", "/docs/style.css", "/docs/errors/invalid_json", "/openapi.json"]) {
       const [asked, got] = [await fetch(`${service.httpUrl}${path}`, { method: "HEAD" }), await get(path)];
@@ -184,7 +192,7 @@ describe("/docs", () => {
       ]);
     }
     const redirected = await fetch(`${service.httpUrl}/docs/`, { redirect: "manual" });
-    expect([redirected.status, redirected.headers.get("location")]).toEqual([308, "/docs"]);
+    expect([redirected.status, redirected.headers.get("location")]).toEqual([308, "../docs"]);
   });
 
   test("is a page under a strict policy that asks nothing of anybody else", async () => {
@@ -195,15 +203,26 @@ describe("/docs", () => {
     expect(response.headers.get("content-security-policy")).toContain("default-src 'none'");
     expect(html).not.toMatch(/<script|style=|<style|\bon\w+=/);
     const loaded = [...html.matchAll(/(?:src|rel="stylesheet" href)="([^"]+)"/g)].map(([, url]) => url);
-    expect(loaded).toEqual(["/docs/style.css"]);
+    expect(loaded).toEqual(["docs/style.css"]);
     expect((await get("/docs/style.css")).status).toBe(200);
   });
 
   test("links to a page for each error code, and every link leads somewhere", async () => {
-    const html = await (await get("/docs")).text();
-    const links = [...html.matchAll(/href="(\/[^"#]*)"/g)].map(([, url]) => url ?? "");
+    const links = await linksOf("/docs");
     expect(links.filter((url) => url.startsWith("/docs/errors/"))).toHaveLength(contractCodes.length);
     for (const link of links) expect((await get(link)).status).toBe(200);
+  });
+
+  test.for([
+    "/docs",
+    "/docs/errors/invalid_json",
+  ])("a link of %s leads somewhere under a proxy's path, too", async (page) => {
+    const links = await linksOf(page, "/phone");
+    expect(links.length).toBeGreaterThan(1);
+    for (const link of links) {
+      expect(link).toMatch(/^\/phone\//);
+      expect((await get(link.slice("/phone".length))).status).toBe(200);
+    }
   });
 
   test("says what webhooks are, as they are sent", async () => {
