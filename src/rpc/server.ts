@@ -1,6 +1,7 @@
 import http2 from "node:http2";
-import { type ConnectRouter, createContextValues } from "@connectrpc/connect";
+import { Code, ConnectError, type ConnectRouter, createContextValues } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
@@ -235,19 +236,28 @@ export function createRpcServer(parts: {
     done();
   });
 
-  // What gRPC clients understand of a method that is not there: in HTTP's words they would have to guess. In the frame that
+  // What clients understand of a method that is not there: gRPC's would have to guess in HTTP's words. In the frame that
   // ends the stream, since a status in headers that are followed by anything is none.
-  server.setNotFoundHandler((_request, reply) => {
+  server.setNotFoundHandler((request, reply) => {
     reply.hijack();
     const { stream } = reply.raw;
     // The client may have left by now.
     if (stream.closed || stream.destroyed) return;
+    const absent = new ConnectError("no such method", Code.Unimplemented);
+    if (!String(request.raw.headers["content-type"]).startsWith("application/grpc")) {
+      stream.respond({
+        ":status": codeToHttpStatus(absent.code),
+        "content-type": "application/json",
+      });
+      stream.end(errorToJsonBytes(absent, undefined));
+      return;
+    }
     stream.respond(
       {
         ":status": 200,
         "content-type": "application/grpc",
-        "grpc-status": "12",
-        "grpc-message": "no such method",
+        "grpc-status": String(absent.code),
+        "grpc-message": absent.rawMessage,
       },
       { endStream: true },
     );

@@ -155,6 +155,25 @@ test("a time-out that no timer holds ends nothing", async () => {
   expect((await ask("soon")).body.code).toBe("invalid_argument");
 });
 
+test("a method that is not there is unimplemented", async () => {
+  const { liveKey } = await service.createProject();
+  const paths = [
+    "/",
+    "/phoneproof.v1.VerificationService/Nothing",
+    "/phoneproof.v1.NoService/GetVerification",
+  ];
+  for (const path of paths) {
+    for (const type of ["application/json", "application/proto", "application/connect+json"]) {
+      const { status, headers, body } = await post(liveKey, "{}", { ":path": path, "content-type": type });
+      expect([status, headers["content-type"], body]).toEqual([
+        501,
+        "application/json",
+        { code: "unimplemented", message: "no such method" },
+      ]);
+    }
+  }
+});
+
 test("gRPC-Web is not spoken", async () => {
   const { liveKey } = await service.createProject();
   const frame = Buffer.alloc(5);
