@@ -173,8 +173,12 @@ const catalogue = {
 export type FailureCode = keyof typeof catalogue;
 
 /** What a merchant can be told: the catalogue without what only administration meets. */
+export type ContractCode = {
+  [Code in FailureCode]: (typeof catalogue)[Code] extends { administrative: true } ? never : Code;
+}[FailureCode];
+
 export const contractCodes = (Object.keys(catalogue) as FailureCode[]).filter(
-  (code) => !("administrative" in catalogue[code]),
+  (code): code is ContractCode => !("administrative" in catalogue[code]),
 );
 
 /** What is wrong with one field of a request, in the request's own field names. */

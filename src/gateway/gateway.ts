@@ -21,7 +21,7 @@ import { answerUnknownRoute } from "./admit.ts";
 import { type AnsweredRequest, answeredRequest } from "./answered-request.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
 import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
-import { referenceRoutes } from "./reference.ts";
+import { referenceRoutes } from "./reference/routes.ts";
 import { refuse } from "./refusal.ts";
 import { logFault, logRequest } from "./request-log.ts";
 import { traceRequests } from "./traced-requests.ts";

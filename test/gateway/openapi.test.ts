@@ -174,6 +174,8 @@ describe("an answer that is not described is told", () => {
 });
 
 describe("/docs", () => {
+  const pages = ["/docs", "/docs/errors/invalid_json", "/docs/ko", "/docs/ko/errors/invalid_json"];
+
   /** The paths that a page's links and style lead to, where a proxy serves all of it under `prefix`. */
   async function linksOf(page: string, prefix = ""): Promise<string[]> {
     const base = new URL(prefix + page, "https://docs.example");
@@ -183,7 +185,7 @@ describe("/docs", () => {
   }
 
   test("and what belongs to it answer HEAD as they do GET, without a body", async () => {
-    for (const path of ["/docs", "/docs/style.css", "/docs/errors/invalid_json", "/openapi.json"]) {
+    for (const path of [...pages, "/docs/style.css", "/openapi.json"]) {
       const [asked, got] = [await fetch(`${service.httpUrl}${path}`, { method: "HEAD" }), await get(path)];
       expect([asked.status, asked.headers.get("content-type"), await asked.text()]).toEqual([
         200,
@@ -191,8 +193,11 @@ describe("/docs", () => {
         "",
       ]);
     }
-    const redirected = await fetch(`${service.httpUrl}/docs/`, { redirect: "manual" });
-    expect([redirected.status, redirected.headers.get("location")]).toEqual([308, "../docs"]);
+    for (const path of ["/docs", "/docs/ko"]) {
+      const { status, headers } = await fetch(`${service.httpUrl}${path}/`, { redirect: "manual" });
+      const target = new URL(headers.get("location") ?? "", `https://docs.example/phone${path}/`);
+      expect([status, target.pathname]).toEqual([308, `/phone${path}`]);
+    }
   });
 
   test("is a page under a strict policy that asks nothing of anybody else", async () => {
@@ -207,16 +212,45 @@ describe("/docs", () => {
     expect((await get("/docs/style.css")).status).toBe(200);
   });
 
-  test("links to a page for each error code, and every link leads somewhere", async () => {
-    const links = await linksOf("/docs");
-    expect(links.filter((url) => url.startsWith("/docs/errors/"))).toHaveLength(contractCodes.length);
+  test.for([
+    "/docs",
+    "/docs/ko",
+  ])("%s links to a page for each error code, and every link leads somewhere", async (page) => {
+    const links = await linksOf(page);
+    expect(links.filter((url) => url.startsWith(`${page}/errors/`))).toHaveLength(contractCodes.length);
     for (const link of links) expect((await get(link)).status).toBe(200);
   });
 
   test.for([
     "/docs",
-    "/docs/errors/invalid_json",
-  ])("a link of %s leads somewhere under a proxy's path, too", async (page) => {
+    ...contractCodes.map((code) => `/docs/errors/${code}`),
+  ])("%s is there in Korean too, and leads to it", async (english) => {
+    const korean = english.replace("/docs", "/docs/ko");
+    expect(await linksOf(english)).toContain(korean);
+    expect(await linksOf(korean)).toContain(english);
+    const [one, other] = await Promise.all([english, korean].map(async (page) => (await get(page)).text()));
+    const skeleton = (html = "") => [...html.matchAll(/<(h[1-3]|pre|tr|td|p)\b/g)].map(([, tag]) => tag);
+    expect(skeleton(other)).toEqual(skeleton(one));
+    expect(other).toContain('<html lang="ko">');
+    const hangul = /[가-힣]/;
+    expect(one?.replace(/<a lang="ko".*?<\/a>/, "")).not.toMatch(hangul);
+    // Each sentence, and each heading but the product's name and the codes.
+    const sentences = [
+      ...(other ?? "").matchAll(/<(?:p|h2|h3|th scope="col")\b[^>]*>(.*?)<\/(?:p|h2|h3|th)>/gs),
+    ];
+    expect(sentences.length).toBeGreaterThan(2);
+    for (const [, text = ""] of sentences) {
+      if (!text.includes(">English<")) expect(text).toMatch(hangul);
+    }
+    // What a field is said to mean, where it is said in English.
+    const meanings = (html = "") =>
+      [...html.matchAll(/<td>([^<]*(?:<(?!\/td).[^<]*)*)<\/td><\/tr>/g)].map(([, text = ""]) => text);
+    meanings(one).forEach((meaning, row) => {
+      if (meaning !== "") expect(meanings(other)[row], meaning).toMatch(hangul);
+    });
+  });
+
+  test.for(pages)("a link of %s leads somewhere under a proxy's path, too", async (page) => {
     const links = await linksOf(page, "/phone");
     expect(links.length).toBeGreaterThan(1);
     for (const link of links) {

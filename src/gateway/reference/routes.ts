@@ -1,0 +1,55 @@
+/** The contract for people: `/openapi.json`, and pages made of the same document, in English and in Korean. */
+
+import type { FastifyInstance, FastifyReply } from "fastify";
+import { contractCodes } from "../../failures.ts";
+import type { Deprecation } from "../deprecations.ts";
+import { openApiDocument } from "../openapi.ts";
+import { english } from "./english.ts";
+import { korean } from "./korean.ts";
+import { errorPage, referencePage } from "./pages.ts";
+import { style } from "./style.ts";
+
+const contentSecurityPolicy =
+  "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/** Link checkers ask so. */
+const withHead = { exposeHeadRoute: true };
+
+/** A plugin; `publicBase` is known once the service listens. */
+export function referenceRoutes(publicBase: { readonly url: string }, deprecations: readonly Deprecation[]) {
+  return async (scope: FastifyInstance): Promise<void> => {
+    scope.get("/openapi.json", withHead, async (_request, reply) => {
+      reply.header("cache-control", "public, max-age=300").header("access-control-allow-origin", "*");
+      return reply
+        .type("application/json; charset=utf-8")
+        .send(JSON.stringify(openApiDocument(publicBase.url, deprecations), null, 2));
+    });
+    scope.get("/docs/style.css", withHead, async (_request, reply) =>
+      reply.header("cache-control", "public, max-age=300").type("text/css; charset=utf-8").send(style),
+    );
+    for (const texts of [english, korean]) {
+      const { path } = texts;
+      scope.get(path, withHead, async (_request, reply) =>
+        sendPage(reply, referencePage(texts, publicBase.url, deprecations)),
+      );
+      scope.get(`${path}/`, withHead, async (_request, reply) =>
+        reply.redirect(`..${path.slice(path.lastIndexOf("/"))}`, 308),
+      );
+      scope.get<{ Params: { code: string } }>(`${path}/errors/:code`, withHead, async (request, reply) => {
+        const code = contractCodes.find((known) => known === request.params.code);
+        if (code === undefined) return reply.callNotFound();
+        return sendPage(reply, errorPage(texts, code));
+      });
+    }
+  };
+}
+
+function sendPage(reply: FastifyReply, html: string): FastifyReply {
+  return reply
+    .header("content-security-policy", contentSecurityPolicy)
+    .header("x-content-type-options", "nosniff")
+    .header("referrer-policy", "no-referrer")
+    .header("cache-control", "public, max-age=300")
+    .type("text/html; charset=utf-8")
+    .send(html);
+}

@@ -1,0 +1,68 @@
+import type { ContractCode } from "../../failures.ts";
+import type { apiError, createdVerification, createVerificationBody } from "../schemas.ts";
+
+/** Words for a line of prose: `code` in its marks, [links](address) in theirs. */
+export type Prose = string;
+
+type FieldsOf<Schema extends { readonly properties: object }> = Readonly<
+  Record<keyof Schema["properties"], Prose>
+>;
+
+/** All that is written on the pages, in one language. What is sent over the wire is the same in each. */
+export interface ReferenceTexts {
+  readonly language: "en" | "ko";
+  readonly path: "/docs" | "/docs/ko";
+  /** What the other language's readers call it. */
+  readonly otherLanguage: string;
+  readonly title: string;
+  readonly introduction: readonly Prose[];
+  readonly create: {
+    readonly heading: string;
+    /** In place of the idempotency key. */
+    readonly newKey: string;
+    readonly about: Prose;
+    readonly body: string;
+    readonly answer: string;
+  };
+  readonly read: { readonly heading: string };
+  readonly cancel: { readonly heading: string; readonly about: Prose };
+  readonly headers: { readonly heading: string; readonly about: Prose };
+  readonly webhooks: {
+    readonly heading: string;
+    readonly about: Prose;
+    readonly event: Prose;
+    readonly headers: Readonly<Record<"webhook-id" | "webhook-timestamp" | "webhook-signature", Prose>>;
+    readonly signature: Prose;
+  };
+  readonly deprecated: {
+    readonly heading: string;
+    readonly about: Prose;
+    /** `what` is a call or a field of one; the days are dates. */
+    readonly entry: (what: string, since: string, sunset: string | null) => Prose;
+    readonly instead: string;
+  };
+  readonly errors: {
+    readonly heading: string;
+    readonly all: string;
+    readonly status: (status: number) => string;
+    /** By code: what it says, and what to do about it where that does not say it all. */
+    readonly byCode: Readonly<Record<ContractCode, { readonly meaning: Prose; readonly advice?: Prose }>>;
+  };
+  readonly fields: {
+    readonly request: FieldsOf<typeof createVerificationBody>;
+    readonly verification: FieldsOf<typeof createdVerification>;
+    readonly error: FieldsOf<(typeof apiError)["properties"]["error"]>;
+  };
+  readonly tables: {
+    readonly field: string;
+    readonly value: string;
+    readonly meaning: string;
+    readonly header: string;
+    readonly status: string;
+    readonly code: string;
+    readonly message: string;
+    readonly or: string;
+    readonly atMost: (characters: number) => string;
+    readonly byDefault: (value: Prose) => Prose;
+  };
+}
