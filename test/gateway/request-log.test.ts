@@ -2,7 +2,7 @@ import net from "node:net";
 import { pino } from "pino";
 import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
-import { startService } from "../../src/main.ts";
+import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";
 import { withholdTimers } from "../harness/timers.ts";
 import { merchant } from "./merchant.ts";

@@ -17,7 +17,7 @@ import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_t
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
-import { type Fixtures, startService } from "../../src/main.ts";
+import { type Fixtures, startService } from "../../src/service.ts";
 import { createDatabase, type TestDatabase } from "./database.ts";
 
 export interface TestProject {

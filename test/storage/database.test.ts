@@ -3,7 +3,7 @@ import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
-import { startService } from "../../src/main.ts";
+import { startService } from "../../src/service.ts";
 import { watchConnections } from "../../src/storage/connection-watch.ts";
 import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
 import { PooledClient } from "../../src/storage/pooled-client.ts";

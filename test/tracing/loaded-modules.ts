@@ -11,7 +11,7 @@ registerHooks({
 });
 
 const { parseConfig } = await import("../../src/config.ts");
-const { startService } = await import("../../src/main.ts");
+const { startService } = await import("../../src/service.ts");
 const { createLog } = await import("../../src/log.ts");
 const { openLogOutput } = await import("../../src/log-output.ts");
 

@@ -2,7 +2,7 @@ import jsQr from "jsqr";
 import { pino } from "pino";
 import { expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
-import { startService } from "../../src/main.ts";
+import { startService } from "../../src/service.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { codeIn, letExpire } from "../service/pending.ts";

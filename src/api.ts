@@ -1,0 +1,234 @@
+/** What a process of the role api does: both faces, and what they stand on. */
+
+import type { Logger } from "pino";
+import { readOrMakeAdminToken } from "./admin-token.ts";
+import type { OpenAdministration } from "./administration.ts";
+import { createAdmission } from "./admission/admission.ts";
+import { type CountsOf, ownCounts } from "./admission/counts.ts";
+import { createRateLimits } from "./admission/rate-limits.ts";
+import { createWindowLimits } from "./admission/window-limits.ts";
+import type { Closers } from "./closers.ts";
+import type { Config } from "./config.ts";
+import type { AdministrationAs } from "./core/administration/administration.ts";
+import { cancelVerification } from "./core/cancel-verification.ts";
+import { createVerification } from "./core/create-verification.ts";
+import { getVerification } from "./core/get-verification.ts";
+import { encodeId } from "./core/ids.ts";
+import { listVerifications } from "./core/list-verifications.ts";
+import { getStatistics } from "./core/statistics.ts";
+import { takeInboundMessages } from "./core/take-inbound-messages.ts";
+import type { Tracing } from "./core/tracing.ts";
+import type { TransitionHub } from "./core/transition-hub.ts";
+import {
+  getVerificationWindow,
+  sendTestMessage,
+  watchVerificationWindow,
+} from "./core/verification-window.ts";
+import { watchVerification } from "./core/watch-verification.ts";
+import type { Deprecation } from "./gateway/deprecations.ts";
+import { createGateway } from "./gateway/gateway.ts";
+import { logFault } from "./gateway/request-log.ts";
+import { writeLastUses } from "./jobs/last-used.ts";
+import type { createMetrics } from "./ops/metrics.ts";
+import type { Readiness } from "./ops/readiness.ts";
+import { createRpcServer } from "./rpc/server.ts";
+import { createVerificationService } from "./rpc/verification-service.ts";
+import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
+import { listening } from "./setting-errors.ts";
+import { createCodeOccupancy } from "./storage/code-occupancy.ts";
+import type { Database } from "./storage/database.ts";
+import type { CachedDirectory } from "./storage/directory.ts";
+import { createInboundMessages } from "./storage/inbound-messages.ts";
+import { createLastUses } from "./storage/last-used.ts";
+import { createStatisticsStore } from "./storage/statistics.ts";
+import { createUsageLedger } from "./storage/usage.ts";
+import { createVerificationWindows } from "./storage/verification-windows.ts";
+import { createVerifications } from "./storage/verifications.ts";
+import type { tracedParts } from "./tracing/traced.ts";
+import { verificationWindow } from "./window/window.ts";
+
+export interface ApiAddresses {
+  /** A URL, as merchants write it. */
+  readonly http: string;
+  /** `host:port` */
+  readonly grpc: string;
+}
+
+/** Begins to listen, and answers where; `closers` ends it all. */
+export async function startApi(parts: {
+  readonly config: Config;
+  readonly database: Database;
+  readonly directory: CachedDirectory;
+  readonly transitions: TransitionHub;
+  readonly administration: () => Promise<OpenAdministration>;
+  readonly readiness: () => Promise<Readiness>;
+  readonly isStopping: () => boolean;
+  readonly metrics: ReturnType<typeof createMetrics>;
+  /** Null: nothing is traced. */
+  readonly tracing: Tracing | null;
+  readonly traced: ReturnType<typeof tracedParts> | null;
+  readonly deprecations: readonly Deprecation[];
+  readonly log: Logger;
+  readonly closers: Closers;
+}): Promise<ApiAddresses> {
+  const { config, database, directory, transitions, administration, readiness, isStopping } = parts;
+  const { metrics, tracing, traced, deprecations, log, closers } = parts;
+  const administrationAs: AdministrationAs = async (actor) => (await administration()).as(actor);
+
+  const lastUses = createLastUses(database);
+  const writingLastUses = writeLastUses({
+    write: lastUses.write,
+    onError: (error) => log.warn({ err: error }, "when keys were last used could not be written down"),
+  });
+  writingLastUses.start();
+  closers.add(() => writingLastUses.stop());
+  const countsOf = await countsFor(config, log, closers);
+  const usage = createUsageLedger(database);
+  const verifications = createVerifications(database);
+  const admission = createAdmission({
+    directory,
+    rateLimits: createRateLimits(countsOf),
+    chargeUsage: usage.charge,
+    isOverloaded: verifications.isOverloaded,
+    noteUse: lastUses.note,
+    adminTokens: await adminTokensOf(config, log),
+  });
+  const occupancy = createCodeOccupancy(database);
+  await occupancy.refresh();
+  occupancy.start((error) => log.warn({ err: error }, "the codes in use could not be counted"));
+  closers.add(async () => occupancy.stop());
+
+  const publicBase = { url: config.publicBaseUrl ?? `http://localhost:${config.httpPort}` };
+  const useCases = {
+    createVerification: createVerification({
+      verifications,
+      directory,
+      occupancy,
+      publicBase,
+      onCreated: (environment) => metrics.verifications.count("created", environment, 1),
+      onUnplaced: metrics.verifications.unplaced,
+    }),
+    getVerification: getVerification({ verifications }),
+    cancelVerification: cancelVerification({ verifications }),
+    listVerifications: listVerifications({ verifications, chargeUsage: usage.charge }),
+    watchVerification: watchVerification({ verifications, transitions }),
+  };
+  const service = createVerificationService(traced ? traced.useCases(useCases) : useCases);
+  const judgeMessage = createInboundMessages(database, {
+    onFault(error) {
+      metrics.verifications.inboundFault();
+      log.error({ err: error }, "an inbound message could not be judged");
+    },
+  });
+  const takeMessages = takeInboundMessages({
+    directory,
+    onReceipt({ outcome, verificationId, duplicate }, carrier, seconds) {
+      metrics.verifications.receipt(outcome, carrier, duplicate, seconds);
+      if (log.isLevelEnabled("debug")) {
+        log.debug(
+          { verificationId: verificationId && encodeId("vrf_", verificationId), outcome, carrier, duplicate },
+          "inbound message",
+        );
+      }
+    },
+    writeDown: async (actor, act) => (await administration()).writeDown(actor, act),
+    judgeMessage: traced ? traced.judgement(judgeMessage) : judgeMessage,
+  });
+
+  const rpc = createRpcServer({
+    verifications: service,
+    takeMessages,
+    getStatistics: getStatistics({
+      statistics: createStatisticsStore(database),
+      directory,
+      chargeUsage: usage.charge,
+    }),
+    administrationAs,
+    admission,
+    isReady: async () => (await readiness()) === "ready",
+    log,
+    tracing: tracing ?? undefined,
+    observer: { begun: metrics.calls.rpcBegun, answered: metrics.calls.rpcAnswered },
+    tls: config.grpcTls,
+    trustedProxies: config.trustedProxies,
+  });
+  const getWindow = getVerificationWindow({ windows: createVerificationWindows(database), verifications });
+  const windows = createVerificationWindowService({
+    getVerificationWindow: getWindow,
+    watchVerificationWindow: watchVerificationWindow({ getWindow, transitions }),
+    sendTestMessage: sendTestMessage({ getWindow, takeMessages }),
+  });
+  const gateway = createGateway({
+    verifications: service,
+    admission,
+    log,
+    trustedProxies: config.trustedProxies,
+    isStopping,
+    publicBase,
+    onAnswered: metrics.calls.answered,
+    tracing: tracing ?? undefined,
+    deprecations,
+  });
+  gateway.register(
+    verificationWindow({
+      windows,
+      limits: createWindowLimits(countsOf),
+      publicBase,
+      onFault: (request, failure) => logFault(log, request, failure),
+      streams: { opened: metrics.verifications.windowOpened, closed: metrics.verifications.windowClosed },
+    }),
+    { prefix: "/v" },
+  );
+  closers.add(async () => {
+    // So that whoever waits for a database that is silent is told so before the cut.
+    const ending = setTimeout(() => database.endIfSilentFor(silenceMs), silenceMs);
+    const cut = setTimeout(() => gateway.server.closeAllConnections(), closeGraceMs);
+    await Promise.all([gateway.close(), rpc.close()]);
+    clearTimeout(cut);
+    clearTimeout(ending);
+  });
+  const grpc = await listening("GRPC", config.grpcHost, config.grpcPort, () =>
+    rpc.listen(config.grpcHost, config.grpcPort),
+  );
+  await listening("", config.httpHost, config.httpPort, () =>
+    gateway.listen({ host: config.httpHost, port: config.httpPort }),
+  );
+  const httpAddress = gateway.server.address();
+  const httpPort = typeof httpAddress === "object" && httpAddress ? httpAddress.port : config.httpPort;
+  const http = `http://localhost:${httpPort}`;
+  publicBase.url = config.publicBaseUrl ?? http;
+  return { http, grpc };
+}
+
+async function countsFor(config: Config, log: Logger, closers: Closers): Promise<CountsOf> {
+  if (config.redisUrl === null) return ownCounts;
+  // Its client is only loaded where it is wanted: it would be a tenth of every start.
+  const { shareCounts } = await import("./admission/shared-counts.ts");
+  const shared = await shareCounts(config.redisUrl, {
+    onLost: (error) => log.warn({ err: error }, "Redis is away: this process limits rates by itself"),
+    onFound: () => log.info("Redis is back: rate limits are shared again"),
+  });
+  closers.add(async () => shared.close());
+  return shared.countsOf;
+}
+
+/** Of base64, 128 random bits and a few more. */
+const soundTokenLength = 24;
+
+async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
+  const tokens = config.adminToken === null ? [] : [config.adminToken];
+  if (config.databaseUrl !== null && config.adminToken === null) {
+    log.warn("PHONEPROOF_ADMIN_TOKEN is not set: only service tokens of scope admin can administer");
+  }
+  if (config.adminToken !== null && config.adminToken.length < soundTokenLength) {
+    log.warn(
+      `PHONEPROOF_ADMIN_TOKEN has fewer than ${soundTokenLength} characters and may be guessed: make one by openssl rand -base64 32`,
+    );
+  }
+  if (config.databaseUrl === null) tokens.push(await readOrMakeAdminToken(config.dataDir));
+  return tokens;
+}
+
+/** What is left of merchants' calls after this long is cut, and of what a database has not answered before. */
+const closeGraceMs = 5_000;
+const silenceMs = 2_000;

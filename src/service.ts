@@ -1,0 +1,283 @@
+/** The wiring: configuration → database → what both roles stand on → the roles, which are `worker.ts` and `api.ts` → the end. */
+
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import type pg from "pg";
+import type { Logger } from "pino";
+import type { OpenAdministration } from "./administration.ts";
+import { startApi } from "./api.ts";
+import { Closers } from "./closers.ts";
+import { type Config, SettingError } from "./config.ts";
+import { serviceActor } from "./core/administration/audit.ts";
+import { makeDemoProject } from "./core/demo-project.ts";
+import { createTransitionHub } from "./core/transition-hub.ts";
+import { type Deprecation, deprecations } from "./gateway/deprecations.ts";
+import type { LogOutput } from "./log-output.ts";
+import { createMetrics } from "./ops/metrics.ts";
+import { createOpsServer } from "./ops/ops-server.ts";
+import { createReadiness } from "./ops/readiness.ts";
+import { listening, oneLine, reach } from "./setting-errors.ts";
+import { readBacklog } from "./storage/backlog.ts";
+import { createCreationTraces } from "./storage/creation-traces.ts";
+import { type Database, openDatabase } from "./storage/database.ts";
+import { createDirectory } from "./storage/directory.ts";
+import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
+import { applyMigrations } from "./storage/migrations.ts";
+import { createNotices } from "./storage/notices.ts";
+import { readLeakingLogSettings } from "./storage/server-log.ts";
+import { tracedParts } from "./tracing/traced.ts";
+import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
+import { createEndpoints } from "./webhooks/delivery.ts";
+import { type Addresses, welcome } from "./welcome.ts";
+import { loadAssets } from "./window/assets.ts";
+import { startWorker } from "./worker.ts";
+
+export interface RunningService {
+  readonly addresses: Addresses;
+  /**
+   * Says that it is stopping wherever it is asked, and goes on answering for DRAIN_SECONDS, or until `signal` aborts:
+   * those who send calls here need a moment to hear of it. To be called before `close`.
+   */
+  drain(signal: AbortSignal): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** A database that takes longer to say a word is not there for callers either. */
+const readinessPatienceMs = 2_000;
+
+/** After it is ready, which is for those who wait for that. */
+const loadingPauseMs = 1_000;
+
+const migrations = path.join(import.meta.dirname, "../prisma/migrations");
+
+/** What of a service does not come from its environment. */
+export interface Fixtures {
+  readonly deprecations: readonly Deprecation[];
+}
+
+/**
+ * Starts everything this process is to do. What was begun is ended again where a later step fails. `output` is the
+ * log's, for the metrics.
+ */
+export async function startService(
+  config: Config,
+  log: Logger,
+  output?: LogOutput,
+  fixtures: Fixtures = { deprecations },
+): Promise<RunningService> {
+  const closers = new Closers();
+  try {
+    return await start(config, log, output, closers, fixtures);
+  } catch (error) {
+    await closers.close(log);
+    throw error;
+  }
+}
+
+async function start(
+  config: Config,
+  log: Logger,
+  output: LogOutput | undefined,
+  closers: Closers,
+  { deprecations }: Fixtures,
+): Promise<RunningService> {
+  const connection = await connectionOf(config, closers);
+  await reach("DATABASE_URL", config.databaseUrl, () => applyMigrations(connection, { folder: migrations }));
+
+  const metrics = createMetrics();
+  const tracing = config.tracing && (await import("./tracing/open-telemetry.ts")).openTracing(config.tracing);
+  if (tracing) closers.add(() => tracing.close());
+  const database = openDatabase(connection, {
+    poolSize: config.databasePoolSize,
+    preparedStatements: config.databasePreparedStatements,
+    onError(error) {
+      metrics.storage.connectionLost("pool");
+      log.warn({ err: error }, "a database connection was lost");
+    },
+    observer: {
+      batch: (operation) => ({
+        ran: metrics.storage.batch(operation),
+        spans: tracing ? tracedBatches(tracing, operation) : undefined,
+      }),
+      statement: tracing ? tracedStatements(tracing) : undefined,
+      moved: metrics.verifications.count,
+      verified: metrics.verifications.verified,
+    },
+  });
+  if (output) metrics.watchLog(output);
+  metrics.storage.watchPool(database.pool, config.databasePoolSize);
+  metrics.storage.watchBacklog(() => readBacklog(database));
+  closers.add(() => database.close());
+  if (config.databaseUrl !== null) await warnOfServerLog(database, log);
+
+  const traced =
+    tracing &&
+    tracedParts(
+      tracing,
+      createCreationTraces(database, {
+        onError: (error) =>
+          log.warn({ err: error }, "under which span something was created could not be kept"),
+      }),
+    );
+
+  const directory = createDirectory(database);
+  const transitions = createTransitionHub();
+  let wakeDeliveries = () => {};
+  const { noticesUrl } = config;
+  const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
+    onTransition: ({ verificationId, deliveryDue }) => {
+      transitions.announce(verificationId);
+      if (deliveryDue) wakeDeliveries();
+    },
+    onHint: (verificationId) => transitions.announce(verificationId),
+    onDirectoryChange: () => directory.forget(),
+    onGap: () => {
+      directory.forget();
+      transitions.announceGap();
+      wakeDeliveries();
+    },
+    onError(error) {
+      metrics.storage.connectionLost("notices");
+      log.warn({ err: error }, "the connection for notices was lost");
+    },
+  });
+  if (noticesUrl === null) await notices.start();
+  else await reach("DATABASE_NOTICES_URL", noticesUrl, notices.start);
+  closers.add(() => notices.stop());
+
+  const endpoints = createEndpoints({
+    allowPrivate: config.webhookAllowPrivate,
+    traceHeaders: tracing?.headers,
+  });
+  closers.add(() => endpoints.close());
+
+  // With Prisma it would be a tenth of every start. What could not be loaded, for want of a file handle say, is tried again.
+  let opened: Promise<OpenAdministration> | undefined;
+  const administration = () => {
+    opened ??= import("./administration.ts").then(({ openAdministration }) =>
+      openAdministration({ database, directory, endpoints }),
+    );
+    opened.catch(() => {
+      opened = undefined;
+    });
+    return opened;
+  };
+
+  let serving = !config.roles.api;
+  let stopping = false;
+  const drain = async (signal: AbortSignal) => {
+    stopping = true;
+    if (config.roles.api) await delay(config.drainSeconds * 1000, undefined, { signal }).catch(() => {});
+  };
+  const readiness = createReadiness({
+    phase: () => (stopping ? "stopping" : serving ? "serving" : "starting"),
+    reachesDatabase: () =>
+      Promise.race([
+        database.query({ text: "SELECT 1", rowMode: "array" }).then(
+          () => true,
+          () => false,
+        ),
+        delay(readinessPatienceMs, false, { ref: false }),
+      ]),
+  });
+  const ops = createOpsServer({ readiness, metrics: metrics.registry });
+  closers.add(async () => {
+    const cut = setTimeout(() => ops.server.closeAllConnections(), opsCloseGraceMs);
+    await ops.close();
+    clearTimeout(cut);
+  });
+  await listening("OPS", config.opsHost, config.opsPort, () =>
+    ops.listen({ host: config.opsHost, port: config.opsPort }),
+  );
+  const addresses = { http: "", grpc: "", ops: addressOf(config.opsHost, ops.server.address()) };
+  if (config.roles.worker) {
+    const worker = startWorker({
+      database,
+      endpoints,
+      metrics,
+      traced,
+      log,
+      retention: config.retention,
+      closers,
+    });
+    wakeDeliveries = worker.wakeDeliveries;
+  }
+  if (!config.roles.api) return { addresses, drain, close: () => closers.close(log) };
+
+  const faces = await startApi({
+    config,
+    database,
+    directory,
+    transitions,
+    administration,
+    readiness,
+    isStopping: () => stopping,
+    metrics,
+    tracing,
+    traced,
+    deprecations,
+    log,
+    closers,
+  });
+  Object.assign(addresses, faces);
+  const keys =
+    config.databaseUrl === null ? await makeDemoProject((await administration()).as(serviceActor)) : {};
+  serving = true;
+  if (config.databaseUrl === null) {
+    const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };
+    const { dataDir, grpcTls } = config;
+    const grpcSecurity = grpcTls === null ? "plaintext" : grpcTls.ca === null ? "TLS" : "mutual TLS";
+    // On a disk that is full, say, it cannot be shown; everything else goes on.
+    process.stdout.on("error", () => {});
+    process.stdout.write(welcome(addresses, { testKey: keys.test, grpcSecurity, dataDir, defaults }));
+  } else {
+    log.info(addresses, "phoneproof is running");
+  }
+  // What a start did without, before somebody needs it, and before a newer version lies in its place.
+  const loading = setTimeout(() => {
+    loadAssets();
+    administration().catch((error) => log.warn({ err: error }, "what administers could not be loaded"));
+  }, loadingPauseMs);
+  closers.add(async () => {
+    clearTimeout(loading);
+    serving = false;
+  });
+  return { addresses, drain, close: () => closers.close(log) };
+}
+
+async function connectionOf(config: Config, closers: Closers): Promise<pg.ClientConfig> {
+  if (config.databaseUrl !== null) return { connectionString: config.databaseUrl };
+  const postgres = await startEmbeddedPostgres({ dataDir: config.dataDir }).catch((error: Error) => {
+    throw new SettingError(oneLine(error.message));
+  });
+  closers.add(() => postgres.stop());
+  void postgres.exited.then(() => {
+    // Ends the process as any unexpected error does: cleanly, and not with 0.
+    setImmediate(() => {
+      throw new Error("the embedded Postgres has died and does not start again");
+    });
+  });
+  return postgres.connection;
+}
+
+/** The embedded one is started with the right settings. That nobody could look is no reason not to start. */
+async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
+  try {
+    const settings = await readLeakingLogSettings(database);
+    if (settings === null) return;
+    const names = Object.keys(settings).join(" and ");
+    log.warn(
+      settings,
+      `the database writes whole phones and codes into its log, by its ${names}: docs/operations.md, "What Postgres logs"`,
+    );
+  } catch (error) {
+    log.warn({ err: error }, "what the database writes into its log could not be seen");
+  }
+}
+
+function addressOf(host: string, address: ReturnType<import("node:net").Server["address"]>): string {
+  return typeof address === "object" && address ? `${host}:${address.port}` : host;
+}
+
+/** Of what is asked at the ops port: after all else, and for less. */
+const opsCloseGraceMs = 1_000;
