@@ -49,9 +49,14 @@ export function createAddressPolicy(options: {
       if (url.protocol !== "https:" && !(allowPrivate && url.protocol === "http:")) {
         return allowPrivate ? "must be an http or https URL" : "must be an https URL";
       }
+      // URL has taken the scheme's own port away.
+      if (url.port === "0") return "must not have port 0";
+      if (allowPrivate) return null;
       const address = literalOf(url);
-      const kind = allowPrivate || address === null ? null : specialKindOf(address);
-      return kind === null ? null : `must not lead to ${address}, which is not a public address (${kind})`;
+      // Whatever a name server says of them, these are this machine's own (RFC 6761).
+      const isOwnName = /(^|\.)localhost\.?$/.test(url.hostname);
+      const kind = isOwnName ? "loopback" : address && specialKindOf(address);
+      return kind && `must not lead to ${address ?? url.hostname}, which is not a public address (${kind})`;
     },
 
     lookup(hostname, { all }, callback) {
