@@ -109,7 +109,7 @@ test("a page reads so many rows and no more, as planned for a table that is most
     expect((await walk(clientOf(big), { phone: "01000007000" })).sizes).toEqual([0, 0, 0, 1]);
   });
   expect(oldest).toBeGreaterThanOrEqual(7_000);
-  expect(oldest).toBeLessThanOrEqual(4 * walked);
+  expect(oldest).toBeLessThanOrEqual(4 * walked + besides);
 
   const nothing = await rowsRead(async () => {
     const { verifications } = await clientOf(big).listVerifications({
@@ -117,7 +117,7 @@ test("a page reads so many rows and no more, as planned for a table that is most
     });
     expect(verifications).toEqual([]);
   });
-  expect(nothing).toBeLessThanOrEqual(walked);
+  expect(nothing).toBeLessThanOrEqual(walked + besides);
 
   const newest = await rowsRead(async () => {
     expect((await clientOf(big).listVerifications({ pageSize: 100 })).verifications).toHaveLength(100);
