@@ -87,7 +87,7 @@ export function createStatisticsStore(database: Database): StatisticsStore {
         hours,
         maxHours,
       ]);
-      const [first = 0, until = 0, countedUntil = 0, now = 0, incomplete] = numbersIn(span?.[3] as string);
+      const [first = 0, until = 0, countedUntil = 0, now = 0, incomplete] = instantsIn(span?.[3] as string);
       return {
         since: first,
         until,
@@ -117,6 +117,11 @@ function hourRowsOf([kind, environment, name, hours]: readonly unknown[]): HourR
       lastVerifiedAt: last === 0 ? null : last,
     } as HourRow;
   });
+}
+
+/** Those before 1970 are negative. */
+function instantsIn(text: string): number[] {
+  return text.split(" ").map(Number);
 }
 
 /** `1700000000 12 0`, by hand: there are a hundred thousand of them in a month. */

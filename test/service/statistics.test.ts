@@ -321,6 +321,14 @@ describe("a window", async () => {
     expect(Number(total?.created)).toBe(first + hours * hour > thisHour ? 1 : 0);
   });
 
+  test("may lie before 1970", async () => {
+    const since = timestampFromMs(-30 * hour);
+    const answer = await read(project, { since, hours: 2 });
+    expect(answer).toMatchObject({ since, until: timestampFromMs(-28 * hour), incomplete: false });
+    const [{ hours: told }] = answer.environments as [EnvironmentStatistics];
+    expect(told.map(({ hour }) => hour && timestampMs(hour))).toEqual([-30 * hour, -29 * hour]);
+  });
+
   test.for([
     { name: "more hours than there may be", request: { hours: 745 }, fields: ["hours"] },
     { name: "fewer than none", request: { hours: -1 }, fields: ["hours"] },
