@@ -68,13 +68,20 @@ function isDay(day: string): boolean {
 
 /** An instant, or how long ago it was. */
 export function instant(text: string): Date {
-  const date = parseRfc3339(text);
-  if (date !== undefined) return date;
-  try {
-    return new Date(Date.now() - durationSeconds(text) * 1_000);
-  } catch {
+  const date = parseRfc3339(text) ?? ago(text);
+  // So long ago that there is no such date.
+  if (date === undefined || Number.isNaN(date.getTime())) {
     throw new InvalidArgumentError(
       "Write an instant of RFC 3339 (2026-11-21T06:41:00Z) or how long ago it was (24h).",
     );
+  }
+  return date;
+}
+
+function ago(text: string): Date | undefined {
+  try {
+    return new Date(Date.now() - durationSeconds(text) * 1_000);
+  } catch {
+    return undefined;
   }
 }
