@@ -4,7 +4,7 @@ import { Option } from "commander";
 import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { durationSeconds } from "./option-values.ts";
+import { durationSeconds, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { unreachable } from "./trouble.ts";
@@ -29,7 +29,7 @@ export function addApiKeyCommands(program: CliCommand): void {
     .command("create")
     .description("Make an API key. Its secret is shown once. At most 5 work at a time in an environment.")
     .usage("--project ID --environment live|test [options]")
-    .requiredOption("--project <id>", "the project it opens, prj_…")
+    .requiredOption("--project <id>", "the project it opens, prj_…", nonEmpty)
     .addOption(environmentOption("the environment it opens").makeOptionMandatory())
     .option("--name <name>", "what it is for, for people")
     .option(
@@ -61,7 +61,7 @@ export function addApiKeyCommands(program: CliCommand): void {
     .command("list")
     .description("List a project's keys, oldest first, revoked and expired ones included.")
     .usage("--project ID [options]")
-    .requiredOption("--project <id>", "the project, prj_…")
+    .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
     .examples(["a project's keys", "key list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does<{ project: string }>(async (session, { project }) => {
       const { apiKeys } = await session.client.call(ApiKeyService.method.listApiKeys, { projectId: project });

@@ -3,7 +3,7 @@
 import { type AuditEntry, AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
 import type { CliCommand } from "./command.ts";
 import { table } from "./layout.ts";
-import { atLeastOne } from "./option-values.ts";
+import { atLeastOne, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { dateOf, isoTime } from "./words.ts";
@@ -28,10 +28,11 @@ export function addAuditCommands(program: CliCommand): void {
   group
     .command("list")
     .description("List who did what, when and from where, the newest first.")
-    .option("--project <id>", "only what concerns this project, prj_…")
+    .option("--project <id>", "only what concerns this project, prj_…", nonEmpty)
     .option(
       "--actor <actor>",
       "only what this one did: a token's id, tok_…; installation, for its own token; service, for the process itself",
+      nonEmpty,
     )
     .option("--limit <n>", "at most so many", atLeastOne, 50)
     .option("--page-token <token>", "go on where the list before ended, with the same filters")

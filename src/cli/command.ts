@@ -71,6 +71,8 @@ export class CliCommand extends Command {
   does<Options extends OptionValues = OptionValues>(action: Action<Options>): this {
     this.takesGlobalOptions();
     return this.action(async () => {
+      const [operand] = this.registeredArguments;
+      if (this.args[0] === "") this.error(`argument '${operand?.name()}' is empty`);
       const session = openSession(this.globalOptions());
       try {
         await action(session, this.opts<Options>(), this.args[0] ?? "");

@@ -7,6 +7,7 @@ import {
 import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, table } from "./layout.ts";
+import { nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { unreachable } from "./trouble.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
@@ -28,7 +29,7 @@ export function addDestinationNumberCommands(program: CliCommand): void {
       "as a handset dials it: 3 to 20 digits and #; hyphens, spaces and +82 are understood",
     )
     .addOption(environmentOption("the environment it serves").makeOptionMandatory())
-    .option("--project <id>", "keep it for one project, prj_…")
+    .option("--project <id>", "keep it for one project, prj_…", nonEmpty)
     .examples(
       ["a number for every project", "number add 1666-0000 --environment live"],
       [
@@ -51,7 +52,7 @@ export function addDestinationNumberCommands(program: CliCommand): void {
     .command("list")
     .description("List the numbers in use, oldest first.")
     .addOption(environmentOption("only this environment's"))
-    .option("--project <id>", "only the project's own, prj_…")
+    .option("--project <id>", "only the project's own, prj_…", nonEmpty)
     .examples(["all numbers", "number list"], ["those for real SMS", "number list --environment live"])
     .does<{ environment?: EnvironmentWord; project?: string }>(async (session, { environment, project }) => {
       const { destinationNumbers } = await session.client.call(

@@ -4,6 +4,7 @@ import { type Erasure, ErasureService } from "../gen/proto/phoneproof/v1/erasure
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { grouped } from "./layout.ts";
+import { nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { unreachable, wrongUsage } from "./trouble.ts";
 
@@ -19,7 +20,11 @@ export function addEraseCommand(program: CliCommand): void {
       "Erase a person's number for good: one verification's, or a phone wherever it stands. Verifications stay, without their numbers; pending ones are cancelled.",
     )
     .usage("--verification ID | --phone PHONE")
-    .option("--verification <id>", "the numbers, messages and webhook answers of this verification, vrf_…")
+    .option(
+      "--verification <id>",
+      "the numbers, messages and webhook answers of this verification, vrf_…",
+      nonEmpty,
+    )
     .option("--phone <phone>", "this 010 mobile number, in every verification and message")
     .examples(
       ["one verification's", "erase --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],

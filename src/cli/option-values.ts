@@ -20,6 +20,15 @@ export function durationSeconds(text: string): number {
   return Number(count) * perUnit;
 }
 
+/**
+ * For what tells one thing from all others. Empty it would mean all of them, which is not what somebody meant who wrote
+ * the option: `--project "$PROJECT"` of a script without that variable.
+ */
+export function nonEmpty(text: string): string {
+  if (text === "") throw new InvalidArgumentError("It must not be empty.");
+  return text;
+}
+
 /** As much as every integer field of the service's messages holds. */
 export function wholeNumber(text: string): number {
   const value = Number(text);

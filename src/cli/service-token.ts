@@ -5,7 +5,7 @@ import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/
 import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { several } from "./option-values.ts";
+import { nonEmpty, several } from "./option-values.ts";
 import { unreachable } from "./trouble.ts";
 import {
   dateOf,
@@ -48,7 +48,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
         .makeOptionMandatory(),
     )
     .option("--source <name>", "ingest: the name of the SMS source it speaks for")
-    .option("--project <id>", "read and write: the only project it may touch, prj_…")
+    .option("--project <id>", "read and write: the only project it may touch, prj_…", nonEmpty)
     .addOption(environmentOption("ingest: the only environment it may deliver to"))
     .option(
       "--number <number>",

@@ -25,7 +25,7 @@ import {
   localTimeWithZone,
   type Table,
 } from "./layout.ts";
-import { atLeastOne, instant } from "./option-values.ts";
+import { atLeastOne, instant, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { displayWidth, escapeControls, outputColumns, styled } from "./terminal.ts";
 import {
@@ -51,7 +51,7 @@ export function addStatsCommand(program: CliCommand): void {
       "Show how many verifications were created, how they ended and how long verifying took, by hour, number and carrier, and what has gone silent.",
     )
     .usage("--project ID [options]")
-    .requiredOption("--project <id>", "the project, prj_…")
+    .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
     .addOption(environmentOption("only this environment's (default: both, apart)"))
     .option(
       "--since <instant>",

@@ -12,7 +12,7 @@ import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { atLeastOne, instant, several } from "./option-values.ts";
+import { atLeastOne, instant, nonEmpty, several } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
 import { unreachable } from "./trouble.ts";
@@ -72,7 +72,7 @@ export function addVerificationCommands(program: CliCommand): void {
     .command("create")
     .description("Create a verification, as a merchant's server would.")
     .usage("--project ID --environment live|test [options]")
-    .requiredOption("--project <id>", "the project, prj_…")
+    .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
     .addOption(environmentOption("the environment").makeOptionMandatory())
     .addOption(
       new Option("--mode <mode>", "find out the phone, or compare it (default: discover)").choices(modes),
@@ -99,15 +99,15 @@ export function addVerificationCommands(program: CliCommand): void {
     .command("list")
     .description("List a project's verifications, newest first.")
     .usage("--project ID [options]")
-    .requiredOption("--project <id>", "the project, prj_…")
+    .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
     .addOption(environmentOption("only this environment's"))
     .option(
       "--status <status>",
       `only these: ${statuses.join(", ")}; may be given several times`,
       severalStatuses,
     )
-    .option("--client-reference <text>", "only with exactly this client reference")
-    .option("--phone <phone>", "only those verified with this phone")
+    .option("--client-reference <text>", "only with exactly this client reference", nonEmpty)
+    .option("--phone <phone>", "only those verified with this phone", nonEmpty)
     .option("--created-from <instant>", "only since then: 2026-11-21T06:41:00Z, or 24h ago as 24h", instant)
     .option("--created-before <instant>", "only before then", instant)
     .option("--limit <n>", "at most so many", atLeastOne, 100)

@@ -11,7 +11,7 @@ import {
 import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { atLeastOne, several } from "./option-values.ts";
+import { atLeastOne, nonEmpty, several } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { unreachable, wrongUsage } from "./trouble.ts";
@@ -102,7 +102,7 @@ export function addWebhookCommands(program: CliCommand): void {
     .description("Show the webhook in force, or any version by its id.")
     .usage("--project ID --environment live|test | ID")
     .argument("[id]", "the version, whk_…")
-    .option("--project <id>", "the project, prj_…")
+    .option("--project <id>", "the project, prj_…", nonEmpty)
     .addOption(environmentOption("the environment"))
     .examples(["what is in force", `webhook show --project ${exampleProject} --environment live`])
     .does<ShowOptions>(async (session, options, webhookId) => {
@@ -139,7 +139,7 @@ export function addWebhookCommands(program: CliCommand): void {
   place(group.command("disable"))
     .description("Stop every delivery to a URL at once, until it is set anew.")
     .usage("--project ID --environment live|test [options]")
-    .option("--url <url>", "a URL it has or had (default: the one in force)")
+    .option("--url <url>", "a URL it has or had (default: the one in force)", nonEmpty)
     .examples(["stop what is due", `webhook disable --project ${exampleProject} --environment live`])
     .does<Place & { url?: string }>(async (session, options) => {
       const { webhook } = await session.client.call(WebhookService.method.disableWebhook, {
@@ -152,8 +152,8 @@ export function addWebhookCommands(program: CliCommand): void {
   group
     .command("deliveries")
     .description("List deliveries with their attempts, those of the newest verifications first.")
-    .option("--verification <id>", "only this verification's, vrf_…")
-    .option("--project <id>", "only this project's, prj_…")
+    .option("--verification <id>", "only this verification's, vrf_…", nonEmpty)
+    .option("--project <id>", "only this project's, prj_…", nonEmpty)
     .addOption(environmentOption("with --project: only this environment's"))
     .option("--limit <n>", "at most so many", atLeastOne, 20)
     .option("--page-token <token>", "go on where the list before ended, with the same filters")
@@ -187,7 +187,7 @@ export function addWebhookCommands(program: CliCommand): void {
 /** What most of the commands are about. */
 function place(command: CliCommand): CliCommand {
   return command
-    .requiredOption("--project <id>", "the project, prj_…")
+    .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
     .addOption(environmentOption("the environment").makeOptionMandatory());
 }
 
