@@ -3,6 +3,9 @@
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { createReadStream, fstatSync, openSync } from "node:fs";
+import { Socket } from "node:net";
+import type { Readable } from "node:stream";
+import { isatty, ReadStream } from "node:tty";
 import { create } from "@bufbuild/protobuf";
 import {
   type InboundMessageReceipt,
@@ -234,15 +237,22 @@ function openInput(file: string) {
   try {
     const descriptor = openSync(file, "r");
     if (fstatSync(descriptor).isDirectory()) throw new Error("it is a directory");
-    // Larger pieces than a pipe's: fewer turns of the loop for a large file.
-    return {
-      bytes: createReadStream("", { fd: descriptor, highWaterMark: 256 * 1024 }),
-      size: sizeOf(descriptor),
-    };
+    return { bytes: bytesOf(descriptor), size: sizeOf(descriptor) };
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
     throw wrongUsage(`sms stream: cannot read '${file}': ${reason}; see phoneproof sms stream --help`);
   }
+}
+
+/**
+ * What may wait for its writer is read without one of Node's few threads: a read that waits in one cannot be given up, and
+ * would keep the command from ending.
+ */
+function bytesOf(descriptor: number): Readable {
+  if (fstatSync(descriptor).isFIFO()) return new Socket({ fd: descriptor, readable: true, writable: false });
+  if (isatty(descriptor)) return new ReadStream(descriptor);
+  // Larger pieces than a pipe's: fewer turns of the loop for a large file.
+  return createReadStream("", { fd: descriptor, highWaterMark: 256 * 1024 });
 }
 
 function sizeOf(descriptor: number): number | undefined {

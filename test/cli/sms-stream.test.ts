@@ -1,8 +1,10 @@
+import { execFile } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, open, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
@@ -320,6 +322,24 @@ describe("ending early", () => {
     expect(finished).toMatchObject({ code: 130, stderr: "" });
     expect(finished.stdout).toMatch(/\n$/);
     expect(receiptsOf(finished).length).toBeGreaterThan(0);
+  });
+
+  test("an interrupt does not wait for the writer of a named pipe", async () => {
+    const pipe = path.join(directory, "messages.fifo");
+    await promisify(execFile)("mkfifo", [pipe]);
+    // Open for both, it waits for no reader, and the command has a writer for as long as it runs.
+    const writer = await open(pipe, "r+");
+    try {
+      const streaming = startCommand(["sms", "stream", pipe, "--json"], environment);
+      await writer.write(ndjson([{ message_id: "piped", from: sender(6), to: "#0797", text: "piped" }]));
+      await streaming.lines(1);
+      streaming.child.kill("SIGINT");
+      const finished = await streaming.finished;
+      expect(finished).toMatchObject({ code: 130, stderr: "" });
+      expect(receiptsOf(finished)).toMatchObject([{ message_id: "piped", outcome: "NO_MATCH" }]);
+    } finally {
+      await writer.close();
+    }
   });
 
   test("a service that never answers is given up", async () => {
