@@ -43,12 +43,17 @@ const userAgent = "phoneproof-webhooks";
 const wholeExchangeMs = 15_000;
 const keptAnswerBytes = 1024;
 const keptErrorLength = 300;
+/** Of interim answers (1xx) nobody needs more than a few; without a bound they would keep this process at work. */
+const mostInterim = 16;
 
 class TookTooLong extends Error {
   constructor(timeoutMs: number) {
     super(`took longer than ${timeoutMs / 1000} s`);
   }
 }
+
+/** An interim answer that is not waited behind. */
+class NoAnswer extends Error {}
 
 export function createEndpoints(options: {
   readonly allowPrivate: boolean;
@@ -71,13 +76,14 @@ export function createEndpoints(options: {
     connect: { lookup: policy.lookup },
   });
 
-  async function exchange(message: Message, cut: AbortSignal): Promise<Omit<Exchange, "durationMs">> {
+  async function exchange(message: Message, cut: AbortController): Promise<Omit<Exchange, "durationMs">> {
     const url = URL.parse(message.url);
     const refusal = url === null ? "is none" : policy.refusalOf(url);
     if (url === null || refusal !== null) return unanswered(`refused: the URL ${refusal}`);
     let status: number | null = null;
     let retryAfter: string | null = null;
     const kept = new KeptAnswer();
+    let interim = 0;
     try {
       const answering = request(url, {
         dispatcher: agent,
@@ -89,9 +95,15 @@ export function createEndpoints(options: {
           ...signedHeaders(message),
         },
         body: message.body,
-        signal: cut,
+        signal: cut.signal,
+        onInfo: ({ statusCode }) => {
+          interim += 1;
+          if (statusCode < 100) cut.abort(new NoAnswer(`answered ${statusCode}, which is no status of HTTP`));
+          if (interim > mostInterim)
+            cut.abort(new NoAnswer(`sent more than ${mostInterim} interim answers (1xx)`));
+        },
       });
-      const answer = await untilAborted(answering, cut);
+      const answer = await untilAborted(answering, cut.signal);
       status = answer.statusCode;
       retryAfter = [answer.headers["retry-after"]].flat()[0] ?? null;
       // Leaving the loop early closes the connection: what is beyond is not worth waiting for.
@@ -99,7 +111,7 @@ export function createEndpoints(options: {
       return { status, error: complaintAbout(status), answer: kept.text(), retryAfter };
     } catch (error) {
       const answer = status === null ? null : kept.text();
-      return { status, error: describe(cut.aborted ? cut.reason : error), answer, retryAfter };
+      return { status, error: describe(cut.signal.aborted ? cut.signal.reason : error), answer, retryAfter };
     }
   }
 
@@ -115,7 +127,7 @@ export function createEndpoints(options: {
       signal?.addEventListener("abort", stop, { once: true });
       if (signal?.aborted) stop();
       try {
-        const ended = await exchange(message, cut.signal);
+        const ended = await exchange(message, cut);
         signal?.throwIfAborted();
         return { durationMs: Math.round(performance.now() - startedAt), ...ended };
       } finally {

@@ -158,6 +158,23 @@ test.for([
     error: /bad response/,
   },
   {
+    name: "interim answers without end",
+    serve: (socket: Socket) =>
+      socket.once("data", () => {
+        const more = () => {
+          if (!socket.destroyed) socket.write("HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1_000), more);
+        };
+        more();
+      }),
+    error: /^sent more than 16 interim answers \(1xx\)$/,
+  },
+  {
+    name: "a status that HTTP does not have",
+    serve: (socket: Socket) =>
+      socket.once("data", () => socket.end("HTTP/1.1 099 Low\r\ncontent-length: 0\r\n\r\n")),
+    error: /^answered 99, which is no status of HTTP$/,
+  },
+  {
     name: "headers of more than 16 KiB",
     serve: (socket: Socket) => socket.end(`HTTP/1.1 200 OK\r\nx: ${"x".repeat(20_000)}\r\n\r\n`),
     error: /headers/i,
@@ -167,6 +184,21 @@ test.for([
   const exchange = await endpointsOf().send(message(`http://127.0.0.1:${port}/`));
   expect(exchange).toMatchObject({ status: null, answer: null });
   expect(exchange.error).toMatch(error);
+});
+
+test("a few interim answers are passed over", async () => {
+  const port = await startTcp((socket) =>
+    socket.once("data", () => {
+      socket.end(
+        `${"HTTP/1.1 102 Processing\r\n\r\n".repeat(16)}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok`,
+      );
+    }),
+  );
+  expect(await endpointsOf().send(message(`http://127.0.0.1:${port}/`))).toMatchObject({
+    status: 200,
+    error: null,
+    answer: "ok",
+  });
 });
 
 test("a port that nobody listens on is a failure that says so", async () => {
