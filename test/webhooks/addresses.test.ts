@@ -232,6 +232,9 @@ describe("a service that is not for development", () => {
       " https://shop.example/",
       "https://shop.example/\n",
       "https:\\\\shop.example\\hook",
+      "https:shop.example",
+      "https:/shop.example",
+      "https:///shop.example",
       `https://shop.example/${"x".repeat(2028)}`,
     ]) {
       expect(await refusal(url), url).not.toBeNull();

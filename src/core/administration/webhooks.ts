@@ -211,8 +211,8 @@ function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldVi
   const violation = checkText(field, text, { required: true, max: maxUrlLength });
   if (violation) return violation;
   const url = URL.parse(text);
-  // `URL` forgives white space and backslashes, which other programs read differently.
-  if (url === null || /[\s\\]/.test(text)) {
+  // `URL` forgives white space, backslashes and too few or too many slashes, which other programs read differently.
+  if (url === null || /[\s\\]/.test(text) || !/^[a-z]+:\/\/[^/]/i.test(text)) {
     return { field, message: "must be an absolute URL, such as https://shop.example/webhooks" };
   }
   if (url.username !== "" || url.password !== "") {
