@@ -45,6 +45,9 @@ export interface RunningService {
 /** A database that takes longer to say a word is not there for callers either. */
 const readinessPatienceMs = 2_000;
 
+/** In the log of one that was started to run beside others. */
+const runningText = "phoneproof is running";
+
 /** After it is ready, which is for those who wait for that. */
 const loadingPauseMs = 1_000;
 
@@ -202,7 +205,11 @@ async function start(
     });
     wakeDeliveries = worker.wakeDeliveries;
   }
-  if (!config.roles.api) return { addresses, drain, close: () => closers.close(log) };
+  const running = { addresses, drain, close: () => closers.close(log) };
+  if (!config.roles.api) {
+    log.info({ ops: addresses.ops }, runningText);
+    return running;
+  }
 
   const faces = await startApi({
     config,
@@ -231,7 +238,7 @@ async function start(
     process.stdout.on("error", () => {});
     process.stdout.write(welcome(addresses, { testKey: keys.test, grpcSecurity, dataDir, defaults }));
   } else {
-    log.info(addresses, "phoneproof is running");
+    log.info(addresses, runningText);
   }
   // What a start did without, before somebody needs it, and before a newer version lies in its place.
   const loading = setTimeout(() => {
@@ -242,7 +249,7 @@ async function start(
     clearTimeout(loading);
     serving = false;
   });
-  return { addresses, drain, close: () => closers.close(log) };
+  return running;
 }
 
 async function connectionOf(config: Config, closers: Closers): Promise<pg.ClientConfig> {

@@ -112,6 +112,15 @@ test.for<OutputKind>([
   expect(linesOf(text).length).toBe(3_000);
 });
 
+test("a process that only works says, as others do, that it is running", { timeout }, async () => {
+  const worker = await start({ ROLES: "worker" });
+  await expect
+    .poll(() => linesOf(worker.text()), { timeout: 45_000 })
+    .toContainEqual(
+      expect.objectContaining({ msg: "phoneproof is running", ops: worker.opsUrl.replace("http://", "") }),
+    );
+});
+
 test("a file has every line when the service has ended", { timeout }, async () => {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-log-"));
   onTestFinished(() => rm(directory, { recursive: true }));
