@@ -1,5 +1,7 @@
 /** npm run start:cluster: starts it, says what is where, and takes commands until Ctrl-C. */
 
+import { once } from "node:events";
+import { createServer } from "node:net";
 import { createInterface } from "node:readline";
 import { type Cluster, NotNow, startCluster } from "./cluster.ts";
 import { findPrograms, MissingPrograms } from "./programs.ts";
@@ -33,14 +35,29 @@ function portIn(name: "PORT" | "GRPC_PORT", otherwise: number): number {
   return port;
 }
 
+/** HAProxy would say so in its own log, which is gone with all other files. */
+async function freePortIn(name: "PORT" | "GRPC_PORT", otherwise: number): Promise<number> {
+  const port = portIn(name, otherwise);
+  const server = createServer().listen(port, "127.0.0.1");
+  try {
+    await once(server, "listening");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
+    throw new NotNow(`${name}: port ${port} on 127.0.0.1 is in use by another program`);
+  }
+  server.close();
+  await once(server, "close");
+  return port;
+}
+
 async function main(): Promise<void> {
   const stopped = new AbortController();
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, () => stopped.abort());
   const programs = findPrograms();
   const cluster = await startCluster({
     programs,
-    httpPort: portIn("PORT", 8080),
-    grpcPort: portIn("GRPC_PORT", 50_051),
+    httpPort: await freePortIn("PORT", 8080),
+    grpcPort: await freePortIn("GRPC_PORT", 50_051),
     adminToken: process.env.PHONEPROOF_ADMIN_TOKEN || undefined,
     logLevel: process.env.LOG_LEVEL || "info",
     tell,

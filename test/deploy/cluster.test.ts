@@ -2,6 +2,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import path from "node:path";
 import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
@@ -54,6 +55,22 @@ if (missing !== undefined)
     expect(await once(child, "close")).toEqual([1, null]);
     expect(lines).toEqual([`start:cluster: ${missing.message}`]);
     expect(missing.message).toContain("apt-get install");
+  });
+
+if (missing === undefined)
+  test.for([
+    "PORT",
+    "GRPC_PORT",
+  ])("npm run start:cluster names %s where its port is taken, in one line", async (name) => {
+    const taken = createServer().listen(0, "127.0.0.1");
+    await once(taken, "listening");
+    const { port } = taken.address() as AddressInfo;
+    const [other = 0] = await freePorts(1);
+    const environment = { PORT: String(other), GRPC_PORT: String(other), [name]: String(port) };
+    const { child, lines } = startProgram(["deploy/cluster/run.ts"], environment);
+    expect(await once(child, "close")).toEqual([1, null]);
+    expect(lines).toEqual([`start:cluster: ${name}: port ${port} on 127.0.0.1 is in use by another program`]);
+    taken.close();
   });
 
 /** What a merchant was told last of a verification. */
