@@ -178,7 +178,14 @@ test("many lists at once hold a quarter of the pool; the others are told to come
     );
     let refused = 0;
     let most = 0;
-    for (const call of calls) call.then(({ code }) => (refused += code === "service_unavailable" ? 1 : 0));
+    const begunAt = performance.now();
+    const told: string[] = [];
+    for (const call of calls) {
+      call.then(({ code }) => {
+        refused += code === "service_unavailable" ? 1 : 0;
+        told.push(`${code} after ${Math.round(performance.now() - begunAt)} ms`);
+      });
+    }
     await vi.waitUntil(
       async () => {
         const { rows } = await db.query(`SELECT count(*)::int AS held ${ours} AND wait_event_type = 'Lock'`);
@@ -192,7 +199,7 @@ test("many lists at once hold a quarter of the pool; the others are told to come
     const answers = await Promise.all(calls);
     expect(answers.filter(({ code }) => code === "ok")).toHaveLength(4);
     expect(answers.filter(({ status }) => status === Code.Unavailable)).toHaveLength(20);
-    expect((await usage()) - before).toBe(4);
+    expect((await usage()) - before, told.join(", ")).toBe(4);
     // Those that end make room.
     await Promise.all(Array.from({ length: 24 }, () => shop.listVerifications({})));
     expect((await usage()) - before).toBe(28);
