@@ -2,7 +2,7 @@ import { type Job, repeat } from "./job.ts";
 
 /** Counts are to be seconds old, and a look that finds nothing costs three look-ups. */
 const idleMs = 1_000;
-const busyMs = 20;
+const busyMs = 5;
 
 /** Rolls up what has happened, a batch at a time, on any number of processes: one of them counts. */
 export function countStatistics(parts: {
