@@ -190,6 +190,8 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
     shared_buffers: "256MB",
     wal_compression: "on",
     max_wal_size: "2GB",
+    // What has been written once is kept to be used again: a burst does not wait for new files to be filled with zeros.
+    min_wal_size: "1GB",
     jit: "off",
     timezone: "UTC",
     log_timezone: "UTC",
