@@ -11,6 +11,7 @@ import {
   type Judgement,
 } from "./inbound-judgement.ts";
 import {
+  adminSource,
   type InboundMessageFields,
   type InboundMessageValidation,
   validateInboundMessage,
@@ -182,7 +183,7 @@ class Taken implements Settle<Judgement> {
 function sending(messages: readonly InboundMessageFields[]): Act {
   return {
     action: "sms.sent",
-    subject: "cli",
+    subject: adminSource,
     projectId: null,
     details: { messages: String(messages.length) },
   };

@@ -9,8 +9,6 @@ import { epochMs } from "./verification-row.ts";
 const thisHour = "date_trunc('hour', now(), 'UTC')";
 /** Whole hours: of the first one a part counts. */
 const firstOfPast = `date_trunc('hour', counted_until - make_interval(secs => ${pastMs / 1000}), 'UTC')`;
-/** Whole milliseconds; twice as fast as `extract`, which goes by numerics. */
-
 /**
  * An hour in one text, since the driver's work goes by the column and the row. Of the buckets only those that hold any:
  * writing down a number takes longer than all else.

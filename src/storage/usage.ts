@@ -83,7 +83,7 @@ export interface UsageLedger {
 
 const chargeStatement = {
   name: "charge",
-  text: `WITH ${chargedCalls} 
+  text: `WITH ${chargedCalls}
 SELECT project_id::text, calls::float8, granted::float8, call_limit::float8, ${secondsToNextMonth} FROM charged`,
 };
 

@@ -2,7 +2,7 @@ import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { codeLengthRange, defaultCodeFormat, defaultCodeLength } from "../code.ts";
 import { decodeId } from "../ids.ts";
-import { type CodeFormat, type Project, validityRange } from "../project.ts";
+import { type Project, validityRange } from "../project.ts";
 import { checkSmsTemplate, defaultSmsTemplate } from "../sms-text.ts";
 import { checkText } from "../text-field.ts";
 
@@ -114,7 +114,7 @@ function checkTemplate(settings: ProjectSettings): readonly FieldViolation[] {
   return checkSmsTemplate({
     template: settings.smsTemplate ?? defaultSmsTemplate,
     projectName: settings.name,
-    codeFormat: settings.codeFormat as CodeFormat,
+    codeFormat: settings.codeFormat,
     codeLength: settings.codeLength,
   });
 }
