@@ -6,7 +6,7 @@ import { measureInTurn, ratioOf } from "./rounds.ts";
 
 export const grownOperations: readonly OperationName[] = ["create", "replay", "read", "cancel", "inbound"];
 /** Of `rows`, how much slower than at the fewest an operation may be. */
-export const growthGoal = 1.2;
+const growthGoal = 1.2;
 
 export interface GrowthFigures {
   readonly rows: number;

@@ -40,7 +40,7 @@ export class Tally {
 }
 
 /** Of numbers in ascending order; NaN where there are none. */
-export function quantile(sorted: ArrayLike<number>, share: number): number {
+function quantile(sorted: ArrayLike<number>, share: number): number {
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
 }
 

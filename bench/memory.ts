@@ -10,7 +10,7 @@ export interface MemoryFigures {
 }
 
 /** MiB. */
-export const memoryGoal = 250;
+const memoryGoal = 250;
 
 const sampleMs = 500;
 /** Creations, reads and messages in turn, a few seconds each, so that all of them meet every minute. */

@@ -12,7 +12,7 @@ export interface ArrivalFigures {
   readonly p99Ms: number;
 }
 
-export const arrivalShares = [0.25, 0.5, 0.9] as const;
+const arrivalShares = [0.25, 0.5, 0.9] as const;
 /** The share by which the waiting is judged. */
 export const judgedShare = 0.5;
 

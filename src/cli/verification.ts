@@ -277,7 +277,7 @@ function present(verification: Verification | undefined): Verification {
 }
 
 /** The contract's VerificationResult, and the project. */
-export function verificationJson(verification: Verification) {
+function verificationJson(verification: Verification) {
   return {
     id: verification.id,
     status: statusWord(verification.status),

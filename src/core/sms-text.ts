@@ -12,9 +12,9 @@ import type { CodeFormat } from "./project.ts";
 export const defaultSmsTemplate = "[{project}] 본인확인 {code} 타인이 요청하면 보내지 마세요";
 
 /** One Korean SMS, in CP949. */
-export const smsByteLimit = 90;
+const smsByteLimit = 90;
 /** One SMS in UCS-2, as which handsets send what is not pure ASCII. */
-export const smsUnicodeLimit = 70;
+const smsUnicodeLimit = 70;
 
 export interface SmsTextSettings {
   readonly template: string;
