@@ -33,7 +33,7 @@ export type DeliveryState = "pending" | "delivered" | "failed" | "disabled";
 /** One try to deliver an event, as it is kept. Without a duration it is under way or was cut off. */
 export interface Attempt {
   readonly number: number;
-  readonly startedAt: Date | null;
+  readonly startedAt: Date;
   readonly durationMs: number | null;
   readonly status: number | null;
   readonly error: string | null;

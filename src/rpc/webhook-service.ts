@@ -137,7 +137,7 @@ function deliveryMessage(delivery: Delivery) {
 function attemptMessage({ number, startedAt, durationMs, status, error, answer }: Attempt) {
   return create(WebhookAttemptSchema, {
     number,
-    ...(startedAt && { startedAt: timestampFromDate(startedAt) }),
+    startedAt: timestampFromDate(startedAt),
     ...(durationMs === null
       ? {}
       : {

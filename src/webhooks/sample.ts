@@ -1,9 +1,10 @@
 /** The event that `webhook test` sends. */
 
+import type { SendSample } from "../core/administration/webhooks.ts";
 import { newId } from "../core/ids.ts";
 import type { Environment } from "../core/project.ts";
 import type { Verification, VerificationStatus } from "../core/verification.ts";
-import type { Attempt, EventType, Webhook } from "../core/webhook.ts";
+import type { EventType } from "../core/webhook.ts";
 import type { Endpoints } from "./delivery.ts";
 import { payloadOf } from "./payload.ts";
 
@@ -17,16 +18,9 @@ const validityMs = 600_000;
 const passedMs = 60_000;
 
 /** Sends a sample like any other event, once, and answers what came back. */
-export function createSendSample(endpoints: Endpoints) {
-  return async (sample: {
-    readonly webhook: Webhook;
-    readonly secret: Uint8Array;
-    readonly eventId: string;
-    readonly type: EventType;
-    readonly now: Date;
-  }): Promise<Attempt> => {
-    const { webhook, secret, eventId, type } = sample;
-    const now = sample.now.getTime();
+export function createSendSample(endpoints: Endpoints): SendSample {
+  return async ({ webhook, secret, eventId, type, now: startedAt }) => {
+    const now = startedAt.getTime();
     const verification = sampleVerification(webhook.projectId, webhook.environment, statuses[type], now);
     const { durationMs, status, error, answer } = await endpoints.send({
       url: webhook.url,
@@ -35,7 +29,7 @@ export function createSendSample(endpoints: Endpoints) {
       body: payloadOf({ type, occurredAt: now, verification }),
       secrets: [secret],
     });
-    return { number: 1, startedAt: sample.now, durationMs, status, error, answer };
+    return { number: 1, startedAt, durationMs, status, error, answer };
   };
 }
 
