@@ -6,6 +6,9 @@ export interface CodeLengthRange {
   readonly max: number;
 }
 
+/** The lengths that codes may have, by format. Only a group of characters of one of them can be a code. */
+export type CodeLengths = Readonly<Record<CodeFormat, readonly number[]>>;
+
 /** Upper case without 0, O, 1, I, L and U: a person may have to type the code from a screen. */
 export const codeAlphabets: Readonly<Record<CodeFormat, string>> = {
   numeric: "0123456789",

@@ -1,5 +1,6 @@
 /** Who may call and where SMS arrive: what every call needs to know and administration seldom changes. */
 
+import type { CodeLengths } from "./code.ts";
 import type { Caller, CodeFormat, Environment, Project } from "./project.ts";
 
 export interface DestinationNumber {
@@ -10,12 +11,6 @@ export interface DestinationNumber {
   readonly createdAt: Date;
   /** A removed number takes no new verifications; what is pending on it goes on working. */
   readonly removed: boolean;
-}
-
-/** The code lengths that a group of characters in an SMS may have, by alphabet. */
-export interface CodeLengths {
-  readonly numeric: readonly number[];
-  readonly alphanumeric: readonly number[];
 }
 
 /**

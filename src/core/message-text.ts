@@ -1,12 +1,6 @@
-import { codeAlphabets } from "./code.ts";
-
 /** What reading a message's text means: whether it was sent from the web, and which codes it may carry. */
 
-/** The code lengths that a live code may have, by format. */
-export interface CodeLengthsInUse {
-  readonly numeric: readonly number[];
-  readonly alphanumeric: readonly number[];
-}
+import { type CodeLengths, codeAlphabets } from "./code.ts";
 
 export interface CodeCandidates {
   /** Distinct, in the order of the text, letters in upper case. */
@@ -83,7 +77,7 @@ const letterDigitOrMark = /[\p{L}\p{N}\p{M}]/u;
  *
  * Takes time in proportion to the text: no more groups are joined than the longest length has characters.
  */
-export function codeCandidates(text: string, lengthsInUse: CodeLengthsInUse): CodeCandidates {
+export function codeCandidates(text: string, lengthsInUse: CodeLengths): CodeCandidates {
   const longest = Math.max(0, ...lengthsInUse.numeric, ...lengthsInUse.alphanumeric);
   const normal = normaliseText(text);
   const candidates: string[] = [];

@@ -1,6 +1,6 @@
 import iconv from "iconv-lite";
-import { codeLengthRange } from "./code.ts";
-import { type CodeLengthsInUse, codeCandidates, isWebSent } from "./message-text.ts";
+import { type CodeLengths, codeLengthRange } from "./code.ts";
+import { codeCandidates, isWebSent } from "./message-text.ts";
 import type { CodeFormat } from "./project.ts";
 
 /**
@@ -130,7 +130,7 @@ export function cp949ByteLength(text: string): number | null {
 }
 
 /** A number's verifications may be of projects with any settings, so a text has to hold among all of them. */
-const allCodeLengths: CodeLengthsInUse = {
+const allCodeLengths: CodeLengths = {
   numeric: lengthsOf("numeric"),
   alphanumeric: lengthsOf("alphanumeric"),
 };

@@ -3,7 +3,8 @@ import { requireScope } from "./access.ts";
 import { type Act, type Actor, actorOf } from "./administration/audit.ts";
 import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
-import type { CodeLengths, DestinationNumber, Directory } from "./directory.ts";
+import type { CodeLengths } from "./code.ts";
+import type { DestinationNumber, Directory } from "./directory.ts";
 import {
   fingerprintOf,
   type InboundMessage,

@@ -1,6 +1,7 @@
 import { LRUCache } from "lru-cache";
+import type { CodeLengths } from "../core/code.ts";
 import { digestCredential } from "../core/credential.ts";
-import type { CodeLengths, DestinationNumber, Directory } from "../core/directory.ts";
+import type { DestinationNumber, Directory } from "../core/directory.ts";
 import { adminSource } from "../core/inbound-message.ts";
 import type { Caller, CodeFormat, Environment, Project } from "../core/project.ts";
 import { plainArray } from "./array-literal.ts";

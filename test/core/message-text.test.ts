@@ -1,15 +1,11 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import {
-  type CodeLengthsInUse,
-  codeCandidates,
-  isWebSent,
-  normaliseText,
-} from "../../src/core/message-text.ts";
+import type { CodeLengths } from "../../src/core/code.ts";
+import { codeCandidates, isWebSent, normaliseText } from "../../src/core/message-text.ts";
 
-const everyLength: CodeLengthsInUse = { numeric: [6, 7, 8, 9, 10], alphanumeric: [6, 7, 8, 9, 10, 11, 12] };
-const eightDigits: CodeLengthsInUse = { numeric: [8], alphanumeric: [] };
-const eightCharacters: CodeLengthsInUse = { numeric: [], alphanumeric: [8] };
+const everyLength: CodeLengths = { numeric: [6, 7, 8, 9, 10], alphanumeric: [6, 7, 8, 9, 10, 11, 12] };
+const eightDigits: CodeLengths = { numeric: [8], alphanumeric: [] };
+const eightCharacters: CodeLengths = { numeric: [], alphanumeric: [8] };
 
 describe("a normalised text", () => {
   test.for([
@@ -199,7 +195,7 @@ describe("the candidates", () => {
   });
 
   test("are of each format's own lengths", () => {
-    const lengths: CodeLengthsInUse = { numeric: [6], alphanumeric: [8] };
+    const lengths: CodeLengths = { numeric: [6], alphanumeric: [8] };
     expect(codeCandidates("123456, 10345678, 23456789, ABCDEF, 222222", lengths).candidates).toEqual([
       "123456",
       "23456789",
@@ -215,7 +211,7 @@ describe("the candidates", () => {
     const texts = fc.array(fc.oneof(fc.constantFrom(...sharpEdges), fc.constantFrom(..."123 -aB0o가")), {
       maxLength: 24,
     });
-    const lengthsInUse = fc.constantFrom<CodeLengthsInUse>(
+    const lengthsInUse = fc.constantFrom<CodeLengths>(
       everyLength,
       eightDigits,
       eightCharacters,
@@ -326,7 +322,7 @@ const sharpEdges = [
  * The definition, by trying every substring: code characters, with spaces and hyphens only between them,
  * and no letter, digit or mark but Hangul on either side.
  */
-function candidatesByDefinition(normal: string, lengths: CodeLengthsInUse): Set<string> {
+function candidatesByDefinition(normal: string, lengths: CodeLengths): Set<string> {
   const ofGroup = (character: string) =>
     /[\p{L}\p{N}\p{M}]/u.test(character) &&
     !/[\p{Script=Hangul}\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u.test(character) &&

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { codeLengthRange, newCode } from "../../src/core/code.ts";
-import { type CodeLengthsInUse, codeCandidates, isWebSent } from "../../src/core/message-text.ts";
+import { type CodeLengths, codeLengthRange, newCode } from "../../src/core/code.ts";
+import { codeCandidates, isWebSent } from "../../src/core/message-text.ts";
 import type { CodeFormat } from "../../src/core/project.ts";
 import {
   checkSmsTemplate,
@@ -11,7 +11,7 @@ import {
   type SmsTextSettings,
 } from "../../src/core/sms-text.ts";
 
-const everyLength: CodeLengthsInUse = { numeric: [6, 7, 8, 9, 10], alphanumeric: [6, 7, 8, 9, 10, 11, 12] };
+const everyLength: CodeLengths = { numeric: [6, 7, 8, 9, 10], alphanumeric: [6, 7, 8, 9, 10, 11, 12] };
 
 const settings = (changes: Partial<SmsTextSettings>): SmsTextSettings => ({
   template: defaultSmsTemplate,
@@ -298,7 +298,7 @@ describe("a text made with accepted settings", () => {
             retyped = retyped.slice(0, place) + gap + retyped.slice(place);
           }
           const text = before + renderSmsText(defaultSmsTemplate, projectName, retyped) + after;
-          const lengthOfCode: CodeLengthsInUse = { numeric: [code.length], alphanumeric: [code.length] };
+          const lengthOfCode: CodeLengths = { numeric: [code.length], alphanumeric: [code.length] };
           const own = codeCandidates(projectName, lengthOfCode).candidates;
           const others = codeCandidates(text, lengthOfCode).candidates.filter(
             (candidate) => !own.includes(candidate),
