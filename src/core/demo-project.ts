@@ -2,7 +2,7 @@ import type { ApiKeys } from "./administration/api-keys.ts";
 import type { DestinationNumbers } from "./administration/destination-numbers.ts";
 import type { Projects } from "./administration/projects.ts";
 import { encodeId } from "./ids.ts";
-import type { Environment } from "./project.ts";
+import { type Environment, environments } from "./project.ts";
 
 const demoName = "Demo";
 
@@ -26,7 +26,7 @@ export async function makeDemoProject(administration: {
   const projectId = encodeId("prj_", project.id);
   const keys = await apiKeys.list(projectId);
   const made: Partial<Record<Environment, string>> = {};
-  for (const environment of ["live", "test"] as const) {
+  for (const environment of environments) {
     if (keys.some((key) => key.environment === environment)) continue;
     const numbers = await destinationNumbers.list(projectId, environment);
     if (numbers.length === 0) await destinationNumbers.add(demoNumbers[environment], environment, projectId);

@@ -1,4 +1,4 @@
-import type { Environment } from "./project.ts";
+import { type Environment, environments } from "./project.ts";
 import { type ReceptionRow, type SilentName, silencesIn } from "./silence.ts";
 
 /** What came in of late by each number and carrier, all projects together. */
@@ -26,7 +26,7 @@ export function findSilences({
 }): () => Promise<FoundSilences> {
   return async () => {
     const { countedUntil, rows, inUse } = await receptions.read();
-    const silent = (["live", "test"] as const).flatMap((environment) => {
+    const silent = environments.flatMap((environment) => {
       const own = rows.filter((row) => row.environment === environment);
       return silencesIn(own, countedUntil, (number) => inUse.has(number)).map((found) => ({
         ...found,

@@ -1,6 +1,9 @@
 /** A merchant's project, its settings, and what a key or token opens. */
 
-export type Environment = "live" | "test";
+/** Every one there is. */
+export const environments = ["live", "test"] as const;
+
+export type Environment = (typeof environments)[number];
 
 export type CodeFormat = "numeric" | "alphanumeric";
 

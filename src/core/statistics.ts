@@ -3,7 +3,7 @@ import { boundsOf, chargedProject, type NamedScope, noSuchProject, requireScope 
 import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
 import type { Directory } from "./directory.ts";
-import type { Environment } from "./project.ts";
+import { type Environment, environments } from "./project.ts";
 import { hourMs, type ReceptionRow, type Silence, silencesIn } from "./silence.ts";
 import { noTimes } from "./time-to-verify.ts";
 import type { UsageCount } from "./usage.ts";
@@ -83,7 +83,6 @@ export interface Statistics extends Omit<CountedHours, "rows" | "now"> {
 export type GetStatistics = (request: StatisticsRequest, call: Call) => Promise<Statistics>;
 
 const maxHours = 744;
-const everyEnvironment = ["live", "test"] as const;
 
 /** Reads a project's counts of some hours, each environment apart, and finds what has gone silent. */
 export function getStatistics(parts: {
@@ -102,14 +101,14 @@ export function getStatistics(parts: {
     const chargeTo = chargedProject(call.caller);
     if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
     if ((await directory.project(projectId)) === null) throw noSuchProject();
-    const environments = environment === null ? everyEnvironment : [environment];
+    const asked = environment === null ? environments : [environment];
     const { since, hours } = request;
-    const counted = await statistics.read({ projectId, environments, since, hours, maxHours });
+    const counted = await statistics.read({ projectId, environments: asked, since, hours, maxHours });
     refuseUnlikely(counted);
     return {
       ...counted,
       environments: await Promise.all(
-        environments.map(async (name) => {
+        asked.map(async (name) => {
           const numbers = await directory.numbersFor(projectId, name);
           return statisticsOf(name, counted, (named) => numbers.some(({ number }) => number === named));
         }),

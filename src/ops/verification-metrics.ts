@@ -3,7 +3,7 @@ import { Counter, Gauge, type Registry } from "prom-client";
 import type { Carrier } from "../core/carrier.ts";
 import type { Unplaced } from "../core/create-verification.ts";
 import type { InboundOutcome } from "../core/inbound-judgement.ts";
-import type { Environment } from "../core/project.ts";
+import { type Environment, environments } from "../core/project.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
 
 export type Step = "created" | "verified" | "expired" | "cancelled";
@@ -13,7 +13,6 @@ const withoutNumberMs = 600_000;
 /** Enough to tell one from many. */
 const rememberedProjects = 1_000;
 
-const environments: readonly Environment[] = ["live", "test"];
 const steps: readonly Step[] = ["created", "verified", "expired", "cancelled"];
 
 /** As long as a person takes to send an SMS, and as long as a verification can be valid. */

@@ -15,7 +15,7 @@ import {
   type Sender,
   senderKey,
 } from "../core/inbound-judgement.ts";
-import { type Environment, validityRange } from "../core/project.ts";
+import { type Environment, environments, validityRange } from "../core/project.ts";
 import type { Settle } from "../core/settle.ts";
 import type { VerificationMode, VerificationStatus } from "../core/verification.ts";
 import { Failure } from "../failures.ts";
@@ -141,7 +141,7 @@ interface Moved {
 const unmoved: Moved = { verified: { live: [], test: [] }, expired: { live: 0, test: 0 } };
 
 function tell(observer: StorageObserver, { verified, expired }: Moved): void {
-  for (const environment of ["live", "test"] as const) {
+  for (const environment of environments) {
     observer.verified(environment, verified[environment]);
     observer.moved("expired", environment, expired[environment]);
   }
@@ -212,7 +212,7 @@ async function readState(
   const fingerprints: string[] = [];
   const destinations: string[] = [];
   const candidates: string[] = [];
-  const environments: Environment[] = [];
+  const phoneEnvironments: Environment[] = [];
   const phones: string[] = [];
   const asked = new Set<string>();
   for (const { content } of messages) {
@@ -222,7 +222,7 @@ async function readState(
     const sender = senderKey(content.environment, content.from);
     if (!asked.has(sender)) {
       asked.add(sender);
-      environments.push(content.environment);
+      phoneEnvironments.push(content.environment);
       phones.push(content.from);
     }
     for (const candidate of content.candidates) {
@@ -236,7 +236,7 @@ async function readState(
   const rows = await query(client, "inbound_state", stateText, [
     textArray(destinations),
     plainArray(candidates),
-    plainArray(environments),
+    plainArray(phoneEnvironments),
     plainArray(phones),
     cautious ? textArray(messages.map(({ source }) => source)) : nothing,
     cautious ? textArray(messages.map(({ messageId }) => messageId)) : nothing,

@@ -1,4 +1,5 @@
 import { firstUuid, lastUuid } from "../core/ids.ts";
+import { environments } from "../core/project.ts";
 import type { Verification, VerificationFilter, VerificationPage } from "../core/verification.ts";
 import { plainArray } from "./array-literal.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
@@ -57,7 +58,6 @@ function idAt(timeMs: number | null, offsetMs: number): string | null {
   return `${hex.padStart(12, "0")}${"0".repeat(20)}`;
 }
 
-const everyEnvironment = ["live", "test"] as const;
 const everyStatus = ["pending", "verified", "expired", "cancelled"] as const;
 
 export function listStatement(filter: VerificationFilter): { name: string; text: string; values: unknown[] } {
@@ -66,7 +66,7 @@ export function listStatement(filter: VerificationFilter): { name: string; text:
     text: statementText,
     values: [
       filter.projectId,
-      plainArray(filter.environment === null ? everyEnvironment : [filter.environment]),
+      plainArray(filter.environment === null ? environments : [filter.environment]),
       filter.before,
       plainArray(filter.statuses.length === 0 ? everyStatus : filter.statuses),
       filter.clientReference,

@@ -1,7 +1,7 @@
 import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { DeliveryFilter, WebhookPlace, WebhookStore } from "../../core/administration/webhooks.ts";
 import { encodeId, newId } from "../../core/ids.ts";
-import type { Environment } from "../../core/project.ts";
+import { type Environment, environments } from "../../core/project.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
@@ -301,7 +301,7 @@ async function listDeliveries(
   }
   if (projectId === null) return deliveriesWhere(database, older, limit);
   // Each version's newest, by its index: a project's deliveries as a whole are in no index.
-  const environments: Environment[] = environment === null ? ["live", "test"] : [environment];
+  const asked: Environment[] = environment === null ? [...environments] : [environment];
   const newest = Prisma.sql`d.verification_id IN (
     SELECT p.verification_id
     FROM webhook_configuration w CROSS JOIN LATERAL (
@@ -309,7 +309,7 @@ async function listDeliveries(
       WHERE d.webhook_configuration_id = w.id AND ${older}
       ORDER BY d.verification_id DESC LIMIT ${limit}
     ) p
-    WHERE w.project_id = ${projectId}::uuid AND w.environment = ANY (${environments}::text[]::environment[])
+    WHERE w.project_id = ${projectId}::uuid AND w.environment = ANY (${asked}::text[]::environment[])
     ORDER BY p.verification_id DESC LIMIT ${limit}
   )`;
   return deliveriesWhere(database, newest, limit);
