@@ -42,7 +42,7 @@ function outOfBounds(caller: Caller): Failure {
     : noSuchProject();
 }
 
-const scopesThatAllow: Record<"read" | "write" | "ingest" | "admin", readonly ServiceTokenScope[]> = {
+const scopesThatAllow: Readonly<Record<ServiceTokenScope, readonly ServiceTokenScope[]>> = {
   read: ["read", "write", "admin"],
   write: ["write", "admin"],
   ingest: ["ingest", "admin"],
@@ -50,7 +50,7 @@ const scopesThatAllow: Record<"read" | "write" | "ingest" | "admin", readonly Se
 };
 
 /** Refuses a service token whose scope does not cover the operation. A merchant may read and write. */
-export function requireScope(caller: Caller, needed: "read" | "write" | "ingest" | "admin"): void {
+export function requireScope(caller: Caller, needed: ServiceTokenScope): void {
   if (caller.kind === "merchant") {
     if (needed === "read" || needed === "write") return;
   } else if (scopesThatAllow[needed].includes(caller.scope)) return;

@@ -3,7 +3,7 @@ import type { CodeLengths } from "../core/code.ts";
 import { digestCredential } from "../core/credential.ts";
 import type { DestinationNumber, Directory } from "../core/directory.ts";
 import { adminSource } from "../core/inbound-message.ts";
-import type { Caller, CodeFormat, Environment, Project } from "../core/project.ts";
+import type { Caller, CodeFormat, Environment, Project, ServiceTokenScope } from "../core/project.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
@@ -244,7 +244,7 @@ function serviceCallerOf(row: readonly unknown[]): Caller {
   return {
     kind: "service",
     tokenId: row[0] as string,
-    scope: row[1] as "read" | "write" | "ingest" | "admin",
+    scope: row[1] as ServiceTokenScope,
     source: row[1] === "admin" ? adminSource : (row[2] as string | null),
     projectId: row[3] as string | null,
     environment: row[4] as Environment | null,
