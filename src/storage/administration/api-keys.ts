@@ -5,6 +5,7 @@ import type { Environment } from "../../core/project.ts";
 import type { ApiKey as ApiKeyRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
+import { lockProject } from "./projects.ts";
 
 export function createApiKeyStore(database: PrismaDatabase, administer: Administer): ApiKeyStore {
   return {
@@ -90,12 +91,6 @@ function act(action: AuditAction, key: ApiKey, details: Act["details"] = {}): Ac
 
 /** Rolls the transaction back: the old key must not be shortened where no new one is made. */
 class TooManyActive extends Error {}
-
-async function lockProject(transaction: Transaction, projectId: string): Promise<boolean> {
-  const rows = await transaction.$queryRaw<unknown[]>`
-    SELECT id FROM project WHERE id = ${projectId}::uuid FOR NO KEY UPDATE`;
-  return rows.length > 0;
-}
 
 async function countActive(
   transaction: Transaction,

@@ -4,7 +4,7 @@ import { encodeId, newId } from "../../core/ids.ts";
 import type { Project } from "../../core/project.ts";
 import type { Project as ProjectRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
-import type { Administer } from "./announcement.ts";
+import type { Administer, Transaction } from "./announcement.ts";
 
 export function createProjectStore(database: PrismaDatabase, administer: Administer): ProjectStore {
   return {
@@ -28,7 +28,7 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
     async change(id, decide) {
       const result = await administer(
         async (transaction) => {
-          await transaction.$queryRaw`SELECT id FROM project WHERE id = ${id}::uuid FOR NO KEY UPDATE`;
+          await lockProject(transaction, id);
           const current = await transaction.project.findUnique({ where: { id } });
           if (!current) return null;
           const data = columnsOf(decide(projectOf(current)));
@@ -61,6 +61,15 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
         (project) => project && act(suspended ? "project.suspended" : "project.resumed", project, {}),
       ),
   };
+}
+
+/**
+ * What serialises all changes to a project, to its API keys and to its webhooks. Answers false where there is no such project.
+ */
+export async function lockProject(transaction: Transaction, projectId: string): Promise<boolean> {
+  const rows = await transaction.$queryRaw<unknown[]>`
+    SELECT id FROM project WHERE id = ${projectId}::uuid FOR NO KEY UPDATE`;
+  return rows.length > 0;
 }
 
 function act(action: AuditAction, { id }: Project, details: Act["details"]): Act {

@@ -6,6 +6,7 @@ import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../..
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
+import { lockProject } from "./projects.ts";
 
 export function createWebhookStore(database: PrismaDatabase, administer: Administer): WebhookStore {
   const { prisma } = database;
@@ -16,7 +17,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
       await holdBack(prisma, place, url);
       return administer(
         async (transaction) => {
-          if (!(await lockProject(transaction, place))) return "no_project";
+          if (!(await lockProject(transaction, place.projectId))) return "no_project";
           // Deliveries are locked before versions, as by those who write results down.
           await holdBack(transaction, place, url);
           const [known] = await versionsOf(transaction, place, url);
@@ -46,7 +47,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
     rotate: (place, secret) =>
       administer(
         async (transaction) => {
-          await lockProject(transaction, place);
+          await lockProject(transaction, place.projectId);
           const replaced = await replaceInForce(transaction, place);
           if (!replaced) return null;
           const { url, events } = replaced;
@@ -64,7 +65,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
     remove: (place) =>
       administer(
         async (transaction) => {
-          await lockProject(transaction, place);
+          await lockProject(transaction, place.projectId);
           const replaced = await replaceInForce(transaction, place);
           return replaced && versionWith(transaction, replaced.id);
         },
@@ -74,7 +75,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
     disable: (place, url, reason) =>
       administer(
         async (transaction) => {
-          await lockProject(transaction, place);
+          await lockProject(transaction, place.projectId);
           const named =
             url ?? (await versions(transaction, Prisma.sql`${of(place)} AND replaced_at IS NULL`))[0]?.url;
           if (named === undefined) return null;
@@ -209,13 +210,6 @@ async function holdBack(
       UPDATE webhook_delivery d SET state = 'disabled', next_attempt_at = NULL
       WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM locked))`;
   } while (held > 0);
-}
-
-/** What serialises all changes to a project's webhooks. */
-async function lockProject(transaction: Transaction, { projectId }: WebhookPlace): Promise<boolean> {
-  const rows = await transaction.$queryRaw<unknown[]>`
-    SELECT id FROM project WHERE id = ${projectId}::uuid FOR NO KEY UPDATE`;
-  return rows.length > 0;
 }
 
 /** Takes the version in force out of force. Its clock is read under the project's lock, not at the transaction's start. */
