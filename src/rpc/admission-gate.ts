@@ -10,9 +10,10 @@ import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { connectError, noteAnswer, type RpcObserver } from "./admission-interceptor.ts";
+import { noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { addressKey, admittedKey, callKey, streamKey } from "./call-context.ts";
 import { boundCalls } from "./open-calls.ts";
+import { connectError } from "./refusal.ts";
 import type { Strangers } from "./strangers.ts";
 
 const buckets: Readonly<Record<string, RateLimitBucket>> = {

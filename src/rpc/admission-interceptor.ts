@@ -1,4 +1,3 @@
-import { create, type DescMethod } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -10,45 +9,18 @@ import {
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
-import type { Call } from "../core/call.ts";
-import { encodeId } from "../core/ids.ts";
-import type { Caller } from "../core/project.ts";
-import { asFailure, Failure, type RateLimitState } from "../failures.ts";
-import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
+import { asFailure, Failure } from "../failures.ts";
+import { noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
 import type { OpenStreams } from "./open-streams.ts";
+import { connectError, metadataOf } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
-
-const codes: Record<Failure["grpc"], Code> = {
-  invalid_argument: Code.InvalidArgument,
-  unauthenticated: Code.Unauthenticated,
-  permission_denied: Code.PermissionDenied,
-  not_found: Code.NotFound,
-  already_exists: Code.AlreadyExists,
-  failed_precondition: Code.FailedPrecondition,
-  resource_exhausted: Code.ResourceExhausted,
-  unavailable: Code.Unavailable,
-  internal: Code.Internal,
-};
 
 /**
  * So long a credential holds without another look, where no change is heard of: of a call whose message comes later than its
  * headers, and of a stream. (A look at it for each of a stream's messages was a tenth of their time.)
  */
 const trustedMs = 100;
-
-/** Told of calls, for those who count them. */
-export interface RpcObserver {
-  begun(method: string, streaming: boolean): void;
-  /** Once for each that has begun. `code` is the catalogue's, gRPC's own, or ok. */
-  answered(call: {
-    readonly method: string;
-    readonly streaming: boolean;
-    readonly code: string;
-    readonly charged: boolean;
-    readonly seconds: number;
-  }): void;
-}
 
 /**
  * Usage, error translation and the request's log line around every service of this package, once the gate has let the call
@@ -195,43 +167,6 @@ function checked<Message>(
   };
 }
 
-/** Logs a call that is over, and tells whoever counts. */
-export function noteAnswer(
-  { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
-  call: Pick<Call, "requestId" | "usage"> & {
-    readonly method: DescMethod;
-    readonly code: string;
-    /** By performance.now(). */
-    readonly startedAt: number;
-    readonly caller: Caller | undefined;
-  },
-  failure?: Failure,
-): void {
-  const { requestId, code, caller } = call;
-  const method = `${call.method.parent.typeName}/${call.method.name}`;
-  const elapsedMs = performance.now() - call.startedAt;
-  const durationMs = Math.round(elapsedMs * 10) / 10;
-  const line = { requestId, method, code, durationMs, ...callerFields(caller) };
-  // What was refused by a fault of ours leaves that besides.
-  if (failure?.code === "internal_error") log.error({ ...line, err: failure.cause ?? failure }, "rpc failed");
-  else log.info(line, "rpc");
-  observer.answered({
-    method,
-    streaming: call.method.methodKind !== "unary",
-    code,
-    charged: call.usage !== undefined,
-    seconds: elapsedMs / 1_000,
-  });
-}
-
-/** Who called, for the log: a merchant's project, or which service token. */
-function callerFields(caller: Caller | undefined) {
-  if (caller === undefined) return {};
-  if (caller.kind === "merchant") return { projectId: encodeId("prj_", caller.project.id) };
-  const { tokenId, scope, source } = caller;
-  return { tokenId: tokenId === null ? "installation" : encodeId("tok_", tokenId), scope, source };
-}
-
 /**
  * A call whose deadline passes, or whose client leaves, is answered at once. Where the service ends it is answered in its own
  * time.
@@ -248,40 +183,4 @@ function untilAborted(
     signal.addEventListener("abort", abort, { once: true });
     answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
   });
-}
-
-/** What the gateway says in headers, under the same names. */
-export function* metadataOf(
-  requestId: string,
-  call: Call | undefined,
-  rateLimit: RateLimitState | undefined,
-): Iterable<[string, string]> {
-  yield ["x-request-id", requestId];
-  if (call?.usage) {
-    yield ["x-usage-calls", String(call.usage.calls)];
-    yield ["x-usage-limit", call.usage.limit === null ? "unlimited" : String(call.usage.limit)];
-  }
-  if (rateLimit) {
-    yield ["ratelimit-policy", rateLimit.policy];
-    yield ["ratelimit", rateLimit.state];
-  }
-}
-
-export function connectError(
-  failure: Failure,
-  requestId: string,
-  call?: Call,
-  rateLimit?: RateLimitState,
-): ConnectError {
-  const metadata = new Headers([...metadataOf(requestId, call, failure.rateLimit ?? rateLimit)]);
-  if (failure.retryAfterSeconds !== undefined) metadata.set("retry-after", String(failure.retryAfterSeconds));
-  const detail = create(ErrorDetailSchema, {
-    code: failure.code,
-    requestId,
-    fields: failure.fields.map(({ field, message }) => ({ field, message })),
-    retryAfterSeconds: failure.retryAfterSeconds ?? 0,
-  });
-  return new ConnectError(failure.message, codes[failure.grpc], metadata, [
-    { desc: ErrorDetailSchema, value: detail },
-  ]);
 }

@@ -2,7 +2,7 @@ import http2, { type Http2ServerRequest, Http2ServerResponse, type OutgoingHttpH
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { newRequestId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
-import { connectError } from "./admission-interceptor.ts";
+import { connectError } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
 
 /** A call that failed by a fault of ours beside the interceptor, such as while its answer was written. */

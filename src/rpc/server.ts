@@ -27,7 +27,8 @@ import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.
 import { WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { administrationRoutes } from "./administration-services.ts";
 import { admissionGate } from "./admission-gate.ts";
-import { admissionInterceptor, type RpcObserver } from "./admission-interceptor.ts";
+import { admissionInterceptor } from "./admission-interceptor.ts";
+import type { RpcObserver } from "./answered-call.ts";
 import { addressKey, callOf, streamKey } from "./call-context.ts";
 import { grpcResponse } from "./grpc-response.ts";
 import { healthRoutes } from "./health-service.ts";

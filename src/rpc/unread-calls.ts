@@ -13,8 +13,9 @@ import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { Failure } from "../failures.ts";
-import { connectError, metadataOf, noteAnswer, type RpcObserver } from "./admission-interceptor.ts";
+import { noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
+import { connectError, metadataOf } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
 
 /**

@@ -1,0 +1,58 @@
+/** What is said of a call that is over: its line in the log, and its count. */
+
+import type { DescMethod } from "@bufbuild/protobuf";
+import type { Logger } from "pino";
+import type { Call } from "../core/call.ts";
+import { encodeId } from "../core/ids.ts";
+import type { Caller } from "../core/project.ts";
+import type { Failure } from "../failures.ts";
+
+/** Told of calls, for those who count them. */
+export interface RpcObserver {
+  begun(method: string, streaming: boolean): void;
+  /** Once for each that has begun. `code` is the catalogue's, gRPC's own, or ok. */
+  answered(call: {
+    readonly method: string;
+    readonly streaming: boolean;
+    readonly code: string;
+    readonly charged: boolean;
+    readonly seconds: number;
+  }): void;
+}
+
+/** Logs a call that is over, and tells whoever counts. */
+export function noteAnswer(
+  { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
+  call: Pick<Call, "requestId" | "usage"> & {
+    readonly method: DescMethod;
+    readonly code: string;
+    /** By performance.now(). */
+    readonly startedAt: number;
+    readonly caller: Caller | undefined;
+  },
+  failure?: Failure,
+): void {
+  const { requestId, code, caller } = call;
+  const method = `${call.method.parent.typeName}/${call.method.name}`;
+  const elapsedMs = performance.now() - call.startedAt;
+  const durationMs = Math.round(elapsedMs * 10) / 10;
+  const line = { requestId, method, code, durationMs, ...callerFields(caller) };
+  // What was refused by a fault of ours leaves that besides.
+  if (failure?.code === "internal_error") log.error({ ...line, err: failure.cause ?? failure }, "rpc failed");
+  else log.info(line, "rpc");
+  observer.answered({
+    method,
+    streaming: call.method.methodKind !== "unary",
+    code,
+    charged: call.usage !== undefined,
+    seconds: elapsedMs / 1_000,
+  });
+}
+
+/** Who called, for the log: a merchant's project, or which service token. */
+function callerFields(caller: Caller | undefined) {
+  if (caller === undefined) return {};
+  if (caller.kind === "merchant") return { projectId: encodeId("prj_", caller.project.id) };
+  const { tokenId, scope, source } = caller;
+  return { tokenId: tokenId === null ? "installation" : encodeId("tok_", tokenId), scope, source };
+}

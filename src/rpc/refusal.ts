@@ -1,0 +1,55 @@
+/** How this face says no: the catalogue's code as a detail of gRPC's own, with the metadata that goes with every answer. */
+
+import { create } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import type { Call } from "../core/call.ts";
+import type { Failure, RateLimitState } from "../failures.ts";
+import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
+
+const codes: Record<Failure["grpc"], Code> = {
+  invalid_argument: Code.InvalidArgument,
+  unauthenticated: Code.Unauthenticated,
+  permission_denied: Code.PermissionDenied,
+  not_found: Code.NotFound,
+  already_exists: Code.AlreadyExists,
+  failed_precondition: Code.FailedPrecondition,
+  resource_exhausted: Code.ResourceExhausted,
+  unavailable: Code.Unavailable,
+  internal: Code.Internal,
+};
+
+/** What the gateway says in headers, under the same names. */
+export function* metadataOf(
+  requestId: string,
+  call: Call | undefined,
+  rateLimit: RateLimitState | undefined,
+): Iterable<[string, string]> {
+  yield ["x-request-id", requestId];
+  if (call?.usage) {
+    yield ["x-usage-calls", String(call.usage.calls)];
+    yield ["x-usage-limit", call.usage.limit === null ? "unlimited" : String(call.usage.limit)];
+  }
+  if (rateLimit) {
+    yield ["ratelimit-policy", rateLimit.policy];
+    yield ["ratelimit", rateLimit.state];
+  }
+}
+
+export function connectError(
+  failure: Failure,
+  requestId: string,
+  call?: Call,
+  rateLimit?: RateLimitState,
+): ConnectError {
+  const metadata = new Headers([...metadataOf(requestId, call, failure.rateLimit ?? rateLimit)]);
+  if (failure.retryAfterSeconds !== undefined) metadata.set("retry-after", String(failure.retryAfterSeconds));
+  const detail = create(ErrorDetailSchema, {
+    code: failure.code,
+    requestId,
+    fields: failure.fields.map(({ field, message }) => ({ field, message })),
+    retryAfterSeconds: failure.retryAfterSeconds ?? 0,
+  });
+  return new ConnectError(failure.message, codes[failure.grpc], metadata, [
+    { desc: ErrorDetailSchema, value: detail },
+  ]);
+}
