@@ -10,7 +10,7 @@ import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { noteAnswer, type RpcObserver } from "./answered-call.ts";
+import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { addressKey, admittedKey, callKey, streamKey } from "./call-context.ts";
 import { boundCalls } from "./open-calls.ts";
 import { connectError } from "./refusal.ts";
@@ -55,7 +55,7 @@ export function admissionGate(parts: {
 
     const refusal = (thrown: unknown): ConnectError => {
       const failure = asFailure(thrown);
-      observer.begun(`${method.parent.typeName}/${method.name}`, method.methodKind !== "unary");
+      observer.begun(methodName(method), method.methodKind !== "unary");
       const call = { requestId, usage: undefined, method, code: failure.code, startedAt, caller };
       noteAnswer({ log, observer }, call, failure);
       return connectError(failure, requestId, undefined, rateLimit);

@@ -10,7 +10,7 @@ import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { asFailure, Failure } from "../failures.ts";
-import { noteAnswer, type RpcObserver } from "./answered-call.ts";
+import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
 import type { OpenStreams } from "./open-streams.ts";
 import { connectError, metadataOf } from "./refusal.ts";
@@ -50,7 +50,7 @@ export function admissionInterceptor(parts: {
       leave();
       noteAnswer({ log, observer }, { ...call, method: request.method, code, startedAt }, failure);
     };
-    observer.begun(`${request.service.typeName}/${request.method.name}`, request.stream);
+    observer.begun(methodName(request.method), request.stream);
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       const refusal = refusalOf(thrown, request.signal);
       // A call that was cancelled or came late keeps gRPC's own code.

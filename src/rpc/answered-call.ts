@@ -7,6 +7,9 @@ import { encodeId } from "../core/ids.ts";
 import type { Caller } from "../core/project.ts";
 import type { Failure } from "../failures.ts";
 
+/** `package.Service/Method`, as it is logged, counted and traced. */
+export const methodName = ({ parent, name }: DescMethod): string => `${parent.typeName}/${name}`;
+
 /** Told of calls, for those who count them. */
 export interface RpcObserver {
   begun(method: string, streaming: boolean): void;
@@ -33,7 +36,7 @@ export function noteAnswer(
   failure?: Failure,
 ): void {
   const { requestId, code, caller } = call;
-  const method = `${call.method.parent.typeName}/${call.method.name}`;
+  const method = methodName(call.method);
   const elapsedMs = performance.now() - call.startedAt;
   const durationMs = Math.round(elapsedMs * 10) / 10;
   const line = { requestId, method, code, durationMs, ...callerFields(caller) };

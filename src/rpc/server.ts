@@ -28,7 +28,7 @@ import { WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { administrationRoutes } from "./administration-services.ts";
 import { admissionGate } from "./admission-gate.ts";
 import { admissionInterceptor } from "./admission-interceptor.ts";
-import type { RpcObserver } from "./answered-call.ts";
+import { methodName, type RpcObserver } from "./answered-call.ts";
 import { addressKey, callOf, streamKey } from "./call-context.ts";
 import { grpcResponse } from "./grpc-response.ts";
 import { healthRoutes } from "./health-service.ts";
@@ -73,22 +73,20 @@ const services = [
 
 /** Those whose refusals carry the catalogue's code: the standard services have their own words. */
 const ownMethods: ReadonlySet<string> = new Set(
-  services
-    .filter((service) => service !== Health)
-    .flatMap(({ typeName, methods }) => methods.map(({ name }) => `${typeName}/${name}`)),
+  services.filter((service) => service !== Health).flatMap(({ methods }) => methods.map(methodName)),
 );
 
 /** Methods that take message after message, for as long as the client likes. */
 const streamedPaths: ReadonlySet<string> = new Set(
   [InboundMessageService.method.streamInboundMessages, ServerReflection.method.serverReflectionInfo].map(
-    ({ parent, name }) => `/${parent.typeName}/${name}`,
+    (method) => `/${methodName(method)}`,
   ),
 );
 
 /** Methods whose answers last, and are taken as they come. */
 const streamedAnswers: ReadonlySet<string> = new Set(
-  [...services, ServerReflection].flatMap(({ typeName, methods }) =>
-    methods.filter(({ methodKind }) => methodKind !== "unary").map(({ name }) => `${typeName}/${name}`),
+  [...services, ServerReflection].flatMap(({ methods }) =>
+    methods.filter(({ methodKind }) => methodKind !== "unary").map(methodName),
   ),
 );
 

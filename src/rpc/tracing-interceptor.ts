@@ -3,6 +3,7 @@ import { Code, ConnectError, type ConnectRouterOptions, type Interceptor } from 
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import { encodeId } from "../core/ids.ts";
 import type { Span, Tracing } from "../core/tracing.ts";
+import { methodName } from "./answered-call.ts";
 import { callKey } from "./call-context.ts";
 
 /** As OpenTelemetry's conventions for gRPC have it: the others are the caller's. */
@@ -20,8 +21,8 @@ const statusName = (code: Code) => (code === Code.Canceled ? "CANCELLED" : codeT
 
 type Gate = NonNullable<ConnectRouterOptions["requestGate"]>;
 
-function beginSpan(tracing: Tracing, { parent, name }: DescMethod, header: Headers): Span {
-  const method = `${parent.typeName}/${name}`;
+function beginSpan(tracing: Tracing, called: DescMethod, header: Headers): Span {
+  const method = methodName(called);
   const span = tracing.begin(method, { kind: "server", headers: (field) => header.get(field) ?? undefined });
   span.set({ "rpc.system.name": "grpc", "rpc.method": method });
   return span;

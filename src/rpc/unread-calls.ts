@@ -13,7 +13,7 @@ import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { Failure } from "../failures.ts";
-import { noteAnswer, type RpcObserver } from "./answered-call.ts";
+import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
 import { connectError, metadataOf } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
@@ -30,7 +30,7 @@ export function settlingUnread(
   const { method } = handler;
 
   function note({ call, startedAt }: AdmittedCall, code: string, failure?: Failure): void {
-    observer.begun(`${method.parent.typeName}/${method.name}`, false);
+    observer.begun(methodName(method), false);
     noteAnswer({ log, observer }, { ...call, method, code, startedAt }, failure);
   }
 
