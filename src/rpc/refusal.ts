@@ -1,5 +1,6 @@
 /** How this face says no: the catalogue's code as a detail of gRPC's own, with the metadata that goes with every answer. */
 
+import type { ServerHttp2Stream } from "node:http2";
 import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Call } from "../core/call.ts";
@@ -52,4 +53,20 @@ export function connectError(
   return new ConnectError(failure.message, codes[failure.grpc], metadata, [
     { desc: ErrorDetailSchema, value: detail },
   ]);
+}
+
+/**
+ * Refuses a call of gRPC of which no more is to be read, in the headers that end its stream: no window holds those back. A status
+ * in headers that are followed by anything would be none. `message` is of printable ASCII without a percent sign.
+ */
+export function refuseInHeaders(stream: ServerHttp2Stream, code: Code, message: string): void {
+  stream.respond(
+    {
+      ":status": 200,
+      "content-type": "application/grpc",
+      "grpc-status": String(code),
+      "grpc-message": message,
+    },
+    { endStream: true },
+  );
 }

@@ -36,6 +36,7 @@ import { countedRequests, countedWhenUnpacked } from "./inbound-message-bounds.t
 import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-message-service.ts";
 import { keepOpenStreams } from "./open-streams.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
+import { refuseInHeaders } from "./refusal.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
@@ -235,8 +236,7 @@ export function createRpcServer(parts: {
     done();
   });
 
-  // What clients understand of a method that is not there: gRPC's would have to guess in HTTP's words. In the frame that
-  // ends the stream, since a status in headers that are followed by anything is none.
+  // What clients understand of a method that is not there: gRPC's would have to guess in HTTP's words.
   server.setNotFoundHandler((request, reply) => {
     reply.hijack();
     const { stream } = reply.raw;
@@ -251,15 +251,7 @@ export function createRpcServer(parts: {
       stream.end(errorToJsonBytes(absent, undefined));
       return;
     }
-    stream.respond(
-      {
-        ":status": 200,
-        "content-type": "application/grpc",
-        "grpc-status": String(absent.code),
-        "grpc-message": absent.rawMessage,
-      },
-      { endStream: true },
-    );
+    refuseInHeaders(stream, absent.code, absent.rawMessage);
   });
 
   const common = {

@@ -1,4 +1,6 @@
 import http2, { type Http2Session, type ServerHttp2Stream } from "node:http2";
+import { Code } from "@connectrpc/connect";
+import { refuseInHeaders } from "./refusal.ts";
 import { StreamBounds } from "./stream-bounds.ts";
 
 /** Enough for every balancer and client that looks whether the service is well; each costs some 30 to 50 KiB. */
@@ -46,8 +48,7 @@ export function boundStrangers(): Strangers {
     places.delete(this);
   }
 
-  /** In headers alone, which no window holds back. */
-  function refuse(stream: ServerHttp2Stream, status: string, message: string): void {
+  function refuse(stream: ServerHttp2Stream, code: Code, message: string): void {
     if (stream.closed || stream.destroyed) return;
     refusals += 1;
     stream.once("close", () => {
@@ -57,15 +58,7 @@ export function boundStrangers(): Strangers {
       stream.session?.destroy();
       return;
     }
-    stream.respond(
-      {
-        ":status": 200,
-        "content-type": "application/grpc",
-        "grpc-status": status,
-        "grpc-message": message,
-      },
-      { endStream: true },
-    );
+    refuseInHeaders(stream, code, message);
     stream.close(http2.constants.NGHTTP2_NO_ERROR);
   }
 
@@ -75,8 +68,8 @@ export function boundStrangers(): Strangers {
       // Of one that has ended already no end would be heard.
       if (stream.closed || stream.destroyed) return false;
       if (!take(asksWho ? inQuestion : strangers, stream, address)) {
-        if (asksWho) refuse(stream, "14", "too much is being asked: try again");
-        else refuse(stream, "8", "too many of these streams are open: end some");
+        if (asksWho) refuse(stream, Code.Unavailable, "too much is being asked: try again");
+        else refuse(stream, Code.ResourceExhausted, "too many of these streams are open: end some");
         return false;
       }
       stream.once("close", leave);
