@@ -8,6 +8,7 @@ import type {
 } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { Failure } from "../failures.ts";
+import { unreadable } from "./unread.ts";
 
 export const maxMessagesInRequest = 1_000;
 /** A message has eight, an instant's two among them. As many again may come with later versions. */
@@ -33,11 +34,6 @@ const harmlessBytes = 2 * maxMessagesInRequest;
 export const tooManyMessages = () =>
   new Failure("validation_failed", {
     fields: [{ field: "messages", message: `must be at most ${maxMessagesInRequest} in one request` }],
-  });
-
-const malformed = () =>
-  new Failure("malformed_request", {
-    message: "The message could not be read: send a whole one, as the protocol buffers define it.",
   });
 
 /**
@@ -73,14 +69,14 @@ class FieldCount {
       index += step;
       if (this.#opened > 0 && this.#opened <= to - index) {
         this.#fields += fieldsOf(bytes, index, index + this.#opened, false);
-        if (this.#fields > maxFieldsInRequest) throw malformed();
+        if (this.#fields > maxFieldsInRequest) throw unreadable();
         this.#at += this.#opened;
         index += this.#opened;
       }
       this.#opened = 0;
       while (this.#ends.length > 0 && this.#at >= (this.#ends.at(-1) as number)) {
         const isWhole = this.#awaits === "tag" && this.#valueBytes === 0 && this.#skip === 0;
-        if (!isWhole) throw malformed();
+        if (!isWhole) throw unreadable();
         this.#ends.pop();
       }
     }
@@ -89,12 +85,12 @@ class FieldCount {
   #read(byte: number): void {
     this.#valueBytes += 1;
     if (this.#awaits === "varint") {
-      if (this.#valueBytes > maxVarintBytes) throw malformed();
+      if (this.#valueBytes > maxVarintBytes) throw unreadable();
       if (byte < 0x80) this.#await("tag");
       return;
     }
     // Beyond 32 bits, of which decoders have ideas of their own.
-    if (this.#valueBytes === maxTagBytes && byte > 0x0f) throw malformed();
+    if (this.#valueBytes === maxTagBytes && byte > 0x0f) throw unreadable();
     this.#value += (byte & 0x7f) * 2 ** (7 * (this.#valueBytes - 1));
     if (byte >= 0x80) return;
     if (this.#awaits === "tag") this.#takeTag(this.#value >>> 3, this.#value & 7);
@@ -103,18 +99,18 @@ class FieldCount {
 
   #takeTag(field: number, wireType: number): void {
     this.#fields += 1;
-    if (field === 0 || this.#fields > maxFieldsInRequest) throw malformed();
+    if (field === 0 || this.#fields > maxFieldsInRequest) throw unreadable();
     const depth = this.#ends.length;
     const lastKnown = depth === 0 ? messagesField : depth === 1 ? receivedAtField : lastInstantField;
     const known = depth === 2 ? varint : lengthDelimited;
     // The decoder reads what it knows as it knows it, whatever is said here.
-    if (field <= lastKnown && wireType !== known) throw malformed();
+    if (field <= lastKnown && wireType !== known) throw unreadable();
     this.#field = field;
     if (wireType === varint) this.#await("varint");
     else if (wireType === lengthDelimited) this.#await("length");
     else if (wireType === fixed64) this.#stepOver(8);
     else if (wireType === fixed32) this.#stepOver(4);
-    else throw malformed();
+    else throw unreadable();
   }
 
   #takeLength(length: number): void {
@@ -125,7 +121,7 @@ class FieldCount {
       if (this.#messages > maxMessagesInRequest) throw tooManyMessages();
     }
     if (isMessage || (depth === 1 && this.#field === receivedAtField)) {
-      if (length > this.#left()) throw malformed();
+      if (length > this.#left()) throw unreadable();
       this.#ends.push(this.#at + length);
       if (isMessage) this.#opened = length;
       this.#await("tag");
@@ -135,7 +131,7 @@ class FieldCount {
   }
 
   #stepOver(bytes: number): void {
-    if (bytes > this.#left()) throw malformed();
+    if (bytes > this.#left()) throw unreadable();
     this.#skip = bytes;
     this.#await("tag");
   }
@@ -165,7 +161,7 @@ function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolea
     let value = byte & 0x7f;
     for (let read = 1; byte >= 0x80; read++) {
       byte = bytes[at++] ?? 0xff;
-      if (read === maxTagBytes - 1 && byte > 0x0f) throw malformed();
+      if (read === maxTagBytes - 1 && byte > 0x0f) throw unreadable();
       value += (byte & 0x7f) * 2 ** (7 * read);
     }
     return value;
@@ -174,27 +170,27 @@ function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolea
     const tag = shortVarint();
     const field = tag >>> 3;
     const wireType = tag & 7;
-    if (field === 0 || (field <= lastKnown && wireType !== known)) throw malformed();
+    if (field === 0 || (field <= lastKnown && wireType !== known)) throw unreadable();
     fields += 1;
     if (wireType === lengthDelimited) {
       const length = at < to ? shortVarint() : to;
-      if (length > to - at) throw malformed();
+      if (length > to - at) throw unreadable();
       if (!isInstant && field === receivedAtField) fields += fieldsOf(bytes, at, at + length, true);
       at += length;
     } else if (wireType === varint) {
       const last = at + maxVarintBytes;
       while (at < to && (bytes[at] as number) >= 0x80) at += 1;
       at += 1;
-      if (at > last) throw malformed();
+      if (at > last) throw unreadable();
     } else if (wireType === fixed64) {
       at += 8;
     } else if (wireType === fixed32) {
       at += 4;
     } else {
-      throw malformed();
+      throw unreadable();
     }
-    if (at > to) throw malformed();
-    if (fields > maxFieldsInRequest) throw malformed();
+    if (at > to) throw unreadable();
+    if (fields > maxFieldsInRequest) throw unreadable();
   }
   return fields;
 }

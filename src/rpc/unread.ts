@@ -4,6 +4,14 @@ import { Failure } from "../failures.ts";
 /** What Connect makes of what is thrown beside the interceptor that translates errors. */
 const ownFault = "internal error";
 
+/** The refusal of what cannot be read as the message it should be. `cause`: how Connect said so, where it did. */
+export function unreadable(cause?: unknown): Failure {
+  return new Failure("malformed_request", {
+    message: "The message could not be read: send a whole one, as the protocol buffers define it.",
+    cause,
+  });
+}
+
 /** What Connect refuses before it is a message, in the catalogue's words; undefined for whatever else it has to say. */
 export function asUnread(error: ConnectError): Failure | undefined {
   if (error.details.length > 0) return undefined;
@@ -16,10 +24,7 @@ export function asUnread(error: ConnectError): Failure | undefined {
       });
     case Code.Internal:
     case Code.InvalidArgument:
-      return new Failure("malformed_request", {
-        message: "The message could not be read: send a whole one, as the protocol buffers define it.",
-        cause: error,
-      });
+      return unreadable(error);
     default:
       return undefined;
   }
