@@ -74,10 +74,13 @@ export function createAdmission(parts: {
     return adminDigests.some((known) => timingSafeEqual(known, digest));
   }
 
-  /** A refused credential counts against its address, and never against a valid one from there. */
-  async function refused(address: string): Promise<never> {
+  /** It counts against its address, and never against a valid credential from there. */
+  async function refused(
+    address: string,
+    code: "missing_api_key" | "invalid_api_key" = "invalid_api_key",
+  ): Promise<never> {
     await rateLimits.takeFailedAuthentication(address);
-    throw new Failure("invalid_api_key");
+    throw new Failure(code);
   }
 
   function known(caller: Caller | null, address: string): Caller | Promise<never> {
@@ -92,7 +95,7 @@ export function createAdmission(parts: {
 
     authenticate(authorization, address) {
       const credential = bearerCredential(authorization);
-      if (credential === undefined) return missing(address);
+      if (credential === undefined) return refused(address, "missing_api_key");
       if (credential === null) return refused(address);
       const remembered = directory.remembered(credential);
       if (remembered !== undefined) return known(remembered, address);
@@ -126,9 +129,4 @@ export function createAdmission(parts: {
       }
     },
   };
-
-  async function missing(address: string): Promise<never> {
-    await rateLimits.takeFailedAuthentication(address);
-    throw new Failure("missing_api_key");
-  }
 }
