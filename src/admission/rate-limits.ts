@@ -1,6 +1,6 @@
 import { Failure, type RateLimitState } from "../failures.ts";
 import type { RateLimitBucket } from "./admission.ts";
-import { type CountsOf, windowSeconds } from "./counts.ts";
+import { type Counts, type CountsOf, windowSeconds } from "./counts.ts";
 import { networkOf } from "./network.ts";
 
 export interface RateLimits {
@@ -17,30 +17,25 @@ export function createRateLimits(countsOf: CountsOf): RateLimits {
   const failures = countsOf("failed-authentications");
 
   return {
-    async take(holder, bucket, perMinute) {
-      const { consumedPoints, msBeforeNext } = await calls.consume(bucket + holder);
-      const secondsLeft = Math.ceil(msBeforeNext / 1000);
-      const remaining = Math.max(0, perMinute - consumedPoints);
-      const rateLimit = {
-        policy: `"${bucket}";q=${perMinute};w=${windowSeconds}`,
-        state: `"${bucket}";r=${remaining};t=${secondsLeft}`,
-      };
-      if (consumedPoints > perMinute) {
-        throw new Failure("rate_limited", { rateLimit, retryAfterSeconds: Math.max(1, secondsLeft) });
-      }
-      return rateLimit;
-    },
+    take: (holder, bucket, perMinute) => taken(calls, bucket + holder, bucket, perMinute),
 
     async takeFailedAuthentication(address) {
-      const { consumedPoints, msBeforeNext } = await failures.consume(networkOf(address));
-      if (consumedPoints > failedAuthenticationsPerMinute) {
-        const secondsLeft = Math.max(1, Math.ceil(msBeforeNext / 1000));
-        const rateLimit = {
-          policy: `"authentication";q=${failedAuthenticationsPerMinute};w=${windowSeconds}`,
-          state: `"authentication";r=0;t=${secondsLeft}`,
-        };
-        throw new Failure("rate_limited", { rateLimit, retryAfterSeconds: secondsLeft });
-      }
+      await taken(failures, networkOf(address), "authentication", failedAuthenticationsPerMinute);
     },
   };
+}
+
+/** Takes one of a key's `perMinute`. `name` is the limit's, as the caller is told. */
+async function taken(counts: Counts, key: string, name: string, perMinute: number): Promise<RateLimitState> {
+  const { consumedPoints, msBeforeNext } = await counts.consume(key);
+  const secondsLeft = Math.ceil(msBeforeNext / 1000);
+  const remaining = Math.max(0, perMinute - consumedPoints);
+  const rateLimit = {
+    policy: `"${name}";q=${perMinute};w=${windowSeconds}`,
+    state: `"${name}";r=${remaining};t=${secondsLeft}`,
+  };
+  if (consumedPoints > perMinute) {
+    throw new Failure("rate_limited", { rateLimit, retryAfterSeconds: Math.max(1, secondsLeft) });
+  }
+  return rateLimit;
 }
