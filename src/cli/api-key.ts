@@ -1,21 +1,13 @@
 /** phoneproof key: merchants' secret API keys. */
 
-import { Option } from "commander";
 import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { durationSeconds, nonEmpty } from "./option-values.ts";
+import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { unreachable } from "./trouble.ts";
-import {
-  dateOf,
-  type EnvironmentWord,
-  environmentOf,
-  environments,
-  environmentWord,
-  isoTime,
-} from "./words.ts";
+import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
 export function addApiKeyCommands(program: CliCommand): void {
   const group = program
@@ -105,10 +97,6 @@ export function addApiKeyCommands(program: CliCommand): void {
       const { apiKey } = await session.client.call(ApiKeyService.method.revokeApiKey, { apiKeyId });
       showApiKey(session, present(apiKey));
     });
-}
-
-export function environmentOption(description: string): Option {
-  return new Option("--environment <environment>", description).choices(environments);
 }
 
 function present(apiKey: ApiKey | undefined): ApiKey {

@@ -4,10 +4,9 @@ import {
   type DestinationNumber,
   DestinationNumberService,
 } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
-import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, table } from "./layout.ts";
-import { nonEmpty } from "./option-values.ts";
+import { environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { unreachable } from "./trouble.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";

@@ -1,6 +1,7 @@
 /** How the values of options are read. A value that cannot be meant is wrong usage; limits are the service's. */
 
-import { InvalidArgumentError } from "commander";
+import { InvalidArgumentError, Option } from "commander";
+import { environments } from "./words.ts";
 
 const secondsPerUnit = new Map([
   ["s", 1],
@@ -57,6 +58,19 @@ export function atLeastOne(text: string): number {
 /** For options that may be given several times; each may hold several values, separated by commas. */
 export function several(text: string, before: readonly string[] = []): readonly string[] {
   return [...before, ...text.split(",").map((part) => part.trim())];
+}
+
+/** The same for values out of a list. */
+export function severalOf(choices: readonly string[]): typeof several {
+  return (text, before) => {
+    const words = several(text, before);
+    if (words.every((word) => choices.includes(word))) return words;
+    throw new InvalidArgumentError(`Allowed choices are ${choices.join(", ")}.`);
+  };
+}
+
+export function environmentOption(description: string): Option {
+  return new Option("--environment <environment>", description).choices(environments);
 }
 
 const rfc3339 = /^(\d{4}-\d{2}-\d{2})[Tt ](?:[01]\d|2[0-3]):\d{2}:\d{2}(?:\.\d+)?(?:[Zz]|[+-]\d{2}:\d{2})$/;

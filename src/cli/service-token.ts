@@ -2,10 +2,9 @@
 
 import { Option } from "commander";
 import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
-import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { nonEmpty, several } from "./option-values.ts";
+import { environmentOption, nonEmpty, several } from "./option-values.ts";
 import { unreachable } from "./trouble.ts";
 import {
   dateOf,

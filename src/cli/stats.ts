@@ -12,7 +12,6 @@ import {
   type TimeToVerify,
   type VerificationCounts,
 } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
-import { environmentOption } from "./api-key.ts";
 import { bar, sparkline } from "./chart.ts";
 import type { CliCommand } from "./command.ts";
 import {
@@ -25,7 +24,7 @@ import {
   localTimeWithZone,
   type Table,
 } from "./layout.ts";
-import { atLeastOne, instant, nonEmpty } from "./option-values.ts";
+import { atLeastOne, environmentOption, instant, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { displayWidth, escapeControls, outputColumns, styled } from "./terminal.ts";
 import {

@@ -2,17 +2,16 @@
 
 import { randomUUID } from "node:crypto";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
-import { InvalidArgumentError, Option } from "commander";
+import { Option } from "commander";
 import {
   type Verification,
   VerificationService,
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { atLeastOne, instant, nonEmpty, several } from "./option-values.ts";
+import { atLeastOne, environmentOption, instant, nonEmpty, severalOf } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
 import { unreachable } from "./trouble.ts";
@@ -104,7 +103,7 @@ export function addVerificationCommands(program: CliCommand): void {
     .option(
       "--status <status>",
       `only these: ${statuses.join(", ")}; may be given several times`,
-      severalStatuses,
+      severalOf(statuses),
     )
     .option("--client-reference <text>", "only with exactly this client reference", nonEmpty)
     .option("--phone <phone>", "only those verified with this phone", nonEmpty)
@@ -157,13 +156,6 @@ export function addVerificationCommands(program: CliCommand): void {
       });
       showVerification(session, present(verification));
     });
-}
-
-function severalStatuses(text: string, before: readonly string[] = []): readonly string[] {
-  const words = several(text, before);
-  const unknown = words.find((word) => !statuses.some((status) => status === word));
-  if (unknown !== undefined) throw new InvalidArgumentError(`Allowed choices are ${statuses.join(", ")}.`);
-  return words;
 }
 
 async function createVerification(session: Session, options: CreateOptions): Promise<void> {

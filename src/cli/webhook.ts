@@ -1,17 +1,16 @@
 /** phoneproof webhook: where a project's events go, and how they got there. */
 
 import { type Duration, durationMs } from "@bufbuild/protobuf/wkt";
-import { InvalidArgumentError, Option } from "commander";
+import { Option } from "commander";
 import {
   type Webhook,
   type WebhookAttempt,
   type WebhookDelivery,
   WebhookService,
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
-import { environmentOption } from "./api-key.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { atLeastOne, nonEmpty, several } from "./option-values.ts";
+import { atLeastOne, environmentOption, nonEmpty, severalOf } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { unreachable, wrongUsage } from "./trouble.ts";
@@ -76,7 +75,7 @@ export function addWebhookCommands(program: CliCommand): void {
     .option(
       "--events <kinds>",
       `which kinds: ${events.join(", ")}; may be given several times (default: all)`,
-      severalEvents,
+      severalOf(events),
     )
     .examples(
       [
@@ -200,13 +199,6 @@ function required({ project, environment }: ShowOptions): Place {
   throw wrongUsage(
     "webhook show: name --project and --environment, or an id; see phoneproof webhook show --help",
   );
-}
-
-function severalEvents(text: string, before: readonly string[] = []): readonly string[] {
-  const words = several(text, before);
-  const unknown = words.find((word) => !events.some((event) => event === word));
-  if (unknown !== undefined) throw new InvalidArgumentError(`Allowed choices are ${events.join(", ")}.`);
-  return words;
 }
 
 async function listDeliveries(session: Session, options: DeliveriesOptions): Promise<void> {
