@@ -6,7 +6,7 @@ import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
-import { unreachable } from "./trouble.ts";
+import { present } from "./trouble.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
 export function addApiKeyCommands(program: CliCommand): void {
@@ -44,7 +44,7 @@ export function addApiKeyCommands(program: CliCommand): void {
           name: name ?? "",
           ...(expiresIn === undefined ? {} : { expiresIn: { seconds: BigInt(expiresIn) } }),
         });
-        const key = present(apiKey);
+        const key = present(apiKey, "a key");
         session.answer({ ...apiKeyJson(key), key: secret }, () => secretText(key, secret));
       },
     );
@@ -78,8 +78,8 @@ export function addApiKeyCommands(program: CliCommand): void {
         apiKeyId,
         ...(overlap === undefined ? {} : { overlap: { seconds: BigInt(overlap) } }),
       });
-      const key = present(apiKey);
-      const old = present(replaced);
+      const key = present(apiKey, "a key");
+      const old = present(replaced, "the old key");
       session.answer({ ...apiKeyJson(key), key: secret, replaced: apiKeyJson(old) }, () =>
         [
           secretText(key, secret),
@@ -95,13 +95,8 @@ export function addApiKeyCommands(program: CliCommand): void {
     .examples(["end a key", "key revoke key_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, apiKeyId) => {
       const { apiKey } = await session.client.call(ApiKeyService.method.revokeApiKey, { apiKeyId });
-      showApiKey(session, present(apiKey));
+      showApiKey(session, present(apiKey, "a key"));
     });
-}
-
-function present(apiKey: ApiKey | undefined): ApiKey {
-  if (apiKey === undefined) throw unreachable("the service answered without a key");
-  return apiKey;
 }
 
 function apiKeyJson(apiKey: ApiKey) {

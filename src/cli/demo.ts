@@ -11,7 +11,7 @@ import { Interrupted, interruptible } from "./interrupt.ts";
 import { fields } from "./layout.ts";
 import { sendMessage } from "./sms.ts";
 import { escapeControls, styled } from "./terminal.ts";
-import { report, Trouble, unreachable } from "./trouble.ts";
+import { present, report, Trouble, unreachable } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
 /** Names what the demo makes, so that it recognises what a killed run left behind. */
@@ -95,11 +95,11 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
 
   console.log('There is no project "Demo" to use here: making one with a number, to be put away at the end.');
   const before = projects.find(({ name }) => name === madeByDemo);
-  const { project } =
+  const answered =
     before === undefined
       ? await client.call(ProjectService.method.createProject, { name: madeByDemo })
       : await client.call(ProjectService.method.resumeProject, { projectId: before.id });
-  if (project === undefined) throw unreachable("the service answered without a project");
+  const project = present(answered.project, "a project");
   const projectId = project.id;
   undo.push(() => client.call(ProjectService.method.suspendProject, { projectId }));
   await ownNumber(client, projectId, undo);
@@ -112,9 +112,9 @@ async function ownNumber(client: ServiceClient, projectId: string, undo: Undo[])
     projectId,
     environment,
   });
-  const putAway = (number: string) =>
+  const removeAtTheEnd = (number: string) =>
     undo.push(() => client.call(DestinationNumberService.method.removeDestinationNumber, { number }));
-  for (const { number } of destinationNumbers) putAway(number);
+  for (const { number } of destinationNumbers) removeAtTheEnd(number);
   if (destinationNumbers.length > 0) return;
   for (let attempt = 1; ; attempt += 1) {
     // 02-0000: an exchange that no subscriber has.
@@ -125,7 +125,7 @@ async function ownNumber(client: ServiceClient, projectId: string, undo: Undo[])
         environment,
         projectId,
       });
-      putAway(number);
+      removeAtTheEnd(number);
       return;
     } catch (error) {
       if (!isRefusal(error, "number_exists") || attempt === 5) throw error;

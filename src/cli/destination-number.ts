@@ -8,7 +8,7 @@ import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, table } from "./layout.ts";
 import { environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
-import { unreachable } from "./trouble.ts";
+import { present } from "./trouble.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
 export function addDestinationNumberCommands(program: CliCommand): void {
@@ -87,8 +87,8 @@ function numberJson(number: DestinationNumber) {
 }
 
 /** `state` is what has become of it, where it was not added. */
-function showNumber(session: Session, number: DestinationNumber | undefined, state?: string): void {
-  if (number === undefined) throw unreachable("the service answered without a number");
+function showNumber(session: Session, answered: DestinationNumber | undefined, state?: string): void {
+  const number = present(answered, "a number");
   session.answer(numberJson(number), () =>
     fields([
       ["number", number.number],

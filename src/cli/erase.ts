@@ -6,7 +6,7 @@ import { interruptible } from "./interrupt.ts";
 import { grouped } from "./layout.ts";
 import { nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
-import { unreachable, wrongUsage } from "./trouble.ts";
+import { present, wrongUsage } from "./trouble.ts";
 
 interface EraseOptions {
   readonly verification?: string;
@@ -37,11 +37,11 @@ async function erase(session: Session, { verification, phone }: EraseOptions): P
   if ((verification === undefined) === (phone === undefined)) {
     throw wrongUsage("erase: name --verification or --phone, one of them; see phoneproof erase --help");
   }
-  const erasure =
+  const answered =
     phone === undefined
       ? await eraseVerification(session, verification ?? "")
       : await erasePhone(session, phone);
-  if (erasure === undefined) throw unreachable("the service answered without saying what was erased");
+  const erasure = present(answered, "saying what was erased");
   session.answer(erasureJson(erasure), () => erasureText(erasure));
 }
 

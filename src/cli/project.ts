@@ -6,7 +6,7 @@ import type { CliCommand } from "./command.ts";
 import { fields, grouped, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { wholeNumber, wholeNumberOrUnlimited } from "./option-values.ts";
 import type { Session } from "./session.ts";
-import { unreachable } from "./trouble.ts";
+import { present } from "./trouble.ts";
 import { type CodeFormatWord, codeFormatOf, codeFormats, codeFormatWord, dateOf, isoTime } from "./words.ts";
 
 interface Settings {
@@ -210,8 +210,8 @@ function projectJson(project: Project) {
   };
 }
 
-function showProject(session: Session, project: Project | undefined): void {
-  if (project === undefined) throw unreachable("the service answered without a project");
+function showProject(session: Session, answered: Project | undefined): void {
+  const project = present(answered, "a project");
   session.answer(projectJson(project), () =>
     fields([
       ["id", project.id],

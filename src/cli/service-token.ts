@@ -5,7 +5,7 @@ import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { environmentOption, nonEmpty, several } from "./option-values.ts";
-import { unreachable } from "./trouble.ts";
+import { present } from "./trouble.ts";
 import {
   dateOf,
   type EnvironmentWord,
@@ -73,7 +73,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
           ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
         },
       );
-      const token = present(serviceToken);
+      const token = present(serviceToken, "a token");
       session.answer({ ...tokenJson(token), token: secret }, () =>
         [
           fields([...tokenEntries(token).filter(([label]) => !ofAnOldToken.has(label)), ["token", secret]]),
@@ -101,17 +101,12 @@ export function addServiceTokenCommands(program: CliCommand): void {
       const { serviceToken } = await session.client.call(ServiceTokenService.method.revokeServiceToken, {
         serviceTokenId,
       });
-      const token = present(serviceToken);
+      const token = present(serviceToken, "a token");
       session.answer(tokenJson(token), () => fields(tokenEntries(token)));
     });
 }
 
 const ofAnOldToken: ReadonlySet<string> = new Set(["ending", "revoked", "last used"]);
-
-function present(token: ServiceToken | undefined): ServiceToken {
-  if (token === undefined) throw unreachable("the service answered without a token");
-  return token;
-}
 
 function tokenJson(token: ServiceToken) {
   return {

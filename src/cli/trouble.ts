@@ -45,6 +45,12 @@ export function unreachable(message: string, details: TroubleDetails = {}): Trou
   return new Trouble(3, "service_unreachable", message, details);
 }
 
+/** A part that every answer has. What leaves it out is no service of ours, or another version of it. */
+export function present<T>(part: T | undefined, name: string): T {
+  if (part === undefined) throw unreachable(`the service answered without ${name}`);
+  return part;
+}
+
 /** Says on stderr what went wrong and answers the exit code. */
 export function report(thrown: unknown, json: boolean): number {
   const trouble = thrown instanceof Trouble ? thrown : asTrouble(thrown);

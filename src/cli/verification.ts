@@ -14,7 +14,7 @@ import { fields, localTime, localTimeWithZone, shortestText, table } from "./lay
 import { atLeastOne, environmentOption, instant, nonEmpty, severalOf } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
-import { unreachable } from "./trouble.ts";
+import { present, unreachable } from "./trouble.ts";
 import {
   carrierWord,
   dateOf,
@@ -129,7 +129,7 @@ export function addVerificationCommands(program: CliCommand): void {
       const { verification } = await session.client.call(VerificationService.method.getVerification, {
         verificationId,
       });
-      showVerification(session, present(verification));
+      showVerification(session, present(verification, "a verification"));
     });
 
   group
@@ -154,7 +154,7 @@ export function addVerificationCommands(program: CliCommand): void {
       const { verification } = await session.client.call(VerificationService.method.cancelVerification, {
         verificationId,
       });
-      showVerification(session, present(verification));
+      showVerification(session, present(verification, "a verification"));
     });
 }
 
@@ -172,7 +172,7 @@ async function createVerification(session: Session, options: CreateOptions): Pro
     ...(parentOrigin === undefined ? {} : { parentOrigin }),
     ...(returnUrl === undefined ? {} : { returnUrl }),
   });
-  const verification = present(created.verification);
+  const verification = present(created.verification, "a verification");
   session.answer(
     {
       ...verificationJson(verification),
@@ -235,7 +235,7 @@ async function watchVerification(session: Session, _options: object, verificatio
       signal,
     );
     for await (const look of looks) {
-      const verification = present(look.verification);
+      const verification = present(look.verification, "a verification");
       status = verification.status;
       process.stdout.write(
         `${session.json ? safeJson(verificationJson(verification)) : lookLine(verification)}\n`,
@@ -261,11 +261,6 @@ function lookLine(verification: Verification): string {
     ...said.map(escapeControls),
   ];
   return line.filter((part) => part !== "").join("  ");
-}
-
-function present(verification: Verification | undefined): Verification {
-  if (verification === undefined) throw unreachable("the service answered without a verification");
-  return verification;
 }
 
 /** The contract's VerificationResult, and the project. */

@@ -13,7 +13,7 @@ import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, nonEmpty, severalOf } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
-import { unreachable, wrongUsage } from "./trouble.ts";
+import { present, wrongUsage } from "./trouble.ts";
 import {
   dateOf,
   deliveryStateWord,
@@ -168,8 +168,8 @@ export function addWebhookCommands(program: CliCommand): void {
     .argument("<event>", "the event, evt_…")
     .examples(["send it again", `webhook resend ${exampleEvent}`])
     .does(async (session, _options, eventId) => {
-      const { delivery } = await session.client.call(WebhookService.method.resendWebhookEvent, { eventId });
-      if (delivery === undefined) throw unreachable("the service answered without a delivery");
+      const answer = await session.client.call(WebhookService.method.resendWebhookEvent, { eventId });
+      const delivery = present(answer.delivery, "a delivery");
       session.answer(deliveryJson(delivery), () => deliveryText(delivery));
     });
 
@@ -229,10 +229,8 @@ async function testWebhook(session: Session, options: Place & { event?: EventWor
     { ...placeOf(options), ...(options.event === undefined ? {} : { type: eventOf[options.event] }) },
     { deadlineMs: testDeadlineMs },
   );
-  const { webhook, attempt } = sent;
-  if (webhook === undefined || attempt === undefined) {
-    throw unreachable("the service answered without the test's result");
-  }
+  const webhook = present(sent.webhook, "a webhook");
+  const attempt = present(sent.attempt, "the test's result");
   const { number: _, started_at: sentAt, ...result } = attemptJson(attempt);
   session.answer(
     {
@@ -256,11 +254,6 @@ async function testWebhook(session: Session, options: Place & { event?: EventWor
       ]),
   );
   if (attempt.error !== "") process.exitCode = 1;
-}
-
-function present(webhook: Webhook | undefined): Webhook {
-  if (webhook === undefined) throw unreachable("the service answered without a webhook");
-  return webhook;
 }
 
 function webhookJson(webhook: Webhook) {
@@ -300,14 +293,14 @@ function stateOf(webhook: Webhook): string {
 }
 
 function showWebhook(session: Session, answered: Webhook | undefined): void {
-  const webhook = present(answered);
+  const webhook = present(answered, "a webhook");
   session.answer(webhookJson(webhook), () => fields(webhookEntries(webhook)));
 }
 
 const onlyWithTrouble = new Set(["replaced", "disabled", "failing since"]);
 
 function showWithSecret(session: Session, answered: Webhook | undefined, secret: string): void {
-  const webhook = present(answered);
+  const webhook = present(answered, "a webhook");
   session.answer({ ...webhookJson(webhook), secret }, () => {
     const entries = webhookEntries(webhook).filter(
       ([label, value]) => value !== null || !onlyWithTrouble.has(label),
