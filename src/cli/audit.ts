@@ -4,6 +4,7 @@ import { type AuditEntry, AuditService } from "../gen/proto/phoneproof/v1/audit_
 import type { CliCommand } from "./command.ts";
 import { table } from "./layout.ts";
 import { atLeastOne, nonEmpty } from "./option-values.ts";
+import { gather } from "./paging.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { dateOf, isoTime } from "./words.ts";
@@ -15,6 +16,7 @@ interface ListOptions {
   readonly pageToken?: string;
 }
 
+/** The most the service puts on a page. */
 const largestPage = 200;
 
 export function addAuditCommands(program: CliCommand): void {
@@ -43,24 +45,16 @@ export function addAuditCommands(program: CliCommand): void {
     .does<ListOptions>(listEntries);
 }
 
-async function listEntries(
-  session: Session,
-  { project, actor, limit, ...options }: ListOptions,
-): Promise<void> {
-  const entries: AuditEntry[] = [];
-  let pageToken = options.pageToken ?? "";
-  do {
-    const page = await session.client.call(AuditService.method.listAuditEntries, {
-      projectId: project ?? "",
-      actor: actor ?? "",
-      pageSize: Math.min(largestPage, limit - entries.length),
-      pageToken,
-    });
-    entries.push(...page.entries);
-    pageToken = page.nextPageToken;
-  } while (pageToken !== "" && entries.length < limit);
-  session.answer({ entries: entries.map(entryJson), next_page_token: pageToken || null }, () => {
-    const more = pageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(pageToken)}`];
+async function listEntries(session: Session, options: ListOptions): Promise<void> {
+  const { project, actor, limit, pageToken } = options;
+  const { items: entries, nextPageToken } = await gather({ pageToken, limit, largestPage }, async (page) => {
+    const request = { projectId: project ?? "", actor: actor ?? "", ...page };
+    const answer = await session.client.call(AuditService.method.listAuditEntries, request);
+    return { items: answer.entries, nextPageToken: answer.nextPageToken };
+  });
+  session.answer({ entries: entries.map(entryJson), next_page_token: nextPageToken || null }, () => {
+    const more =
+      nextPageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(nextPageToken)}`];
     return [entries.length === 0 ? "Nothing was done here." : entryTable(entries), ...more].join("\n\n");
   });
 }

@@ -12,6 +12,7 @@ import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, instant, nonEmpty, severalOf } from "./option-values.ts";
+import { gather } from "./paging.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
 import { present, unreachable } from "./trouble.ts";
@@ -196,31 +197,31 @@ async function createVerification(session: Session, options: CreateOptions): Pro
   );
 }
 
-/** A page may be short or empty and not be the last: what ends the list is that there is no token, or that it is long enough. */
 async function listVerifications(session: Session, options: ListOptions): Promise<void> {
-  const { clientReference, phone, createdFrom, createdBefore, limit } = options;
-  const verifications: Verification[] = [];
-  let pageToken = options.pageToken ?? "";
-  do {
-    const page = await session.client.call(VerificationService.method.listVerifications, {
-      projectId: options.project,
-      pageSize: Math.min(largestPage, limit - verifications.length),
-      pageToken,
-      statuses: (options.status ?? []).map((status) => statusOf[status]),
-      clientReference: clientReference ?? "",
-      phone: phone ?? "",
-      ...(options.environment === undefined ? {} : { environment: environmentOf[options.environment] }),
-      ...(createdFrom === undefined ? {} : { createdFrom: timestampFromDate(createdFrom) }),
-      ...(createdBefore === undefined ? {} : { createdBefore: timestampFromDate(createdBefore) }),
-    });
-    verifications.push(...page.verifications);
-    pageToken = page.nextPageToken;
-  } while (pageToken !== "" && verifications.length < limit);
+  const { clientReference, phone, createdFrom, createdBefore, limit, pageToken } = options;
+  const { items: verifications, nextPageToken } = await gather(
+    { pageToken, limit, largestPage },
+    async (page) => {
+      const answer = await session.client.call(VerificationService.method.listVerifications, {
+        projectId: options.project,
+        statuses: (options.status ?? []).map((status) => statusOf[status]),
+        clientReference: clientReference ?? "",
+        phone: phone ?? "",
+        ...(options.environment === undefined ? {} : { environment: environmentOf[options.environment] }),
+        ...(createdFrom === undefined ? {} : { createdFrom: timestampFromDate(createdFrom) }),
+        ...(createdBefore === undefined ? {} : { createdBefore: timestampFromDate(createdBefore) }),
+        ...page,
+      });
+      return { items: answer.verifications, nextPageToken: answer.nextPageToken };
+    },
+  );
   session.answer(
-    { verifications: verifications.map(verificationJson), next_page_token: pageToken || null },
+    { verifications: verifications.map(verificationJson), next_page_token: nextPageToken || null },
     () => {
       const more =
-        pageToken === "" ? [] : ["", `There may be more: add --page-token ${escapeControls(pageToken)}`];
+        nextPageToken === ""
+          ? []
+          : ["", `There may be more: add --page-token ${escapeControls(nextPageToken)}`];
       return [verificationTable(verifications), ...more].join("\n");
     },
   );

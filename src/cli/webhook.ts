@@ -11,6 +11,7 @@ import {
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, nonEmpty, severalOf } from "./option-values.ts";
+import { gather } from "./paging.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { present, wrongUsage } from "./trouble.ts";
@@ -202,22 +203,22 @@ function required({ project, environment }: ShowOptions): Place {
 }
 
 async function listDeliveries(session: Session, options: DeliveriesOptions): Promise<void> {
-  const { verification, project, environment, limit } = options;
-  const deliveries: WebhookDelivery[] = [];
-  let pageToken = options.pageToken ?? "";
-  do {
-    const page = await session.client.call(WebhookService.method.listWebhookDeliveries, {
-      verificationId: verification ?? "",
-      projectId: project ?? "",
-      ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
-      pageSize: Math.min(largestPage, limit - deliveries.length),
-      pageToken,
-    });
-    deliveries.push(...page.deliveries);
-    pageToken = page.nextPageToken;
-  } while (pageToken !== "" && deliveries.length < limit);
-  session.answer({ deliveries: deliveries.map(deliveryJson), next_page_token: pageToken || null }, () => {
-    const more = pageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(pageToken)}`];
+  const { verification, project, environment, limit, pageToken } = options;
+  const { items: deliveries, nextPageToken } = await gather(
+    { pageToken, limit, largestPage },
+    async (page) => {
+      const answer = await session.client.call(WebhookService.method.listWebhookDeliveries, {
+        verificationId: verification ?? "",
+        projectId: project ?? "",
+        ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+        ...page,
+      });
+      return { items: answer.deliveries, nextPageToken: answer.nextPageToken };
+    },
+  );
+  session.answer({ deliveries: deliveries.map(deliveryJson), next_page_token: nextPageToken || null }, () => {
+    const more =
+      nextPageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(nextPageToken)}`];
     const shown = deliveries.length === 0 ? ["No deliveries here."] : deliveries.map(deliveryText);
     return [...shown, ...more].join("\n\n");
   });
