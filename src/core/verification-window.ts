@@ -117,8 +117,9 @@ export function watchVerificationWindow(parts: {
     const changes = followChanges(parts.transitions, first.verificationId, signal);
     try {
       let last: VerificationWindow | null = null;
-      while (!signal.aborted) {
-        const current = await parts.getWindow(token);
+      for (;;) {
+        const current = await changes.look(() => parts.getWindow(token));
+        if (current === undefined) return;
         if (last === null || differs(current, last)) yield current;
         if (isTerminal(current.status)) return;
         last = current;

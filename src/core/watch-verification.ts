@@ -19,6 +19,9 @@ export type WatchVerification = (
 /** Timers hold no longer delays, and a clock that is far off is no reason to wait for ever. */
 const longestWaitMs = 3_600_000;
 
+/** A database that is away is asked again after this long, or up to twice as long: watchers do not all come at once. */
+const awayMs = 1_000;
+
 /** The changes of one verification for one who watches it: followed from now on, so that none is missed. */
 export function followChanges(transitions: Transitions, verificationId: string, signal: AbortSignal) {
   let wake = () => {};
@@ -29,20 +32,35 @@ export function followChanges(transitions: Transitions, verificationId: string, 
   });
   const onAbort = () => wake();
   signal.addEventListener("abort", onAbort);
+
+  async function next(untilExpiryMs: number): Promise<void> {
+    const delay = Math.min(Math.max(0, untilExpiryMs) + 1, longestWaitMs);
+    if (!changed && !signal.aborted) {
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, delay);
+        wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+    }
+    changed = false;
+  }
+
   return {
     /** Waits for a change that has not been waited for yet, for the expiry, or for the end of the watch. */
-    async next(untilExpiryMs: number): Promise<void> {
-      const delay = Math.min(Math.max(0, untilExpiryMs) + 1, longestWaitMs);
-      if (!changed && !signal.aborted) {
-        await new Promise<void>((resolve) => {
-          const timer = setTimeout(resolve, delay);
-          wake = () => {
-            clearTimeout(timer);
-            resolve();
-          };
-        });
+    next,
+    /** What `find` answers, once it can: a database that is away ends no watch. Undefined where the watch ends before. */
+    async look<T>(find: () => Promise<T>): Promise<T | undefined> {
+      while (!signal.aborted) {
+        try {
+          return await find();
+        } catch (error) {
+          if (!(error instanceof Failure && error.code === "service_unavailable")) throw error;
+          await next(awayMs * (1 + Math.random()));
+        }
       }
-      changed = false;
+      return undefined;
     },
     stop(): void {
       signal.removeEventListener("abort", onAbort);
@@ -72,8 +90,9 @@ export function watchVerification(parts: {
       let current: Verification | null = value;
       while (current && !isTerminal(current.status) && !signal.aborted) {
         await changes.next(current.expiresAt - current.serverTime);
-        if (signal.aborted) break;
-        current = (await parts.verifications.find(lookup, null)).value;
+        const found = await changes.look(() => parts.verifications.find(lookup, null));
+        if (found === undefined) break;
+        current = found.value;
         if (current && isTerminal(current.status)) yield current;
       }
       // Only a terminal status ends it by itself: a watcher that is cut off is told why.

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { Code } from "@connectrpc/connect";
 import { describe, expect, test, vi } from "vitest";
 import {
@@ -5,6 +6,7 @@ import {
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { untilWaiting } from "../service/barrier.ts";
@@ -37,7 +39,7 @@ function watch(verificationId: string, process = there) {
 }
 
 /** Lets it expire so soon from now. */
-async function expireIn(milliseconds: number, { id }: Pending): Promise<void> {
+async function expireIn(milliseconds: number, id: string): Promise<void> {
   await moveExpiry(here.db, {
     expiresAt: "now() + make_interval(secs => $2)",
     where: "id = $1",
@@ -94,7 +96,7 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     let seen: VerificationStatus | undefined;
     for (let milliseconds = 250; seen !== PENDING; milliseconds *= 3) {
       const pending = await createPending(shop);
-      await expireIn(milliseconds, pending);
+      await expireIn(milliseconds, pending.id);
       const watching = watch(pending.id);
       seen = await watching.next();
       if (seen === PENDING) expect(await watching.next()).toBe(EXPIRED);
@@ -138,6 +140,31 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     expect(await watching.next()).toBe(VERIFIED);
     expect(await watching.next()).toBeUndefined();
   });
+});
+
+test("a database that is away ends no watch: it goes on when that is back, though the verification has expired", async () => {
+  const cable = await layCable(here.databaseUrl);
+  const far = await here.startAnother({ DATABASE_URL: cable.databaseUrl });
+  // Where that is over before anybody has looked, another has more time.
+  for (let milliseconds = 2_000; ; milliseconds *= 3) {
+    const { id, token } = await createWindow(here, project, {}, "live");
+    await expireIn(milliseconds, id);
+    const watching = watch(id, far);
+    const window = await openStream(`${far.httpUrl}/v/${token}`);
+    const seen = [await watching.next(), (await window.next())?.state.status];
+    if (seen.some((status) => status !== PENDING && status !== "pending")) continue;
+    cable.cut();
+    const next = watching.next();
+    const shown = window.next();
+    const early = Promise.race([next, shown]).then(() => "over");
+    await here.db.query("SELECT pg_sleep($1)", [milliseconds / 1000]);
+    expect(await Promise.race([early, delay(1_500, "open")])).toBe("open");
+    cable.mend();
+    expect(await next).toBe(EXPIRED);
+    expect((await shown)?.state.status).toBe("expired");
+    expect([await watching.next(), await window.next()]).toEqual([undefined, null]);
+    return;
+  }
 });
 
 test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
