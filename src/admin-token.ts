@@ -1,12 +1,12 @@
-import { randomBytes } from "node:crypto";
-import { chmod, link, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { newCredential } from "./core/credential.ts";
 
 /**
  * The installation's admin token in DATA_DIR/admin-token, made at the first start for whoever may read that
- * directory; the embedded database, which starts before, has made it. The file is written whole under another name
- * first: a start that is killed leaves none or all of it.
+ * directory; the embedded database, which starts before, has made it, and lets in one service at a time. The file is
+ * written whole under another name first, and onto the disk: a start that is cut off, by a power failure too, leaves none or
+ * all of it.
  */
 export async function readOrMakeAdminToken(dataDir: string): Promise<string> {
   const file = path.join(dataDir, "admin-token");
@@ -18,14 +18,10 @@ export async function readOrMakeAdminToken(dataDir: string): Promise<string> {
     await chmod(file, 0o600);
     return existing.trim();
   }
-  const temporary = `${file}.${randomBytes(4).toString("hex")}`;
-  await writeFile(temporary, `${newCredential("svc")}\n`, { mode: 0o600, flag: "wx" });
-  try {
-    await link(temporary, file);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
-  } finally {
-    await rm(temporary, { force: true });
-  }
-  return (await readFile(file, "utf8")).trim();
+  const token = newCredential("svc");
+  const unfinished = `${file}.new`;
+  await rm(unfinished, { force: true });
+  await writeFile(unfinished, `${token}\n`, { mode: 0o600, flag: "wx", flush: true });
+  await rename(unfinished, file);
+  return token;
 }

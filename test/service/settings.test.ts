@@ -3,7 +3,7 @@
 import { spawn } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
 import { once } from "node:events";
-import { chmod, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, describe, expect, onTestFinished, test } from "vitest";
@@ -83,6 +83,18 @@ test("the admin token's file is for its owner alone, when it is made and at ever
   await chmod(file, 0o644);
   expect(await readOrMakeAdminToken(dataDir)).toBe(made);
   expect(await mode()).toBe("600");
+});
+
+test("a file of the admin token that a power failure left empty is made anew", async () => {
+  const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
+  onTestFinished(() => rm(dataDir, { recursive: true }));
+  const file = path.join(dataDir, "admin-token");
+  await writeFile(file, "");
+  const made = await readOrMakeAdminToken(dataDir);
+  expect(made).toMatch(/^pp_svc_/);
+  expect((await readFile(file, "utf8")).trim()).toBe(made);
+  expect(await readOrMakeAdminToken(dataDir)).toBe(made);
+  expect(await readdir(dataDir)).toEqual(["admin-token"]);
 });
 
 test.for([
