@@ -4,11 +4,12 @@
  * may have been lost. Linux only: memory is read from /proc, and the clients have addresses of their own in 127/8.
  */
 
-import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { mkdtemp, rm } from "node:fs/promises";
 import net from "node:net";
 import os from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { residentMiB } from "./memory.ts";
 import { type ServiceUnderLoad, startService } from "./service.ts";
 import { insertLike } from "./template.ts";
 
@@ -75,11 +76,6 @@ async function openWindows(port: number, count: number): Promise<net.Socket[]> {
   return sockets;
 }
 
-async function memoryMiB(pid: number): Promise<number> {
-  const status = await readFile(`/proc/${pid}/status`, "utf8");
-  return Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) / 1024;
-}
-
 async function transactions({ database }: ServiceUnderLoad): Promise<number> {
   await database.query("SELECT pg_stat_clear_snapshot()");
   const { rows } = await database.query(
@@ -95,7 +91,7 @@ async function idle(service: ServiceUnderLoad) {
   return {
     cpuPercent: ((service.cpu() ?? 0) - cpu) / idleSeconds / 10_000,
     transactionsPerSecond: ((await transactions(service)) - commits) / idleSeconds,
-    memoryMiB: await memoryMiB(service.pid),
+    memoryMiB: residentMiB(service.pid),
   };
 }
 

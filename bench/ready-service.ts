@@ -1,10 +1,10 @@
 /** A service that is started with given settings, and how long it takes until it is ready. */
 
 import { readFile } from "node:fs/promises";
-import net from "node:net";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
+import { freePorts } from "../deploy/cluster/ports.ts";
 import { type Daemon, startDaemon } from "./child.ts";
 import { startFlags } from "./start-flags.ts";
 
@@ -25,7 +25,7 @@ export async function startReady(
   directory: string,
   settings: Readonly<Record<string, string>>,
 ): Promise<ReadyService> {
-  const [port, grpcPort, opsPort] = [await freePort(), await freePort(), await freePort()];
+  const [port = 0, grpcPort = 0, opsPort = 0] = await freePorts(3);
   const outputFile = path.join(directory, "ready-service.log");
   const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
   const startedAt = performance.now();
@@ -64,14 +64,6 @@ const isReady = (port: number) =>
     ({ ok }) => ok,
     () => false,
   );
-
-async function freePort(): Promise<number> {
-  const server = net.createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as net.AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 
 export function databaseUrlOf({ host, port, user, password, database }: pg.ClientConfig): string {
   const url = new URL(`postgres://${host}:${port}/${database}`);

@@ -8,6 +8,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
+import { freePorts } from "../deploy/cluster/ports.ts";
 import { decodeId, encodeId } from "../src/core/ids.ts";
 import { ApiKeyService } from "../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
@@ -60,7 +61,7 @@ export async function startService(
 ): Promise<ServiceUnderLoad> {
   const dataDir = path.join(directory, "data");
   const outputFile = path.join(directory, "service.log");
-  const [httpPort, grpcPort, opsPort] = await freePorts();
+  const [httpPort = 0, grpcPort = 0, opsPort = 0] = await freePorts(3);
   const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
   const daemon = startDaemon({
     program: path.join(root, "src/start.ts"),
@@ -215,21 +216,6 @@ async function createFirst(httpPort: number, apiKey: string): Promise<string> {
   const uuid = id === undefined ? null : decodeId("vrf_", id);
   if (uuid === null) throw new Error(`the service created nothing: ${response.status}`);
   return uuid;
-}
-
-async function freePorts(): Promise<[number, number, number]> {
-  const servers = await Promise.all(
-    Array.from({ length: 3 }, async () => {
-      const server = net.createServer();
-      await new Promise<void>((resolve, reject) => {
-        server.once("error", reject).listen(0, "127.0.0.1", resolve);
-      });
-      return server;
-    }),
-  );
-  const ports = servers.map((server) => (server.address() as net.AddressInfo).port);
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
-  return ports as [number, number, number];
 }
 
 async function listening(port: number, daemon: Daemon, outputFile: string): Promise<void> {

@@ -26,7 +26,7 @@ const parts: readonly (readonly [part: string, addresses: RegExp])[] = [
   ["HTTP/1.1", /node:_http|node:http/],
   [
     "log and metrics",
-    /sonic-boom|\/pino|request-log\.ts|src\/log|src\/ops\/|prom-client|answered-request\.ts/,
+    /sonic-boom|\/pino|request-log\.ts|src\/log|src\/ops\/|prom-client|answered-(request|call)\.ts/,
   ],
   ["JSON and validation", /fast-json-stringify|ajv/],
   ["Fastify and routes", /fastify|find-my-way|src\/gateway\/(?!admit)/],
