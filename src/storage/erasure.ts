@@ -55,6 +55,21 @@ erased_verification AS (
 )`;
 }
 
+/**
+ * The end of a statement that deletes the senders `s` that `where` names, and with them the misses that were counted against
+ * them. Rows are locked in the order of their keys, as by whoever counts misses.
+ */
+function forgottenSenders(parts: { readonly from?: string; readonly where: string }): string {
+  const { from, where } = parts;
+  return `
+locked_sender AS MATERIALIZED (
+  SELECT s.environment, s.phone FROM inbound_sender s${from ? `, ${from}` : ""}
+  WHERE ${where}
+  ORDER BY s.environment, s.phone FOR UPDATE OF s
+)
+DELETE FROM inbound_sender s USING locked_sender l WHERE s.environment = l.environment AND s.phone = l.phone`;
+}
+
 /** Rows looked at by one statement, which takes some 10 ms; of these few are locked. */
 const batchSize = 5_000;
 
@@ -166,13 +181,7 @@ WITH number AS MATERIALIZED (
   UNION
   SELECT v.environment, m.sender
   FROM verification v JOIN inbound_message m ON m.verification_id = v.id WHERE v.id = $1::uuid
-),
-locked AS MATERIALIZED (
-  SELECT s.environment, s.phone FROM inbound_sender s
-  JOIN number n ON n.environment = s.environment AND n.phone = s.phone
-  ORDER BY s.environment, s.phone FOR UPDATE OF s
-)
-DELETE FROM inbound_sender s USING locked l WHERE s.environment = l.environment AND s.phone = l.phone`,
+),${forgottenSenders({ from: "number n", where: "s.environment = n.environment AND s.phone = n.phone" })}`,
 };
 
 /**
@@ -213,15 +222,12 @@ FROM bound LEFT JOIN LATERAL (
 const sendersOfStatement = {
   name: "erasure_senders_of",
   text: `
-WITH locked AS MATERIALIZED (
-  SELECT s.environment, s.phone FROM inbound_sender s
-  WHERE s.environment = $3::environment AND s.phone = ANY (ARRAY(
+WITH ${forgottenSenders({
+    where: `s.environment = $3::environment AND s.phone = ANY (ARRAY(
     SELECT m.sender FROM unnest($1::text[], $2::text[]) AS k (source, message_id)
     JOIN inbound_message m ON m.source = k.source AND m.message_id = k.message_id
-  ))
-  ORDER BY s.environment, s.phone FOR UPDATE OF s
-)
-DELETE FROM inbound_sender s USING locked l WHERE s.environment = l.environment AND s.phone = l.phone`,
+  ))`,
+  })}`,
 };
 
 const messagesStatement = {
@@ -237,12 +243,7 @@ SELECT count(*)::float8 FROM erased_message`,
 const senderStatement = {
   name: "erasure_sender",
   text: `
-WITH locked AS MATERIALIZED (
-  SELECT s.environment, s.phone FROM inbound_sender s
-  WHERE s.environment = ANY (enum_range(NULL::environment)) AND s.phone = $1
-  ORDER BY s.environment, s.phone FOR UPDATE
-)
-DELETE FROM inbound_sender s USING locked l WHERE s.environment = l.environment AND s.phone = l.phone`,
+WITH ${forgottenSenders({ where: "s.environment = ANY (enum_range(NULL::environment)) AND s.phone = $1" })}`,
 };
 
 const phoneCodesStatement = {
