@@ -6,7 +6,7 @@ import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type FieldViolation } from "../failures.ts";
-import { createOverloadRefusals } from "./overload.ts";
+import { refuseOverloaded } from "./overload.ts";
 import { refuse, setRateLimit } from "./refusal.ts";
 
 declare module "fastify" {
@@ -19,8 +19,6 @@ declare module "fastify" {
 }
 
 const noViolations: readonly FieldViolation[] = [];
-
-const refuseOverloaded = createOverloadRefusals();
 
 /** A hook that lets merchants' calls through. */
 export function admitting(admission: Admission, bucket: RateLimitBucket): onRequestHookHandler {

@@ -14,33 +14,31 @@ const refusalsPerSecond = 4_000;
 const failures: Failure[] = [];
 
 const unheard = new WeakSet<object>();
+let unheardCount = 0;
 
 /** Whether a connection is not listened to because it was refused. */
 export const isUnheard = (socket: object): boolean => unheard.has(socket);
 
-export function createOverloadRefusals(): (reply: FastifyReply) => void {
-  let unheardCount = 0;
-
-  return (reply) => {
-    const seconds = 1 + Math.floor(unheardCount / refusalsPerSecond);
-    failures[seconds] ??= new Failure("service_unavailable", { retryAfterSeconds: seconds });
-    refuse(reply, failures[seconds]);
-    const request = reply.request.raw;
-    const { socket } = request;
-    if (unheard.has(socket)) return;
-    unheard.add(socket);
-    unheardCount++;
-    const listenAgain = () => {
-      unheard.delete(socket);
-      unheardCount--;
-      if (!socket.destroyed) socket.resume();
-    };
-    const stopListening = () => {
-      socket.pause();
-      setTimeout(listenAgain, seconds * 1_000).unref();
-    };
-    // Not before all of the request was read: Node would begin to read again for the rest of it.
-    if (request.closed) stopListening();
-    else request.once("close", stopListening);
+/** Answers service_unavailable, with a Retry-After that is longer the more connections were told so and have not come again yet. */
+export function refuseOverloaded(reply: FastifyReply): void {
+  const seconds = 1 + Math.floor(unheardCount / refusalsPerSecond);
+  failures[seconds] ??= new Failure("service_unavailable", { retryAfterSeconds: seconds });
+  refuse(reply, failures[seconds]);
+  const request = reply.request.raw;
+  const { socket } = request;
+  if (unheard.has(socket)) return;
+  unheard.add(socket);
+  unheardCount++;
+  const listenAgain = () => {
+    unheard.delete(socket);
+    unheardCount--;
+    if (!socket.destroyed) socket.resume();
   };
+  const stopListening = () => {
+    socket.pause();
+    setTimeout(listenAgain, seconds * 1_000).unref();
+  };
+  // Not before all of the request was read: Node would begin to read again for the rest of it.
+  if (request.closed) stopListening();
+  else request.once("close", stopListening);
 }
