@@ -4,7 +4,7 @@ import { digestCredential, newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
-import { uuidOf } from "./projects.ts";
+import { projectUuidOf } from "./projects.ts";
 
 export interface ApiKey {
   readonly id: string;
@@ -81,7 +81,7 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
       }
       const secret = newCredential(environment);
       const added = await apiKeys.add(
-        { projectId: uuidOf(projectId), environment, name, expiresInSeconds, ...keptOf(secret) },
+        { projectId: projectUuidOf(projectId), environment, name, expiresInSeconds, ...keptOf(secret) },
         maxActive,
       );
       if (added === "no_project") throw noSuchProject();
@@ -90,7 +90,7 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
     },
 
     async list(projectId) {
-      const found = await apiKeys.list(uuidOf(projectId));
+      const found = await apiKeys.list(projectUuidOf(projectId));
       if (found === null) throw noSuchProject();
       return found;
     },

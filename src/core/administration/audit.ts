@@ -1,9 +1,10 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
-import { decodeId, encodeId } from "../ids.ts";
+import { encodeId } from "../ids.ts";
 import { lastOfPage, pageToken, strayPageToken } from "../page-token.ts";
 import type { Caller } from "../project.ts";
 import { checkText } from "../text-field.ts";
+import { projectUuidOf } from "./projects.ts";
 
 /** What an administrator can do, in the past tense: it is written down because it was done. */
 export type AuditAction =
@@ -99,8 +100,7 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
       if (violations.length > 0 || before === undefined) {
         throw new Failure("validation_failed", { fields: violations });
       }
-      const project = projectId === "" ? null : decodeId("prj_", projectId);
-      if (projectId !== "" && project === null) throw noSuchProject();
+      const project = projectId === "" ? null : projectUuidOf(projectId);
       const limit = pageSize === 0 ? defaultPageSize : pageSize;
       const found = await audit.list({ projectId: project, actor, before, limit: limit + 1 });
       if (found === null) throw noSuchProject();

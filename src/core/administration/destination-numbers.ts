@@ -1,10 +1,9 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import type { DestinationNumber } from "../directory.ts";
-import { decodeId } from "../ids.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment } from "../project.ts";
-import { uuidOf } from "./projects.ts";
+import { projectUuidOf } from "./projects.ts";
 
 export interface DestinationNumberStore {
   /** `pending`: verifications of the other environment are, on this number. */
@@ -41,7 +40,7 @@ export function administerDestinationNumbers({
       if (environment === null) violations.push({ field: "environment", message: "must be live or test" });
       if (dialable === null || environment === null)
         throw new Failure("validation_failed", { fields: violations });
-      const owner = projectId === "" ? null : uuidOf(projectId);
+      const owner = projectId === "" ? null : projectUuidOf(projectId);
       const added = await destinationNumbers.add(dialable, environment, owner);
       if (added === "in_use") throw new Failure("number_exists");
       if (added === "pending") throw new Failure("number_pending");
@@ -50,9 +49,7 @@ export function administerDestinationNumbers({
     },
 
     async list(projectId, environment) {
-      const owner = projectId === "" ? null : decodeId("prj_", projectId);
-      if (projectId !== "" && owner === null) throw noSuchProject();
-      return destinationNumbers.list(owner, environment);
+      return destinationNumbers.list(projectId === "" ? null : projectUuidOf(projectId), environment);
     },
 
     async remove(number) {

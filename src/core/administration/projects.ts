@@ -48,17 +48,19 @@ const defaults: ProjectSettings = {
 export function administerProjects({ projects }: { readonly projects: ProjectStore }): Projects {
   return {
     create: async (settings, violations) => projects.add(checked(merged(defaults, settings), violations)),
-    get: async (id) => existing(await projects.find(uuidOf(id))),
+    get: async (id) => existing(await projects.find(projectUuidOf(id))),
     list: () => projects.list(),
     update: async (id, changes, violations) =>
-      existing(await projects.change(uuidOf(id), (current) => checked(merged(current, changes), violations))),
-    suspend: async (id) => existing(await projects.setSuspended(uuidOf(id), true)),
-    resume: async (id) => existing(await projects.setSuspended(uuidOf(id), false)),
+      existing(
+        await projects.change(projectUuidOf(id), (current) => checked(merged(current, changes), violations)),
+      ),
+    suspend: async (id) => existing(await projects.setSuspended(projectUuidOf(id), true)),
+    resume: async (id) => existing(await projects.setSuspended(projectUuidOf(id), false)),
   };
 }
 
 /** The UUID of a `prj_…` that may exist. */
-export function uuidOf(id: string): string {
+export function projectUuidOf(id: string): string {
   const uuid = decodeId("prj_", id);
   if (uuid === null) throw noSuchProject();
   return uuid;

@@ -6,7 +6,7 @@ import { adminSource, playedSource } from "../inbound-message.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment, ServiceTokenScope } from "../project.ts";
 import { keptOf } from "./api-keys.ts";
-import { uuidOf } from "./projects.ts";
+import { projectUuidOf } from "./projects.ts";
 
 export interface ServiceToken {
   readonly id: string;
@@ -86,7 +86,7 @@ export function administerServiceTokens({
       const added = await serviceTokens.add({
         scope,
         source: ingests ? source : null,
-        projectId: projectId === "" ? null : uuidOf(projectId),
+        projectId: projectId === "" ? null : projectUuidOf(projectId),
         environment,
         numbers: dialable,
         ...keptOf(secret),

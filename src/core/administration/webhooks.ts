@@ -14,7 +14,7 @@ import {
   type Webhook,
 } from "../webhook.ts";
 import type { AuditStore } from "./audit.ts";
-import { uuidOf } from "./projects.ts";
+import { projectUuidOf } from "./projects.ts";
 
 /** Whose webhook; `projectId` is a UUID. */
 export interface WebhookPlace {
@@ -203,7 +203,7 @@ function placeOf(
   const all = [...violations];
   if (environment === null) all.push({ field: "environment", message: "must be live or test" });
   if (all.length > 0 || environment === null) throw new Failure("validation_failed", { fields: all });
-  return { projectId: uuidOf(projectId), environment };
+  return { projectId: projectUuidOf(projectId), environment };
 }
 
 function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldViolation | undefined {
@@ -241,7 +241,7 @@ function filterOf(
   if (verificationId !== "" && verification === null) throw noSuchVerification();
   const filter = {
     verificationId: verification,
-    projectId: projectId === "" ? null : uuidOf(projectId),
+    projectId: projectId === "" ? null : projectUuidOf(projectId),
     environment,
     limit: pageSize === 0 ? defaultPageSize : pageSize,
   };
