@@ -231,12 +231,11 @@ async function start(
     config.databaseUrl === null ? await makeDemoProject((await administration()).as(serviceActor)) : {};
   serving = true;
   if (config.databaseUrl === null) {
-    const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };
     const { dataDir, grpcTls } = config;
     const grpcSecurity = grpcTls === null ? "plaintext" : grpcTls.ca === null ? "TLS" : "mutual TLS";
     // On a disk that is full, say, it cannot be shown; everything else goes on.
     process.stdout.on("error", () => {});
-    process.stdout.write(welcome(addresses, { testKey: keys.test, grpcSecurity, dataDir, defaults }));
+    process.stdout.write(welcome(addresses, { testKey: keys.test, grpcSecurity, dataDir }));
   } else {
     log.info(addresses, runningText);
   }

@@ -9,6 +9,9 @@ export interface Addresses {
 /** What the gRPC face asks of a client. */
 export type GrpcSecurity = "plaintext" | "TLS" | "mutual TLS";
 
+/** Where the command looks for the service, and for its admin token, unless it is told. */
+const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };
+
 export function welcome(
   addresses: Addresses,
   options: {
@@ -16,10 +19,9 @@ export function welcome(
     readonly testKey: string | undefined;
     readonly grpcSecurity: GrpcSecurity;
     readonly dataDir: string;
-    readonly defaults: { readonly grpc: string; readonly dataDir: string };
   },
 ): string {
-  const { testKey, grpcSecurity, dataDir, defaults } = options;
+  const { testKey, grpcSecurity, dataDir } = options;
   const grpc = grpcSecurity === "plaintext" ? addresses.grpc : `https://${addresses.grpc}`;
   const command =
     (dataDir === defaults.dataDir ? "" : `DATA_DIR=${shellWord(dataDir)} `) +

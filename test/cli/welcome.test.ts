@@ -5,13 +5,7 @@ const grpc = "127.0.0.1:50051";
 const addresses = { http: "http://localhost:8080", grpc, ops: "127.0.0.1:9464" };
 
 function said(grpcSecurity: GrpcSecurity, address = grpc): string {
-  const options = {
-    testKey: undefined,
-    grpcSecurity,
-    dataDir: ".data",
-    defaults: { grpc, dataDir: ".data" },
-  };
-  return welcome({ ...addresses, grpc: address }, options);
+  return welcome({ ...addresses, grpc: address }, { testKey: undefined, grpcSecurity, dataDir: ".data" });
 }
 
 test("the printed command finds the service without its address where it is the usual one", () => {
