@@ -41,10 +41,10 @@ export function listVerifications(parts: {
   return async (request, call) => {
     requireScope(call.caller, "read");
     const filter = filterOf(request, call);
+    const { verifications, after } = await parts.verifications.list(filter);
+    // Last: what cannot be answered is not counted.
     const chargeTo = chargedProject(call.caller);
-    const { verifications, after } = await parts.verifications.list(filter, async () => {
-      if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
-    });
+    if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
     return { verifications, nextPageToken: after === null ? "" : pageToken(after, listOf(filter)) };
   };
 }

@@ -98,22 +98,21 @@ export function getStatistics(parts: {
     if (violations.length > 0 || projectId === null) {
       throw new Failure("validation_failed", { fields: violations });
     }
-    const chargeTo = chargedProject(call.caller);
-    if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
     if ((await directory.project(projectId)) === null) throw noSuchProject();
     const asked = environment === null ? environments : [environment];
     const { since, hours } = request;
     const counted = await statistics.read({ projectId, environments: asked, since, hours, maxHours });
     refuseUnlikely(counted);
-    return {
-      ...counted,
-      environments: await Promise.all(
-        asked.map(async (name) => {
-          const numbers = await directory.numbersFor(projectId, name);
-          return statisticsOf(name, counted, (named) => numbers.some(({ number }) => number === named));
-        }),
-      ),
-    };
+    const found = await Promise.all(
+      asked.map(async (name) => {
+        const numbers = await directory.numbersFor(projectId, name);
+        return statisticsOf(name, counted, (named) => numbers.some(({ number }) => number === named));
+      }),
+    );
+    // Last: what cannot be answered is not counted.
+    const chargeTo = chargedProject(call.caller);
+    if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
+    return { ...counted, environments: found };
   };
 }
 

@@ -116,11 +116,8 @@ export interface Verifications {
   find(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
   /** Cancels it if it is pending; answers what it is now. */
   cancel(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
-  /**
-   * `charge` is called once the list has its turn: only a few are made at once, and one that waits for too long is refused
-   * with service_unavailable, uncharged.
-   */
-  list(filter: VerificationFilter, charge: () => Promise<void>): Promise<VerificationPage>;
+  /** Charges nothing. Only a few lists are made at once; one that waits for too long is refused with service_unavailable. */
+  list(filter: VerificationFilter): Promise<VerificationPage>;
   /** Whether a call would only be told to come again. Takes no time. */
   isOverloaded(operation: "create" | "read" | "cancel"): boolean;
 }

@@ -278,9 +278,8 @@ export function createVerifications(database: Database): Verifications {
 
     cancel: (lookup, chargeTo) => cancelledResult(lookup, chargeTo),
 
-    list: (filter, charge) =>
+    list: (filter) =>
       listing(async () => {
-        await charge();
         const statement = listStatement(filter);
         const rows = await runStatement(database, statement, statement.values);
         const { verifications, after } = pageOf(rows, filter.limit);
