@@ -4,6 +4,7 @@ import { pastMs, type ReceptionRow } from "../core/silence.ts";
 import type { HourRow, StatisticsStore } from "../core/statistics.ts";
 import { plainArray } from "./array-literal.ts";
 import { type Database, runStatement } from "./database.ts";
+import { createTurns } from "./turns.ts";
 import { epochMs } from "./verification-row.ts";
 
 const thisHour = "date_trunc('hour', now(), 'UTC')";
@@ -76,15 +77,11 @@ WHERE r.environment = ANY (enum_range(NULL::environment))
 };
 
 export function createStatisticsStore(database: Database): StatisticsStore {
+  const reading = createTurns(database);
   return {
     async read({ projectId, environments, since, hours, maxHours }) {
-      const [span, ...rows] = await runStatement(database, hoursStatement, [
-        projectId,
-        plainArray(environments),
-        since,
-        hours,
-        maxHours,
-      ]);
+      const values = [projectId, plainArray(environments), since, hours, maxHours];
+      const [span, ...rows] = await reading(() => runStatement(database, hoursStatement, values));
       const [first = 0, until = 0, countedUntil = 0, now = 0, incomplete] = instantsIn(span?.[3] as string);
       return {
         since: first,

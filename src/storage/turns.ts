@@ -1,14 +1,16 @@
 import { Failure } from "../failures.ts";
+import type { Database } from "./database.ts";
+
+/** Of the pool's connections. What is not batched would leave none to creations, were it all done at once. */
+const share = 1 / 4;
+const patienceMs = 3_000;
 
 /**
- * Lets so many pieces of work go on at once, the others in the order they came. What has waited for as long as `patienceMs` is
- * refused with service_unavailable, without having begun.
+ * Lets as many pieces of work go on at once as there are connections for, the others in the order they came. What has waited for
+ * too long is refused with service_unavailable, without having begun.
  */
-export function createTurns(options: {
-  readonly atOnce: number;
-  readonly patienceMs: number;
-}): <T>(work: () => Promise<T>) => Promise<T> {
-  let free = options.atOnce;
+export function createTurns({ pool }: Database): <T>(work: () => Promise<T>) => Promise<T> {
+  let free = Math.max(1, Math.floor(pool.options.max * share));
   const waiting = new Set<() => void>();
 
   const turn = () =>
@@ -21,7 +23,7 @@ export function createTurns(options: {
       const patience = setTimeout(() => {
         waiting.delete(take);
         reject(new Failure("service_unavailable"));
-      }, options.patienceMs);
+      }, patienceMs);
       waiting.add(take);
     });
 

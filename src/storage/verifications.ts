@@ -121,10 +121,6 @@ SELECT
 const batchSize = 500;
 const maxWaiting = 10_000;
 
-/** Of the pool's connections. Lists are not batched: all at once they would leave none to creations. */
-const shareOfLists = 1 / 4;
-const listPatienceMs = 3_000;
-
 export function createVerifications(database: Database): Verifications {
   const creations = createCreations(database);
   const reading = database.openLane();
@@ -221,10 +217,7 @@ export function createVerifications(database: Database): Verifications {
     },
   });
 
-  const listing = createTurns({
-    atOnce: Math.max(1, Math.floor(database.pool.options.max * shareOfLists)),
-    patienceMs: listPatienceMs,
-  });
+  const listing = createTurns(database);
 
   /**
    * Before anything is answered `expired` the row is moved by the expiry's own compare-and-set; where that

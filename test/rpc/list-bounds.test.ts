@@ -1,6 +1,7 @@
-/** What a list may cost: rows read for a page, and connections held by many lists at once. */
-import { type Client, Code } from "@connectrpc/connect";
+/** What a list may cost: rows read for a page, and connections held by many lists, or statistics, at once. */
+import { type CallOptions, type Client, Code } from "@connectrpc/connect";
 import { expect, test, vi } from "vitest";
+import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import {
   Environment,
   VerificationService,
@@ -164,18 +165,28 @@ test("the command goes on over empty pages until it has as many as were asked fo
   expect((await list("--phone", "01099999999")).verifications).toEqual([]);
 });
 
-test("many lists at once hold a quarter of the pool; the others are told to come again, uncounted", async () => {
-  const shop = clientOf(small);
+const shop = clientOf(small);
+const statistics = service.client(StatisticsService, small.liveKey);
+
+test.for<{ name: string; table: string; ask: (options?: CallOptions) => Promise<unknown> }>([
+  {
+    name: "lists",
+    table: "verification",
+    ask: (options) => shop.listVerifications({ environment: Environment.LIVE }, options),
+  },
+  { name: "statistics", table: "number_statistics", ask: (options) => statistics.getStatistics({}, options) },
+])("many $name at once hold a quarter of the pool; the others are told to come again, uncounted", async ({
+  table,
+  ask,
+}) => {
   const usage = async () =>
     Number((await db.query("SELECT sum(calls) AS calls FROM usage")).rows[0]?.calls ?? 0);
   const before = await usage();
   const locker = await db.connect();
   try {
     await locker.query("BEGIN");
-    await locker.query("LOCK TABLE verification IN ACCESS EXCLUSIVE MODE");
-    const calls = Array.from({ length: 24 }, () =>
-      answerOf((options) => shop.listVerifications({ environment: Environment.LIVE }, options)),
-    );
+    await locker.query(`LOCK TABLE ${table} IN ACCESS EXCLUSIVE MODE`);
+    const calls = Array.from({ length: 24 }, () => answerOf(ask));
     let refused = 0;
     let most = 0;
     const begunAt = performance.now();
@@ -201,7 +212,7 @@ test("many lists at once hold a quarter of the pool; the others are told to come
     expect(answers.filter(({ status }) => status === Code.Unavailable)).toHaveLength(20);
     expect((await usage()) - before, told.join(", ")).toBe(4);
     // Those that end make room.
-    await Promise.all(Array.from({ length: 24 }, () => shop.listVerifications({})));
+    await Promise.all(Array.from({ length: 24 }, () => ask()));
     expect((await usage()) - before).toBe(28);
   } finally {
     await locker.query("ROLLBACK");
