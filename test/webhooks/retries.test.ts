@@ -15,6 +15,7 @@ import {
 import {
   attempted,
   delivered,
+  deliveriesOf,
   deliveryWhen,
   makeDue,
   openShop,
@@ -192,6 +193,24 @@ describe("sending again by hand", () => {
     expect(state).toBe(WebhookDeliveryState.PENDING);
     // The first step is of seconds, the second of minutes.
     expect(await secondsUntilNext(service, id)).toBeLessThan(60);
+  });
+
+  test("again and again: of its attempts the last hundred are shown, oldest first", async () => {
+    const { shop } = await shopWithReceiver();
+    const id = await shop.event();
+    await deliveryWhen(service, id, attempted(1));
+    await service.db.query(
+      `WITH more AS (
+         INSERT INTO webhook_attempt (verification_id, number, started_at, duration_ms, status, error)
+         SELECT $1, number, now(), 1, 500, 'answered 500' FROM generate_series(2, 250) number
+       )
+       UPDATE webhook_delivery SET state = 'failed', attempts = 250, next_attempt_at = NULL WHERE verification_id = $1`,
+      [decodeId("vrf_", id)],
+    );
+    const [delivery] = await deliveriesOf(service, id);
+    expect(delivery?.attempts.map(({ number }) => number)).toEqual(
+      Array.from({ length: 100 }, (_, index) => 151 + index),
+    );
   });
 
   test("while an attempt is under way another is made, and the first one's result changes nothing any more", async () => {

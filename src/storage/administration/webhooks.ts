@@ -313,6 +313,9 @@ async function exists(database: PrismaDatabase, row: Prisma.Sql): Promise<boolea
   return (await database.prisma.$queryRaw<unknown[]>`SELECT FROM ${row}`).length > 0;
 }
 
+/** Of each delivery. One that is sent again by hand may have any number: fifty thousand took 285 MB of the process. */
+const shownAttempts = 100;
+
 /**
  * A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. One
  * statement, so that a delivery's state and its attempts are of one moment.
@@ -335,7 +338,10 @@ async function deliveriesWhere(
       WHERE ${condition}
       ORDER BY d.verification_id DESC LIMIT ${limit}
     ) delivery
-    LEFT JOIN webhook_attempt a ON a.verification_id = delivery.verification_id
+    LEFT JOIN LATERAL (
+      SELECT * FROM webhook_attempt WHERE verification_id = delivery.verification_id
+      ORDER BY number DESC LIMIT ${shownAttempts}
+    ) a ON true
     ORDER BY delivery.verification_id DESC, a.number`;
   return [...Map.groupBy(rows, (row) => row.verification_id).values()].map(deliveryOf);
 }
