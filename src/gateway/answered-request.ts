@@ -14,6 +14,11 @@ export interface AnsweredRequest {
   readonly seconds: number;
 }
 
+/** Null: its client went away before the answer had left. */
+export function sentStatus({ raw }: FastifyReply): number | null {
+  return raw.writableFinished ? raw.statusCode : null;
+}
+
 export function answeredRequest(
   request: FastifyRequest,
   reply: FastifyReply,
@@ -22,7 +27,7 @@ export function answeredRequest(
   return {
     method: request.method,
     route: request.routeOptions.url,
-    status: reply.raw.writableFinished ? reply.raw.statusCode : null,
+    status: sentStatus(reply),
     failureCode: request.failureCode,
     charged: request.call?.usage !== undefined,
     seconds: (performance.now() - startedAt) / 1_000,

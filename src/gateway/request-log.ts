@@ -2,6 +2,7 @@ import type { FastifyReply, FastifyRequest } from "fastify";
 import { type DestinationStream, type Logger, symbols } from "pino";
 import { encodeId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
+import { sentStatus } from "./answered-request.ts";
 
 /**
  * One line a request, written when it is over, whether it was answered or its client went away (`status` is
@@ -16,7 +17,7 @@ export function logRequest(
 ): void {
   if (!log.isLevelEnabled("info")) return;
   const { id, method, routeOptions, call, failureCode } = request;
-  const status = reply.raw.writableFinished ? reply.raw.statusCode : null;
+  const status = sentStatus(reply);
   const durationMs = Math.round((performance.now() - startedAt) * 1000) / 1000;
   const route = routeOptions.url === undefined ? "" : `,"route":${quoted(routeOptions.url)}`;
   const project =

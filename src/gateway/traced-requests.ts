@@ -1,6 +1,7 @@
 import type { FastifyInstance } from "fastify";
 import { encodeId } from "../core/ids.ts";
 import type { Span, Tracing } from "../core/tracing.ts";
+import { sentStatus } from "./answered-request.ts";
 
 declare module "fastify" {
   interface FastifyRequest {
@@ -28,7 +29,7 @@ export function traceRequests(gateway: FastifyInstance, tracing: Tracing): void 
       span.set({
         "http.request.method": method,
         "http.route": url,
-        "http.response.status_code": reply.raw.writableFinished ? reply.raw.statusCode : null,
+        "http.response.status_code": sentStatus(reply),
         "phoneproof.request_id": request.id,
         "phoneproof.project_id":
           call?.caller.kind === "merchant" ? encodeId("prj_", call.caller.project.id) : null,
