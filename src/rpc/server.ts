@@ -219,39 +219,18 @@ export function createRpcServer(parts: {
     }
   }
 
-  // A message that is alone is to come in time: sent by halves it would hold its stream for ever.
   server.addHook("onRequest", (request, reply, done) => {
     const { raw, url } = request;
     const asksWho = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
     if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
-    // Connect's timer holds no longer time-outs and would end the call at once. The client keeps its own.
-    for (const [header, form] of Object.entries(timeouts)) {
-      if (isBeyondTimers(raw.headers[header], form)) delete raw.headers[header];
-    }
-    if (!streamedPaths.has(url)) {
-      const timer = setTimeout(() => raw.stream.close(http2.constants.NGHTTP2_CANCEL), requestPatienceMs);
-      const arrived = () => clearTimeout(timer);
-      raw.once("end", arrived).once("close", arrived);
-    }
+    dropLongTimeouts(raw.headers);
+    if (!streamedPaths.has(url)) closeUnlessWhole(raw);
     done();
   });
 
-  // What clients understand of a method that is not there: gRPC's would have to guess in HTTP's words.
   server.setNotFoundHandler((request, reply) => {
     reply.hijack();
-    const { stream } = reply.raw;
-    // The client may have left by now.
-    if (stream.closed || stream.destroyed) return;
-    const absent = new ConnectError("no such method", Code.Unimplemented);
-    if (!String(request.raw.headers["content-type"]).startsWith("application/grpc")) {
-      stream.respond({
-        ":status": codeToHttpStatus(absent.code),
-        "content-type": "application/json",
-      });
-      stream.end(errorToJsonBytes(absent, undefined));
-      return;
-    }
-    refuseInHeaders(stream, absent.code, absent.rawMessage);
+    refuseUnknownMethod(request.raw);
   });
 
   const common = {
@@ -282,11 +261,38 @@ export function createRpcServer(parts: {
   };
 }
 
+/** In words that its client understands: one of gRPC's would have to guess from HTTP's. */
+function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest): void {
+  // The client may have left by now.
+  if (stream.closed || stream.destroyed) return;
+  const absent = new ConnectError("no such method", Code.Unimplemented);
+  if (String(headers["content-type"]).startsWith("application/grpc")) {
+    refuseInHeaders(stream, absent.code, absent.rawMessage);
+    return;
+  }
+  stream.respond({ ":status": codeToHttpStatus(absent.code), "content-type": "application/json" });
+  stream.end(errorToJsonBytes(absent, undefined));
+}
+
+/** A message that is alone is to come in time: sent by halves it would hold its stream for ever. */
+function closeUnlessWhole(request: http2.Http2ServerRequest): void {
+  const timer = setTimeout(() => request.stream.close(http2.constants.NGHTTP2_CANCEL), requestPatienceMs);
+  const arrived = () => clearTimeout(timer);
+  request.once("end", arrived).once("close", arrived);
+}
+
 const longestTimerMs = 2 ** 31 - 1;
 const msByUnit: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1_000, m: 1, "": 1 };
 
 /** By header: digits and unit. */
 const timeouts = { "grpc-timeout": /^(\d{1,8})([HMSm])$/, "connect-timeout-ms": /^(\d{1,10})()$/ };
+
+/** Connect's timer holds no longer ones and would end the call at once. The client keeps its own. */
+function dropLongTimeouts(headers: http2.IncomingHttpHeaders): void {
+  for (const [header, form] of Object.entries(timeouts)) {
+    if (isBeyondTimers(headers[header], form)) delete headers[header];
+  }
+}
 
 function isBeyondTimers(timeout: string | string[] | undefined, form: RegExp): boolean {
   const [, digits = "0", unit = ""] = form.exec(String(timeout)) ?? [];
