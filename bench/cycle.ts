@@ -21,6 +21,7 @@ import {
 } from "./peer.ts";
 import { PendingVerifications } from "./pending-verifications.ts";
 import { processClock } from "./process-cpu.ts";
+import { tell } from "./progress.ts";
 import { figureCells, machine, machineLine } from "./report.ts";
 import { creationBodyFor, encodeMessages, merchantRequests, senderOf } from "./requests.ts";
 import { type ArmFigures, measureInTurn, ratioOf } from "./rounds.ts";
@@ -130,10 +131,6 @@ function table(figures: readonly ArmFigures[], aftermaths: readonly Aftermath[])
     `service by peer: ${ratioOf(figures, "service", "peer")?.toFixed(2)}`,
     `after the last read of a round ${webhooks} webhooks were still to come: ${seconds.toFixed(2)} s, counted above`,
   ].join("\n");
-}
-
-function tell(what: string): void {
-  process.stderr.write(`${String(Math.round(performance.now() / 1000)).padStart(4)} s  ${what}\n`);
 }
 
 async function bench(rounds: number, poolSize: number, endings: Endings): Promise<void> {

@@ -1,5 +1,7 @@
 /** What a run has started is ended in reverse order, once, however the run ends. */
 
+import { tell } from "./progress.ts";
+
 export class Endings {
   readonly #endings: (() => Promise<unknown> | unknown)[] = [];
   #ending: Promise<void> | undefined;
@@ -33,9 +35,14 @@ export async function runToItsEnd(work: (endings: Endings) => Promise<void>): Pr
   ] as const) {
     process.once(signal, () => {
       interrupted = true;
+      tell("ending");
       endings.endAll().then(() => process.exit(code));
     });
   }
+  process.once("uncaughtException", (error) => {
+    process.stderr.write(`the bench failed: ${error.stack}\n`);
+    endings.endAll().then(() => process.exit(1));
+  });
   try {
     await work(endings);
   } catch (error) {

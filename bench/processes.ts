@@ -16,6 +16,7 @@ import { HttpLoad } from "./http-load.ts";
 import { type LockWaits, together, watchLocks } from "./lock-waits.ts";
 import type { Arm } from "./operations.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
+import { tell } from "./progress.ts";
 import { databaseUrlOf, type ReadyService, startReady } from "./ready-service.ts";
 import { machine, machineLine } from "./report.ts";
 import { type MerchantRequests, merchantRequests } from "./requests.ts";
@@ -195,10 +196,6 @@ function table(workloads: readonly Workload[]): string {
     row(["", "", "create/s", "p50 ms", "p99 ms", "servers", "Postgres", "others", "mean", "most"]),
     ...lines,
   ].join("\n");
-}
-
-function tell(what: string): void {
-  process.stderr.write(`${String(Math.round(performance.now() / 1000)).padStart(4)} s  ${what}\n`);
 }
 
 async function bench(rounds: number, endings: Endings): Promise<void> {

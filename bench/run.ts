@@ -6,6 +6,7 @@ import path from "node:path";
 import type { BareAddresses } from "./bare-server.ts";
 import { Talker } from "./child.ts";
 import type { DatabaseLoopAnswer, DatabaseLoopRequest } from "./database-loop.ts";
+import { type Endings, runToItsEnd } from "./endings.ts";
 import { type GrowthFigures, growthTable, measureGrowth } from "./growth.ts";
 import { guard } from "./guard.ts";
 import { type MemoryFigures, measureMemory, memoryLine } from "./memory.ts";
@@ -15,6 +16,7 @@ import { type Options, parseOptions, usage } from "./options.ts";
 import { PendingVerifications } from "./pending-verifications.ts";
 import { drawPlots } from "./plot.ts";
 import { arrivalPlots, growthPlots } from "./plots.ts";
+import { tell } from "./progress.ts";
 import { type Machine, machine, machineLine, type Report, reportOn, table } from "./report.ts";
 import { type ArmFigures, measureInTurn } from "./rounds.ts";
 import { startService } from "./service.ts";
@@ -28,38 +30,21 @@ interface LongReport {
   readonly memory: MemoryFigures;
 }
 
-/** Ended in reverse order, once, however the run ends. */
-const closers: (() => Promise<void> | void)[] = [];
-let closing: Promise<void> | undefined;
-
-function closeAll(): Promise<void> {
-  closing ??= (async () => {
-    for (const close of closers.toReversed()) {
-      try {
-        await close();
-      } catch (error) {
-        process.stderr.write(`something did not end cleanly: ${(error as Error).message}\n`);
-      }
-    }
-  })();
-  return closing;
-}
-
-async function openDirectory(): Promise<string> {
+async function openDirectory(endings: Endings): Promise<string> {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  closers.push(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
   return directory;
 }
 
-async function openSubjects(directory: string, options: Options): Promise<Subjects> {
+async function openSubjects(directory: string, options: Options, endings: Endings): Promise<Subjects> {
   const execArgv =
     options.profile === undefined ? [] : ["--cpu-prof", `--cpu-prof-dir=${path.resolve(options.profile)}`];
   const service = await startService(directory, { execArgv });
-  closers.push(service.close);
+  endings.add(service.close);
   const bare = new Talker<never, BareAddresses>("bare-server.ts");
-  closers.push(() => bare.close());
+  endings.add(() => bare.close());
   const databaseLoop = new Talker<DatabaseLoopRequest, DatabaseLoopAnswer>("database-loop.ts");
-  closers.push(() => databaseLoop.close());
+  endings.add(() => databaseLoop.close());
   return {
     service,
     bare: { addresses: await bare.heard(), pid: bare.pid },
@@ -69,13 +54,13 @@ async function openSubjects(directory: string, options: Options): Promise<Subjec
   };
 }
 
-async function bench(options: Options): Promise<Report> {
+async function bench(options: Options, endings: Endings): Promise<Report> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  const directory = await openDirectory();
+  const directory = await openDirectory(endings);
   tell("start");
   const starts = await measureStarts(directory);
   tell("starting");
-  const subjects = await openSubjects(directory, options);
+  const subjects = await openSubjects(directory, options, endings);
   tell("making pending verifications");
   await subjects.pending.take(0, pendingThroughout);
   const operations: Report["operations"][number][] = [];
@@ -100,11 +85,11 @@ async function bench(options: Options): Promise<Report> {
 }
 
 /** What a quarter of an hour does not show. */
-async function benchLong(options: Options): Promise<LongReport> {
+async function benchLong(options: Options, endings: Endings): Promise<LongReport> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  const directory = await openDirectory();
+  const directory = await openDirectory(endings);
   tell("starting");
-  const subjects = await openSubjects(directory, options);
+  const subjects = await openSubjects(directory, options, endings);
   await subjects.pending.take(0, pendingThroughout);
   const sizes = growthSizes.filter((size) => size < options.rows);
   const growth = await measureGrowth(subjects, { ...options, sizes: [...sizes, options.rows] }, tell);
@@ -158,48 +143,20 @@ async function keep(name: string, report: object): Promise<void> {
   await writeFile(path.join(results, `${name}.json`), `${JSON.stringify(report, null, 2)}\n`);
 }
 
-const startedAt = performance.now();
-
-/** Progress is no result: it goes beside it. */
-function tell(what: string): void {
-  const seconds = Math.round((performance.now() - startedAt) / 1000);
-  process.stderr.write(`${String(seconds).padStart(4)} s  ${what}\n`);
-}
-
-async function main(): Promise<void> {
-  let options: Options;
+function givenOptions(): Options | undefined {
   try {
-    options = parseOptions(process.argv.slice(2));
+    return parseOptions(process.argv.slice(2));
   } catch (error) {
     process.stderr.write(`${(error as Error).message}\n${usage}\n`);
     process.exitCode = 2;
-    return;
+    return undefined;
   }
-  for (const [signal, code] of [
-    ["SIGINT", 130],
-    ["SIGTERM", 143],
-    ["SIGHUP", 129],
-  ] as const) {
-    process.once(signal, () => {
-      tell("ending");
-      closeAll().then(() => process.exit(code));
-    });
-  }
-  process.once("uncaughtException", (error) => {
-    process.stderr.write(`the bench failed: ${error.stack}\n`);
-    closeAll().then(() => process.exit(1));
-  });
-  try {
-    if (options.long) await tellLong(await benchLong(options));
-    else await tellShort(await bench(options), options);
-  } catch (error) {
-    // What a run that is being ended trips over is no news.
-    if (closing === undefined) {
-      process.stderr.write(`the bench failed: ${(error as Error).message}\n`);
-      process.exitCode = 1;
-    }
-  }
-  await closeAll();
 }
 
-await main();
+const options = givenOptions();
+if (options !== undefined) {
+  await runToItsEnd(async (endings) => {
+    if (options.long) await tellLong(await benchLong(options, endings));
+    else await tellShort(await bench(options, endings), options);
+  });
+}
