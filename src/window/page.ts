@@ -12,7 +12,7 @@ import type { WindowState } from "./browser/state.ts";
 import { type Html, html } from "./html.ts";
 import { qrCode } from "./qr-code.ts";
 import { windowState } from "./state.ts";
-import { type Hint, named, type OutcomeName, type Texts, texts } from "./texts.ts";
+import { named, type OutcomeName, type Texts, texts } from "./texts.ts";
 import { type Language, type Platform, smsLink } from "./visitor.ts";
 
 /** How a window's address was opened. */
@@ -130,7 +130,7 @@ ${view.platform === "desktop" && !view.viaQr ? byQrCode(address, words) : bySmsA
 /** Where the script takes them from; a live region tells only what is put into it. */
 function hintTexts(words: Texts): Html[] {
   return Object.entries(words.hints).map(
-    ([hint, text]) => html`<template data-hint-text="${hint as Hint}">${text}</template>`,
+    ([hint, text]) => html`<template data-hint-text="${hint}">${text}</template>`,
   );
 }
 
@@ -215,9 +215,10 @@ export function playedMessage(
   return sentences.join(" ");
 }
 
+export const outcomeNames = Object.keys(InboundMessageOutcome) as readonly OutcomeName[];
+
 export function outcomeName(outcome: InboundMessageOutcome): OutcomeName {
-  const found = Object.entries(InboundMessageOutcome).find(([, number]) => number === outcome);
-  return (found?.[0] ?? "UNSPECIFIED") as OutcomeName;
+  return outcomeNames.find((name) => InboundMessageOutcome[name] === outcome) ?? "UNSPECIFIED";
 }
 
 /** What stands in the place of a window that cannot be shown. It is the same for whatever was asked for. */

@@ -1,11 +1,10 @@
 /** Every word the window says, in both languages. `{name}` is the merchant's name. */
 
 import type { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import type { WindowState } from "./browser/state.ts";
 import type { Language } from "./visitor.ts";
 
 export type OutcomeName = keyof typeof InboundMessageOutcome;
-
-export type Hint = "another_number" | "web_sent" | "two_codes" | "without_code" | "muted";
 
 export interface Texts {
   readonly pageTitle: string;
@@ -33,7 +32,7 @@ export interface Texts {
   readonly timeProbablyUp: string;
   readonly whichPhones: string;
   readonly price: string;
-  readonly hints: Readonly<Record<Hint, string>>;
+  readonly hints: Readonly<Record<NonNullable<WindowState["hint"]>, string>>;
   readonly withoutScript: string;
   readonly refresh: string;
   readonly gateHeading: string;

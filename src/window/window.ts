@@ -15,11 +15,10 @@ import {
   type VerificationWindow,
   WatchVerificationWindowRequestSchema,
 } from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
-import { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { type AssetPaths, type Assets, loadAssets } from "./assets.ts";
 import type { PlayedReceipt } from "./browser/state.ts";
 import { createEventStreams, type EventStreamObserver } from "./event-streams.ts";
-import { outcomeName, playedMessage, renderRefusal, renderWindow, type View } from "./page.ts";
+import { outcomeName, outcomeNames, playedMessage, renderRefusal, renderWindow, type View } from "./page.ts";
 import { windowState } from "./state.ts";
 import { languageOf, platformOf } from "./visitor.ts";
 
@@ -214,17 +213,14 @@ function refusalOf(thrown: unknown): Failure {
 function viewOf(request: FastifyRequest): View {
   const { via, started, lang, played, duplicate } = request.query as Readonly<Record<string, unknown>>;
   const chosen = lang === "ko" || lang === "en" ? lang : undefined;
-  const outcome = Object.keys(InboundMessageOutcome).find((name) => name === played);
+  const outcome = outcomeNames.find((name) => name === played);
   return {
     language: chosen ?? languageOf(request.headers["accept-language"]),
     languageChosen: chosen !== undefined,
     platform: platformOf(request.headers["user-agent"]),
     viaQr: via === "qr",
     started: started === "yes",
-    played:
-      outcome === undefined
-        ? null
-        : { outcome: outcome as keyof typeof InboundMessageOutcome, duplicate: duplicate === "yes" },
+    played: outcome === undefined ? null : { outcome, duplicate: duplicate === "yes" },
   };
 }
 
