@@ -14,7 +14,7 @@ import { allocateCode, type CodeOccupancy, type CodePlace } from "./code-allocat
 import type { Directory } from "./directory.ts";
 import { checkIdempotencyKey } from "./idempotency-key.ts";
 import { newId } from "./ids.ts";
-import { normaliseMobile } from "./phone.ts";
+import { normaliseMobile, notMobile } from "./phone.ts";
 import type { Environment, Project } from "./project.ts";
 import { defaultSmsTemplate, renderSmsText } from "./sms-text.ts";
 import { checkText } from "./text-field.ts";
@@ -206,10 +206,7 @@ function checkForm(request: CreationRequest, expectedPhone: string | null): Fiel
   if (request.expectedPhone !== null) {
     const sound = add(checkText("expected_phone", request.expectedPhone, { max: limits.expectedPhone }));
     if (sound && request.mode === "match" && expectedPhone === null) {
-      violations.push({
-        field: "expected_phone",
-        message: "must be a 010 mobile number, such as 010-1234-5678",
-      });
+      violations.push(notMobile("expected_phone"));
     }
   } else if (request.mode === "match") {
     violations.push({

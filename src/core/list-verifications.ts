@@ -2,7 +2,7 @@ import { Failure, type FieldViolation } from "../failures.ts";
 import { boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
 import type { Call } from "./call.ts";
 import { lastOfPage, pageToken, strayPageToken } from "./page-token.ts";
-import { normaliseMobile } from "./phone.ts";
+import { normaliseMobile, notMobile } from "./phone.ts";
 import { checkText } from "./text-field.ts";
 import type { UsageCount } from "./usage.ts";
 import type { Verification, VerificationFilter, VerificationStatus, Verifications } from "./verification.ts";
@@ -60,9 +60,7 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
   const reference = checkText("client_reference", request.clientReference, { max: 160 });
   if (reference) violations.push(reference);
   const phone = request.phone === "" ? null : normaliseMobile(request.phone);
-  if (request.phone !== "" && phone === null) {
-    violations.push({ field: "phone", message: "must be a 010 mobile number, such as 010-1234-5678" });
-  }
+  if (request.phone !== "" && phone === null) violations.push(notMobile("phone"));
   const filter = {
     projectId: projectId ?? "",
     environment,

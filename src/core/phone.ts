@@ -1,3 +1,5 @@
+import type { FieldViolation } from "../failures.ts";
+
 const nationalMobile = /^010\d{8}$/;
 
 /** Nothing to rewrite: what almost every message carries, at a tenth of the cost. */
@@ -21,6 +23,11 @@ export function normaliseMobile(text: string): string | null {
   if (nationalMobile.test(text)) return text;
   const subscriber = mobile.exec(withoutSeparators(text))?.[1];
   return subscriber === undefined ? null : `010${subscriber}`;
+}
+
+/** What is wrong with a field that should hold what `normaliseMobile` takes. */
+export function notMobile(field: string): FieldViolation {
+  return { field, message: "must be a 010 mobile number, such as 010-1234-5678" };
 }
 
 /**

@@ -1,6 +1,6 @@
 import { Failure } from "../../failures.ts";
 import { decodeId } from "../ids.ts";
-import { maskPhone, normaliseMobile } from "../phone.ts";
+import { maskPhone, normaliseMobile, notMobile } from "../phone.ts";
 import type { AuditStore } from "./audit.ts";
 
 /** How much was erased. */
@@ -51,9 +51,7 @@ export function administerErasures(parts: {
     async *erasePhone(text, signal) {
       const phone = normaliseMobile(text);
       if (phone === null) {
-        throw new Failure("validation_failed", {
-          fields: [{ field: "phone", message: "must be a 010 mobile number, such as 010-1234-5678" }],
-        });
+        throw new Failure("validation_failed", { fields: [notMobile("phone")] });
       }
       await audit.add({ action: "data.erased", subject: maskPhone(phone), projectId: null, details: {} });
       let sum = nothing;
