@@ -17,6 +17,22 @@ export function pageToken(lastId: string, list: object): string {
   return Buffer.from(lastId.replaceAll("-", "") + digestOf(list), "hex").toString("base64url");
 }
 
+/**
+ * A page out of what was found with a limit of one more than `limit`, and the token of the next one, empty on the last. `idOf`
+ * answers the UUID by which the list is ordered.
+ */
+export function pageOf<Item>(
+  found: readonly Item[],
+  limit: number,
+  idOf: (item: Item) => string,
+  list: object,
+): { readonly items: readonly Item[]; readonly nextPageToken: string } {
+  const items = found.slice(0, limit);
+  const last = items.at(-1);
+  const more = found.length > items.length && last !== undefined;
+  return { items, nextPageToken: more ? pageToken(idOf(last), list) : "" };
+}
+
 /** The UUID of the last of the page before; undefined where the token is none of this list, or of any where none is given. */
 export function lastOfPage(token: string, list: object | undefined): string | undefined {
   const hex = Buffer.from(token, "base64url").toString("hex");

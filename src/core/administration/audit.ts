@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { encodeId } from "../ids.ts";
-import { lastOfPage, pageToken, strayPageToken } from "../page-token.ts";
+import { lastOfPage, pageOf, strayPageToken } from "../page-token.ts";
 import type { Caller } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import { projectUuidOf } from "./projects.ts";
@@ -104,10 +104,8 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
       const limit = pageSize === 0 ? defaultPageSize : pageSize;
       const found = await audit.list({ projectId: project, actor, before, limit: limit + 1 });
       if (found === null) throw noSuchProject();
-      const entries = found.slice(0, limit);
-      const last = entries.at(-1);
-      const more = found.length > entries.length && last !== undefined;
-      return { entries, nextPageToken: more ? pageToken(last.id, [projectId, actor]) : "" };
+      const { items: entries, nextPageToken } = pageOf(found, limit, ({ id }) => id, [projectId, actor]);
+      return { entries, nextPageToken };
     },
   };
 }

@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
-import { lastOfPage, pageToken, strayPageToken } from "../page-token.ts";
+import { lastOfPage, pageOf, strayPageToken } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
@@ -159,10 +159,9 @@ export function administerWebhooks(parts: {
       const kept = await webhooks.deliveries({ ...filter, limit: filter.limit + 1 });
       if (kept === "no_project") throw noSuchProject();
       if (kept === "no_verification") throw noSuchVerification();
-      const page = kept.slice(0, filter.limit);
-      const last = page.at(-1);
-      const more = kept.length > page.length && last !== undefined;
-      return { deliveries: page, nextPageToken: more ? pageToken(last.verificationId, listOf(filter)) : "" };
+      const idOf = ({ verificationId }: Delivery) => verificationId;
+      const { items: deliveries, nextPageToken } = pageOf(kept, filter.limit, idOf, listOf(filter));
+      return { deliveries, nextPageToken };
     },
 
     async resend(eventId) {
