@@ -257,10 +257,10 @@ async function connectionOf(config: Config, closers: Closers): Promise<pg.Client
     throw new SettingError(oneLine(error.message));
   });
   closers.add(() => postgres.stop());
-  void postgres.exited.then(() => {
+  void postgres.exited.then((reason) => {
     // Ends the process as any unexpected error does: cleanly, and not with 0.
     setImmediate(() => {
-      throw new Error("the embedded Postgres has died and does not start again");
+      throw new Error(`the embedded Postgres has died and does not start again: ${reason}`);
     });
   });
   return postgres.connection;

@@ -30,8 +30,8 @@ const PROGRESS_INTERVAL = "5s";
 export interface EmbeddedPostgres {
   /** Client settings for `pg`: the host is a socket directory, or 127.0.0.1. */
   connection: { host: string; port: number; user: string; password?: string; database: string };
-  /** Resolves when the server has died by itself and does not start again; never after `stop()`. */
-  exited: Promise<void>;
+  /** Resolves, with why, when the server has died by itself and does not start again; never after `stop()`. */
+  exited: Promise<string>;
   /** Ends the server: fast, after 5 s immediately, after 3 s more by force. */
   stop(): Promise<void>;
 }

@@ -75,21 +75,24 @@ const RESTART_PAUSE_MS = 100;
 
 /**
  * Starts a server that has died again, where it was. A crash of one backend is Postgres' own to recover from;
- * this is for the death of the whole.
+ * this is for the death of the whole. `givenUp` says why it does not start.
  */
 export function supervise(
   first: ChildProcess,
   startAgain: () => Promise<ChildProcess>,
-): { givenUp: Promise<void>; stop(): Promise<void> } {
+): { givenUp: Promise<string>; stop(): Promise<void> } {
   let child: ChildProcess | undefined = first;
   let stopping = false;
+  /** Why the last try failed. */
+  let reason = "";
 
   async function restart(): Promise<ChildProcess | undefined> {
     const deadline = performance.now() + RESTART_PATIENCE_MS;
     while (!stopping && performance.now() < deadline) {
       try {
         return await startAgain();
-      } catch {
+      } catch (error) {
+        reason = (error as Error).message;
         await delay(RESTART_PAUSE_MS);
       }
     }
@@ -108,7 +111,7 @@ export function supervise(
   return {
     givenUp: new Promise((resolve) => {
       watching.then(() => {
-        if (!stopping) resolve();
+        if (!stopping) resolve(reason);
       });
     }),
     async stop() {
