@@ -15,7 +15,7 @@ export interface WindowLimits {
 }
 
 /** Mobile networks put thousands of people behind one address: what they need is well below this. */
-const requestsPerAddress = 3_000;
+export const requestsPerAddress = 3_000;
 /** A page, its stream and polls every three seconds, on a few devices. */
 const requestsPerToken = 120;
 const messagesPerToken = 30;

@@ -3,8 +3,7 @@
 import { readFileSync } from "node:fs";
 import path from "node:path";
 import { describe, expect, test } from "vitest";
-import { failedAuthenticationsPerMinute } from "../../src/admission/rate-limits.ts";
-import { missesPerAddress } from "../../src/admission/window-limits.ts";
+import { requestsPerAddress } from "../../src/admission/window-limits.ts";
 import { codeSpace, defaultCodeFormat, defaultCodeLength } from "../../src/core/code.ts";
 import { crowdedShare } from "../../src/core/code-allocation.ts";
 import { newCredential } from "../../src/core/credential.ts";
@@ -64,13 +63,14 @@ describe("the odds that docs/security.md tells", () => {
     ["One verification that is pending for ten minutes, by one phone", guessesWhilePending / space],
     ["Any of 100 that are pending on a number, by one phone in a day", (guessesADay * 100) / space],
     ["Any of 1,000 that are pending on a number, by one phone in a day", (guessesADay * 1_000) / space],
+    // What limits wrong guesses lets the right one in: only limits on all requests count.
     [
-      "One of a million keys, from a million networks in a day",
-      (failedAuthenticationsPerMinute * day * networks * secretsThereAre) / keySpace,
+      "One of a million keys, by a million guesses a second for a day",
+      (1_000_000 * 60 * day * secretsThereAre) / keySpace,
     ],
     [
       "One of a million windows, from a million networks in a day",
-      (missesPerAddress * day * networks * secretsThereAre) / tokenSpace,
+      (requestsPerAddress * day * networks * secretsThereAre) / tokenSpace,
     ],
   ] as const;
   const docs = readFileSync(path.join(import.meta.dirname, "../../docs/security.md"), "utf8");
