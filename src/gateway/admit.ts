@@ -1,7 +1,7 @@
 /** Admission at this face: who calls, whether the call may be made, and what is charged where it fails. */
 
-import type { FastifyReply, FastifyRequest, onRequestHookHandler } from "fastify";
-import type { Admission, RateLimitBucket } from "../admission/admission.ts";
+import type { FastifyReply, FastifyRequest, onRequestHookHandler, preValidationHookHandler } from "fastify";
+import { type Admission, type RateLimitBucket, trustedMs } from "../admission/admission.ts";
 import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
@@ -13,6 +13,9 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
     call: Call | undefined;
+    /** By performance.now(), before its credential was looked at, and the directory's revision then. */
+    admittedAt: number;
+    admittedUnder: number;
     /** What it was refused with. */
     failureCode: string | undefined;
   }
@@ -28,10 +31,36 @@ export function admitting(admission: Admission, bucket: RateLimitBucket): onRequ
       return;
     }
     const refused = (thrown: unknown) => done(asFailure(thrown));
+    request.admittedAt = performance.now();
+    request.admittedUnder = admission.revision();
     identify(admission, request, refused, (caller) => {
       if (caller.kind === "service") refused(new Failure("insufficient_scope"));
       else takeAllowance(admission, bucket, caller, reply, refused, () => done());
     });
+  };
+}
+
+/**
+ * A hook for calls with a body, which may come long after the headers: whoever's key has been revoked meanwhile, or project
+ * suspended, is let in no further.
+ */
+export function stillAdmitting(admission: Admission): preValidationHookHandler {
+  return (request, _reply, done) => {
+    const { call, admittedAt, admittedUnder } = request;
+    const isKnown = admission.revision() === admittedUnder && performance.now() - admittedAt <= trustedMs;
+    if (isKnown || call === undefined) {
+      done();
+      return;
+    }
+    identify(
+      admission,
+      request,
+      (thrown) => done(asFailure(thrown)),
+      (caller) => {
+        call.caller = caller;
+        done();
+      },
+    );
   };
 }
 

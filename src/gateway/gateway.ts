@@ -123,6 +123,8 @@ export function createGateway({
 
   gateway.removeAllContentTypeParsers();
   gateway.decorateRequest("call", undefined);
+  gateway.decorateRequest("admittedAt", 0);
+  gateway.decorateRequest("admittedUnder", 0);
   gateway.decorateRequest("failureCode", undefined);
 
   gateway.addHook("preClose", (done) => {

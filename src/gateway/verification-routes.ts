@@ -12,7 +12,7 @@ import {
   CancelVerificationRequestSchema,
   GetVerificationRequestSchema,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { admitting } from "./admit.ts";
+import { admitting, stillAdmitting } from "./admit.ts";
 import type { CreateVerificationBody } from "./create-request.ts";
 import { toCreateVerificationRequest, toViolations } from "./create-request.ts";
 import { presentCreatedVerification, presentVerification } from "./presenter.ts";
@@ -34,6 +34,7 @@ export function verificationRoutes(verifications: VerificationService, admission
       "/v1/verifications",
       {
         onRequest: [admitting(admission, "create"), requireCreationHeaders],
+        preValidation: stillAdmitting(admission),
         attachValidation: true,
         schema: {
           body: createVerificationBody,
@@ -76,6 +77,7 @@ export function verificationRoutes(verifications: VerificationService, admission
         "/v1/verifications/:verification_id/cancel",
         {
           onRequest: [forgetContentType, admitting(admission, "cancel")],
+          preValidation: stillAdmitting(admission),
           schema: { response: { 200: verificationResult, "4xx": apiError, "5xx": apiError } },
         },
         async (request, reply) => {

@@ -8,19 +8,13 @@ import {
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
-import type { Admission } from "../admission/admission.ts";
+import { type Admission, trustedMs } from "../admission/admission.ts";
 import { asFailure, Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
 import type { OpenStreams } from "./open-streams.ts";
 import { connectError, metadataOf } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
-
-/**
- * So long a credential holds without another look, where no change is heard of: of a call whose message comes later than its
- * headers, and of a stream. (A look at it for each of a stream's messages was a tenth of their time.)
- */
-const trustedMs = 100;
 
 /**
  * Usage, error translation and the request's log line around every service of this package, once the gate has let the call

@@ -2,6 +2,8 @@
  * What is changed about a key, a token or a project on one process is in force on another: at once where the notice of
  * it arrives, and within a second where it is lost.
  */
+import { once } from "node:events";
+import http from "node:http";
 import { setTimeout } from "node:timers/promises";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { digestCredential, newCredential } from "../../src/core/credential.ts";
@@ -244,6 +246,59 @@ describe("within a second, though no notice is sent:", () => {
     const { key, secret } = await knownKey();
     await whileDeaf("UPDATE api_key SET revoked_at = now() WHERE id = $1", key.id);
     await effective(() => keyThere(secret), 401);
+  });
+});
+
+describe("a call whose body comes long after its headers is let in by what is so then", () => {
+  /** A call with half of its body sent, which the process has let in. The answer comes once the rest is sent. */
+  async function halfCalled(path: string, secret: string) {
+    const { hostname, port } = new URL(there.httpUrl);
+    const request = http.request({
+      hostname,
+      port,
+      path,
+      method: "POST",
+      headers: {
+        authorization: `Bearer ${secret}`,
+        "idempotency-key": "half-a-body",
+        "content-type": "application/json",
+        "content-length": 2,
+        expect: "100-continue",
+      },
+    });
+    const answered = once(request, "response") as Promise<[http.IncomingMessage]>;
+    request.flushHeaders();
+    await once(request, "continue");
+    request.write("{");
+    return async () => {
+      request.end("}");
+      const [response] = await answered;
+      response.resume();
+      return response.statusCode;
+    };
+  }
+
+  const calls = [
+    { call: "a creation", path: "/v1/verifications", otherwise: 503 },
+    { call: "a cancel", path: "/v1/verifications/nothing/cancel", otherwise: 404 },
+  ];
+
+  test.for(calls)("$call with a key that was revoked meanwhile", async ({ path, otherwise }) => {
+    const { key, secret } = await knownKey();
+    const [finish, another] = [await halfCalled(path, secret), await halfCalled(path, secret)];
+    // Of a project without a number, or of no verification: it was let in.
+    expect(await another()).toBe(otherwise);
+    await keys.revokeApiKey({ apiKeyId: key.id });
+    await heard(() => keyThere(secret), 401);
+    expect(await finish()).toBe(401);
+  });
+
+  test.for(calls)("$call of a project that was suspended meanwhile", async ({ path }) => {
+    const { projectId, secret } = await knownKey();
+    const finish = await halfCalled(path, secret);
+    await projects.suspendProject({ projectId });
+    await heard(() => keyThere(secret), 403);
+    expect(await finish()).toBe(403);
   });
 });
 
