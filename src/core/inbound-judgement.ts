@@ -174,8 +174,14 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (same) return { judgement: { ...same, duplicate: true }, firstOfContent: false };
     const judgement = judgeContent(content);
     state.fingerprints.set(fingerprint, judgement);
-    if (misses.has(judgement.outcome) && !content.played) countMiss(content);
+    if ((misses.has(judgement.outcome) || isGuess(content, judgement)) && !content.played) countMiss(content);
     return { judgement, firstOfContent: true };
+  }
+
+  /** A code that is over opens nothing, and must not be what guesses beside it go free by. */
+  function isGuess(content: InboundContent, { outcome }: Judgement): boolean {
+    if (outcome !== "late" && outcome !== "not_pending") return false;
+    return content.candidates.some((candidate) => !state.codes.has(codeKey(content.to, candidate)));
   }
 
   function judgeContent(content: InboundContent): Judgement {

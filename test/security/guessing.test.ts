@@ -11,7 +11,7 @@ import { missesUntilMuted, missWindowMs, muteMs } from "../../src/core/inbound-j
 import { candidateLimit } from "../../src/core/message-text.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { createPending } from "../service/pending.ts";
+import { createPending, letExpire, type Pending } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
 
 const service = await startTestService();
@@ -37,6 +37,23 @@ test("a sender has its misses, each of as many codes as a message may hold, and 
   outcomes.push((await source.send({ to, from, text: code })).outcome);
   expect(outcomes).toEqual([...Array.from({ length: missesUntilMuted }, () => "NO_MATCH"), "MUTED"]);
   expect((await shop.read(id)).body.status).toBe("pending");
+});
+
+test.for([
+  { name: "expired", outcome: "LATE", end: ({ id }: Pending) => letExpire(service.db, id) },
+  { name: "cancelled", outcome: "NOT_PENDING", end: ({ id }: Pending) => shop.cancel(id) },
+])("guesses beside a code that is over ($name) are misses, too", async ({ outcome, end }) => {
+  const from = newPhone();
+  const [own, other] = [await createPending(shop), await createPending(shop)];
+  await end(own);
+  const outcomes: string[] = [];
+  for (let miss = 0; miss < missesUntilMuted; miss++) {
+    const text = `${own.code}, ${wrongCodes(candidateLimit - 1)}`;
+    outcomes.push((await source.send({ to, from, text })).outcome);
+  }
+  outcomes.push((await source.send({ to, from, text: `${own.code}, ${other.code}` })).outcome);
+  expect(outcomes).toEqual([...Array.from({ length: missesUntilMuted }, () => outcome), "MUTED"]);
+  expect((await shop.read(other.id)).body.status).toBe("pending");
 });
 
 test("a message of more codes than that is none, with the right one among them too", async () => {
