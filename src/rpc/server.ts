@@ -236,6 +236,8 @@ export function createRpcServer(parts: {
   const common = {
     // For browsers, which reach no service of the inside.
     grpcWeb: false,
+    // Passed over, a mistyped filter, mode or restriction would mean all, or the default.
+    jsonOptions: { ignoreUnknownFields: false },
     readMaxBytes: maxMessageBytes,
     shutdownSignal: shutdown.signal,
     contextValues: (request: Arrival) => {

@@ -104,6 +104,16 @@ test.for<{ what: string; body: Uint8Array | string; headers?: Record<string, str
   { what: "no JSON", body: "{", code: "malformed_request" },
   { what: "another type than the field's", body: '{"verificationId":1}', code: "malformed_request" },
   {
+    what: "not of the fields that there are",
+    body: '{"verificationId":"vrf_none","projectid":"prj_none"}',
+    code: "malformed_request",
+  },
+  {
+    what: "not of the values that a field has",
+    body: '{"verificationId":"vrf_none","environment":"test"}',
+    code: "malformed_request",
+  },
+  {
     what: "no protobuf",
     body: Buffer.from("0aff", "hex"),
     headers: { "content-type": "application/proto" },
