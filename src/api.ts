@@ -110,7 +110,7 @@ export async function startApi(parts: {
     }),
     getVerification: getVerification({ verifications }),
     cancelVerification: cancelVerification({ verifications }),
-    listVerifications: listVerifications({ verifications, chargeUsage: usage.charge }),
+    listVerifications: listVerifications({ verifications, directory, chargeUsage: usage.charge }),
     watchVerification: watchVerification({ verifications, transitions }),
   };
   const service = createVerificationService(traced ? traced.useCases(useCases) : useCases);

@@ -1,6 +1,7 @@
 import { Failure, type FieldViolation } from "../failures.ts";
-import { boundsOf, chargedProject, type NamedScope, requireScope } from "./access.ts";
+import { boundsOf, chargedProject, type NamedScope, noSuchProject, requireScope } from "./access.ts";
 import type { Call } from "./call.ts";
+import type { Directory } from "./directory.ts";
 import { lastOfPage, pageToken, strayPageToken } from "./page-token.ts";
 import { normaliseMobile, notMobile } from "./phone.ts";
 import { checkText } from "./text-field.ts";
@@ -36,14 +37,18 @@ const maxPageSize = 1000;
 /** Lists a project's verifications, newest first. The page token is the last id that the page before has looked at. */
 export function listVerifications(parts: {
   readonly verifications: Verifications;
+  readonly directory: Pick<Directory, "project">;
   readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
 }): ListVerifications {
   return async (request, call) => {
     requireScope(call.caller, "read");
     const filter = filterOf(request, call);
+    const chargeTo = chargedProject(call.caller);
+    // Whoever is charged is of a project. Any other may have mistyped it, and an empty list would not tell.
+    if (chargeTo === null && (await parts.directory.project(filter.projectId)) === null)
+      throw noSuchProject();
     const { verifications, after } = await parts.verifications.list(filter);
     // Last: what cannot be answered is not counted.
-    const chargeTo = chargedProject(call.caller);
     if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
     return { verifications, nextPageToken: after === null ? "" : pageToken(after, listOf(filter)) };
   };

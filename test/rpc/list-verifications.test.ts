@@ -293,6 +293,14 @@ describe("a list that cannot be made", async () => {
     });
   });
 
+  test("is one of a project that there is not", async () => {
+    const forAll = service.client(VerificationService, await service.createToken({ scope: "read" }));
+    for (const projectId of ["prj_00000000000000000000000000", "prj_none"]) {
+      const answer = await answerOf((options) => forAll.listVerifications({ projectId }, options));
+      expect(answer, projectId).toMatchObject({ code: "not_found", status: Code.NotFound });
+    }
+  });
+
   test("takes a token with the same statuses in any order, however often each is named", async () => {
     const { shop: own, rpc: ownRpc } = await newShop();
     await createPending(own);
