@@ -240,6 +240,19 @@ describe("a message with destination, sender and text of an earlier one", () => 
     });
   });
 
+  test("is one within one batch, too", async () => {
+    const guess = { to: project.liveNumber, text: "[인증] 00000000", from: newPhone() };
+    const message = await newMessage();
+    // The first goes alone, those that come meanwhile together.
+    const receipts = await sourceHere.sendAll([guess, message, guess, message]);
+    expect(receipts.map(({ outcome, duplicate }) => [outcome, duplicate])).toEqual([
+      ["NO_MATCH", false],
+      ["VERIFIED", false],
+      ["NO_MATCH", true],
+      ["VERIFIED", true],
+    ]);
+  });
+
   test("is taken once when it reaches two processes at the same time under two ids", async () => {
     const message = await newMessage();
     const receipts = await raceTo(service.db, "inbound_message", [
