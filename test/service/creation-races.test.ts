@@ -1,6 +1,6 @@
 /** Creations, and what is counted of them, raced over both faces of several processes. */
 import { createHash, randomUUID } from "node:crypto";
-import { afterEach, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, afterEach, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import type { NewVerification } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -302,8 +302,7 @@ test("codes never collide, though a fifth of those on the number cannot be had",
   expect(headers.get("x-usage-calls")).toBe("301");
 });
 
-test("of equal codes in one batch one is created, and the others are told to draw again", async () => {
-  const { projectId, liveNumber } = await service.createProject();
+describe("in one batch", () => {
   const statements: string[] = [];
   const observer: StorageObserver = {
     ...unobserved,
@@ -312,49 +311,72 @@ test("of equal codes in one batch one is created, and the others are told to dra
       return work();
     },
   };
-  const connection = { connectionString: service.databaseUrl };
-  const database = openDatabase(connection, { poolSize: 1, onError: () => {}, observer });
-  onTestFinished(() => database.close());
+  const database = openDatabase(
+    { connectionString: service.databaseUrl },
+    { poolSize: 1, onError: () => {}, observer },
+  );
+  afterAll(() => database.close());
   const { create } = createCreations(database);
-  const drawn = (code: string): NewVerification => {
-    const id = randomUUID();
-    const digest = createHash("sha256").update(id).digest("hex");
-    return {
-      id,
-      projectId: decodeId("prj_", projectId) ?? "",
-      environment: "live",
-      idempotencyKey: id,
-      requestDigest: digest,
-      mode: "discover",
-      expectedPhone: null,
-      clientReference: "",
-      state: "",
-      parentOrigin: null,
-      returnUrl: null,
-      validitySeconds: 600,
-      destination: liveNumber,
-      code,
-      codeFormat: "numeric",
-      smsText: code,
-      verificationUrl: `https://verify.example.com/v/${id}`,
-      windowTokenDigest: digest,
-    };
-  };
-  // What arrives while the first is on its way is the next batch.
-  const codes = ["11111111", "22222222", "33333333", "22222222", "22222222", "44444444"];
-  const told = await Promise.all(codes.map((code) => create(drawn(code), null)));
-  expect(told.map(({ value }) => value.kind)).toEqual([
-    "created",
-    "created",
-    "created",
-    "code_taken",
-    "code_taken",
-    "created",
-  ]);
-  // The batch did not fail for them, to be taken apart.
-  expect(statements).toEqual(["create_new", "create"]);
-  const { rows } = await service.db.query("SELECT code FROM live_code WHERE destination = $1 ORDER BY code", [
-    liveNumber,
-  ]);
-  expect(rows.map(({ code }) => code)).toEqual([...new Set(codes)]);
+
+  /** The first goes alone; what arrives while it is on its way is the next batch. */
+  async function createTogether(requests: readonly Partial<NewVerification>[]) {
+    statements.length = 0;
+    const { projectId, liveNumber } = await service.createProject();
+    const asked = requests.map((request): NewVerification => {
+      const id = randomUUID();
+      const digest = createHash("sha256").update(id).digest("hex");
+      return {
+        id,
+        projectId: decodeId("prj_", projectId) ?? "",
+        environment: "live",
+        idempotencyKey: id,
+        requestDigest: digest,
+        mode: "discover",
+        expectedPhone: null,
+        clientReference: "",
+        state: "",
+        parentOrigin: null,
+        returnUrl: null,
+        validitySeconds: 600,
+        destination: liveNumber,
+        code: id,
+        codeFormat: "numeric",
+        smsText: id,
+        verificationUrl: `https://verify.example.com/v/${id}`,
+        windowTokenDigest: digest,
+        ...request,
+      };
+    });
+    const told = await Promise.all(asked.map((request) => create(request, null)));
+    // The batch did not fail for any of them, to be taken apart.
+    expect(statements).toEqual(["create_new", "create"]);
+    const { rows } = await service.db.query(
+      "SELECT code FROM live_code WHERE destination = $1 ORDER BY code",
+      [liveNumber],
+    );
+    return { told: told.map(({ value }) => value), codes: rows.map(({ code }) => code) };
+  }
+
+  test("of equal codes one is created, and the others are told to draw again", async () => {
+    const drawn = ["11111111", "22222222", "33333333", "22222222", "22222222", "44444444"];
+    const { told, codes } = await createTogether(drawn.map((code) => ({ code })));
+    expect(told.map(({ kind }) => kind)).toEqual([
+      "created",
+      "created",
+      "created",
+      "code_taken",
+      "code_taken",
+      "created",
+    ]);
+    expect(codes).toEqual([...new Set(drawn)]);
+  });
+
+  test("of equal idempotency keys one creates, the same bodies repeat it, and another is a conflict", async () => {
+    const requestDigest = createHash("sha256").update("body").digest("hex");
+    const same = { idempotencyKey: "order-1-try", requestDigest };
+    const { told, codes } = await createTogether([{}, same, { idempotencyKey: "order-1-try" }, same]);
+    expect(told.map(({ kind }) => kind)).toEqual(["created", "created", "conflict", "replayed"]);
+    expect(told[3]).toEqual({ ...told[1], kind: "replayed" });
+    expect(codes).toHaveLength(2);
+  });
 });
