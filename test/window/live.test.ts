@@ -98,8 +98,7 @@ test("a cancel is told, with the way back", async () => {
 });
 
 /** A window that has seen nothing yet, of a verification that expects a phone. */
-async function expecting(shop: TestProject = project) {
-  const phone = newPhone();
+async function expecting(shop: TestProject = project, phone = newPhone()) {
   const window = await createWindow(service, shop, { mode: "match", expected_phone: phone });
   const stream = await openStream(window.url);
   await stream.next();
@@ -137,6 +136,16 @@ test("why it is still pending: the message held two codes, and both windows are 
 test("why it is still pending: the expected sender's message came without the code", async () => {
   const { window, phone, hint } = await expecting();
   expect((await cli.send({ to: window.to, text: "확인해 주세요", from: phone })).outcome).toBe("NO_MATCH");
+  expect(await hint()).toBe("without_code");
+});
+
+test("why it is still pending: the newest of a hundred and one for the sender is told", async () => {
+  const shop = await service.createProject({ rateLimitPerMinute: 1_000 });
+  const phone = newPhone();
+  const before = { mode: "match", expected_phone: phone };
+  await Promise.all(Array.from({ length: 100 }, () => createWindow(service, shop, before)));
+  const { window, hint } = await expecting(shop, phone);
+  await cli.send({ to: window.to, text: "확인해 주세요", from: phone });
   expect(await hint()).toBe("without_code");
 });
 
