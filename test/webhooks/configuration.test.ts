@@ -8,6 +8,7 @@ import {
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { uuidOf } from "../service/pending.ts";
 import {
   answerWith,
   isVerifiedBy,
@@ -357,6 +358,21 @@ describe("five days of nothing but failures", () => {
     expect((await inForce(shop)).failingSince).toBeUndefined();
     receiver.answer = refuseForLong(503);
     await deliveryWhen(service, await shop.event(), attempted(1));
+    expect((await inForce(shop)).disabledAt).toBeUndefined();
+  });
+
+  test("begin after a success with the next that fails, however long ago its event's first attempt was", async () => {
+    const { shop, receiver, id } = await failing("1 day");
+    await service.db.query(
+      "UPDATE webhook_attempt SET started_at = started_at - interval '6 days' WHERE verification_id = $1",
+      [uuidOf(id)],
+    );
+    receiver.answer = answerWith(204);
+    await deliveryWhen(service, await shop.event(), delivered);
+    receiver.answer = refuseForLong(503);
+    await makeDue(service, id);
+    const { state } = await deliveryWhen(service, id, attempted(2));
+    expect(state).toBe(WebhookDeliveryState.PENDING);
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });
 });
