@@ -15,7 +15,7 @@ import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
-import { attempted, deliveryWhen, hasFailed, makeDue, openShop } from "../webhooks/shop.ts";
+import { attempted, deliveryWhen, hasFailed, isDisabled, makeDue, openShop } from "../webhooks/shop.ts";
 import { scrape } from "./scrape.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
@@ -296,6 +296,28 @@ test("the delay is that of first attempts, and what is given up is counted when 
     },
   );
   expect(grown).toEqual({ attempts: 3, first: 1, givenUp: 1 });
+});
+
+test("a webhook that 410 disables is counted once, however many of its events are answered so", async () => {
+  const merchantWithWebhook = await openShop(service);
+  const waiting: (() => void)[] = [];
+  const gone = await startReceiver((response, request) => {
+    waiting.push(() => answerWith(410)(response, request));
+    // Both are under way before either is answered.
+    if (waiting.length === 2) for (const answer of waiting) answer();
+  });
+  await merchantWithWebhook.setWebhook(gone.url);
+  const grown = await growthOf(
+    {
+      attempts: ["phoneproof_delivery_attempt_duration_seconds_count", { result: "gone" }],
+      disabled: ["phoneproof_webhooks_disabled_total"],
+    },
+    async () => {
+      const ids = [await merchantWithWebhook.event(), await merchantWithWebhook.event()];
+      for (const id of ids) await deliveryWhen(service, id, isDisabled);
+    },
+  );
+  expect(grown).toEqual({ attempts: 2, disabled: 1 });
 });
 
 test("for how long something has been due is shown, by every process", async () => {

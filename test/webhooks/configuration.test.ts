@@ -18,7 +18,16 @@ import {
   untilReceived,
   verified,
 } from "./receiver.ts";
-import { attempted, delivered, deliveriesOf, deliveryWhen, makeDue, openShop, type Shop } from "./shop.ts";
+import {
+  attempted,
+  delivered,
+  deliveriesOf,
+  deliveryWhen,
+  isDisabled,
+  makeDue,
+  openShop,
+  type Shop,
+} from "./shop.ts";
 
 let service: TestService;
 
@@ -228,14 +237,14 @@ describe("410 Gone", () => {
     await shop.rotateSecret();
     receiver.answer = answerWith(410);
     const gone = await shop.event();
-    const refused = await deliveryWhen(service, gone, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    const refused = await deliveryWhen(service, gone, isDisabled);
     expect(refused.attempts).toMatchObject([{ status: 410, error: "answered 410" }]);
 
     for (const webhook of [await inForce(shop), await version(oldVersion)]) {
       expect(webhook?.disabledReason).toBe("the endpoint answered 410 Gone");
       expect(webhook?.disabledAt).toBeDefined();
     }
-    const held = await deliveryWhen(service, waiting, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    const held = await deliveryWhen(service, waiting, isDisabled);
     expect(held.nextAttemptAt).toBeUndefined();
     // The queue is cleared of it, when something is due.
     await makeDue(service, waiting);
@@ -259,7 +268,7 @@ describe("410 Gone", () => {
     await shop.setWebhook(receiver.url);
     const early = await shop.create();
     const gone = await shop.event();
-    await deliveryWhen(service, gone, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    await deliveryWhen(service, gone, isDisabled);
     receiver.answer = answerWith(204);
     await shop.setWebhook(receiver.url);
     expect((await inForce(shop)).disabledAt).toBeUndefined();
@@ -293,7 +302,7 @@ describe("410 Gone", () => {
     const [one, other] = [await openShop(service), await openShop(service)];
     await one.setWebhook(receiver.url);
     await other.setWebhook(receiver.url);
-    await deliveryWhen(service, await one.event(), ({ state }) => state === WebhookDeliveryState.DISABLED);
+    await deliveryWhen(service, await one.event(), isDisabled);
     expect((await inForce(other)).disabledAt).toBeUndefined();
   });
 
@@ -301,7 +310,7 @@ describe("410 Gone", () => {
     const shop = await openShop(service);
     const [gone, receiver] = [await startReceiver(answerWith(410)), await startReceiver()];
     await shop.setWebhook(gone.url);
-    await deliveryWhen(service, await shop.event(), ({ state }) => state === WebhookDeliveryState.DISABLED);
+    await deliveryWhen(service, await shop.event(), isDisabled);
     await shop.setWebhook(receiver.url);
     await deliveryWhen(service, await shop.event(), delivered);
   });
@@ -435,7 +444,7 @@ describe("disabling by hand", () => {
       webhooks().disableWebhook({ projectId: shop.projectId, environment, url });
     expect((await disable(before.url)).webhook?.id).toBe(id);
     await shop.cancel(early.id);
-    await deliveryWhen(service, early.id, ({ state }) => state === WebhookDeliveryState.DISABLED);
+    await deliveryWhen(service, early.id, isDisabled);
     await deliveryWhen(service, await shop.event(), delivered);
     await expect(disable("https://shop.example/never")).rejects.toThrow("no webhook");
     expect(before.received).toEqual([]);

@@ -92,6 +92,7 @@ export async function deliveryWhen(
 
 export const delivered = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.DELIVERED;
 
+export const isDisabled = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.DISABLED;
 export const hasFailed = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.FAILED;
 
 /** So many attempts have been made and their results are known. */
