@@ -48,10 +48,10 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
 
   function beat(): void {
     for (const response of open.keys()) {
-      // Whoever has not taken the last beat yet is not there any more.
       if (response.destroyed) release(response);
-      else if (response.writableNeedDrain) response.destroy();
-      else response.write("event: beat\ndata:\n\n");
+      else if (isUntaken(response)) response.destroy();
+      // One that has ended may still wait behind another on its connection. Written to, it would end the process.
+      else if (!response.writableEnded) response.write("event: beat\ndata:\n\n");
     }
   }
 
@@ -86,4 +86,9 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
       }
     },
   };
+}
+
+/** Whoever has not taken the last beat yet, or the end, is not there any more. */
+function isUntaken(response: ServerResponse): boolean {
+  return response.writableEnded ? response.socket?.writableNeedDrain === true : response.writableNeedDrain;
 }

@@ -374,3 +374,41 @@ test("who takes nothing of its stream is cut at the next beat, and others go on"
     await expect.poll(() => open).toBe(1);
   }
 });
+
+test("a stream that has ended behind another on its connection is not written to, and is cut where nobody takes it", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  onTestFinished(() => void vi.useRealTimers());
+  let open = 0;
+  const streams = createEventStreams({ opened: () => open++, closed: () => open-- });
+  const faults: unknown[] = [];
+  const server = createServer((request, response) => {
+    // Where nobody listens, it ends the process.
+    response.on("error", (error) => faults.push(error));
+    const stream = streams.open(response, request.url ?? "", {});
+    if (request.url === "/slow") stream?.send("state", "1", "x".repeat(64 * 1024 * 1024));
+    if (request.url !== "/pending") stream?.end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const follow = (...paths: string[]) => {
+    const socket = net.connect(port, "127.0.0.1").on("error", () => {});
+    for (const path of paths) socket.write(`GET ${path} HTTP/1.1\r\nHost: x\r\n\r\n`);
+    onTestFinished(() => void socket.destroy());
+    return socket;
+  };
+  follow("/slow").pause();
+  let heard = "";
+  const both = follow("/pending", "/over");
+  both.setEncoding("utf8").on("data", (text: string) => {
+    heard += text;
+  });
+  await expect.poll(() => open).toBe(3);
+  for (const beat of [1, 2]) {
+    vi.advanceTimersByTime(15_000);
+    await expect.poll(() => heard.split("event: beat").length - 1).toBe(beat);
+    expect(faults).toEqual([]);
+    await expect.poll(() => open).toBe(2);
+  }
+});
