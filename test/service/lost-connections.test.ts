@@ -1,6 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { newCredential } from "../../src/core/credential.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { layCable } from "../harness/cable.ts";
 import { startTestService } from "../harness/service.ts";
@@ -107,7 +108,7 @@ test("a fault of the service's own is not the message's: it gets no receipt, and
   ]);
 });
 
-test("a database that lets nobody in is away like any other, and nothing of it is a fault", async () => {
+test("a database that lets nobody in is away like any other: nothing of it is a fault, and a key's typo needs none", async () => {
   const url = new URL(service.databaseUrl);
   const database = url.pathname.slice(1);
   const elsewhere = new pg.Client({ connectionString: Object.assign(url, { pathname: "/postgres" }).href });
@@ -121,6 +122,10 @@ test("a database that lets nobody in is away like any other, and nothing of it i
     const answers = await Promise.all(Array.from({ length: 40 }, () => shop.create()));
     const told = new Set(answers.map(({ status, body }) => `${status} ${body.error?.code}`));
     expect(told).toEqual(new Set(["503 service_unavailable"]));
+    const unknown = newCredential("live");
+    const typo = unknown.slice(0, -1) + (unknown.endsWith("0") ? "1" : "0");
+    expect((await merchant(service.httpUrl, unknown).read("vrf_none")).status).toBe(503);
+    expect((await merchant(service.httpUrl, typo).read("vrf_none")).status).toBe(401);
   } finally {
     await letIn(true);
   }
