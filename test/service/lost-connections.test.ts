@@ -12,10 +12,13 @@ const service = await startTestService();
 const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
 const shop = merchant(service.httpUrl, project.liveKey);
 
+const databaseName = new URL(service.databaseUrl).pathname.slice(1);
+
 /** Ends the service's connections to the database, whatever they are doing; not those of this test. */
-async function cutConnections(): Promise<number> {
-  const { rows } = await service.db.query<{ cut: number }>(
-    "SELECT count(pg_terminate_backend(pid))::int AS cut FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'phoneproof%'",
+async function cutConnections(through: pg.Pool | pg.Client = service.db): Promise<number> {
+  const { rows } = await through.query<{ cut: number }>(
+    "SELECT count(pg_terminate_backend(pid))::int AS cut FROM pg_stat_activity WHERE datname = $1 AND application_name LIKE 'phoneproof%'",
+    [databaseName],
   );
   return rows[0]?.cut ?? 0;
 }
@@ -110,15 +113,14 @@ test("a fault of the service's own is not the message's: it gets no receipt, and
 
 test("a database that lets nobody in is away like any other: nothing of it is a fault, and a key's typo needs none", async () => {
   const url = new URL(service.databaseUrl);
-  const database = url.pathname.slice(1);
   const elsewhere = new pg.Client({ connectionString: Object.assign(url, { pathname: "/postgres" }).href });
   await elsewhere.connect();
   onTestFinished(() => elsewhere.end());
   const letIn = (allowed: boolean) =>
-    elsewhere.query(`ALTER DATABASE ${pg.escapeIdentifier(database)} ALLOW_CONNECTIONS ${allowed}`);
+    elsewhere.query(`ALTER DATABASE ${pg.escapeIdentifier(databaseName)} ALLOW_CONNECTIONS ${allowed}`);
   await letIn(false);
   try {
-    await cutConnections();
+    await cutConnections(elsewhere);
     const answers = await Promise.all(Array.from({ length: 40 }, () => shop.create()));
     const told = new Set(answers.map(({ status, body }) => `${status} ${body.error?.code}`));
     expect(told).toEqual(new Set(["503 service_unavailable"]));
