@@ -240,6 +240,17 @@ export class Failure extends Error {
   }
 }
 
+/**
+ * Whether a request's body ended with its connection, and nobody is there to be answered. A connection to the database may be
+ * reset, too: that is a fault.
+ */
+export function isCutOff(
+  thrown: unknown,
+  { destroyed, complete }: { readonly destroyed: boolean; readonly complete: boolean },
+): boolean {
+  return (thrown as { readonly code?: unknown }).code === "ECONNRESET" && destroyed && !complete;
+}
+
 /** The failure a caller is told for anything that was thrown. */
 export function asFailure(thrown: unknown): Failure {
   return thrown instanceof Failure ? thrown : new Failure("internal_error", { cause: thrown });

@@ -16,7 +16,7 @@ import type { Admission } from "../admission/admission.ts";
 import { newRequestId } from "../core/ids.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { Tracing } from "../core/tracing.ts";
-import { asFailure, Failure, type FailureCode } from "../failures.ts";
+import { asFailure, Failure, type FailureCode, isCutOff } from "../failures.ts";
 import { answerUnknownRoute } from "./admit.ts";
 import { type AnsweredRequest, answeredRequest } from "./answered-request.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
@@ -76,7 +76,8 @@ export function createGateway({
     const { call } = request;
     if (failure.code === "internal_error") logFault(log, request, failure);
     // A client that went away before its request was whole gets no answer, and is not charged for one.
-    if (call === undefined || isGone(request)) {
+    const isGone = request.raw.destroyed && !request.raw.complete;
+    if (call === undefined || isGone) {
       refuse(reply, failure);
       return;
     }
@@ -185,10 +186,6 @@ function repeatsSingleHeader(rawHeaders: readonly string[]): boolean {
   return hosts > 1 || authorizations > 1 || contentTypes > 1;
 }
 
-function isGone({ raw }: FastifyRequest): boolean {
-  return raw.destroyed && !raw.complete;
-}
-
 /**
  * Fastify closes the connection wherever a body was refused. Here that has been read, or is read and dropped
  * by Node (for no longer than a request may take), and a close amid it could reset the connection under the
@@ -212,8 +209,6 @@ function toFailure(error: FastifyError | Failure, request: FastifyRequest): Fail
   if (error instanceof Failure) return error;
   const refusal = fastifyRefusals.get(error.code);
   if (refusal !== undefined) return new Failure(refusal, { cause: error });
-  // The body's stream ended with the connection. The database's connections may be reset, too: that is a fault.
-  if (error.code === "ECONNRESET" && isGone(request))
-    return new Failure("malformed_request", { cause: error });
+  if (isCutOff(error, request.raw)) return new Failure("malformed_request", { cause: error });
   return asFailure(error);
 }

@@ -8,7 +8,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
 import { clientAddress } from "../admission/client-address.ts";
 import type { WindowLimits } from "../admission/window-limits.ts";
 import type { VerificationWindowService } from "../core/service.ts";
-import { asFailure, Failure } from "../failures.ts";
+import { asFailure, Failure, isCutOff } from "../failures.ts";
 import {
   GetVerificationWindowRequestSchema,
   SendTestMessageRequestSchema,
@@ -85,7 +85,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
   }
 
   function refuse(request: FastifyRequest, reply: FastifyReply, thrown: unknown): void {
-    const failure = refusalOf(thrown);
+    const failure = refusalOf(thrown, request);
     request.failureCode = failure.code;
     if (failure.code === "internal_error") onFault(request, failure);
     if (failure.retryAfterSeconds !== undefined) reply.header("retry-after", failure.retryAfterSeconds);
@@ -202,12 +202,11 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
 }
 
 /** A form that cannot be read is as wrong as an address. */
-function refusalOf(thrown: unknown): Failure {
+function refusalOf(thrown: unknown, { raw }: FastifyRequest): Failure {
   if (thrown instanceof Failure) return thrown;
   const code = (thrown as { readonly code?: unknown }).code;
-  return typeof code === "string" && code.startsWith("FST_ERR")
-    ? new Failure("not_found")
-    : asFailure(thrown);
+  const isFastifys = typeof code === "string" && code.startsWith("FST_ERR");
+  return isFastifys || isCutOff(thrown, raw) ? new Failure("not_found") : asFailure(thrown);
 }
 
 function viewOf(request: FastifyRequest): View {

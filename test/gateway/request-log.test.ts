@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import net from "node:net";
 import { pino } from "pino";
 import { afterAll, expect, test } from "vitest";
@@ -165,6 +166,32 @@ test("a client that goes away before its answer leaves a line without a status",
   } finally {
     await letGo();
   }
+});
+
+test.for([
+  { face: "merchants", path: "/v1/verifications", route: "/v1/verifications", type: "application/json" },
+  {
+    face: "the window",
+    path: "/v/a-token/messages",
+    route: "/v/:token/messages",
+    type: "application/x-www-form-urlencoded",
+  },
+])("a client of $face that goes away amid its body is no fault", async ({ path, route, type }) => {
+  const { hostname, port } = new URL(httpUrl);
+  const before = lines.length;
+  const socket = net.connect(Number(port), hostname);
+  const head = `Host: x\r\nAuthorization: Bearer ${testKey}\r\nIdempotency-Key: amid-its-body\r\n`;
+  const body = `Content-Type: ${type}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n`;
+  socket.write(`POST ${path} HTTP/1.1\r\n${head}${body}`);
+  // It is asked for its body.
+  await once(socket, "data");
+  socket.resetAndDestroy();
+  const since = () => lines.slice(before).map((line) => JSON.parse(line) as Line);
+  await expect
+    .poll(() => since().filter(({ msg }) => msg === "request"))
+    .toMatchObject([{ method: "POST", route, status: null }]);
+  await linesOf((await shop.read(someId)).headers.get("x-request-id"));
+  expect(since().filter(({ msg }) => msg === "internal error")).toEqual([]);
 });
 
 // Connections are kept for seventy-five seconds: one that is held up by them takes longer than this.
