@@ -41,7 +41,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
     .addOption(
       new Option(
         "--scope <scope>",
-        "read: get, list and watch verifications; write: create and cancel besides; ingest: stream inbound SMS; admin: everything",
+        "read: get, list and watch verifications, and statistics; write: create and cancel besides; ingest: stream inbound SMS; admin: everything",
       )
         .choices(scopes)
         .makeOptionMandatory(),
