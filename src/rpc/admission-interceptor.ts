@@ -121,8 +121,13 @@ export function admissionInterceptor(parts: {
 
 function refusalOf(thrown: unknown, { reason }: AbortSignal): Failure | ConnectError {
   const hasLeft = reason !== undefined && thrown === reason && !(reason instanceof Failure);
-  if (hasLeft) return ConnectError.from(thrown, Code.Canceled);
+  if (hasLeft || isCutShort(thrown)) return ConnectError.from(thrown, Code.Canceled);
   return thrown instanceof ConnectError ? (asUnread(thrown) ?? thrown) : asFailure(thrown);
+}
+
+/** Node's word for a request whose client was gone before its end, where that is read. */
+function isCutShort(thrown: unknown): boolean {
+  return thrown instanceof Error && "code" in thrown && thrown.code === "ERR_STREAM_PREMATURE_CLOSE";
 }
 
 /**

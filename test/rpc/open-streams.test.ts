@@ -192,6 +192,31 @@ test("a client that leaves was refused nothing, whatever it was being told", asy
   expect(await refusals()).toEqual(before);
 });
 
+test("nor was one that leaves while it is held back for receipts that it does not take", async () => {
+  const before = await refusals();
+  const endedBefore = await streamsEnded("canceled");
+  const streams = 10;
+  const connection = connectRaw(service.grpcAddress, { windowBytes: 0 });
+  const messages = Array.from({ length: 1_000 }, () => ({ to: "1" }));
+  const request = toBinary(
+    StreamInboundMessagesRequestSchema,
+    create(StreamInboundMessagesRequestSchema, { messages }),
+  );
+  const taken = async () => (await scrape(service.opsUrl)).sum("phoneproof_inbound_messages_total");
+  const takenBefore = await taken();
+  for (let number = 0; number < streams; number++) {
+    const stream = connection.call("phoneproof.v1.InboundMessageService/StreamInboundMessages", {
+      authorization: `Bearer ${service.adminToken}`,
+    });
+    for (let group = 0; group < 10; group++) stream.send(request).catch(() => {});
+  }
+  // As many as a stream may have without a receipt that was taken.
+  await expect.poll(taken, { timeout: 30_000 }).toBeGreaterThanOrEqual(takenBefore + streams * 5_000);
+  connection.destroy();
+  await expect.poll(() => streamsEnded("canceled"), { timeout: 10_000 }).toBe(endedBefore + streams);
+  expect(await refusals()).toEqual(before);
+});
+
 test("what cannot be read is refused with the catalogue's code, alone and on a stream", async () => {
   const connection = connectRaw(service.grpcAddress);
   const authorization = `Bearer ${service.adminToken}`;

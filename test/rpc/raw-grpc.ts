@@ -37,9 +37,9 @@ export interface RawConnection {
 
 const prefixBytes = 5;
 
-/** To `host:port`. */
-export function connectRaw(address: string): RawConnection {
-  const session = http2.connect(`http://${address}`);
+/** To `host:port`. `windowBytes`: so much of an answer is taken before it is asked for. */
+export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawConnection {
+  const session = http2.connect(`http://${address}`, { settings: { initialWindowSize: windowBytes } });
   session.on("error", () => {});
 
   return {
