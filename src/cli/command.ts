@@ -122,6 +122,7 @@ export class CliCommand extends Command {
   override help(context?: HelpContext | ((text: string) => string)): never {
     // Commander's way of saying that the command below is missing.
     if (typeof context === "object" && context.error && this.parent !== null) {
+      this.#refuseUnknown();
       const names = this.commands.map((command) => command.name()).join(", ");
       this.error(`missing command, one of ${names}`);
     }
@@ -129,12 +130,16 @@ export class CliCommand extends Command {
   }
 
   override outputHelp(context?: HelpContext | ((text: string) => string)): void {
-    const [named] = this.args;
-    // Commander would help here before it looks whether there is such a command.
+    this.#refuseUnknown();
+    super.outputHelp(context as HelpContext);
+  }
+
+  /** Commander would help, or miss a command, before it looks whether there is the one that is named. */
+  #refuseUnknown(): void {
+    const named = this.args.find((arg) => arg !== "help");
     if (this.commands.length > 0 && named !== undefined && !named.startsWith("-")) {
       this.parse([named], { from: "user" });
     }
-    super.outputHelp(context as HelpContext);
   }
 
   #path(): string {

@@ -92,6 +92,7 @@ describe("help", () => {
   test.for([
     [["help", "project", "create"], "project create --name NAME"],
     [["project", "help", "create"], "project create --name NAME"],
+    [["project", "help"], "project <command>"],
     [["help", "project"], "project <command>"],
     [["help", "stats"], "stats --project ID"],
     [["help", "--json"], "<command>"],
@@ -119,6 +120,7 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     [["bogus", "--help"], /unknown command 'bogus'; see phoneproof --help/],
     [["help", "bogus"], /unknown command 'bogus'; see phoneproof --help/],
     [["help", "project", "shw"], /project: unknown command 'shw' \(Did you mean show\?\)/],
+    [["project", "help", "shw"], /project: unknown command 'shw' \(Did you mean show\?\)/],
     [["project", "shw", "--help"], /project: unknown command 'shw' \(Did you mean show\?\)/],
     [["project"], /project: missing command, one of create, list, .*; see phoneproof project --help/],
     [["project", "shw", "x"], /project: unknown command 'shw' .*; see phoneproof project --help/],
