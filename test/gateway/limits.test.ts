@@ -214,18 +214,33 @@ describe("failed authentications", () => {
   });
 
   test.for([
-    { name: "with a port", said: (attempt: number) => `192.0.2.7:${1024 + attempt}` },
-    { name: "in brackets, with a port", said: (attempt: number) => `[2001:db8:8::1]:${1024 + attempt}` },
-    { name: "that is none, and so the proxy's own", said: (attempt: number) => `unknown-${attempt}` },
-  ])("of one address count together where a proxy writes it $name", async ({ said }) => {
+    {
+      name: "with a port",
+      said: (attempt: number) => `192.0.2.7:${1024 + attempt}`,
+      others: { "192.0.2.17:1024": 401 },
+    },
+    {
+      name: "in brackets, with a port",
+      said: (attempt: number) => `[2001:db8:8::1]:${1024 + attempt}`,
+      others: { "[2001:db8:9::1]:1024": 401 },
+    },
+    {
+      name: "that is none, and so the proxy's own",
+      said: (attempt: number) => `unknown-${attempt}`,
+      others: { "x192.0.2.18:1024": 429, "127.0.0.1": 429 },
+    },
+  ])("of one address count together where a proxy writes it $name", async ({ said, others }) => {
+    const shop = merchant(service.httpUrl, "wrong");
     const statuses = await Promise.all(
       Array.from({ length: 601 }, async (_, attempt) => {
-        const headers = from(said(attempt), "wrong");
-        return (await merchant(service.httpUrl, "wrong").call("GET", path, { headers })).status;
+        return (await shop.call("GET", path, { headers: from(said(attempt), "wrong") })).status;
       }),
     );
     // The proxy itself may have failed before.
     expect(statuses).toContain(429);
+    for (const [another, status] of Object.entries(others)) {
+      expect((await shop.call("GET", path, { headers: from(another, "wrong") })).status).toBe(status);
+    }
   });
 
   test("over gRPC are those of whom the proxy names, too", async () => {
