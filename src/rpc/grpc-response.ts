@@ -1,4 +1,9 @@
-import http2, { type Http2ServerRequest, Http2ServerResponse, type OutgoingHttpHeaders } from "node:http2";
+import http2, {
+  type Http2ServerRequest,
+  Http2ServerResponse,
+  type OutgoingHttpHeaders,
+  type ServerHttp2Stream,
+} from "node:http2";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { newRequestId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
@@ -25,9 +30,11 @@ export function grpcResponse(parts: {
   readonly methods: ReadonlySet<string>;
   /** Methods whose answers begin long before they end. */
   readonly streamedAnswers: ReadonlySet<string>;
+  /** Told of each that is about to be answered. May close it. */
+  readonly onAnswer: (stream: ServerHttp2Stream) => void;
   readonly onFault: (call: FaultyCall) => void;
 }): typeof Http2ServerResponse {
-  const { methods, streamedAnswers, onFault } = parts;
+  const { methods, streamedAnswers, onAnswer, onFault } = parts;
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
     #isToBeTaken = false;
 
@@ -48,6 +55,7 @@ export function grpcResponse(parts: {
       this.#isToBeTaken = true;
       const patience = setTimeout(() => stream.close(http2.constants.NGHTTP2_CANCEL), takenWithinMs);
       stream.once("close", () => clearTimeout(patience));
+      onAnswer(stream);
     }
 
     get #method(): string {

@@ -143,6 +143,7 @@ export function createRpcServer(parts: {
     Http2ServerResponse: grpcResponse({
       methods: ownMethods,
       streamedAnswers,
+      onAnswer: strangers.answered,
       onFault({ method, requestId, failure }) {
         log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
         observer.begun(method, false);

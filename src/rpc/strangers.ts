@@ -1,5 +1,6 @@
 import http2, { type Http2Session, type ServerHttp2Stream } from "node:http2";
 import { Code } from "@connectrpc/connect";
+import { networkOf } from "../admission/network.ts";
 import { refuseInHeaders } from "./refusal.ts";
 import { StreamBounds } from "./stream-bounds.ts";
 
@@ -13,7 +14,7 @@ const mostRefusals = 10_000;
 /**
  * The streams of those who have not shown who they are, whatever they ask and whether or not they take the answer: each counts
  * from its opening to its close. Who names a credential counts apart until it is known, so that strangers who fill their own
- * room take none of the others', and not at all on a connection on which one was good.
+ * room take none of the others', and not until then on a connection on which one was good.
  */
 export interface Strangers {
   /** False: there is no room, and the stream was refused. `asksWho`: names a credential that will be looked up. */
@@ -22,10 +23,13 @@ export interface Strangers {
   admit(stream: ServerHttp2Stream): void;
   /** Its credential is not. Resolves when that can be said: at once, or when the stream is gone for want of room. */
   turnAway(stream: ServerHttp2Stream): Promise<void>;
+  /** It is being answered. Where nobody has looked at its credential, as of what is no call at all, nobody will. */
+  answered(stream: ServerHttp2Stream): void;
 }
 
 interface Place {
-  readonly address: string;
+  readonly network: string;
+  readonly isInQuestion: boolean;
   giveBack(): void;
 }
 
@@ -36,16 +40,26 @@ export function boundStrangers(): Strangers {
   const withCallers = new WeakSet<Http2Session>();
   let refusals = 0;
 
-  function take(bounds: StreamBounds, stream: ServerHttp2Stream, address: string): boolean {
-    const giveBack = bounds.take(address);
+  function take(stream: ServerHttp2Stream, network: string, isInQuestion: boolean): boolean {
+    const giveBack = (isInQuestion ? inQuestion : strangers).take(network);
     if (typeof giveBack === "string") return false;
-    places.set(stream, { address, giveBack });
+    places.set(stream, { network, isInQuestion, giveBack });
     return true;
   }
 
   function leave(this: ServerHttp2Stream): void {
     places.get(this)?.giveBack();
     places.delete(this);
+  }
+
+  /** From among those in question to the strangers; false: there is no room. */
+  function isTurnedAway(stream: ServerHttp2Stream): boolean {
+    const place = places.get(stream);
+    // It is gone, or among them already.
+    if (!place?.isInQuestion || stream.closed || stream.destroyed) return true;
+    leave.call(stream);
+    stream.once("close", leave);
+    return take(stream, place.network, false);
   }
 
   function refuse(stream: ServerHttp2Stream, code: Code, message: string): void {
@@ -64,10 +78,13 @@ export function boundStrangers(): Strangers {
 
   return {
     open(stream, address, asksWho) {
-      if (asksWho && stream.session !== undefined && withCallers.has(stream.session)) return true;
+      if (asksWho && stream.session !== undefined && withCallers.has(stream.session)) {
+        places.set(stream, { network: networkOf(address), isInQuestion: true, giveBack: () => {} });
+        return true;
+      }
       // Of one that has ended already no end would be heard.
       if (stream.closed || stream.destroyed) return false;
-      if (!take(asksWho ? inQuestion : strangers, stream, address)) {
+      if (!take(stream, networkOf(address), asksWho)) {
         if (asksWho) refuse(stream, Code.Unavailable, "too much is being asked: try again");
         else refuse(stream, Code.ResourceExhausted, "too many of these streams are open: end some");
         return false;
@@ -82,15 +99,15 @@ export function boundStrangers(): Strangers {
     },
 
     async turnAway(stream) {
-      const place = places.get(stream);
-      // It is gone, or on a connection of somebody's.
-      if (place === undefined) return;
-      leave.call(stream);
-      if (take(strangers, stream, place.address)) return;
+      if (isTurnedAway(stream)) return;
       await new Promise<void>((resolve) => {
         stream.once("close", () => resolve());
         stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
       });
+    },
+
+    answered(stream) {
+      if (!isTurnedAway(stream)) stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
     },
   };
 }

@@ -275,6 +275,76 @@ test("strangers have no more streams than a process keeps for them", async () =>
     .toBe(HealthCheckResponse_ServingStatus.SERVING);
 });
 
+test("nor more from an IPv6 host that has another address for each", async () => {
+  const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
+  const connection = connectRaw(api.grpcAddress);
+  const told = Array.from({ length: 600 }, async (_, host) => {
+    const address = `2001:db8::${host.toString(16)}`;
+    const call = connection.call("grpc.health.v1.Health/Watch", { "x-forwarded-for": address });
+    call.send(Buffer.of());
+    call.halfClose();
+    return (await call.next()) !== undefined;
+  });
+  expect((await Promise.all(told)).filter((isTold) => isTold)).toHaveLength(500);
+  connection.destroy();
+});
+
+test("whoever takes no refusal of what was never asked about its credential keeps nobody from the others", async () => {
+  const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
+  const { liveKey } = await service.createProject();
+  const path = "phoneproof.v1.VerificationService/GetVerification";
+  const connections = Array.from({ length: 8 }, () => connectRaw(api.grpcAddress, { windowBytes: 0 }));
+  for (const [number, connection] of connections.entries()) {
+    for (let call = 0; call < 900; call++) {
+      const refused = connection.call(path, {
+        "x-forwarded-for": `192.0.2.${number}`,
+        "content-type": "text/plain",
+        authorization: "Bearer none",
+      });
+      refused.send(Buffer.of()).catch(() => {});
+      refused.halfClose();
+    }
+    // What comes behind all of them on their connection is answered once they have been.
+    expect((await connection.call("none").status).code).toBe(Code.Unimplemented);
+  }
+  const asking = connectRaw(api.grpcAddress);
+  const call = asking.call(path, { authorization: `Bearer ${liveKey}`, "x-forwarded-for": "192.0.2.100" });
+  call.send(Buffer.of());
+  call.halfClose();
+  expect((await call.status).code).toBe(Code.NotFound);
+  for (const connection of [asking, ...connections]) connection.destroy();
+});
+
+test("beside a good credential, too, refusals that are not taken are no more than strangers may have", async () => {
+  const { liveKey } = await service.createProject();
+  const path = "phoneproof.v1.VerificationService/GetVerification";
+  const notFound = async () =>
+    (await scrape(service.opsUrl)).sum("phoneproof_rpc_duration_seconds_count", {
+      code: "verification_not_found",
+    });
+  for (const [type, authorization] of [
+    ["text/plain", `Bearer ${liveKey}`],
+    ["application/json", "Bearer none"],
+  ] as const) {
+    const connection = connectRaw(service.grpcAddress, { windowBytes: 0 });
+    const before = await notFound();
+    const good = connection.call(path, { authorization: `Bearer ${liveKey}` });
+    good.send(Buffer.of());
+    good.halfClose();
+    // The client itself does not hear it without a window.
+    await expect.poll(notFound).toBe(before + 1);
+    let ended = 0;
+    for (let call = 0; call < 600; call++) {
+      const refused = connection.call(path, { "content-type": type, authorization });
+      refused.send(Buffer.of()).catch(() => {});
+      refused.halfClose();
+      void refused.trailers.then(() => (ended += 1));
+    }
+    await expect.poll(() => ended).toBe(100);
+    connection.destroy();
+  }
+});
+
 test("one caller has no more unary calls open than a process keeps for it, and those that end make room", async () => {
   const token = await service.createToken({ scope: "read" });
   const connections = Array.from({ length: 3 }, () => connectRaw(service.grpcAddress));
