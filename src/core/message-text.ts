@@ -19,10 +19,13 @@ const plain = /^(?! )(?:[!-~\uAC00-\uD7A3]| (?! ))*$/;
 const hangulFillers = /[\u115F\u1160\u3164\uFFA0]/g;
 const invisible = /\p{Default_Ignorable_Code_Point}/gu;
 const whiteSpace = /[\s\p{Cc}]+/gu;
+/** What NFKC makes of ´ ¨ ‾ and their like, which are typed as quotes: left alone, it would belong to what follows. */
+const marksOfNothing = /(^| )\p{M}+/gu;
 
 /**
  * NFKC without invisible characters, each run of white space and controls as one space, none at the
- * ends. Invisible characters go first, since they would keep what stands around them from composing.
+ * ends, accents of no letter as apostrophes. Invisible characters go first, since they would keep what
+ * stands around them from composing.
  */
 export function normaliseText(text: string): string {
   if (plain.test(text) && !text.endsWith(" ")) return text;
@@ -31,6 +34,7 @@ export function normaliseText(text: string): string {
     .replace(invisible, "")
     .normalize("NFKC")
     .replace(whiteSpace, " ")
+    .replace(marksOfNothing, "$1'")
     .trim();
 }
 

@@ -78,6 +78,7 @@ describe("a message sent from the web", () => {
     "\u0002",
     "※ ",
     "> ",
+    "´",
     "[",
   );
 
@@ -128,6 +129,8 @@ describe("the candidates", () => {
     ["Hangul against it", "번호는12345678입니다", ["12345678"]],
     ["punctuation against it", "(12345678).", ["12345678"]],
     ["quotes around it", "“12345678”", ["12345678"]],
+    ["accents that stand alone, put for quotes, around it", "´12345678´", ["12345678"]],
+    ["overlines against it", "\uffe312345678‾", ["12345678"]],
     ["a space inside it", "1234 5678", ["12345678"]],
     ["hyphens and spaces inside it", "12-34 - 56 78", ["12345678"]],
     ["typographic hyphens inside it", "12‐34–56−78", ["12345678"]],
@@ -170,6 +173,7 @@ describe("the candidates", () => {
     ["a compatibility jamo inside it", "1234ㅋ5678"],
     ["a full stop inside it", "1234.5678"],
     ["an underscore inside it", "1234_5678"],
+    ["an accent that stands alone inside it", "1234´5678"],
     ["a long s, which is a letter", "ſ12345678"],
     ["a sharp s, which is one letter and not two", "ß12345678"],
   ] as const)("are none with %s: %j", ([, text]) => {
