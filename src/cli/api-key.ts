@@ -62,7 +62,9 @@ export function addApiKeyCommands(program: CliCommand): void {
 
   group
     .command("rotate")
-    .description("Make a new key in a key's place. The old one goes on working for the overlap.")
+    .description(
+      "Make a new key without an expiry in a key's place. The old one goes on working for the overlap.",
+    )
     .argument("<id>", "the key to replace, key_…")
     .option(
       "--overlap <duration>",
