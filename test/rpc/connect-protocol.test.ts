@@ -165,7 +165,7 @@ test("a time-out that no timer holds ends nothing", async () => {
   expect((await ask("soon")).body.code).toBe("invalid_argument");
 });
 
-test("a method that is not there is unimplemented", async () => {
+test("a method that is not there is unimplemented, whatever it is sent", async () => {
   const { liveKey } = await service.createProject();
   const paths = [
     "/",
@@ -173,8 +173,9 @@ test("a method that is not there is unimplemented", async () => {
     "/phoneproof.v1.NoService/GetVerification",
   ];
   for (const path of paths) {
-    for (const type of ["application/json", "application/proto", "application/connect+json"]) {
-      const { status, headers, body } = await post(liveKey, "{}", { ":path": path, "content-type": type });
+    for (const type of ["application/json", "application/proto", "application/connect+json", "text/plain"]) {
+      const sent = type === "application/json" ? "{" : "{}";
+      const { status, headers, body } = await post(liveKey, sent, { ":path": path, "content-type": type });
       expect([status, headers["content-type"], body]).toEqual([
         501,
         "application/json",
