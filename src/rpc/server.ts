@@ -43,6 +43,7 @@ import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
+import { refusingInWords } from "./unwritable-refusals.ts";
 
 /** PEM texts; with `ca`, clients must show a certificate of it. */
 export interface TlsSettings {
@@ -198,6 +199,9 @@ export function createRpcServer(parts: {
     );
     // The errors' detail is part of no service, and yet what a client has to decode.
     reflectionRoutes(router, services, [file_phoneproof_v1_error]);
+    for (const [index, handler] of router.handlers.entries()) {
+      router.handlers[index] = refusingInWords(handler);
+    }
   }
 
   function admittedRoutes(router: ConnectRouter): void {
@@ -219,12 +223,19 @@ export function createRpcServer(parts: {
     administrationRoutes(router, administrationAs);
     for (const [index, handler] of router.handlers.entries()) {
       const isUnary = handler.method.methodKind === "unary";
-      if (isUnary) router.handlers[index] = settlingUnread(handler, { admission, log, observer });
+      const refusing = refusingInWords(handler);
+      router.handlers[index] = isUnary ? settlingUnread(refusing, { admission, log, observer }) : refusing;
     }
   }
 
   server.addHook("onRequest", (request, reply, done) => {
     const { raw, url } = request;
+    // Connect makes a URL of it.
+    if (raw.authority === undefined || !URL.canParse(`http://${raw.authority}`)) {
+      reply.hijack();
+      raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
+      return;
+    }
     const asksWho = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
     if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
     dropLongTimeouts(raw.headers);

@@ -247,6 +247,34 @@ test("what cannot be read is refused with the catalogue's code, alone and on a s
   connection.destroy();
 });
 
+test("what is no call, and what cannot be refused in the words of its client, is refused and printed nowhere", async () => {
+  const printed = vi.spyOn(console, "error");
+  onTestFinished(() => printed.mockRestore());
+  const connection = connectRaw(service.grpcAddress);
+  const { liveKey } = await service.createProject();
+  const refused = async (path: string, headers: Record<string, string>, message = "") => {
+    const call = connection.call(path, { authorization: `Bearer ${liveKey}`, ...headers });
+    call.send(Buffer.from(message)).catch(() => {});
+    call.halfClose();
+    return (await call.status).code;
+  };
+  // Half a character, which Connect repeats in its refusal, and cannot write.
+  const broken = JSON.stringify({ "\ud800": 1 });
+  for (const path of [
+    "grpc.health.v1.Health/Check",
+    "grpc.health.v1.Health/Watch",
+    "phoneproof.v1.VerificationService/GetVerification",
+    "phoneproof.v1.VerificationService/WatchVerification",
+  ]) {
+    // Of what is malformed HTTP/2 cuts the stream.
+    expect(await refused(path, { ":authority": "%" })).toBe(-1);
+    const json = { "content-type": "application/grpc+json" };
+    expect(await refused(path, json, broken), path).toBe(Code.InvalidArgument);
+  }
+  connection.destroy();
+  expect(printed).not.toHaveBeenCalled();
+});
+
 test("strangers have no more streams than a process keeps for them", async () => {
   const connection = connectRaw(service.grpcAddress);
   const watchers = Array.from({ length: 600 }, () => {

@@ -1,0 +1,38 @@
+/** gRPC in JSON whose text holds half a character: Connect repeats it in its refusal, where it cannot be written. */
+
+import { Code, ConnectError } from "@connectrpc/connect";
+import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import { createAsyncIterable } from "@connectrpc/connect/protocol";
+import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+
+const grpcJson = "application/grpc+json";
+const unwritable = new ConnectError("the message could not be read", Code.InvalidArgument);
+
+/** The same handler. What it cannot refuse in its own words it refuses in these. */
+export function refusingInWords(handler: UniversalHandler): UniversalHandler {
+  async function inWords(request: Parameters<UniversalHandler>[0]) {
+    try {
+      const response = await handler(request);
+      const { body, trailer } = response;
+      if (body === undefined || trailer === undefined) return response;
+      return { ...response, body: untilUnwritable(body, trailer) };
+    } catch (error) {
+      if (!(error instanceof URIError)) throw error;
+      const header = new Headers({ "content-type": grpcJson });
+      const trailer = setTrailerStatus(new Headers(), unwritable);
+      return { status: 200, header, body: createAsyncIterable([]), trailer };
+    }
+  }
+  const refusing = (request: Parameters<UniversalHandler>[0]) =>
+    request.header.get("content-type")?.startsWith(grpcJson) ? inWords(request) : handler(request);
+  return Object.assign(refusing, handler);
+}
+
+async function* untilUnwritable(body: AsyncIterable<Uint8Array>, trailer: Headers) {
+  try {
+    yield* body;
+  } catch (error) {
+    if (!(error instanceof URIError)) throw error;
+    setTrailerStatus(trailer, unwritable);
+  }
+}
