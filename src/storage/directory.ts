@@ -33,11 +33,14 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (SELECT * FROM project p WHERE p.id = k.project_id OFFSET 0) p`,
 };
 
-const serviceTokenStatement = {
-  name: "caller_service_token",
+const serviceTokensStatement = {
+  name: "caller_service_tokens",
   text: `
-SELECT t.id::text, t.scope::text, t.source, t.project_id::text, t.environment::text, t.numbers
-FROM service_token t WHERE t.digest = decode($1, 'hex') AND t.revoked_at IS NULL`,
+SELECT r.digest, t.id::text, t.scope::text, t.source, t.project_id::text, t.environment::text, t.numbers
+FROM unnest($1::text[]) AS r (digest)
+CROSS JOIN LATERAL (
+  SELECT * FROM service_token t WHERE t.digest = decode(r.digest, 'hex') AND t.revoked_at IS NULL OFFSET 0
+) t`,
 };
 
 const projectStatement = {
@@ -118,22 +121,29 @@ export function createDirectory(database: Database): CachedDirectory {
     return answer;
   }
 
-  const findMerchant = createBatcher<string, Caller | null>({
-    observer: database.observer.batch("authenticate"),
-    maxSize: 256,
-    maxWaiting: 10_000,
-    async run(digests) {
-      const rows = await runStatement(database, apiKeysStatement, [plainArray(digests)]);
-      const byDigest = new Map(rows.map((row) => [row[0], row]));
-      return digests.map((digest) => merchantCallerOf(byDigest.get(digest)));
-    },
-  });
+  /** Answers by the digest. */
+  function callersBy(
+    statement: { readonly name: string; readonly text: string },
+    callerOf: (row: readonly unknown[]) => Caller,
+  ) {
+    return createBatcher<string, Caller | null>({
+      observer: database.observer.batch("authenticate"),
+      maxSize: 256,
+      maxWaiting: 10_000,
+      async run(digests) {
+        const rows = await runStatement(database, statement, [plainArray(digests)]);
+        const byDigest = new Map(rows.map((row) => [row[0], callerOf(row)]));
+        return digests.map((digest) => byDigest.get(digest) ?? null);
+      },
+    });
+  }
+
+  const findMerchant = callersBy(apiKeysStatement, merchantCallerOf);
+  const findService = callersBy(serviceTokensStatement, serviceCallerOf);
 
   async function findCaller(credential: string): Promise<Caller | null> {
-    const digest = digestCredential(credential);
-    if (!credential.startsWith("pp_svc_")) return findMerchant(digest);
-    const [row] = await runStatement(database, serviceTokenStatement, [digest]);
-    return row ? serviceCallerOf(row) : null;
+    const find = credential.startsWith("pp_svc_") ? findService : findMerchant;
+    return find(digestCredential(credential));
   }
 
   async function loadNumbers(): Promise<Numbers> {
@@ -230,8 +240,7 @@ export function createDirectory(database: Database): CachedDirectory {
   };
 }
 
-function merchantCallerOf(row: readonly unknown[] | undefined): Caller | null {
-  if (row === undefined) return null;
+function merchantCallerOf(row: readonly unknown[]): Caller {
   return {
     kind: "merchant",
     apiKeyId: row[1] as string,
@@ -243,11 +252,11 @@ function merchantCallerOf(row: readonly unknown[] | undefined): Caller | null {
 function serviceCallerOf(row: readonly unknown[]): Caller {
   return {
     kind: "service",
-    tokenId: row[0] as string,
-    scope: row[1] as ServiceTokenScope,
-    source: row[1] === "admin" ? adminSource : (row[2] as string | null),
-    projectId: row[3] as string | null,
-    environment: row[4] as Environment | null,
-    numbers: row[5] as string[],
+    tokenId: row[1] as string,
+    scope: row[2] as ServiceTokenScope,
+    source: row[2] === "admin" ? adminSource : (row[3] as string | null),
+    projectId: row[4] as string | null,
+    environment: row[5] as Environment | null,
+    numbers: row[6] as string[],
   };
 }

@@ -107,6 +107,22 @@ async function whileDeaf(change: string, id: string): Promise<void> {
   client.release();
 }
 
+test("tokens that nobody has are looked up together, and keep no connection from anybody else", async () => {
+  const { secret } = await knownKey();
+  const lock = await here.db.connect();
+  await lock.query("BEGIN; LOCK TABLE service_token");
+  const madeUp = Array.from({ length: 40 }, () => keyThere(newCredential("svc")));
+  try {
+    await untilWaiting(here.db, 1);
+    const shop = merchant(there.httpUrl, secret);
+    for (let call = 0; call < 5; call++) expect((await shop.read("nothing")).status).toBe(good);
+  } finally {
+    await lock.query("ROLLBACK");
+    lock.release();
+  }
+  expect(new Set(await Promise.all(madeUp))).toEqual(new Set([401]));
+});
+
 test("keys that are looked up together are each their own project's, and what is none of them is nobody's", async () => {
   const shops = await Promise.all(Array.from({ length: 40 }, () => here.createProject()));
   const strangers = Array.from({ length: 40 }, () => newCredential("test"));
