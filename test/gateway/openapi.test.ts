@@ -4,7 +4,7 @@ import os from "node:os";
 import path from "node:path";
 import { promisify } from "node:util";
 import { Validator } from "@seriousme/openapi-schema-validator";
-import { describe, expect, onTestFinished, test } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { contractCodes } from "../../src/failures.ts";
 import { payloadOf } from "../../src/webhooks/payload.ts";
 import { undescribed } from "../harness/contract.ts";
@@ -43,6 +43,16 @@ describe("/openapi.json", () => {
     );
     expect(result).toMatchObject({ valid: true });
     expect(new URL(document.servers[0]?.url ?? "").port).toBe(new URL(service.httpUrl).port);
+  });
+
+  test("is made once, however often strangers ask for it", async () => {
+    const made = vi.spyOn(JSON, "stringify");
+    onTestFinished(() => made.mockRestore());
+    const texts = await Promise.all(
+      Array.from({ length: 5 }, async () => (await get("/openapi.json")).text()),
+    );
+    expect(new Set(texts).size).toBe(1);
+    expect(made.mock.calls.filter(([value]) => value?.openapi).length).toBeLessThanOrEqual(1);
   });
 
   test("is without a word from a linter's recommended rules", async () => {

@@ -15,23 +15,33 @@ const contentSecurityPolicy =
 /** Link checkers ask so. */
 const withHead = { exposeHeadRoute: true };
 
-/** A plugin; `publicBase` is known once the service listens. */
+/**
+ * A plugin; `publicBase` is known once the service listens. Strangers may ask, as often and as many as they like: what takes
+ * milliseconds is made once, and the same bytes are every answer's.
+ */
 export function referenceRoutes(publicBase: { readonly url: string }, deprecations: readonly Deprecation[]) {
+  function madeOnce(make: (baseUrl: string) => string): () => Buffer {
+    let made: { readonly of: string; readonly bytes: Buffer } | undefined;
+    return () => {
+      const { url } = publicBase;
+      if (made?.of !== url) made = { of: url, bytes: Buffer.from(make(url)) };
+      return made.bytes;
+    };
+  }
+
   return async (scope: FastifyInstance): Promise<void> => {
+    const document = madeOnce((baseUrl) => JSON.stringify(openApiDocument(baseUrl, deprecations), null, 2));
     scope.get("/openapi.json", withHead, async (_request, reply) => {
       reply.header("cache-control", "public, max-age=300").header("access-control-allow-origin", "*");
-      return reply
-        .type("application/json; charset=utf-8")
-        .send(JSON.stringify(openApiDocument(publicBase.url, deprecations), null, 2));
+      return reply.type("application/json; charset=utf-8").send(document());
     });
     scope.get("/docs/style.css", withHead, async (_request, reply) =>
       reply.header("cache-control", "public, max-age=300").type("text/css; charset=utf-8").send(style),
     );
     for (const texts of [english, korean]) {
       const { path } = texts;
-      scope.get(path, withHead, async (_request, reply) =>
-        sendPage(reply, referencePage(texts, publicBase.url, deprecations)),
-      );
+      const page = madeOnce((baseUrl) => referencePage(texts, baseUrl, deprecations));
+      scope.get(path, withHead, async (_request, reply) => sendPage(reply, page()));
       scope.get(`${path}/`, withHead, async (_request, reply) =>
         reply.redirect(`..${path.slice(path.lastIndexOf("/"))}`, 308),
       );
@@ -44,7 +54,7 @@ export function referenceRoutes(publicBase: { readonly url: string }, deprecatio
   };
 }
 
-function sendPage(reply: FastifyReply, html: string): FastifyReply {
+function sendPage(reply: FastifyReply, html: string | Buffer): FastifyReply {
   return reply
     .header("content-security-policy", contentSecurityPolicy)
     .header("x-content-type-options", "nosniff")
