@@ -3,6 +3,9 @@ import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import { Code, type ConnectRouter } from "@connectrpc/connect";
 import { ServerReflection } from "../gen/proto/grpc/reflection/v1/reflection_pb.ts";
 
+/** Longer names there are none: strangers may ask, and each part of a name takes as long as the name is. */
+const longestName = 255;
+
 /** grpc.reflection.v1: what `buf curl` and `grpcurl` ask to know the services without having their protos. */
 export function reflectionRoutes(
   router: ConnectRouter,
@@ -27,6 +30,7 @@ export function reflectionRoutes(
 
   /** A method or a nested type is found by what it is part of. */
   function fileOf(symbol: string): DescFile | undefined {
+    if (symbol.length > longestName) return undefined;
     for (let name = symbol; name !== ""; name = name.slice(0, Math.max(0, name.lastIndexOf(".")))) {
       const file = filesBySymbol.get(name);
       if (file) return file;

@@ -123,6 +123,17 @@ describe("reflection", () => {
     }
   });
 
+  test("takes no longer over a name of many parts than over another of that length", async () => {
+    const took = async (value: string) => {
+      const startedAt = performance.now();
+      await ask(...Array.from({ length: 20 }, () => ({ case: "fileContainingSymbol", value }) as const));
+      return performance.now() - startedAt;
+    };
+    const [whole, parts] = ["a".repeat(65_000), ".".repeat(65_000)];
+    await took(whole);
+    expect(await took(parts)).toBeLessThan(5 * (await took(whole)));
+  });
+
   test.for<[string, Question, boolean]>([
     [
       "a method",
