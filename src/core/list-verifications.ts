@@ -69,7 +69,8 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
   const filter = {
     projectId: projectId ?? "",
     environment,
-    statuses: request.statuses,
+    // Each once and in one order: which list it is does not hang on that, and each row is held against all of them.
+    statuses: [...new Set(request.statuses)].sort(),
     clientReference: request.clientReference === "" ? null : request.clientReference,
     phone,
     createdFrom: request.createdFrom,
@@ -90,6 +91,5 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
 /** Which list a page is of. */
 function listOf(filter: Omit<VerificationFilter, "before" | "limit">): object {
   const { projectId, environment, statuses, clientReference, phone, createdFrom, createdBefore } = filter;
-  const anyOrder = [...new Set(statuses)].sort();
-  return [projectId, environment, anyOrder, clientReference, phone, createdFrom, createdBefore];
+  return [projectId, environment, statuses, clientReference, phone, createdFrom, createdBefore];
 }
