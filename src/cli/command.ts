@@ -23,6 +23,12 @@ Everywhere:
                          (else PHONEPROOF_TOKEN, else this machine's)
   -h, --help             show this help`;
 
+/** What Commander has and its types do not tell. */
+interface UntypedCommand {
+  /** Refuses it, with the nearest that there is. */
+  unknownOption(flag: string): never;
+}
+
 export class CliCommand extends Command {
   constructor(name?: string) {
     super(name);
@@ -103,7 +109,14 @@ export class CliCommand extends Command {
         );
       }
     }
-    return super.parseOptions(args);
+    const parsed = super.parseOptions(args);
+    const [unknown] = parsed.unknown;
+    const wantsHelp = parsed.unknown.some((arg) => arg === "-h" || arg === "--help");
+    // Commander would first miss those that have to be there, of which this may be one with a typo.
+    if (this.commands.length === 0 && unknown?.startsWith("-") && !wantsHelp) {
+      (this as unknown as UntypedCommand).unknownOption(unknown);
+    }
+    return parsed;
   }
 
   /** The global options wherever they stood; the one nearest to the command's own counts. */

@@ -131,6 +131,7 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     [["project", "show"], /project show: missing required argument 'id'/],
     [["project", "show", "a", "b"], /project show: too many arguments/],
     [["project", "list", "--colour"], /project list: unknown option '--colour'/],
+    [["project", "create", "--nam", "A"], /project create: unknown option '--nam' \(Did you mean --name\?\)/],
     [["project", "update", project], /project update: nothing to change/],
     [
       ["project", "create", "--name", "x", "--code-length", "8.5"],
