@@ -1,5 +1,5 @@
 /** DATA_DIR, where an embedded Postgres lives: made, and locked while a service uses it. */
-import { mkdir, realpath, stat } from "node:fs/promises";
+import { chmod, mkdir, realpath, stat } from "node:fs/promises";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 
@@ -37,13 +37,16 @@ async function isDirectory(file: string): Promise<boolean> {
 /**
  * One service a data directory. Node offers no flock; SQLite's lock on a file is one of the kernel's, gone
  * with the process however it dies, and does not hang on a pid. Postgres does not inherit it: it must be free
- * for the next service while an orphan still runs.
+ * for the next service while an orphan still runs. Any account that can read the file could hold it, so none can. (By its
+ * name: to open and close it would end this process' own lock.)
  */
 export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
-  const lock = new DatabaseSync(path.join(dataDir, "postgres.lock"), { open: false, timeout: 0 });
+  const file = path.join(dataDir, "postgres.lock");
+  const lock = new DatabaseSync(file, { open: false, timeout: 0 });
   try {
     lock.open();
     lock.exec("BEGIN EXCLUSIVE");
+    await chmod(file, 0o600);
     return lock;
   } catch (error) {
     if (lock.isOpen) lock.close();

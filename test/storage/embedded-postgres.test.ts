@@ -1,7 +1,7 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
@@ -334,6 +334,14 @@ describe("a second service on one data directory", () => {
     expect(await serverPid()).toBe(pid);
     process.kill(child.pid ?? Number.NaN, "SIGINT");
     expect(await lines.next()).toMatchObject({ value: "still here" });
+  });
+
+  test("is not what another account can pass for: it cannot open the lock", async () => {
+    const lock = path.join(dataDir, "postgres.lock");
+    await writeFile(lock, "");
+    await chmod(lock, 0o644);
+    await start();
+    expect((await stat(lock)).mode & 0o777).toBe(0o600);
   });
 
   test("is refused within one process, too", async () => {
