@@ -186,6 +186,8 @@ function describe(thrown: unknown): string {
   if (error instanceof TookTooLong) return error.message;
   if (error instanceof AddressRefused) return `refused: ${error.message}`;
   const code = "code" in error && typeof error.code === "string" ? error.code : "";
+  // What undici takes for impossible, such as a 101 to whoever asked for nothing of the kind.
+  if (code === "ERR_ASSERTION") return "answered what HTTP does not allow";
   const message = reasonIn(error.message);
   const said = message.includes(code) ? message : `${message} (${code})`;
   return said.replace(/[\s\u0000-\u001f]+/g, " ").slice(0, keptErrorLength) || "failed";

@@ -169,6 +169,12 @@ test.for([
     error: /^sent more than 16 interim answers \(1xx\)$/,
   },
   {
+    name: "a switch to another protocol",
+    serve: (socket: Socket) =>
+      socket.once("data", () => socket.write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")),
+    error: /^answered what HTTP does not allow$/,
+  },
+  {
     name: "a status that HTTP does not have",
     serve: (socket: Socket) =>
       socket.once("data", () => socket.end("HTTP/1.1 099 Low\r\ncontent-length: 0\r\n\r\n")),
