@@ -240,15 +240,20 @@ export class Failure extends Error {
   }
 }
 
-/**
- * Whether a request's body ended with its connection, and nobody is there to be answered. A connection to the database may be
- * reset, too: that is a fault.
- */
-export function isCutOff(
-  thrown: unknown,
-  { destroyed, complete }: { readonly destroyed: boolean; readonly complete: boolean },
-): boolean {
-  return (thrown as { readonly code?: unknown }).code === "ECONNRESET" && destroyed && !complete;
+/** What a request's body is read from. */
+interface Incoming {
+  readonly destroyed: boolean;
+  readonly complete: boolean;
+}
+
+/** Whether the client went away before its request was whole: nobody is there to be answered. */
+export function isGone({ destroyed, complete }: Incoming): boolean {
+  return destroyed && !complete;
+}
+
+/** Whether a body's stream ended with the connection. The database's connections may be reset, too: that is a fault. */
+export function isCutOff(thrown: unknown, request: Incoming): boolean {
+  return (thrown as { readonly code?: unknown }).code === "ECONNRESET" && isGone(request);
 }
 
 /** The failure a caller is told for anything that was thrown. */

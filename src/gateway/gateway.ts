@@ -16,7 +16,7 @@ import type { Admission } from "../admission/admission.ts";
 import { newRequestId } from "../core/ids.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { Tracing } from "../core/tracing.ts";
-import { asFailure, Failure, type FailureCode, isCutOff } from "../failures.ts";
+import { asFailure, Failure, type FailureCode, isCutOff, isGone } from "../failures.ts";
 import { answerUnknownRoute } from "./admit.ts";
 import { type AnsweredRequest, answeredRequest } from "./answered-request.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
@@ -75,9 +75,8 @@ export function createGateway({
   const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply): void => {
     const { call } = request;
     if (failure.code === "internal_error") logFault(log, request, failure);
-    // A client that went away before its request was whole gets no answer, and is not charged for one.
-    const isGone = request.raw.destroyed && !request.raw.complete;
-    if (call === undefined || isGone) {
+    // Who gets no answer is not charged for one.
+    if (call === undefined || isGone(request.raw)) {
       refuse(reply, failure);
       return;
     }

@@ -53,7 +53,7 @@ export function boundStrangers(): Strangers {
   }
 
   /** From among those in question to the strangers; false: there is no room. */
-  function isTurnedAway(stream: ServerHttp2Stream): boolean {
+  function moveToStrangers(stream: ServerHttp2Stream): boolean {
     const place = places.get(stream);
     // It is gone, or among them already.
     if (!place?.isInQuestion || stream.closed || stream.destroyed) return true;
@@ -99,7 +99,7 @@ export function boundStrangers(): Strangers {
     },
 
     async turnAway(stream) {
-      if (isTurnedAway(stream)) return;
+      if (moveToStrangers(stream)) return;
       await new Promise<void>((resolve) => {
         stream.once("close", () => resolve());
         stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
@@ -107,7 +107,7 @@ export function boundStrangers(): Strangers {
     },
 
     answered(stream) {
-      if (!isTurnedAway(stream)) stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
+      if (!moveToStrangers(stream)) stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
     },
   };
 }

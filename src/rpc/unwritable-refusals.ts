@@ -1,8 +1,7 @@
 /** gRPC in JSON whose text holds half a character: Connect repeats it in its refusal, where it cannot be written. */
 
 import { Code, ConnectError } from "@connectrpc/connect";
-import type { UniversalHandler } from "@connectrpc/connect/protocol";
-import { createAsyncIterable } from "@connectrpc/connect/protocol";
+import { createAsyncIterable, type UniversalHandler } from "@connectrpc/connect/protocol";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 
 const grpcJson = "application/grpc+json";
