@@ -262,26 +262,28 @@ describe("the candidates", () => {
   });
 
   test.for([
-    ["single digits", "1 "],
-    ["single letters", "a-"],
-    ["groups of two", "23 23 "],
-    ["one group", "1"],
-    ["groups that are no code", "0 o "],
-    ["brackets", "[ "],
-    ["beginnings of a mark", "[web발 "],
-    ["accents", "e\u0301"],
-    ["Han characters", "字"],
-    ["zero-width characters", "\u200b"],
-    ["ligatures of eighteen characters", "\ufdfa"],
-    ["white space", " \n"],
-  ] as const)("and the web mark are looked for in linear time among nothing but %s", ([, piece]) => {
-    // A hundred times what a message may hold: milliseconds in linear time, minutes in quadratic.
-    const text = piece.repeat(200_000 / piece.length);
-    const start = performance.now();
-    codeCandidates(`${text}1`, everyLength);
-    isWebSent(text);
-    expect(performance.now() - start).toBeLessThan(20_000);
-  });
+    ["single digits", "1 ", true],
+    ["single letters", "a-", true],
+    ["groups of two", "23 23 ", true],
+    ["one group", "1", false],
+    ["groups that are no code", "0 o ", false],
+    ["brackets", "[ ", false],
+    ["beginnings of a mark", "[web발 ", false],
+    ["accents", "e\u0301", false],
+    ["Han characters", "字", false],
+    ["zero-width characters", "\u200b", false],
+    ["ligatures of eighteen characters", "\ufdfa", false],
+    ["white space", " \n", false],
+  ] as const)(
+    "and the web mark are looked for in linear time among nothing but %s",
+    { timeout: 20_000 },
+    ([, piece, finds]) => {
+      // A hundred times what a message may hold: milliseconds in linear time, minutes in quadratic.
+      const text = piece.repeat(200_000 / piece.length);
+      expect(codeCandidates(`${text}1`, everyLength).candidates.length > 0).toBe(finds);
+      expect(isWebSent(text)).toBe(false);
+    },
+  );
 });
 
 /** Pieces at which groups and runs begin, end or spoil. */
