@@ -4,7 +4,8 @@
  * not show itself as a Postgres of this very cluster.
  */
 import { execFile } from "node:child_process";
-import { readdir, readFile, stat } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { readdir, readFile, rm, stat } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -37,9 +38,11 @@ export interface PidFile {
   startedAt: string;
 }
 
+const pidFileOf = (cluster: string) => path.join(cluster, "postmaster.pid");
+
 /** Lines 1, 3, 7 and 8: the postmaster's pid, start, shared memory and state (PostgreSQL's pidfile.h). */
 export async function readPidFile(cluster: string): Promise<PidFile | undefined> {
-  const text = await readFile(path.join(cluster, "postmaster.pid"), "utf8").catch(() => "");
+  const text = await readFile(pidFileOf(cluster), "utf8").catch(() => "");
   const lines = text.split("\n");
   const pid = Number.parseInt(lines[0] ?? "", 10);
   // 0 and negative numbers address process groups.
@@ -53,26 +56,36 @@ export async function readPidFile(cluster: string): Promise<PidFile | undefined>
  *
  * Returns the pid in a stale pid file that now belongs to another program, if so. Postgres would take that
  * for a running server; deleting the file instead would switch off its second check (the shared memory
- * segment named in it), which protects the data from a backend that outlived its postmaster.
+ * segment named in it), which protects the data from a backend that outlived its postmaster. A file that names no
+ * process, as after a power failure amid its writing, names no segment either: Postgres would never start over it.
  */
 export async function stopOrphan(cluster: string, clusterName: string): Promise<number | undefined> {
   const left = await readPidFile(cluster);
-  if (left === undefined) return undefined;
-  if (await isServerOf(left.pid, cluster)) {
-    let ours = true;
-    const stopped = await stopInSteps(
-      (name) => ours && send(left.pid, name),
-      (patienceMs) =>
-        until(patienceMs, async () => {
-          ours = await isServerOf(left.pid, cluster);
-          return !ours;
-        }),
-    );
-    if (!stopped)
-      throw new Error(`PostgreSQL left behind by an earlier start (process ${left.pid}) does not stop`);
+  if (left !== undefined) {
+    if (await isServerOf(left.pid, cluster)) await stopServer(left.pid, cluster);
+    await stopBackends(clusterName);
+    return isAlive(left.pid) ? left.pid : undefined;
+  }
+  if (!existsSync(pidFileOf(cluster))) return undefined;
+  for (const { pid } of await allProcesses()) {
+    if (await isServerOf(pid, cluster)) await stopServer(pid, cluster);
   }
   await stopBackends(clusterName);
-  return isAlive(left.pid) ? left.pid : undefined;
+  await rm(pidFileOf(cluster), { force: true });
+  return undefined;
+}
+
+async function stopServer(pid: number, cluster: string): Promise<void> {
+  let ours = true;
+  const stopped = await stopInSteps(
+    (name) => ours && send(pid, name),
+    (patienceMs) =>
+      until(patienceMs, async () => {
+        ours = await isServerOf(pid, cluster);
+        return !ours;
+      }),
+  );
+  if (!stopped) throw new Error(`PostgreSQL left behind by an earlier start (process ${pid}) does not stop`);
 }
 
 /** Backends leave by themselves when their postmaster dies, unless they are stuck in a statement. */

@@ -318,10 +318,26 @@ describe("a stale pid file", () => {
     expect(await serverPid(otherDir)).toBe(otherPid);
   });
 
-  test("that holds nonsense stops the start with a line that says so, and signals nobody", async () => {
+  test.for<[string, string]>([
+    ["nothing, as when the power failed", ""],
+    ["nonsense", "nonsense\n"],
+    ["a group of processes", "-1\n"],
+  ])("that holds %s does not stop the start", async ([, text]) => {
     await (await start()).stop();
-    await writeFile(pidFile(), "-1\n");
-    await expect(start()).rejects.toThrow(/^PostgreSQL does not start: .*postmaster\.pid/);
+    await writeFile(pidFile(), text);
+    expect(await query(await start(), "SELECT 1")).toEqual([1]);
+  });
+
+  test("that names nobody beside a Postgres that is still running: that is stopped before another starts", async () => {
+    const { child, lines } = await startService();
+    expect(await lines.next()).toMatchObject({ value: "ready" });
+    const serversPid = await serverPid();
+    child.kill("SIGKILL");
+    await once(child, "exit");
+    await writeFile(pidFile(), "");
+    const server = await start();
+    await vi.waitUntil(() => !isAlive(serversPid), until);
+    expect(await query(server, "SELECT 1")).toEqual([1]);
   });
 });
 
