@@ -25,6 +25,9 @@ afterAll(() => rm(home, { recursive: true, maxRetries: 3 }));
 // `npx phoneproof` without npx, which takes a second to start.
 await mkdir(path.join(home, "bin"));
 await symlink(path.join(root, "bin/phoneproof.mjs"), path.join(home, "bin/phoneproof"));
+await symlink(process.execPath, path.join(home, "bin/node"));
+/** What `npx` would find, by its name: a path may have anything in it. */
+const searchPath = `${path.join(home, "bin")}:${process.env.PATH ?? ""}`;
 
 /** The Korean pages' blocks are the same. */
 const blocks = pages()
@@ -124,8 +127,8 @@ async function newKnown(number: string): Promise<Known> {
       ["127.0.0.1:50051", service.grpcAddress],
       ["https://shop.example/phoneproof", receiver.url],
       ["http://localhost:3000/webhook", receiver.url],
-      ["npx phoneproof", path.join(home, "bin/phoneproof")],
-      ["npx node", process.execPath],
+      ["npx phoneproof", "phoneproof"],
+      ["npx node", "node"],
       ["python3", python ?? "python3"],
     ]),
   };
@@ -137,13 +140,14 @@ async function runBlock(code: string, known: Known, signal: AbortSignal): Promis
   const state = await mkdtemp(path.join(home, "state-"));
   // The next block is typed into the same terminal.
   const names = [...filled.matchAll(/^(?:export )?([A-Z_]+)=/gm)].map(([, name = ""]) => name);
-  const keep = `pwd > '${state}/directory'\n${names.map((name) => `declare -p ${name}\n`).join("")}`;
-  const script = `${known.variables}\n${filled}\n{ ${keep} } > '${state}/variables'`;
+  const keep = `pwd > "$STATE/directory"\n${names.map((name) => `declare -p ${name}\n`).join("")}`;
+  const script = `${known.variables}\n${filled}\n{ ${keep} } > "$STATE/variables"`;
   const shell = spawn("bash", ["-euo", "pipefail", "-c", script], {
     cwd: known.directory,
     env: {
-      PATH: process.env.PATH ?? "",
+      PATH: searchPath,
       HOME: home,
+      STATE: state,
       PHONEPROOF_ADDRESS: service.grpcAddress,
       PHONEPROOF_TOKEN: service.adminToken,
       PHONEPROOF_API_KEY: known.words.get("pp_test_…") ?? "",
@@ -273,7 +277,7 @@ test("what starts the service starts it", { timeout: 120_000 }, async () => {
   const command = [...starts].find((code) => code.startsWith("PORT=")) ?? "";
   const shell = spawn(
     "bash",
-    ["-c", command.replace(/PORT=\d+/g, "PORT=0").replace(".data-two", `${home}/data`)],
+    ["-c", command.replace(/PORT=\d+/g, "PORT=0").replace(".data-two", '"$HOME/data"')],
     {
       cwd: root,
       stdio: ["ignore", "pipe", "inherit"],

@@ -193,9 +193,14 @@ test(
 const script = ["/usr/bin/script"].filter((file) => existsSync(file));
 
 test.for(script)("on a terminal, as %s makes it, lines are laid out for a person", async (terminal) => {
-  const program = path.join(import.meta.dirname, "terminal-log.ts");
-  const command = `'${process.execPath}' '${program}'`;
-  const { stdout } = await promisify(execFile)(terminal, ["-qec", command, "/dev/null"]);
+  const env = {
+    ...process.env,
+    NODE: process.execPath,
+    PROGRAM: path.join(import.meta.dirname, "terminal-log.ts"),
+  };
+  const { stdout } = await promisify(execFile)(terminal, ["-qec", '"$NODE" "$PROGRAM"', "/dev/null"], {
+    env,
+  });
   expect(stdout).toMatch(/\d\d:\d\d:\d\d\.\d{3}.*WARN.*something to see.*\{"answer":42\}/);
 });
 
