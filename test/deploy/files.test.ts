@@ -1,7 +1,7 @@
 /** What deploy/ holds, against the service it deploys. Nothing here builds an image or needs a cluster. */
 import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { glob, mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { copyFile, glob, mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { promisify } from "node:util";
 import { describe, expect, test } from "vitest";
@@ -152,6 +152,21 @@ describe("the image", () => {
     expect(packages.size).toBeGreaterThan(15);
     expect([...packages].filter((name) => !(name in dependencies))).toEqual([]);
   });
+});
+
+test("an installation that leaves out the development tools ends with a line that says what to do", async () => {
+  const folder = path.join(root, ".cache", `without-tools-${process.pid}`);
+  await mkdir(folder, { recursive: true });
+  try {
+    await copyFile(path.join(root, "package.json"), path.join(folder, "package.json"));
+    const installation = promisify(execFile)("npm", ["run", "--silent", "prepare"], { cwd: folder });
+    await expect(installation).rejects.toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(/^npm has left out the development tools.*: npm ci --include=dev\n/),
+    });
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
 });
 
 /** Excess properties are errors to TypeScript, where a JSON schema of Kubernetes lets a slip of the pen pass. */
