@@ -5,6 +5,7 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { createAddressPolicy, type ResolvedAddress } from "../../src/webhooks/address-policy.ts";
 import { createEndpoints } from "../../src/webhooks/delivery.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { nameServerOfSuite } from "./name-server.ts";
 import { startReceiver } from "./receiver.ts";
 import { attempted, deliveryWhen, openShop, type Shop } from "./shop.ts";
 
@@ -196,6 +197,86 @@ describe("names", () => {
       error: "refused: shop.example leads to 127.0.0.1, which is not a public address (loopback)",
     });
     await endpoints.close();
+  });
+});
+
+describe("the addresses of a name", () => {
+  const nameServer = nameServerOfSuite();
+  const { lookup } = createAddressPolicy({ allowPrivate: false });
+  const addressesOf = (name: string) =>
+    new Promise((accept, reject) => {
+      lookup(name, { all: true }, (error, addresses) => (error ? reject(error) : accept(addresses)));
+    });
+
+  const four = { address: "8.8.8.8", family: 4 };
+  const six = { address: "2606:4700:4700::1111", family: 6 };
+
+  test.for([
+    { name: "with A records alone", a: [four.address], aaaa: [], addresses: [four] },
+    { name: "with AAAA records alone", a: [], aaaa: [six.address], addresses: [six] },
+    { name: "with both", a: [four.address], aaaa: [six.address], addresses: [four, six] },
+    { name: "whose AAAA look-up fails", a: [four.address], aaaa: null, addresses: [four] },
+    { name: "whose A look-up fails", a: null, aaaa: [six.address], addresses: [six] },
+  ])("are those of DNS: one $name", async ({ a, aaaa, addresses }) => {
+    nameServer.names = { "shop.example": { a, aaaa } };
+    nameServer.bySystem = async () => [loopback];
+    expect(await addressesOf("shop.example")).toEqual(addresses);
+  });
+
+  test.for([
+    { a: [four.address], aaaa: ["fd00::1"], error: "leads to fd00::1" },
+    { a: [four.address, "10.0.0.1"], aaaa: [six.address], error: "leads to 10.0.0.1" },
+  ])("may none of them be private: $a and $aaaa", async ({ a, aaaa, error }) => {
+    nameServer.names = { "shop.example": { a, aaaa } };
+    await expect(addressesOf("shop.example")).rejects.toThrow(error);
+  });
+
+  test("that DNS does not know are those of the machine's hosts file", async () => {
+    nameServer.bySystem = async (name) => (name === "shop.example" ? [four] : [loopback]);
+    expect(await addressesOf("shop.example")).toEqual([four]);
+    nameServer.names = { "empty.example": { a: [], aaaa: [] } };
+    await expect(addressesOf("empty.example")).rejects.toThrow("empty.example leads to 127.0.0.1");
+  });
+
+  test("that nobody knows are an error", async () => {
+    await expect(addressesOf("shop.example")).rejects.toThrow("ENOTFOUND");
+  });
+
+  test.for([
+    { a: null, aaaa: null },
+    { a: [], aaaa: null },
+    { a: null, aaaa: [] },
+  ])("that DNS failed to tell, with $a and $aaaa, are an error, and nobody else is asked", async (answers) => {
+    nameServer.names = { "shop.example": answers };
+    nameServer.bySystem = async () => [four];
+    await expect(addressesOf("shop.example")).rejects.toThrow("ESERVFAIL");
+  });
+
+  test.for([
+    "shop",
+    "localhost",
+    "shop.localhost",
+    "shop.localhost.",
+  ])("are of this machine alone where the name is %s", async (name) => {
+    nameServer.bySystem = async () => [loopback];
+    await expect(addressesOf(name)).rejects.toThrow("leads to 127.0.0.1");
+    expect([...nameServer.asked]).toEqual([]);
+    nameServer.names = { "shop.localhost.example": { a: [four.address], aaaa: [] } };
+    expect(await addressesOf("shop.localhost.example")).toEqual([four]);
+  });
+
+  test("are asked for of this machine one name after the other, whatever comes of each", async () => {
+    const asked: string[] = [];
+    const turns = [Promise.withResolvers<ResolvedAddress[]>(), Promise.withResolvers<ResolvedAddress[]>()];
+    nameServer.bySystem = (name) => turns[asked.push(name) - 1]?.promise ?? Promise.resolve([four]);
+    const [first, second, third] = ["one", "two", "three"].map(addressesOf);
+    await expect.poll(() => asked).toEqual(["one"]);
+    turns[0]?.reject(new Error("no answer"));
+    await expect(first).rejects.toThrow("no answer");
+    await expect.poll(() => asked).toEqual(["one", "two"]);
+    turns[1]?.resolve([four]);
+    expect(await Promise.all([second, third])).toEqual([[four], [four]]);
+    expect(asked).toEqual(["one", "two", "three"]);
   });
 });
 

@@ -1,0 +1,82 @@
+/** What tells names their addresses while a suite runs: a name server of its own, and its own hosts file behind it. */
+import { createSocket } from "node:dgram";
+import dns, { Resolver } from "node:dns/promises";
+import { once } from "node:events";
+import { syncBuiltinESMExports } from "node:module";
+import ipaddr from "ipaddr.js";
+import { afterAll, beforeAll, beforeEach } from "vitest";
+import type { ResolvedAddress } from "../../src/webhooks/address-policy.ts";
+
+/** What DNS says of a name; null: it has failed. A name that is not among them is not there. */
+export type Names = Record<string, { readonly a: string[] | null; readonly aaaa: string[] | null }>;
+
+export interface NameServer {
+  names: Names;
+  /** The names that it was asked for. */
+  readonly asked: Set<string>;
+  /** What the operating system says of a name. */
+  bySystem: (name: string) => Promise<ResolvedAddress[]>;
+}
+
+const types = { 1: "a", 28: "aaaa" } as const;
+const failed = 2;
+const noSuchName = 3;
+const unknown = () =>
+  Promise.reject(Object.assign(new Error("getaddrinfo ENOTFOUND"), { code: "ENOTFOUND" }));
+
+/** For the suite that calls it; knows nothing before each of its tests. */
+export function nameServerOfSuite(): NameServer {
+  const server: NameServer = { names: {}, asked: new Set(), bySystem: unknown };
+  const socket = createSocket("udp4");
+  const own = { Resolver: dns.Resolver, lookup: dns.lookup };
+
+  function answerTo(query: Buffer): Buffer {
+    const labels: string[] = [];
+    let end = 12;
+    for (let length = query[end] ?? 0; length > 0; length = query[end] ?? 0) {
+      labels.push(query.toString("latin1", end + 1, end + 1 + length));
+      end += 1 + length;
+    }
+    const name = labels.join(".");
+    server.asked.add(name);
+    const type = query.readUInt16BE(end + 1);
+    const known = server.names[name];
+    const addresses = known?.[types[type as keyof typeof types]];
+    const records = (addresses ?? []).map((address) => {
+      const bytes = ipaddr.parse(address).toByteArray();
+      return Buffer.from([0xc0, 0x0c, 0, type, 0, 1, 0, 0, 0, 0, 0, bytes.length, ...bytes]);
+    });
+    const code = known === undefined ? noSuchName : addresses === null ? failed : 0;
+    const header = [query[0] ?? 0, query[1] ?? 0, 0x81, 0x80 | code, 0, 1, 0, records.length, 0, 0, 0, 0];
+    return Buffer.concat([Buffer.from(header), query.subarray(12, end + 5), ...records]);
+  }
+
+  beforeAll(async () => {
+    socket.on("message", (query, { port, address }) => socket.send(answerTo(query), port, address));
+    socket.bind(0, "127.0.0.1");
+    await once(socket, "listening");
+    const address = `127.0.0.1:${socket.address().port}`;
+    class ToThisServer extends Resolver {
+      constructor(options?: ConstructorParameters<typeof Resolver>[0]) {
+        super(options);
+        this.setServers([address]);
+      }
+    }
+    Object.assign(dns, { Resolver: ToThisServer, lookup: (name: string) => server.bySystem(name) });
+    syncBuiltinESMExports();
+  });
+
+  beforeEach(() => {
+    server.names = {};
+    server.asked.clear();
+    server.bySystem = unknown;
+  });
+
+  afterAll(async () => {
+    Object.assign(dns, own);
+    syncBuiltinESMExports();
+    socket.close();
+  });
+
+  return server;
+}
