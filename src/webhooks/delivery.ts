@@ -46,15 +46,6 @@ const keptErrorLength = 300;
 /** Of interim answers (1xx) nobody needs more than a few; without a bound they would keep this process at work. */
 const mostInterim = 16;
 
-class TookTooLong extends Error {
-  constructor(timeoutMs: number) {
-    super(`took longer than ${timeoutMs / 1000} s`);
-  }
-}
-
-/** An interim answer that is not waited behind. */
-class NoAnswer extends Error {}
-
 export function createEndpoints(options: {
   readonly allowPrivate: boolean;
   readonly timeoutMs?: number;
@@ -98,9 +89,9 @@ export function createEndpoints(options: {
         signal: cut.signal,
         onInfo: ({ statusCode }) => {
           interim += 1;
-          if (statusCode < 100) cut.abort(new NoAnswer(`answered ${statusCode}, which is no status of HTTP`));
+          if (statusCode < 100) cut.abort(new Error(`answered ${statusCode}, which is no status of HTTP`));
           if (interim > mostInterim)
-            cut.abort(new NoAnswer(`sent more than ${mostInterim} interim answers (1xx)`));
+            cut.abort(new Error(`sent more than ${mostInterim} interim answers (1xx)`));
         },
       });
       const answer = await untilAborted(answering, cut.signal);
@@ -119,13 +110,14 @@ export function createEndpoints(options: {
     refusalOf: policy.refusalOf,
 
     async send(message, signal) {
+      signal?.throwIfAborted();
       const startedAt = performance.now();
       // Not AbortSignal.any: what it ties to a signal that lives as long as the process is freed late.
       const cut = new AbortController();
       const stop = () => cut.abort(signal?.reason);
-      const timer = setTimeout(() => cut.abort(new TookTooLong(timeoutMs)), timeoutMs);
+      const tooLong = () => cut.abort(new Error(`took longer than ${timeoutMs / 1000} s`));
+      const timer = setTimeout(tooLong, timeoutMs);
       signal?.addEventListener("abort", stop, { once: true });
-      if (signal?.aborted) stop();
       try {
         const ended = await exchange(message, cut);
         signal?.throwIfAborted();
@@ -143,7 +135,6 @@ export function createEndpoints(options: {
 function untilAborted<T>(answering: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal.reason);
-    if (signal.aborted) abort();
     signal.addEventListener("abort", abort, { once: true });
     answering.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
   });
@@ -167,9 +158,8 @@ class KeptAnswer {
 
   text(): string {
     const bytes = Buffer.concat(this.#chunks).subarray(0, keptAnswerBytes);
-    const cut = this.#length > bytes.length || bytes.length === keptAnswerBytes;
     return new TextDecoder("utf-8", { ignoreBOM: true })
-      .decode(bytes, { stream: cut })
+      .decode(bytes, { stream: bytes.length === keptAnswerBytes })
       .replaceAll("\u0000", "\ufffd");
   }
 }
@@ -183,7 +173,6 @@ function complaintAbout(status: number): string | null {
 
 function describe(thrown: unknown): string {
   const error = causeOf(thrown);
-  if (error instanceof TookTooLong) return error.message;
   if (error instanceof AddressRefused) return `refused: ${error.message}`;
   const code = "code" in error && typeof error.code === "string" ? error.code : "";
   // What undici takes for impossible, such as a 101 to whoever asked for nothing of the kind.

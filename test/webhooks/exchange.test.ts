@@ -116,11 +116,13 @@ test.for([
   { status: 200, error: null },
   { status: 204, error: null },
   { status: 299, error: null },
+  { status: 300, error: "answered 300: redirects are not followed" },
   { status: 301, error: "answered 301: redirects are not followed" },
   { status: 302, error: "answered 302: redirects are not followed" },
   { status: 307, error: "answered 307: redirects are not followed" },
   { status: 308, error: "answered 308: redirects are not followed" },
   { status: 304, error: "answered 304: redirects are not followed" },
+  { status: 399, error: "answered 399: redirects are not followed" },
   { status: 400, error: "answered 400" },
   { status: 410, error: "answered 410" },
   { status: 429, error: "answered 429" },
@@ -207,11 +209,33 @@ test("a few interim answers are passed over", async () => {
   });
 });
 
+test.for([
+  { name: "ends with it", rest: "" },
+  { name: "goes on", rest: "x" },
+])("of an answer the first KiB is kept, in whole characters, where it $name", async ({ rest }) => {
+  const whole = "x".repeat(1022);
+  const receiver = await startReceiver((response) => response.writeHead(200).write(`${whole}가${rest}`));
+  // Nor is its end waited for.
+  const exchange = await endpointsOf({ timeoutMs: 600_000 }).send(message(receiver.url));
+  expect(exchange).toMatchObject({ status: 200, error: null, answer: whole });
+});
+
 test("a port that nobody listens on is a failure that says so", async () => {
   const receiver = await startReceiver();
   await receiver.close();
   const exchange = await endpointsOf().send(message(receiver.url));
   expect(exchange.error).toMatch(/ECONNREFUSED/);
+});
+
+test("where nobody listens at any address of a name, the first of them is told", async () => {
+  const receiver = await startReceiver();
+  await receiver.close();
+  const addresses = ["127.0.0.1", "127.0.0.2"].map((address) => ({ address, family: 4 }));
+  const { port } = new URL(receiver.url);
+  const exchange = await endpointsOf({ resolve: async () => addresses }).send(
+    message(`http://shop.example:${port}/`),
+  );
+  expect(exchange.error).toBe(`connect ECONNREFUSED 127.0.0.1:${port}`);
 });
 
 const ofStranger = createSecureContext({
@@ -268,8 +292,11 @@ test("requests are plain HTTP/1.1 with what Standard Webhooks asks for", async (
 test("what is cut because the process ends rejects: nothing is known of it", async () => {
   const receiver = await startReceiver(hang);
   const end = new AbortController();
-  const sending = endpointsOf().send(message(receiver.url), end.signal);
+  const endpoints = endpointsOf({ timeoutMs: 600_000 });
+  const sending = endpoints.send(message(receiver.url), end.signal);
   await untilReceived(receiver);
   end.abort();
   await expect(sending).rejects.toThrow();
+  await expect(endpoints.send(message(receiver.url), end.signal)).rejects.toThrow();
+  expect(receiver.received).toHaveLength(1);
 });
