@@ -7,6 +7,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
+import { openShop } from "../webhooks/shop.ts";
 import { createPending, eventsOf, uuidOf } from "./pending.ts";
 
 const day = 86_400_000;
@@ -234,6 +235,60 @@ test("what the expiry has yet to move keeps what is younger, not what is older",
   await expireDue();
   await eraseDue(tasks);
   expect(await tablesWith(unmoved)).not.toContain("verification");
+});
+
+test("what was delivered goes with its verification, whatever else is tried, and what is younger stays", async () => {
+  const fresh = await startTestService({ ROLES: "api" });
+  const opened = await openShop(fresh);
+  await opened.setWebhook("https://shop.example/hook");
+  const younger = await createPending(merchant(fresh.httpUrl, opened.liveKey));
+  await fresh.sms({ to: younger.to, from: holder, text: younger.text });
+  // More than are looked at together, and of them one that has been delivered and is not the last.
+  const id = uuidOf(younger.id);
+  await fresh.db.query(
+    `WITH older AS MATERIALIZED (
+       SELECT uuidv7(interval '-3 days' + n * interval '1 second') AS id, n FROM generate_series(1, 1500) n
+     ),
+     v AS (
+       INSERT INTO verification (id, project_id, environment, mode, status, phone, client_reference, state, destination,
+         sms_text, created_at, expires_at, verified_at, webhook_configuration_id)
+       SELECT older.id, project_id, environment, mode, status, '010' || lpad(n::text, 8, '0'), '', '', destination,
+         '', created_at - interval '3 days', expires_at - interval '3 days', verified_at - interval '3 days', webhook_configuration_id
+       FROM verification v, older WHERE v.id = $1
+     ),
+     e AS (
+       INSERT INTO event (verification_id, type, occurred_at)
+       SELECT older.id, type, occurred_at - interval '3 days' FROM event, older WHERE verification_id = $1
+     )
+     INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+     SELECT older.id, webhook_configuration_id, 'pending', 1, now() + interval '1 hour' FROM verification v, older WHERE v.id = $1`,
+    [id],
+  );
+  const end = (phone: string) =>
+    fresh.db.query(
+      `UPDATE webhook_delivery SET state = 'delivered', next_attempt_at = NULL
+       WHERE verification_id IN (SELECT id FROM verification WHERE phone = $1)`,
+      [phone],
+    );
+  const left = async () => {
+    const { rows } = await fresh.db.query(
+      `SELECT count(phone)::int AS phones, count(d)::int AS deliveries
+       FROM verification v LEFT JOIN webhook_delivery d ON d.verification_id = v.id`,
+    );
+    return rows[0];
+  };
+  await end(holder);
+  await end("01000000007");
+  const own = openDatabase({ connectionString: fresh.databaseUrl }, { poolSize: 1, onError: () => {} });
+  const tasks = createRetentionTasks(own, { unmatchedDays: 7, finishedDays: 1, statisticsDays: 400 });
+  await eraseDue(tasks);
+  expect(await left()).toEqual({ phones: 1500, deliveries: 1500 });
+  await end("01000001500");
+  await eraseDue(tasks);
+  expect(await left()).toEqual({ phones: 1499, deliveries: 1499 });
+  const { rows } = await fresh.db.query("SELECT phone FROM verification WHERE id = $1", [id]);
+  expect(rows).toEqual([{ phone: holder }]);
+  await own.close();
 });
 
 describe("what is known of senders and messages is kept for as long as it counts:", () => {
