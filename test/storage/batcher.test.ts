@@ -11,6 +11,8 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
+const numbers = (count: number) => Array.from({ length: count }, (_, n) => n);
+
 /** A batcher of single items, over a database that answers when it is told to. */
 function slowBatcher() {
   const answers: (() => void)[] = [];
@@ -81,6 +83,21 @@ test("who waits behind a batch that a silent database kept for long is refused w
   expect(fails).toEqual([]);
 });
 
+test("who waits behind what the database refused for itself, however late, is not refused with it", async () => {
+  const fails: ((error: Error) => void)[] = [];
+  const enqueue = createBatcher<number, number>({
+    observer: unobserved.batch("test"),
+    maxSize: 1,
+    maxWaiting: 100,
+    run: ([item = 0]) =>
+      item === 0 ? new Promise((_, reject) => fails.push(reject)) : Promise.resolve([item]),
+  });
+  const told = Promise.allSettled([enqueue(0), enqueue(1)]);
+  vi.advanceTimersByTime(9_500);
+  fails.shift()?.(new Error("no"));
+  expect(await told).toMatchObject([{ status: "rejected" }, { status: "fulfilled", value: 1 }]);
+});
+
 test("where that goes on nobody waits for more than a second, until what waits has been worked off", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   let taken = 0;
@@ -108,6 +125,56 @@ test("where that goes on nobody waits for more than a second, until what waits h
   for (let wait = 0; wait < 15; wait++) await answerAfter(100);
   expect(done).toBe(taken);
   expect(enqueue.isOverloaded()).toBe(false);
+  // From then on a burst is one again.
+  const burst = Array.from({ length: 6 }, (_, item) => enqueue(item));
+  for (let answered = 0; answered < 6; answered++) {
+    await answerAfter(600);
+    expect(enqueue.isOverloaded()).toBe(false);
+  }
+  expect(await Promise.all(burst)).toHaveLength(6);
+});
+
+test("after a pause nobody is refused for it", async () => {
+  const { enqueue, answerAfter } = slowBatcher();
+  const all = [enqueue(0)];
+  await answerAfter(10);
+  vi.advanceTimersByTime(3_600_000);
+  all.push(enqueue(1), enqueue(2));
+  expect(enqueue.isOverloaded()).toBe(false);
+  await answerAfter(10);
+  await answerAfter(10);
+  expect(await Promise.all(all)).toEqual([0, 1, 2]);
+});
+
+test.for([
+  { name: "one item that the database refuses fails alone", error: new Error("no"), failed: [5], runs: 8 },
+  {
+    name: "where the database is out of reach all fail at once, and none is sent again",
+    error: Object.assign(new Error("no"), { code: "ECONNRESET" }),
+    failed: numbers(8).slice(1),
+    runs: 2,
+  },
+])("$name", async ({ error, failed, runs }) => {
+  let ran = 0;
+  const enqueue = createBatcher<number, string>({
+    observer: unobserved.batch("test"),
+    maxSize: 100,
+    maxWaiting: 100,
+    run: async (items) => {
+      ran += 1;
+      if (items.includes(5)) throw error;
+      return items.map(String);
+    },
+  });
+  const told = await Promise.allSettled(numbers(8).map(enqueue));
+  expect(told).toEqual(
+    numbers(8).map((item) =>
+      failed.includes(item)
+        ? { status: "rejected", reason: error }
+        : { status: "fulfilled", value: String(item) },
+    ),
+  );
+  expect(ran).toBe(runs);
 });
 
 /** A batcher of texts, whose keys are their letters, over a database that answers the batch with a text when it is told to. */
@@ -157,6 +224,13 @@ test("where many wait, a second batch goes beside the first, of what shares noth
   await answer(0);
   await Promise.all(all);
   expect(told.slice(253)).toEqual(["a", "ab", "bc", "c"]);
+
+  // And what is over keeps its keys from nobody.
+  const again = [...send(["a"]), ...send(others(128))];
+  expect(inFlight()).toEqual([["a"], others(128)]);
+  await answer(0);
+  await answer(0);
+  await Promise.all(again);
 });
 
 test("few that wait are left to the batch in flight, and never more than two run", async () => {
@@ -267,8 +341,6 @@ test("a database that is quick again after a slow batch answers all who have wai
   await answer();
   expect(await Promise.all(all)).toEqual(numbers(99));
 });
-
-const numbers = (count: number) => Array.from({ length: count }, (_, n) => n);
 
 /** A batcher over a connection that answers what it was asked first, when it is told to. */
 function pipelinedBatcher() {
