@@ -107,7 +107,6 @@ export function createVerification(parts: {
         environment,
         idempotencyKey: request.idempotencyKey,
       });
-      if (!known && unregistered.length > 0) throw refusal();
       if (exhaustedForSeconds !== null && chargeTo !== null) throw usageLimitExceeded(exhaustedForSeconds);
       if (!known) throw refusal();
       verification = at({ destination: nowhere, length: project.codeLength });

@@ -69,7 +69,6 @@ export function verificationRoutes(verifications: VerificationService, admission
     );
 
     scope.register(async (bodyless) => {
-      bodyless.removeAllContentTypeParsers();
       // Read to its end so that the limit holds and the connection can go on; then forgotten.
       bodyless.addContentTypeParser("*", { parseAs: "buffer" }, (_request, _body, done) => done(null));
 

@@ -1,3 +1,4 @@
+import { gzipSync } from "node:zlib";
 import { describe, expect, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
 import { type Answer, merchant } from "./merchant.ts";
@@ -260,6 +261,15 @@ describe("a body is", () => {
     const answer = await shop.create(body);
     expect(answer).toMatchObject({ status: 400, body: { error: { code: "invalid_json" } } });
     expect(answer.body.error.fields).toBeUndefined();
+    expect(answer.body.error.message).not.toMatch(/compressed/);
+  });
+
+  test("compressed: invalid_json, which says so", async () => {
+    const answer = await shop.create(Uint8Array.from(gzipSync("{}")), undefined, {
+      "content-encoding": "gzip",
+    });
+    expect(answer).toMatchObject({ status: 400, body: { error: { code: "invalid_json" } } });
+    expect(answer.body.error.message).toMatch(/^The body is compressed/);
   });
 
   test("nested 30,000 deep in a field: that field alone is refused", async () => {
