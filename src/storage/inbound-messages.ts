@@ -160,6 +160,9 @@ async function judgeBatch(
   return moved && { judgements: judgements.judged.map(({ judgement }) => judgement), moved };
 }
 
+/** By verification where its row lay, so that it is not searched for a second time to be changed. */
+type ReadState = InboundState & { readonly rowOf: ReadonlyMap<string, string> };
+
 export const duplicateWindow = `interval '${duplicateWindowMs} milliseconds'`;
 
 /**
@@ -171,15 +174,15 @@ export const duplicateWindow = `interval '${duplicateWindowMs} milliseconds'`;
  */
 const stateText = `
 WITH held AS MATERIALIZED (
-  SELECT k.destination, k.code, v.id, v.environment, v.status, v.mode, v.expected_phone, v.expires_at, v.verified_at
-  FROM unnest($1::text[], $2::text[]) AS k (destination, code)
+  SELECT k.position, v.row, v.id, v.environment, v.status, v.mode, v.expected_phone, v.expires_at, v.verified_at
+  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (destination, code, position)
   CROSS JOIN LATERAL (SELECT * FROM live_code WHERE destination = k.destination AND code = k.code OFFSET 0) l
-  CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = l.verification_id OFFSET 0) v
+  CROSS JOIN LATERAL (SELECT ctid AS row, * FROM verification WHERE id = l.verification_id OFFSET 0) v
 )
 SELECT 'clock', NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
   ${epochMs("date_trunc('milliseconds', clock_timestamp())")}, NULL::bool
 UNION ALL
-SELECT 'code', destination, code, id::text, status::text, mode::text, expected_phone, environment::text,
+SELECT 'code', position::text, row::text, id::text, status::text, mode::text, expected_phone, environment::text,
   ${epochMs("expires_at")}, NULL
 FROM held
 UNION ALL
@@ -208,7 +211,7 @@ async function readState(
   client: Queryable,
   messages: readonly InboundMessage[],
   cautious: boolean,
-): Promise<InboundState> {
+): Promise<ReadState> {
   const fingerprints: string[] = [];
   const destinations: string[] = [];
   const candidates: string[] = [];
@@ -244,6 +247,7 @@ async function readState(
   ]);
   let now = 0;
   const codes = new Map<string, CodeHolder>();
+  const rowOf = new Map<string, string>();
   const holders = new Map<string, CodeHolder>();
   const senders = new Map<string, Sender>();
   const answered = new Map<string, Judgement>();
@@ -259,6 +263,8 @@ async function readState(
         now = time as number;
         break;
       case "code": {
+        const position = Number(first) - 1;
+        rowOf.set(third as string, second as string);
         const holder = holders.get(third as string) ?? {
           verificationId: third as string,
           environment: seventh as Environment,
@@ -268,7 +274,7 @@ async function readState(
           expiresAt: time as number,
         };
         holders.set(holder.verificationId, holder);
-        codes.set(codeKey(first as string, second as string), holder);
+        codes.set(codeKey(destinations[position] as string, candidates[position] as string), holder);
         break;
       }
       case "sender":
@@ -291,7 +297,7 @@ async function readState(
         if (!seen.has(first as string)) seen.set(first as string, judgement());
     }
   }
-  return { now, answered, fingerprints: seen, senders, codes };
+  return { now, answered, fingerprints: seen, senders, codes, rowOf };
 }
 
 const nothing = "{}";
@@ -371,35 +377,31 @@ remembered AS (
   RETURNING 1
 ),
 found AS MATERIALIZED (
-  SELECT v.row, n.*
-  FROM (
-    SELECT id, phone, carrier, 'verified'::verification_status AS status
-    FROM unnest($25::uuid[], $26::text[], $27::carrier[]) AS n (id, phone, carrier)
-    UNION ALL
-    SELECT id, NULL, NULL, 'expired' FROM unnest($28::uuid[]) AS n (id)
-    ORDER BY id
-  ) n
-  CROSS JOIN LATERAL (SELECT ctid AS row FROM verification WHERE id = n.id OFFSET 0) v
+  SELECT row, id, phone, carrier, 'verified'::verification_status AS status
+  FROM unnest($25::tid[], $26::uuid[], $27::text[], $28::carrier[]) AS n (row, id, phone, carrier)
+  UNION ALL
+  SELECT row, id, NULL, NULL, 'expired' FROM unnest($29::tid[], $30::uuid[]) AS n (row, id)
+  ORDER BY id
 ),
 verified AS (
   UPDATE verification v SET
     status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = to_timestamp($1::float8 / 1000)
-  FROM found n WHERE v.ctid = n.row AND n.status = 'verified' AND v.status = 'pending'
+  FROM found n WHERE v.ctid = n.row AND v.id = n.id AND n.status = 'verified' AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
-  FROM found n WHERE v.ctid = n.row AND n.status = 'expired' AND v.status = 'pending'
+  FROM found n WHERE v.ctid = n.row AND v.id = n.id AND n.status = 'expired' AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("verified")},${transitionEffects("expired")},
 hinted AS (
   INSERT INTO pending_hint (verification_id, reason, noticed_at)
   SELECT DISTINCT ON (n.id) n.id, n.reason, to_timestamp($1::float8 / 1000)
   FROM (
-    SELECT h.id, h.reason FROM unnest($29::uuid[], $30::pending_reason[]) AS h (id, reason)
+    SELECT h.id, h.reason FROM unnest($31::uuid[], $32::pending_reason[]) AS h (id, reason)
     UNION ALL
     SELECT v.id, m.reason
-    FROM unnest($31::environment[], $32::text[], $33::text[], $34::pending_reason[])
+    FROM unnest($33::environment[], $34::text[], $35::text[], $36::pending_reason[])
       AS m (environment, sender, destination, reason)
     CROSS JOIN LATERAL (
       SELECT v.id FROM (
@@ -429,8 +431,8 @@ SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${expiredLive}, $
   (SELECT count(*) FROM stored) = cardinality($3::text[])
   AND (SELECT count(*) FROM fingerprinted) = cardinality($12::text[])
   AND (SELECT count(*) FROM remembered) = cardinality($20::text[])
-  AND (SELECT count(*) FROM verified) = cardinality($25::uuid[])
-  AND (SELECT count(*) FROM expired) = cardinality($28::uuid[])
+  AND (SELECT count(*) FROM verified) = cardinality($26::uuid[])
+  AND (SELECT count(*) FROM expired) = cardinality($30::uuid[])
 )::int`;
 
 /** Of `storeText`: unique_violation, division_by_zero, deadlock_detected. */
@@ -439,7 +441,7 @@ const changedMeanwhile = /^(23505|22012|40P01)$/;
 async function store(
   client: Queryable,
   judgements: Judgements,
-  state: InboundState,
+  state: ReadState,
   before: ReadonlyMap<string, Sender>,
 ): Promise<Moved | null> {
   const { judged, verified, expired, changedSenders, hints, withoutCode } = judgements;
@@ -455,6 +457,7 @@ async function store(
     textArray(keys.map((key) => plainArray((senders.get(key)?.missTimes ?? []).map(quotedTime))));
   const mutedIn = (senders: ReadonlyMap<string, Sender>, keys: readonly string[]) =>
     plainArray(keys.map((key) => senders.get(key)?.mutedUntil ?? null));
+  const rowsOf = (ids: readonly string[]) => textArray(ids.map((id) => state.rowOf.get(id) ?? null));
   try {
     const [row] = await query(client, "inbound_store", storeText, [
       state.now,
@@ -481,9 +484,11 @@ async function store(
       mutedIn(state.senders, known),
       missesIn(before, known),
       mutedIn(before, known),
+      rowsOf(verified.map(({ verificationId }) => verificationId)),
       plainArray(verified.map(({ verificationId }) => verificationId)),
       plainArray(verified.map(({ phone }) => phone)),
       plainArray(verified.map(({ carrier }) => carrier)),
+      rowsOf(expired),
       plainArray(expired),
       plainArray([...hints.keys()]),
       plainArray([...hints.values()]),
