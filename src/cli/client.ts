@@ -136,7 +136,7 @@ export class ServiceClient {
     const details = { advice: howToSetAddress, cause: error };
     switch (error.code) {
       case status.UNAVAILABLE: {
-        const advice = securityAdvice(said, this.address);
+        const advice = connectionAdvice(said, this.address);
         if (advice === undefined) return unreachable(`no service answers at ${shown} (${said})`, details);
         return unreachable(`something listens at ${shown}, but no connection comes about (${said})`, {
           advice,
@@ -263,10 +263,14 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
 }
 
 /**
- * What to do where one side speaks TLS and the other does not, or the certificates do not please; undefined where the
- * reason is another. A server of TLS ends a connection in plaintext without a word, which the library tells as this.
+ * What to do where it is another port of the service's, one side speaks TLS and the other does not, or the certificates
+ * do not please; undefined where the reason is another. A server of TLS ends a connection in plaintext without a word,
+ * which the library tells as a failure to connect.
  */
-function securityAdvice(said: string, { shown, tls }: ServiceAddress): string | undefined {
+function connectionAdvice(said: string, { shown, tls }: ServiceAddress): string | undefined {
+  if (said === "Protocol error") {
+    return "name the service's gRPC port, which is 50051 unless GRPC_PORT says another";
+  }
   if (!tls) {
     return said === "Failed to connect"
       ? `if the service speaks TLS, name it as https://${shown}`

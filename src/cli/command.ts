@@ -44,7 +44,11 @@ export class CliCommand extends Command {
 
   /** A command that only has others below it. */
   group(name: string, description: string): CliCommand {
-    return this.command(name).description(description).usage("<command> [options]").takesGlobalOptions();
+    return this.command(name)
+      .description(description)
+      .usage("<command> [options]")
+      .helpCommand("help [command]", "Show the help of a command.")
+      .takesGlobalOptions();
   }
 
   /** Commander's own `help` looks at one name only, and knows none of those below a group. */
@@ -114,9 +118,15 @@ export class CliCommand extends Command {
     const wantsHelp = parsed.unknown.some((arg) => arg === "-h" || arg === "--help");
     // Commander would first miss those that have to be there, of which this may be one with a typo.
     if (this.commands.length === 0 && unknown?.startsWith("-") && !wantsHelp) {
-      (this as unknown as UntypedCommand).unknownOption(unknown);
+      this.unknownOption(unknown);
     }
     return parsed;
+  }
+
+  /** Commander suggests what its help shows, which has the global options apart. */
+  unknownOption(flag: string): never {
+    for (const option of this.options) option.hideHelp(false);
+    return (Command.prototype as unknown as UntypedCommand).unknownOption.call(this, flag);
   }
 
   /** The global options wherever they stood; the one nearest to the command's own counts. */

@@ -33,8 +33,8 @@ export function nonEmpty(text: string): string {
 /** As much as every integer field of the service's messages holds. */
 export function wholeNumber(text: string): number {
   const value = Number(text);
-  if (!/^\d{1,10}$/.test(text) || value > 2_147_483_647) {
-    throw new InvalidArgumentError("Write a whole number.");
+  if (!/^\d+$/.test(text) || value > 2_147_483_647) {
+    throw new InvalidArgumentError("Write a whole number, at most 2147483647.");
   }
   return value;
 }
@@ -43,8 +43,8 @@ export function wholeNumber(text: string): number {
 export function wholeNumberOrUnlimited(text: string): number | "unlimited" {
   if (text === "unlimited") return text;
   const value = Number(text);
-  if (!/^\d{1,16}$/.test(text) || !Number.isSafeInteger(value)) {
-    throw new InvalidArgumentError("Write a whole number, or unlimited.");
+  if (!/^\d+$/.test(text) || !Number.isSafeInteger(value)) {
+    throw new InvalidArgumentError(`Write a whole number, at most ${Number.MAX_SAFE_INTEGER}, or unlimited.`);
   }
   return value;
 }

@@ -132,6 +132,11 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     [["project", "show", "a", "b"], /project show: too many arguments/],
     [["project", "list", "--colour"], /project list: unknown option '--colour'/],
     [["project", "create", "--nam", "A"], /project create: unknown option '--nam' \(Did you mean --name\?\)/],
+    [["project", "list", "--jsn"], /project list: unknown option '--jsn' \(Did you mean --json\?\)/],
+    [
+      ["--adress", "127.0.0.1:1", "project", "list"],
+      /unknown option '--adress' \(Did you mean --address\?\)/,
+    ],
     [["project", "update", project], /project update: nothing to change/],
     [
       ["project", "create", "--name", "x", "--code-length", "8.5"],
@@ -139,11 +144,15 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     ],
     [
       ["project", "create", "--name", "x", "--validity", "99999999999"],
-      /'--validity <seconds>'.* whole number/,
+      /'--validity <seconds>'.* whole number, at most 2147483647/,
     ],
     [
       ["project", "create", "--name", "x", "--usage-limit", "-1"],
       /'--usage-limit <n>' argument '-1' is invalid/,
+    ],
+    [
+      ["project", "create", "--name", "x", "--usage-limit", "99999999999999999999"],
+      /a whole number, at most 9007199254740991, or unlimited/,
     ],
     [
       ["project", "create", "--name", "x", "--code-format", "hex"],
@@ -322,7 +331,9 @@ describe("no service or no token is exit 3 and one line", () => {
       environment,
     );
     expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
-    expect(stderr).toMatch(/^phoneproof: [^\n]+\n$/);
+    expect(stderr).toMatch(
+      /^phoneproof: something listens at [^\n]+, but [^\n]+; name the service's gRPC port, which is 50051 unless GRPC_PORT says another\n$/,
+    );
   });
 
   test("a service with TLS where plaintext was tried says how to name it", async () => {
