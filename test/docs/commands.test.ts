@@ -15,7 +15,7 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { faultNamed } from "../faults/faults.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
-import { pages, root } from "./pages.ts";
+import { pages, readPage, root } from "./pages.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 const receiver = await startReceiver();
@@ -262,6 +262,26 @@ test("the SQL of the pages is SQL of this schema", async () => {
       client.release();
     }
   }
+});
+
+test("what a source has verified is told by its id, and once though the message came twice", async () => {
+  const code = readPage("docs/operations.md").blocks.find((block) => block.code.includes("'SOURCE'"))?.code;
+  const shop = await service.createProject();
+  const response = await fetch(`${service.httpUrl}/v1/verifications`, {
+    method: "POST",
+    headers: {
+      Authorization: `Bearer ${shop.liveKey}`,
+      "Content-Type": "application/json",
+      "Idempotency-Key": "what-a-source-has-verified",
+    },
+    body: JSON.stringify({ client_reference: "leak" }),
+  });
+  const created = (await response.json()) as { id: string; destination: string; sms_text: string };
+  const message = { to: created.destination, from: "01000000042", text: created.sms_text };
+  await service.sms({ ...message, messageId: "leak-1" }, { ...message, messageId: "leak-2" });
+  const { rows } = await service.db.query((code ?? "").replace("SOURCE", "cli"));
+  const told = rows.filter((row) => row.client_reference === "leak").map((row) => row.verification);
+  expect(told).toEqual([created.id]);
 });
 
 test("what starts the service starts it", { timeout: 120_000 }, async () => {
