@@ -205,11 +205,15 @@ function channelCredentials({ tls, host }: ServiceAddress): ChannelCredentials {
 function fileOf(setting: string): Buffer | undefined {
   const file = process.env[setting];
   if (!file) return undefined;
+  let content: Buffer;
   try {
-    return readFileSync(file);
+    content = readFileSync(file);
   } catch {
     throw wrongUsage(`${setting}: cannot read '${file}'`);
   }
+  // Of an authority that is none Node takes no notice, and the service's certificate would be blamed.
+  if (!content.includes("-----BEGIN ")) throw wrongUsage(`${setting}: '${file}' is not PEM`);
+  return content;
 }
 
 function path(method: { parent: { typeName: string }; name: string }): string {

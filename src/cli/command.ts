@@ -143,8 +143,9 @@ export class CliCommand extends Command {
   }
 
   override help(context?: HelpContext | ((text: string) => string)): never {
-    // Commander's way of saying that the command below is missing.
-    if (typeof context === "object" && context.error && this.parent !== null) {
+    // Commander's way of saying that the command below is missing. To a person the bare command shows what there is.
+    const isForPrograms = this.globalOptions().json === true;
+    if (typeof context === "object" && context.error && (this.parent !== null || isForPrograms)) {
       this.#refuseUnknown();
       const names = this.commands.map((command) => command.name()).join(", ");
       this.error(`missing command, one of ${names}`);

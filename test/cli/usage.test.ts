@@ -218,6 +218,31 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     expect(stderr).toContain("Exit codes:");
   });
 
+  test("the bare command for a program says what is missing, as an object", async () => {
+    const { code, stdout, stderr } = await run(["--json"], environment);
+    expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
+    expect(JSON.parse(stderr)).toMatchObject({
+      error: {
+        code: "wrong_usage",
+        message: expect.stringMatching(/^missing command, one of project, .*; see phoneproof --help$/),
+      },
+    });
+  });
+
+  test.for([
+    "PHONEPROOF_TLS_CA",
+    "PHONEPROOF_TLS_CERT",
+    "PHONEPROOF_TLS_KEY",
+  ])("%s names a file that holds no PEM", async (setting) => {
+    const file = path.join(directory, "not.pem");
+    await writeFile(file, "nothing of the kind\n");
+    const { code, stderr } = await run(["project", "list", "--address", "https://127.0.0.1:1"], {
+      ...environment,
+      [setting]: file,
+    });
+    expect({ code, stderr }).toEqual({ code: 2, stderr: `phoneproof: ${setting}: '${file}' is not PEM\n` });
+  });
+
   test("an option is not taken for the value of the one before it, unless that is written", async () => {
     const forgotten = await run(["project", "create", "--name", "--json"], environment);
     expect({ ...forgotten, stderr: JSON.parse(forgotten.stderr) }).toMatchObject({
