@@ -190,7 +190,22 @@ describe("the life of a webhook", () => {
     expect((await phoneproof("remove", ...place)).replaced_at).toMatch(instant);
     const { code, stderr } = await run(["webhook", "show", ...place], environment);
     expect(code).toBe(1);
-    expect(stderr).toContain("There is no webhook in this project and environment.");
+    expect(stderr).toContain("No webhook is in force in this project and environment.");
+  });
+
+  test("one that is no longer in force, and may still be delivered to, is disabled by its URL", async () => {
+    const unnamed = await run(["webhook", "disable", ...place], environment);
+    expect(unnamed.code).toBe(1);
+    expect(unnamed.stderr).toContain(
+      "No webhook is in force in this project and environment: name the URL of the one to disable.",
+    );
+    const other = await run(["webhook", "disable", ...place, "--url", `${receiver.url}/other`], environment);
+    expect(other.code).toBe(1);
+    expect(other.stderr).toContain("This project and environment has and had no webhook with this URL.");
+    expect(await phoneproof("disable", ...place, "--url", receiver.url)).toMatchObject({
+      disabled_at: expect.stringMatching(instant),
+      replaced_at: expect.stringMatching(instant),
+    });
   });
 });
 

@@ -151,7 +151,13 @@ export function administerWebhooks(parts: {
     async disable({ url, ...reference }) {
       const violation = checkText("url", url, { max: maxUrlLength });
       const place = placeOf(reference, violation ? [violation] : []);
-      return existing(await webhooks.disable(place, url === "" ? null : url, "disabled by hand"));
+      const disabled = await webhooks.disable(place, url === "" ? null : url, "disabled by hand");
+      // What was removed or replaced may still be delivered to: nobody is to think that nothing is.
+      const missing =
+        url === ""
+          ? "No webhook is in force in this project and environment: name the URL of the one to disable."
+          : "This project and environment has and had no webhook with this URL.";
+      return existing(disabled, missing);
     },
 
     async deliveries(request, found = []) {
@@ -263,9 +269,10 @@ function noSuchVerification(): Failure {
   return new Failure("verification_not_found", { message: "There is no such verification." });
 }
 
-function existing<T>(found: T | null): T {
-  if (found === null) {
-    throw new Failure("not_found", { message: "There is no webhook in this project and environment." });
-  }
+function existing<T>(
+  found: T | null,
+  missing = "No webhook is in force in this project and environment.",
+): T {
+  if (found === null) throw new Failure("not_found", { message: missing });
   return found;
 }
