@@ -190,14 +190,14 @@ describe("the life of a webhook", () => {
     expect((await phoneproof("remove", ...place)).replaced_at).toMatch(instant);
     const { code, stderr } = await run(["webhook", "show", ...place], environment);
     expect(code).toBe(1);
-    expect(stderr).toContain("No webhook is in force in this project and environment.");
+    expect(stderr).toContain("There is no webhook in force in this project and environment.");
   });
 
   test("one that is no longer in force, and may still be delivered to, is disabled by its URL", async () => {
     const unnamed = await run(["webhook", "disable", ...place], environment);
     expect(unnamed.code).toBe(1);
     expect(unnamed.stderr).toContain(
-      "No webhook is in force in this project and environment: name the URL of the one to disable.",
+      "There is no webhook in force in this project and environment: name the URL of the one to disable.",
     );
     const other = await run(["webhook", "disable", ...place, "--url", `${receiver.url}/other`], environment);
     expect(other.code).toBe(1);

@@ -155,7 +155,7 @@ export function administerWebhooks(parts: {
       // What was removed or replaced may still be delivered to: nobody is to think that nothing is.
       const missing =
         url === ""
-          ? "No webhook is in force in this project and environment: name the URL of the one to disable."
+          ? "There is no webhook in force in this project and environment: name the URL of the one to disable."
           : "This project and environment has and had no webhook with this URL.";
       return existing(disabled, missing);
     },
@@ -271,7 +271,7 @@ function noSuchVerification(): Failure {
 
 function existing<T>(
   found: T | null,
-  missing = "No webhook is in force in this project and environment.",
+  missing = "There is no webhook in force in this project and environment.",
 ): T {
   if (found === null) throw new Failure("not_found", { message: missing });
   return found;
