@@ -88,7 +88,12 @@ async function start(
   await reach("DATABASE_URL", config.databaseUrl, () => applyMigrations(connection, { folder: migrations }));
 
   const metrics = createMetrics();
-  const tracing = config.tracing && (await import("./tracing/open-telemetry.ts")).openTracing(config.tracing);
+  const tracing =
+    config.tracing &&
+    (await import("./tracing/open-telemetry.ts")).openTracing(config.tracing, {
+      onLost: (error) => log.warn({ err: error }, "the collector takes no spans: they are lost"),
+      onFound: () => log.info("the collector takes spans again"),
+    });
   if (tracing) closers.add(() => tracing.close());
   const database = openDatabase(connection, {
     poolSize: config.databasePoolSize,

@@ -15,7 +15,7 @@ import {
   trace,
 } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
-import { parseTraceParent, W3CTraceContextPropagator } from "@opentelemetry/core";
+import { ExportResultCode, parseTraceParent, W3CTraceContextPropagator } from "@opentelemetry/core";
 import { OTLPTraceExporter } from "@opentelemetry/exporter-trace-otlp-proto";
 import { detectResources, envDetector, resourceFromAttributes } from "@opentelemetry/resources";
 import {
@@ -24,6 +24,7 @@ import {
   BatchSpanProcessor,
   ParentBasedSampler,
   type Sampler,
+  type SpanExporter,
   TraceIdRatioBasedSampler,
   TracerProvider,
 } from "@opentelemetry/sdk-trace";
@@ -38,6 +39,12 @@ export interface TracingSettings {
   readonly samplerRatio: number;
   /** Spans are sent so often. */
   readonly scheduleDelayMs: number;
+}
+
+/** Whether the collector takes spans: what it does not take is lost, of which the provider itself tells nobody. */
+export interface CollectorEvents {
+  onLost(error: Error | undefined): void;
+  onFound(): void;
 }
 
 const kinds: Record<SpanKind, OtelSpanKind> = {
@@ -58,7 +65,24 @@ function samplerOf({ sampler, samplerRatio }: TracingSettings): Sampler {
   return sampler === name ? root : new ParentBasedSampler({ root });
 }
 
-export function openTracing(settings: TracingSettings): Tracing {
+function observed(exporter: SpanExporter, { onLost, onFound }: CollectorEvents): SpanExporter {
+  let isLost = false;
+  return {
+    export(spans, done) {
+      exporter.export(spans, (result) => {
+        const wasLost = isLost;
+        isLost = result.code !== ExportResultCode.SUCCESS;
+        if (isLost && !wasLost) onLost(result.error);
+        if (!isLost && wasLost) onFound();
+        done(result);
+      });
+    },
+    forceFlush: async () => exporter.forceFlush?.(),
+    shutdown: () => exporter.shutdown(),
+  };
+}
+
+export function openTracing(settings: TracingSettings, events: CollectorEvents): Tracing {
   const provider = new TracerProvider({
     resource: resourceFromAttributes({ "service.name": "phoneproof" }).merge(
       detectResources({ detectors: [envDetector] }),
@@ -66,7 +90,7 @@ export function openTracing(settings: TracingSettings): Tracing {
     sampler: samplerOf(settings),
     spanProcessors: [
       new BatchSpanProcessor({
-        exporter: new OTLPTraceExporter(),
+        exporter: observed(new OTLPTraceExporter(), events),
         scheduledDelayMillis: settings.scheduleDelayMs,
       }),
     ],

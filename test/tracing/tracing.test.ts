@@ -1,10 +1,14 @@
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import path from "node:path";
-import { afterAll, expect, test, vi } from "vitest";
+import { afterAll, expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { startTestService } from "../harness/service.ts";
+import { startProcess } from "../ops/service-process.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
@@ -215,6 +219,43 @@ test("what the standard variables say goes with the spans", () => {
     "service.name": "phoneproof",
     "deployment.environment.name": "tests",
   });
+});
+
+test("a collector that takes no spans is told of once in the log, and so is that it does again", async () => {
+  let refused = 0;
+  let taken = 0;
+  const endpoint = createServer((request, response) => {
+    request.resume();
+    const status = refused < 3 ? 404 : 200;
+    if (status === 404) refused += 1;
+    else taken += 1;
+    response.writeHead(status, { "content-type": "application/x-protobuf" }).end();
+  }).listen(0, "127.0.0.1");
+  onTestFinished(() => void endpoint.close());
+  await once(endpoint, "listening");
+  const traced = await startProcess({
+    DATABASE_URL: service.databaseUrl,
+    OTEL_EXPORTER_OTLP_ENDPOINT: `http://127.0.0.1:${(endpoint.address() as AddressInfo).port}`,
+    OTEL_BSP_SCHEDULE_DELAY: "20",
+  });
+  await vi.waitUntil(
+    async () => {
+      await fetch(`${traced.httpUrl}/v1/verifications/any`);
+      return taken > 2;
+    },
+    { timeout: 45_000, interval: 50 },
+  );
+  const told = () =>
+    traced
+      .text()
+      .split("\n")
+      .filter((line) => line.includes("collector"))
+      .map((line) => JSON.parse(line));
+  await expect.poll(told, { timeout: 45_000 }).toHaveLength(2);
+  expect(told()).toMatchObject([
+    { level: 40, msg: "the collector takes no spans: they are lost", err: { message: expect.any(String) } },
+    { level: 30, msg: "the collector takes spans again" },
+  ]);
 });
 
 test("without an endpoint nothing of OpenTelemetry is loaded", () => {
