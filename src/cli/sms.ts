@@ -117,7 +117,8 @@ A lost connection is taken up again and what has no receipt is sent again, for a
 comes every 60 s. Running the same input again does no harm: what was taken is answered as a duplicate.
 
 Receipts go to standard output, as JSON with --json, otherwise separated by tabs: message id, outcome,
-verification, "duplicate". On a terminal without --json progress and a summary stand in their place.
+verification, "duplicate". On a terminal without --json progress and a summary stand in their place,
+unless the messages are typed there.
 The exit code is 1 if a line could not be read (reported with its number) or was INVALID.`,
     )
     .examples(
@@ -164,9 +165,9 @@ export async function sendMessage(
 async function streamMessages(session: Session, _options: object, file: string): Promise<void> {
   const input = openInput(file);
   const terminal = process.stdout.isTTY === true;
-  const printsReceipts = session.json || !terminal;
-  // Both on one terminal would draw over each other.
-  const showsProgress = process.stderr.isTTY === true && !(printsReceipts && terminal);
+  const printsReceipts = session.json || !terminal || input.isTyped;
+  // Both on one terminal would draw over each other, and progress over what a person types.
+  const showsProgress = process.stderr.isTTY === true && !(printsReceipts && terminal) && !input.isTyped;
   const tally = new Tally();
   const display = new ProgressDisplay(showsProgress, () => progressLine(tally, input.size));
   const line = session.json ? (receipt: LineReceipt) => safeJson(receiptJson(receipt)) : receiptFields;
@@ -224,20 +225,21 @@ async function streamMessages(session: Session, _options: object, file: string):
   process.stderr.write(`phoneproof: ${said.filter((part) => part !== "").join(", ")}\n`);
 }
 
-/** The input and, where it is a file, its size. */
+/** The input, whether a person types it and, where it is a file, its size. */
 function openInput(file: string) {
   if (file === "" || file === "-") {
-    if (process.stdin.isTTY) {
+    const isTyped = process.stdin.isTTY === true;
+    if (isTyped) {
       process.stderr.write(
         "phoneproof: reading messages from the terminal, a JSON object a line; Ctrl-D ends\n",
       );
     }
-    return { bytes: process.stdin, size: sizeOf(0) };
+    return { bytes: process.stdin, isTyped, size: sizeOf(0) };
   }
   try {
     const descriptor = openSync(file, "r");
     if (fstatSync(descriptor).isDirectory()) throw new Error("it is a directory");
-    return { bytes: bytesOf(descriptor), size: sizeOf(descriptor) };
+    return { bytes: bytesOf(descriptor), isTyped: isatty(descriptor), size: sizeOf(descriptor) };
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
     throw wrongUsage(`sms stream: cannot read '${file}': ${reason}; see phoneproof sms stream --help`);

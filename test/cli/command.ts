@@ -26,7 +26,7 @@ export interface Running {
 type Environment = Readonly<Record<string, string>>;
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
-const launcher = fileURLToPath(new URL("../../bin/phoneproof.mjs", import.meta.url));
+export const launcher = fileURLToPath(new URL("../../bin/phoneproof.mjs", import.meta.url));
 const demo = fileURLToPath(new URL("../../src/cli/demo.ts", import.meta.url));
 
 /** Compiled code is kept between starts, as npm's scripts have it. */

@@ -1,18 +1,18 @@
-import { execFile } from "node:child_process";
+import { execFile, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, open, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { inboundLines } from "../../src/cli/inbound-lines.ts";
 import { streamInboundMessages } from "../../src/cli/inbound-stream.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
-import { type Finished, run, runProcess, startCommand, towards } from "./command.ts";
+import { type Finished, launcher, run, runProcess, startCommand, startProgram, towards } from "./command.ts";
 import { type Cut, startCuttingProxy } from "./cutting-proxy.ts";
 
 interface Message {
@@ -286,6 +286,30 @@ describe("lines", () => {
       stderr: "phoneproof: line 1: not UTF-8\nphoneproof: 1 line could not be read\n",
     });
   });
+
+  // `script` of util-linux gives the command a terminal.
+  test.skipIf(spawnSync("script", ["--version"]).status !== 0)(
+    "that are typed at a terminal are answered one by one, and what is being typed is not drawn over",
+    async () => {
+      const typing = startProgram(["script", "-qec", 'exec "$NODE" "$LAUNCHER" sms stream', "/dev/null"], {
+        ...environment,
+        NODE: process.execPath,
+        LAUNCHER: launcher,
+        TERM: "xterm",
+      });
+      await vi.waitUntil(() => typing.stdout().includes("Ctrl-D ends"), { timeout: 20_000 });
+      const type = (id: string) =>
+        typing.child.stdin?.write(ndjson([{ message_id: id, from: sender(7), to: "#0797", text: id }]));
+      for (const id of ["typed-1", "typed-2"]) {
+        type(id);
+        await vi.waitUntil(() => typing.stdout().includes(`${id}\tNO_MATCH`), { timeout: 20_000 });
+      }
+      typing.child.stdin?.write("\x04");
+      const { code, stdout } = await typing.finished;
+      expect(code).toBe(0);
+      expect(stdout).not.toContain("\x1b[2K");
+    },
+  );
 
   test("none at all are no failure", async () => {
     expect(await stream("")).toEqual({ code: 0, stdout: "", stderr: "" });
