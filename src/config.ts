@@ -124,7 +124,7 @@ const publicBaseUrl = z
     return (
       url !== null && /^https?:\/\/[^\s/\\?#][^\s\\?#]*$/i.test(text) && url.username + url.password === ""
     );
-  }, "must be an absolute http(s) URL such as https://verify.example.com")
+  }, "must be an absolute http(s) URL without login, query and fragment, such as https://verify.example.com")
   .transform((text) => text.replace(/\/+$/, ""));
 
 const environmentSchema = z.object({

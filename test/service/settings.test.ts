@@ -222,7 +222,7 @@ test.for([
   "https://user:word@verify.example.com",
 ])("a PUBLIC_BASE_URL that no path can be put behind ends the start: %s", (url) => {
   expect(() => parseConfig({ PUBLIC_BASE_URL: url })).toThrow(
-    "PUBLIC_BASE_URL must be an absolute http(s) URL such as https://verify.example.com",
+    "PUBLIC_BASE_URL must be an absolute http(s) URL without login, query and fragment, such as https://verify.example.com",
   );
 });
 
