@@ -3,9 +3,10 @@
  * row. What pgbench would do, in a process of its own; the package with the embedded Postgres has no pgbench.
  */
 
-import { createHash, randomBytes, randomUUID, randomUUIDv7 } from "node:crypto";
+import { createHash, randomUUID, randomUUIDv7 } from "node:crypto";
 import pg from "pg";
 import { newCode } from "../src/core/code.ts";
+import { newWindowToken } from "../src/core/window-token.ts";
 import { type LoadResult, Tally } from "./load.ts";
 import { codeLength, smsTextOf } from "./requests.ts";
 import { insertLike, type Template } from "./template.ts";
@@ -55,10 +56,11 @@ created AS (
     client_reference: "$7::text",
     state: "$8::text",
     sms_text: "$9::text",
+    window_digest: "$10::bytea",
   })} FROM keyed
   RETURNING id
 )
-${insertLike(template, "window_token", { digest: "$10::bytea", verification_id: "id" })} FROM created RETURNING verification_id`;
+SELECT id FROM created`;
 
 const clients: pg.Client[] = [];
 let projectId = "";
@@ -99,14 +101,15 @@ async function creation(client: pg.Client): Promise<void> {
 
 async function tryCreation(client: pg.Client): Promise<boolean> {
   const code = newCode("numeric", codeLength);
-  const token = randomBytes(16).toString("base64url");
+  const id = randomUUIDv7();
+  const token = newWindowToken(id);
   const { rowCount } = await client.query({
     name: "create_one",
     text: statement,
     values: [
       projectId,
       code,
-      randomUUIDv7(),
+      id,
       randomUUID(),
       digestOf("request"),
       `http://localhost:8080/v/${token}`,

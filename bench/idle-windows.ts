@@ -9,6 +9,8 @@ import net from "node:net";
 import os from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { newId } from "../src/core/ids.ts";
+import { newWindowToken, windowTokenDigest } from "../src/core/window-token.ts";
 import { residentMiB } from "./memory.ts";
 import { type ServiceUnderLoad, startService } from "./service.ts";
 import { insertLike } from "./template.ts";
@@ -21,29 +23,25 @@ const windowsPerAddress = 2_000;
 /** The kernel's queue of new connections is short. */
 const openingAtOnce = 200;
 
-const tokenOf = (n: number) => String(n).padStart(22, "w");
-
-async function makeWindows({ database, project }: ServiceUnderLoad, count: number): Promise<void> {
+/** Their tokens. */
+async function makeWindows({ database, project }: ServiceUnderLoad, count: number): Promise<string[]> {
+  const ids = Array.from({ length: count }, newId);
+  const tokens = ids.map(newWindowToken);
   const verification = insertLike(project.template, "verification", {
     id: "id",
     created_at: "now()",
     expires_at: "now() + interval '1 hour'",
+    window_digest: "decode(digest, 'hex')",
   });
-  const token = insertLike(project.template, "window_token", {
-    digest: "sha256(lpad(n::text, 22, 'w')::bytea)",
-    verification_id: "id",
-    delete_after: "now() + interval '1 day'",
-  });
-  await database.query(
-    `WITH seed AS MATERIALIZED (SELECT n, gen_random_uuid() AS id FROM generate_series(0, $1::int - 1) AS n),
-     made AS (${verification} FROM seed)
-     ${token} FROM seed`,
-    [count],
-  );
+  await database.query(`${verification} FROM unnest($1::uuid[], $2::text[]) AS seed (id, digest)`, [
+    ids,
+    tokens.map(windowTokenDigest),
+  ]);
+  return tokens;
 }
 
 /** Resolves when the window has been told how things stand. */
-function openWindow(port: number, n: number): Promise<net.Socket> {
+function openWindow(port: number, n: number, token: string): Promise<net.Socket> {
   return new Promise((resolve, reject) => {
     const localAddress = `127.0.0.${2 + Math.floor(n / windowsPerAddress)}`;
     const socket = net.connect({ host: "127.0.0.1", port, localAddress });
@@ -59,18 +57,21 @@ function openWindow(port: number, n: number): Promise<net.Socket> {
     socket.on("data", listen);
     socket.on("error", reject);
     socket.on("close", () => reject(new Error(`a window was not opened: ${heard.slice(0, 100)}`)));
-    socket.write(`GET /v/${tokenOf(n)}/events HTTP/1.1\r\nHost: localhost:${port}\r\n\r\n`);
+    socket.write(`GET /v/${token}/events HTTP/1.1\r\nHost: localhost:${port}\r\n\r\n`);
   });
 }
 
-async function openWindows(port: number, count: number): Promise<net.Socket[]> {
+async function openWindows(port: number, tokens: readonly string[]): Promise<net.Socket[]> {
+  const count = tokens.length;
   const sockets: net.Socket[] = [];
   const deadline = Date.now() + openPatienceMs;
   for (let first = 0; first < count; first += openingAtOnce) {
     if (Date.now() > deadline) throw new Error("the windows took too long to open");
     const size = Math.min(openingAtOnce, count - first);
     sockets.push(
-      ...(await Promise.all(Array.from({ length: size }, (_, index) => openWindow(port, first + index)))),
+      ...(await Promise.all(
+        tokens.slice(first, first + size).map((token, index) => openWindow(port, first + index, token)),
+      )),
     );
   }
   return sockets;
@@ -112,10 +113,10 @@ async function main(): Promise<void> {
   let service: ServiceUnderLoad | undefined;
   try {
     service = await startService(directory, { execArgv: [] });
-    await makeWindows(service, count);
+    const tokens = await makeWindows(service, count);
     const without = await idle(service);
     const startedAt = performance.now();
-    const sockets = await openWindows(service.httpPort, count);
+    const sockets = await openWindows(service.httpPort, tokens);
     const openSeconds = (performance.now() - startedAt) / 1000;
     const within = await idle(service);
     const gapSeconds = await loseNotices(service);

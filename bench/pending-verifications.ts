@@ -41,7 +41,7 @@ records AS (
     environment: "environment",
     key: "gen_random_uuid()::text",
     verification_id: "id",
-    verification_url: "'http://localhost:8080/v/' || left(md5(n::text), 22)",
+    verification_url: "'http://localhost:8080/v/' || md5(n::text) || left(md5(n::text), 16)",
   })} FROM free
 ),
 verifications AS (
@@ -55,9 +55,6 @@ verifications AS (
     state: "md5(n::text)",
     sms_text: "replace($5::text, '{code}', code)",
   })} FROM free
-),
-tokens AS (
-  ${insertLike(template, "window_token", { digest: "sha256(n::text::bytea)", verification_id: "id" })} FROM free
 )
 SELECT n::int4 AS n, id::text FROM free ORDER BY n`;
 

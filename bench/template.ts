@@ -5,7 +5,7 @@
 
 import pg from "pg";
 
-export const creationTables = ["live_code", "idempotency_record", "verification", "window_token"] as const;
+export const creationTables = ["live_code", "idempotency_record", "verification"] as const;
 type CreationTable = (typeof creationTables)[number];
 
 /** By table: each column with its value in the model, as an SQL literal. */

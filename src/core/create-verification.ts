@@ -1,4 +1,4 @@
-import { hash, randomFillSync } from "node:crypto";
+import { hash } from "node:crypto";
 import { Failure, type FieldViolation } from "../failures.ts";
 import {
   type Bounds,
@@ -26,6 +26,7 @@ import {
   type VerificationMode,
   type Verifications,
 } from "./verification.ts";
+import { newWindowToken, windowTokenDigest } from "./window-token.ts";
 
 /** A creation as sent, whichever face it came in by. Null is absent. */
 export interface CreationRequest extends NamedScope {
@@ -150,7 +151,7 @@ export function createVerification(parts: {
 
     function at(place: CodePlace): NewVerification {
       const code = newCode(project.codeFormat, place.length);
-      const token = newWindowToken();
+      const token = newWindowToken(id);
       return {
         id,
         projectId,
@@ -169,7 +170,7 @@ export function createVerification(parts: {
         codeFormat: project.codeFormat,
         smsText: renderSmsText(project.smsTemplate ?? defaultSmsTemplate, project.name, code),
         verificationUrl: `${parts.publicBase.url}/v/${token}`,
-        windowTokenDigest: hash("sha256", token, "hex"),
+        windowDigest: windowTokenDigest(token),
       };
     }
   };
@@ -264,19 +265,4 @@ function digestOf(request: CreationRequest): string {
     ]),
     "hex",
   );
-}
-
-/** Tokens cut from one filled pool: a system call each would cost more than all the rest of a creation. */
-const tokenBytes = 16;
-const tokenPool = Buffer.alloc(tokenBytes * 256);
-let tokenPoolUsed = tokenPool.length;
-
-/** 128 random bits in base64url: the secret in the window's address. */
-function newWindowToken(): string {
-  if (tokenPoolUsed === tokenPool.length) {
-    randomFillSync(tokenPool);
-    tokenPoolUsed = 0;
-  }
-  tokenPoolUsed += tokenBytes;
-  return tokenPool.toString("base64url", tokenPoolUsed - tokenBytes, tokenPoolUsed);
 }

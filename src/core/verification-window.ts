@@ -1,6 +1,5 @@
 /** The verification window: what a person sees of a verification, and all that its secret opens. */
 
-import { hash } from "node:crypto";
 import { Failure } from "../failures.ts";
 import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
@@ -17,6 +16,7 @@ import {
   type Verifications,
 } from "./verification.ts";
 import { followChanges, type Transitions } from "./watch-verification.ts";
+import { readWindowToken, type WindowTokenKey } from "./window-token.ts";
 
 /** Times are milliseconds since the epoch by the database's clock. Ids are UUIDs. */
 export interface VerificationWindow {
@@ -50,10 +50,9 @@ export const windowHours = 24;
 /** The windows as the database keeps them. */
 export interface VerificationWindows {
   /**
-   * By the SHA-256 of the token, hexadecimal. Null where there is none or its `windowHours` have passed; may answer
-   * pending past the expiry.
+   * Null where the verification has no such token or its `windowHours` have passed; may answer pending past the expiry.
    */
-  find(tokenDigest: string): Promise<FoundWindow | null>;
+  find(token: WindowTokenKey): Promise<FoundWindow | null>;
 }
 
 export type GetVerificationWindow = (token: string) => Promise<VerificationWindow>;
@@ -75,23 +74,20 @@ export type SendTestMessage = (
   origin: Pick<Call, "requestId" | "address">,
 ) => Promise<{ readonly outcome: InboundOutcome; readonly duplicate: boolean }>;
 
-/** Of 128 bits in base64url. What has another shape was never a token. */
-const tokenShape = /^[\w-]{22}$/;
-
 /** Reads a window as it is now. A token that is wrong, old or was never one is not found. */
 export function getVerificationWindow(parts: {
   readonly windows: VerificationWindows;
   readonly verifications: Verifications;
 }): GetVerificationWindow {
   return async (token) => {
-    if (!tokenShape.test(token)) throw new Failure("not_found");
-    const digest = hash("sha256", token, "hex");
-    const found = await parts.windows.find(digest);
+    const key = readWindowToken(token);
+    if (key === null) throw new Failure("not_found");
+    const found = await parts.windows.find(key);
     if (found === null) throw new Failure("not_found");
     if (isTerminal(found.status) || found.serverTime < found.expiresAt) return shown(found);
     // Nothing says expired before the expiry's own compare-and-set has been there; then it is read again.
     await parts.verifications.find({ id: found.verificationId, projectId: null, environment: null }, null);
-    return shown((await parts.windows.find(digest)) ?? found);
+    return shown((await parts.windows.find(key)) ?? found);
   };
 }
 

@@ -54,8 +54,8 @@ export interface NewVerification {
   readonly codeFormat: CodeFormat;
   readonly smsText: string;
   readonly verificationUrl: string;
-  /** SHA-256 of the secret in the URL; hexadecimal. */
-  readonly windowTokenDigest: string;
+  /** SHA-256 of the token that the URL ends in; hexadecimal. */
+  readonly windowDigest: string;
 }
 
 /** The destination of a creation for which there is no number: it can only repeat an answer, never create. */

@@ -15,7 +15,6 @@ import { isLetGo } from "./code-occupancy.ts";
 import { type Database, type Lane, runStatement } from "./database.ts";
 import { chargedCalls, type Demand, demandOf, Exhausted, secondsToNextMonth, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
-import { windowLife } from "./verification-windows.ts";
 
 /** An idempotency key in its scope: equal ones name one creation. */
 const scopeOf = (request: NewVerification) =>
@@ -48,25 +47,20 @@ const createNewStatement = {
   name: "create_new",
   text: `
 WITH ${chargedCalls},
-opened AS (
-  INSERT INTO window_token (digest, verification_id, delete_after)
-  SELECT decode(r.digest, 'hex'), r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds) + ${windowLife}
-  FROM unnest($20::text[], $3::uuid[], $7::int[]) AS r (digest, verification_id, validity_seconds)
-),
 created AS (
   INSERT INTO verification (
     id, project_id, environment, mode, status, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, sms_text, created_at, expires_at, webhook_configuration_id
+    destination, sms_text, created_at, expires_at, webhook_configuration_id, window_digest
   )
   SELECT r.id, r.project_id, r.environment, r.mode, 'pending', r.expected_phone, r.client_reference, r.state,
     r.parent_origin, r.return_url, r.destination, r.sms_text, ${nowMs},
-    ${nowMs} + make_interval(secs => r.validity_seconds), ${webhookInForce}
+    ${nowMs} + make_interval(secs => r.validity_seconds), ${webhookInForce}, decode(r.window_digest, 'hex')
   FROM unnest(
     $3::uuid[], $4::uuid[], $5::environment[], $13::verification_mode[], $14::text[], $15::text[], $16::text[],
-    $17::text[], $18::text[], $8::text[], $19::text[], $7::int[]
+    $17::text[], $18::text[], $8::text[], $19::text[], $7::int[], $20::text[]
   ) AS r (
     id, project_id, environment, mode, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, sms_text, validity_seconds
+    destination, sms_text, validity_seconds, window_digest
   )
 ),
 keyed AS (
@@ -122,7 +116,7 @@ request AS MATERIALIZED (
   ) AS r (
     position, charge_to, rank, project_id, environment, key, request_digest, verification_id,
     mode, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, code, code_format, sms_text, verification_url, window_token_digest, validity_seconds, leads
+    destination, code, code_format, sms_text, verification_url, window_digest, validity_seconds, leads
   )
   LEFT JOIN charged c ON c.project_id = r.charge_to
 ),
@@ -164,17 +158,13 @@ keyed AS (
 created AS (
   INSERT INTO verification (
     id, project_id, environment, mode, status, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, sms_text, created_at, expires_at, webhook_configuration_id
+    destination, sms_text, created_at, expires_at, webhook_configuration_id, window_digest
   )
   SELECT r.verification_id, r.project_id, r.environment, r.mode, 'pending', r.expected_phone, r.client_reference,
     r.state, r.parent_origin, r.return_url, r.destination, r.sms_text, r.created_at, r.expires_at,
-    ${webhookInForce}
+    ${webhookInForce}, decode(r.window_digest, 'hex')
   FROM request r JOIN keyed USING (verification_id)
   RETURNING id
-),
-opened AS (
-  INSERT INTO window_token (digest, verification_id, delete_after)
-  SELECT decode(r.window_token_digest, 'hex'), c.id, r.expires_at + ${windowLife} FROM request r JOIN created c ON c.id = r.verification_id
 )
 SELECT r.position, r.calls::float8, r.granted::float8, r.call_limit::float8,
   c.id IS NOT NULL, s.verification_id IS NOT NULL, ${epochMs("r.created_at")}, ${epochMs("r.expires_at")},
@@ -331,7 +321,7 @@ function newParametersOf(items: readonly ChargedCreation[], demand: Demand): unk
     text(({ parentOrigin }) => parentOrigin),
     text(({ returnUrl }) => returnUrl),
     text(({ smsText }) => smsText),
-    plain(({ windowTokenDigest }) => windowTokenDigest),
+    plain(({ windowDigest }) => windowDigest),
   ];
 }
 
@@ -438,7 +428,7 @@ function parametersOf(
     plainArray(requests.map(({ codeFormat }) => codeFormat)),
     textArray(requests.map(({ smsText }) => smsText)),
     textArray(requests.map(({ verificationUrl }) => verificationUrl)),
-    plainArray(requests.map(({ windowTokenDigest }) => windowTokenDigest)),
+    plainArray(requests.map(({ windowDigest }) => windowDigest)),
     plainArray(requests.map(({ validitySeconds }) => validitySeconds)),
     plainArray(leads),
   ];

@@ -1,11 +1,12 @@
 import { type FoundWindow, type VerificationWindows, windowHours } from "../core/verification-window.ts";
+import type { WindowTokenKey } from "../core/window-token.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
 import { epochMs, nowMs } from "./verification-row.ts";
 
 /** From its end on. */
-export const windowLife = `interval '${windowHours} hours'`;
+const windowLife = `interval '${windowHours} hours'`;
 
 /**
  * A verification is over when its event happened, or at its expiry where that was not yet noticed or noticed late.
@@ -14,16 +15,19 @@ export const windowLife = `interval '${windowHours} hours'`;
 const findStatement = {
   name: "find_window",
   text: `
-SELECT encode(t.digest, 'hex'), v.id, p.name, v.environment, v.mode, v.status, v.phone, v.carrier, v.client_reference,
+SELECT k.digest, v.id, p.name, v.environment, v.mode, v.status, v.phone, v.carrier, v.client_reference,
   v.state, v.destination, v.sms_text, v.parent_origin, v.return_url, ${epochMs("v.expires_at")}, ${epochMs(nowMs)},
   h.reason, ${epochMs("h.noticed_at")}
-FROM unnest($1::text[]) AS k (digest)
-CROSS JOIN LATERAL (SELECT * FROM window_token WHERE digest = decode(k.digest, 'hex') OFFSET 0) t
-CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = t.verification_id OFFSET 0) v
+FROM unnest($1::uuid[], $2::text[]) AS k (verification_id, digest)
+LEFT JOIN LATERAL (
+  SELECT verification_id FROM window_token WHERE k.verification_id IS NULL AND digest = decode(k.digest, 'hex') OFFSET 0
+) t ON true
+CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = coalesce(k.verification_id, t.verification_id) OFFSET 0) v
 JOIN project p ON p.id = v.project_id
 LEFT JOIN LATERAL (SELECT * FROM event WHERE verification_id = v.id OFFSET 0) e ON true
 LEFT JOIN LATERAL (SELECT * FROM pending_hint WHERE verification_id = v.id OFFSET 0) h ON true
-WHERE least(e.occurred_at, v.expires_at) > now() - ${windowLife}`,
+WHERE (k.verification_id IS NULL OR v.window_digest = decode(k.digest, 'hex'))
+  AND least(e.occurred_at, v.expires_at) > now() - ${windowLife}`,
 };
 
 const batchSize = 500;
@@ -32,14 +36,18 @@ const batchSize = 500;
 const maxWaiting = 50_000;
 
 export function createVerificationWindows(database: Database): VerificationWindows {
-  const find = createBatcher<string, FoundWindow | null>({
+  const find = createBatcher<WindowTokenKey, FoundWindow | null>({
     observer: database.observer.batch("window"),
     maxSize: batchSize,
     maxWaiting,
-    async run(digests) {
-      const rows = await runStatement(database, findStatement, [plainArray([...new Set(digests)])]);
+    async run(tokens) {
+      const asked = [...new Map(tokens.map((token) => [token.digest, token])).values()];
+      const rows = await runStatement(database, findStatement, [
+        plainArray(asked.map(({ verificationId }) => verificationId)),
+        plainArray(asked.map(({ digest }) => digest)),
+      ]);
       const found = new Map(rows.map((row) => [row[0], windowOf(row)]));
-      return digests.map((digest) => found.get(digest) ?? null);
+      return tokens.map(({ digest }) => found.get(digest) ?? null);
     },
   });
   return { find };

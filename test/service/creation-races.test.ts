@@ -140,10 +140,10 @@ test("what is written of a creation is the same whether or not a key was repeate
       expected_phone: "01012345678",
       webhook_configuration_id: expect.any(String),
     },
+    digest_length: 32,
     code: { expected_phone: "01012345678" },
     validity: 600,
     code_after: 0,
-    window_after: 86_400,
   });
   expect(await writtenOf(after.body.id)).toEqual(written);
 });
@@ -151,15 +151,15 @@ test("what is written of a creation is the same whether or not a key was repeate
 /** All rows of a creation, without what is each one's own; times as seconds from one to the other. */
 async function writtenOf(verificationId: string) {
   const { rows } = await service.db.query(
-    `SELECT to_jsonb(v) - '{id,created_at,expires_at,sms_text}'::text[] AS verification,
+    `SELECT to_jsonb(v) - '{id,created_at,expires_at,sms_text,window_digest}'::text[] AS verification,
+       octet_length(v.window_digest) AS digest_length,
        to_jsonb(l) - '{code,verification_id,expires_at}'::text[] AS code,
        to_jsonb(i) - '{key,verification_id,verification_url,created_at}'::text[] AS record,
        extract(epoch FROM v.expires_at - v.created_at)::int AS validity,
        extract(epoch FROM l.expires_at - v.expires_at)::int AS code_after,
-       extract(epoch FROM i.created_at - v.created_at)::int AS record_after,
-       extract(epoch FROM t.delete_after - v.expires_at)::int AS window_after
+       extract(epoch FROM i.created_at - v.created_at)::int AS record_after
      FROM verification v JOIN live_code l ON l.verification_id = v.id
-     JOIN idempotency_record i ON i.verification_id = v.id JOIN window_token t ON t.verification_id = v.id
+     JOIN idempotency_record i ON i.verification_id = v.id
      WHERE v.id = $1`,
     [uuidOf(verificationId)],
   );
@@ -343,7 +343,7 @@ describe("in one batch", () => {
         codeFormat: "numeric",
         smsText: id,
         verificationUrl: `https://verify.example.com/v/${id}`,
-        windowTokenDigest: digest,
+        windowDigest: digest,
         ...request,
       };
     });

@@ -40,7 +40,7 @@ records AS (
   INSERT INTO idempotency_record (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
   SELECT project_id, environment, 'grown-key-' || n, '', id, '', at FROM seed
 ),
-tokens AS (
+former_tokens AS (
   INSERT INTO window_token (digest, verification_id, delete_after)
   SELECT sha256(n::text::bytea), id, now() + interval '1 day' FROM seed
 ),

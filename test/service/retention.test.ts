@@ -63,6 +63,11 @@ test("what has had its time goes, what has not stays, and the contract still ans
     "INSERT INTO creation_trace (verification_id, traceparent) VALUES ($1, '00-' || repeat('a', 32) || '-' || repeat('b', 16) || '-01')",
     [uuidOf(verified.id)],
   );
+  // As 0.1.0 wrote it.
+  await plain.db.query(
+    "INSERT INTO window_token (digest, verification_id, delete_after) VALUES (sha256('token'), $1, now() + interval '1 day')",
+    [uuidOf(verified.id)],
+  );
 
   await moveClock(plain.db, 2 * day);
   // Codes stay until the expiry has looked at them.

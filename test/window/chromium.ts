@@ -49,7 +49,8 @@ async function unpackedChromium(): Promise<string> {
     pipeline(
       packed("chromium.br"),
       createBrotliDecompress(),
-      createWriteStream(path.join(unpacking, "chromium")),
+      // On disk before the folder has its name: after a power failure an empty program would stay for good.
+      createWriteStream(path.join(unpacking, "chromium"), { flush: true }),
     ),
     pipeline(packed("al2023.tar.br"), createBrotliDecompress(), extract(path.join(unpacking, "al2023"))),
     writeFonts(path.join(unpacking, "fonts"), path.join(folder, "font-cache")),

@@ -318,10 +318,10 @@ test("clients that are gone before their stream begins keep no room", async () =
   const window = await createWindow(service, project);
   const { hostname, port, pathname } = new URL(`${window.url}/events`);
   const lock = await service.db.connect();
-  await lock.query("BEGIN; LOCK TABLE window_token");
+  await lock.query("BEGIN; LOCK TABLE pending_hint");
   const blocked = async () => {
     const { rows } = await service.db.query(
-      "SELECT count(*)::int AS count FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%window_token%'",
+      "SELECT count(*)::int AS count FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pending_hint%'",
     );
     return rows[0].count;
   };

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import jsQr from "jsqr";
 import { pino } from "pino";
 import { expect, test } from "vitest";
@@ -5,7 +6,7 @@ import { parseConfig } from "../../src/config.ts";
 import { startService } from "../../src/service.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
-import { codeIn, letExpire } from "../service/pending.ts";
+import { codeIn, letExpire, uuidOf } from "../service/pending.ts";
 import { newPhone } from "../service/sms-source.ts";
 import { android, createWindow, getPage, iphone, openStream } from "./open-window.ts";
 
@@ -175,7 +176,11 @@ test("an asset of another version is answered with this one, uncached, and anyth
 });
 
 test("a wrong token, an old one, and what was never one get the same friendly page, which tells nothing", async () => {
-  const old = await createWindow(service, project);
+  const [live, other, old] = [
+    await createWindow(service, project),
+    await createWindow(service, project),
+    await createWindow(service, project),
+  ];
   await old.cancel();
   await service.db.query(
     `UPDATE event SET occurred_at = now() - interval '24 hours' WHERE verification_id =
@@ -184,6 +189,14 @@ test("a wrong token, an old one, and what was never one get the same friendly pa
   const addresses = [
     old.token,
     "A".repeat(22),
+    live.token.slice(0, 26) + other.token.slice(26),
+    `${live.token.slice(0, -1)}${live.token.endsWith("A") ? "B" : "A"}`,
+    live.token.slice(26),
+    live.token.slice(0, 26),
+    `${live.token}A`,
+    live.token.slice(0, 26).toUpperCase() + live.token.slice(26),
+    "A".repeat(48),
+    `0${"0".repeat(25)}${live.token.slice(26)}`,
     "x",
     "%00",
     `${old.token}/nothing`,
@@ -198,6 +211,31 @@ test("a wrong token, an old one, and what was never one get the same friendly pa
   for (const { text } of pages) expect(text).not.toContain("Shop");
   for (const path of ["/events", "/status"]) expect((await old.get(path)).status).toBe(404);
   expect((await old.play({})).status).toBe(404);
+  expect((await live.get("")).status).toBe(200);
+});
+
+test("a token that 0.1.0 has handed out opens its window, and that one only", async () => {
+  const [former, other] = [await createWindow(service, project), await createWindow(service, project)];
+  const token = randomBytes(16).toString("base64url");
+  const address = `${service.httpUrl}/v/${token}`;
+  expect((await getPage(address)).status).toBe(404);
+  await service.db.query("UPDATE verification SET window_digest = NULL WHERE id = $1", [uuidOf(former.id)]);
+  await service.db.query(
+    "INSERT INTO window_token (digest, verification_id, delete_after) VALUES (sha256($1), $2, now() + interval '1 day')",
+    [token, uuidOf(former.id)],
+  );
+  const page = await getPage(address);
+  expect(page.status).toBe(200);
+  expect(page.text).toContain(codeIn(former.text));
+  expect((await getPage(former.url)).status).toBe(404);
+  expect((await other.get()).text).toContain(codeIn(other.text));
+
+  await former.cancel();
+  await service.db.query(
+    "UPDATE event SET occurred_at = now() - interval '24 hours' WHERE verification_id = $1",
+    [uuidOf(former.id)],
+  );
+  expect((await getPage(address)).status).toBe(404);
 });
 
 test("the token works until 24 hours after the end, whatever the end was", async () => {
