@@ -6,7 +6,7 @@
 
 import { setTimeout as delay } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
-import { type ClientDuplexStream, status } from "@grpc/grpc-js";
+import type { ClientDuplexStream } from "@grpc/grpc-js";
 import {
   type InboundMessage,
   InboundMessageService,
@@ -14,8 +14,9 @@ import {
   StreamInboundMessagesRequestSchema,
   type StreamInboundMessagesResponse,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { errorDetail, isServiceError, type ServiceClient } from "./client.ts";
+import { isServiceError, type ServiceClient } from "./client.ts";
 import type { InboundLine } from "./inbound-lines.ts";
+import { isLasting, patienceMs, pauseMs } from "./reconnect.ts";
 import { Trouble, unreachable } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
@@ -51,20 +52,14 @@ const windowBytes = 8 * 1024 * 1024;
 const groupMessages = 250;
 const groupBytes = 256 * 1024;
 
-const defaultPatienceMs = 60_000;
-
 /** Attempts at the first connection: a service that is not there should be told soon. */
 const firstAttempts = 3;
-const shortestPauseMs = 100;
-/** Not longer: what waits here is a person in front of a sign-up. */
-const longestPauseMs = 1_000;
-
 /** How long the service may take to end a stream in which every message has its receipt. */
 const farewellMs = 2_000;
 
 export async function streamInboundMessages(stream: InboundStream): Promise<void> {
   const { client, signal } = stream;
-  const patienceMs = stream.patienceMs ?? defaultPatienceMs;
+  const patience = stream.patienceMs ?? patienceMs;
   const window = new Window();
   const ended = new AbortController();
   const stop = AbortSignal.any([signal, ended.signal]);
@@ -74,8 +69,8 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
   reading.catch((error: unknown) => ended.abort(error));
 
   const impatience = setInterval(() => {
-    if (window.waitingMs() < patienceMs) return;
-    const seconds = Math.round(patienceMs / 1_000);
+    if (window.waitingMs() < patience) return;
+    const seconds = Math.round(patience / 1_000);
     ended.abort(
       unreachable(
         `no receipt from ${client.address.shown} for ${seconds} s; ${window.size} messages are without one; run the same again to go on, what was taken is recognised`,
@@ -109,12 +104,6 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
     clearInterval(impatience);
     ended.abort();
   }
-}
-
-/** Doubles from attempt to attempt, with jitter so that many clients do not return at once. */
-function pauseMs(attempts: number): number {
-  const pause = Math.min(longestPauseMs, shortestPauseMs * 2 ** (attempts - 1));
-  return pause * (0.5 + Math.random() / 2);
 }
 
 async function fill(
@@ -174,22 +163,6 @@ async function exchange(
     call.cancel();
     await sending;
   }
-}
-
-/** Whether trying again would only meet the same refusal. */
-function isLasting(error: Parameters<ServiceClient["trouble"]>[0]): boolean {
-  const detail = errorDetail(error);
-  if (detail !== undefined)
-    return !["service_unavailable", "internal_error", "rate_limited"].includes(detail.code);
-  const passing: readonly number[] = [
-    status.UNAVAILABLE,
-    status.CANCELLED,
-    status.ABORTED,
-    status.INTERNAL,
-    status.UNKNOWN,
-    status.DEADLINE_EXCEEDED,
-  ];
-  return !passing.includes(error.code);
 }
 
 async function send(call: Call, window: Window, signal: AbortSignal): Promise<void> {

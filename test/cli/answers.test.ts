@@ -357,6 +357,23 @@ describe("verification", () => {
     expect(looks[1]).toMatchObject({ phone: "01000000043", project_id: shop.projectId });
   });
 
+  test("watch goes on with the service that comes after a restart, and shows nothing twice", async () => {
+    const before = await service.startAnother();
+    const { id, sms_text } = await create();
+    const watching = startCommand(["verification", "watch", id], towards(before));
+    expect(await watching.lines(1)).toHaveLength(1);
+    const port = before.grpcAddress.split(":")[1] ?? "";
+    await before.close();
+    await service.startAnother({ GRPC_PORT: port });
+    await service.sms({ to: shop.testNumber, from: "01000000047", text: sms_text });
+    const { code, stdout, stderr } = await watching.finished;
+    expect({ code, stdout, stderr }).toEqual({
+      code: 0,
+      stdout: expect.stringMatching(/^\S+ \S+ {2}pending .*\n\S+ \S+ {2}verified {2}01000000047 .*\n$/),
+      stderr: expect.stringMatching(/^phoneproof: connection lost, trying again: .*\n$/),
+    });
+  });
+
   test.for(["SIGINT", "SIGTERM"] as const)("watch ends tidily at %s", async (signal) => {
     const { id } = await create();
     const watching = startCommand(["verification", "watch", id], environment);
