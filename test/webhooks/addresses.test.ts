@@ -310,6 +310,8 @@ describe("a service that is not for development", () => {
       "https://",
       "https://user:secret@shop.example/",
       "https://user@shop.example/",
+      "https://shop.example/hook#one",
+      "https://shop.example/hook#",
       " https://shop.example/",
       "https://shop.example/\n",
       "https:\\\\shop.example\\hook",

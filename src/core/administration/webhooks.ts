@@ -223,6 +223,8 @@ function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldVi
   if (url.username !== "" || url.password !== "") {
     return { field, message: "must not hold a user name or a password" };
   }
+  // It is never sent: one endpoint would have two URLs, of which a 410 disables one.
+  if (text.includes("#")) return { field, message: "must not have a fragment (#)" };
   const refusal = refusalOf(url);
   return refusal === null ? undefined : { field, message: refusal };
 }
