@@ -1,6 +1,8 @@
 import { beforeAll, describe, expect, test } from "vitest";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { answerOf, run, startCommand, towards } from "./command.ts";
+import { startCuttingProxy } from "./cutting-proxy.ts";
 
 const time = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 const id = (prefix: string) => expect.stringMatching(new RegExp(`^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`));
@@ -358,15 +360,26 @@ describe("verification", () => {
   });
 
   test("watch goes on with the service that comes after a restart, and shows nothing twice", async () => {
-    const before = await service.startAnother();
+    let current = await service.startAnother();
+    const proxy = await startCuttingProxy(() => current.grpcAddress);
     const { id, sms_text } = await create();
-    const watching = startCommand(["verification", "watch", id], towards(before));
+    const watching = startCommand(["verification", "watch", id], {
+      ...environment,
+      PHONEPROOF_ADDRESS: proxy.address,
+    });
     expect(await watching.lines(1)).toHaveLength(1);
-    const port = before.grpcAddress.split(":")[1] ?? "";
-    await before.close();
-    await service.startAnother({ GRPC_PORT: port });
+    await current.close();
+    current = await service.startAnother();
+    await expect
+      .poll(async () =>
+        (await scrape(current.opsUrl)).sum("phoneproof_rpc_streams_open", {
+          method: "phoneproof.v1.VerificationService/WatchVerification",
+        }),
+      )
+      .toBe(1);
     await service.sms({ to: shop.testNumber, from: "01000000047", text: sms_text });
     const { code, stdout, stderr } = await watching.finished;
+    await proxy.close();
     expect({ code, stdout, stderr }).toEqual({
       code: 0,
       stdout: expect.stringMatching(/^\S+ \S+ {2}pending .*\n\S+ \S+ {2}verified {2}01000000047 .*\n$/),

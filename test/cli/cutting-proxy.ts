@@ -18,9 +18,14 @@ export interface CuttingProxy {
   close(): Promise<void>;
 }
 
-/** Breaks all connections at each of the cuts, one after the other, and lets everything pass after the last. */
-export async function startCuttingProxy(target: string, cuts: readonly Cut[] = []): Promise<CuttingProxy> {
-  const [host = "", port = ""] = target.split(":");
+/**
+ * Breaks all connections at each of the cuts, one after the other, and lets everything pass after the last. `target` is asked
+ * at each connection.
+ */
+export async function startCuttingProxy(
+  target: () => string,
+  cuts: readonly Cut[] = [],
+): Promise<CuttingProxy> {
   const open = new Set<Socket>();
   const passed = { client: 0, server: 0 };
   const left = [...cuts];
@@ -50,6 +55,7 @@ export async function startCuttingProxy(target: string, cuts: readonly Cut[] = [
   };
 
   const server = createServer((client) => {
+    const [host = "", port = ""] = target().split(":");
     const upstream = connect(Number(port), host);
     const end = () => {
       for (const socket of [client, upstream]) {

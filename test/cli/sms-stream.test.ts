@@ -134,7 +134,7 @@ describe("receipts", () => {
   test("are the same, one a message and in order, when the connection breaks ten times", async () => {
     const count = 12_000;
     const uncut = await mixedMessages(count);
-    const straight = await startCuttingProxy(service.grpcAddress);
+    const straight = await startCuttingProxy(() => service.grpcAddress);
     const wanted = receiptsOf(await stream(ndjson(uncut.messages), "--address", straight.address));
     await straight.close();
 
@@ -144,7 +144,7 @@ describe("receipts", () => {
       return { from, bytes: 1 + Math.floor((Math.random() * straight.passed[from]) / 16) };
     });
     const { messages, expected } = await mixedMessages(count);
-    const proxy = await startCuttingProxy(service.grpcAddress, cuts);
+    const proxy = await startCuttingProxy(() => service.grpcAddress, cuts);
     const cut = await stream(ndjson(messages), "--address", proxy.address);
     await proxy.close();
     expect(proxy.cuts()).toBe(10);

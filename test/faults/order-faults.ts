@@ -92,7 +92,7 @@ export const orderFaults: readonly Fault[] = [
       const proxies = new Map<ServiceLife, Awaited<ReturnType<typeof startCuttingProxy>>>();
       for (const service of processes) {
         const life = await service.running();
-        proxies.set(life, await startCuttingProxy(life.grpcAddress, someCuts(random)));
+        proxies.set(life, await startCuttingProxy(() => life.grpcAddress, someCuts(random)));
       }
       const stream = ({ name, token }: { readonly name: string; readonly token: string }) =>
         startSmsSource({

@@ -42,7 +42,7 @@ const unsendable = [
 ];
 
 async function start(command: readonly string[], token: string, cuts: readonly Cut[]) {
-  const proxy = await startCuttingProxy(service.grpcAddress, cuts);
+  const proxy = await startCuttingProxy(() => service.grpcAddress, cuts);
   const running = startProgram(command, {
     PHONEPROOF_ADDRESS: proxy.address,
     PHONEPROOF_TOKEN: token,
