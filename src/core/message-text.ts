@@ -82,7 +82,7 @@ const letterDigitOrMark = /[\p{L}\p{N}\p{M}]/u;
  * Takes time in proportion to the text: no more groups are joined than the longest length has characters.
  */
 export function codeCandidates(text: string, lengthsInUse: CodeLengths): CodeCandidates {
-  const longest = Math.max(0, ...lengthsInUse.numeric, ...lengthsInUse.alphanumeric);
+  const longest = Math.max(...lengthsInUse.numeric, ...lengthsInUse.alphanumeric);
   const normal = normaliseText(text);
   const candidates: string[] = [];
   let run: Group[] = [];
@@ -127,7 +127,7 @@ export function codeCandidates(text: string, lengthsInUse: CodeLengths): CodeCan
         const { start, end, excluded: excludedHere } = groups[last] as Group;
         length += end - start;
         excluded |= excludedHere;
-        if (length > longest || excluded === foreign) break;
+        if (length > longest) break;
         const isCandidate =
           ((excluded & notNumeric) === 0 && lengthsInUse.numeric.includes(length)) ||
           ((excluded & notAlphanumeric) === 0 && lengthsInUse.alphanumeric.includes(length));

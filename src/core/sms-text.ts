@@ -58,7 +58,7 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
   if (projects > 0) checkCharacters("name", projectName);
   if (violations.length > 0) return violations;
 
-  const longestCode = "0".repeat(Math.max(codeLength, codeLengthRange(codeFormat).max));
+  const longestCode = "0".repeat(codeLengthRange(codeFormat).max);
   const longest = renderSmsText(template, projectName, longestCode);
   // What the default makes can only be the name's doing, and its owner may not know that there is a template.
   const isDefault = template === defaultSmsTemplate;
@@ -119,7 +119,7 @@ export function codesIn(
   { template, projectName, codeFormat }: Omit<SmsTextSettings, "codeLength">,
 ): string[] {
   const lengths = { numeric: [], alphanumeric: [], [codeFormat]: allCodeLengths[codeFormat] };
-  const around = codeCandidates(renderSmsText(template, projectName, "\n"), lengths).candidates;
+  const around = codeCandidates(renderSmsText(template, projectName, ","), lengths).candidates;
   return codeCandidates(smsText, lengths).candidates.filter((candidate) => !around.includes(candidate));
 }
 

@@ -21,6 +21,13 @@ describe("where even the longest codes are crowded everywhere", () => {
     expect(allocated).toEqual(place === undefined ? null : { destination: place, length: 10 });
   });
 
+  test("whichever number is looked at first, the one with room is found", () => {
+    const longest = { a: half, b: 0, c: half };
+    for (let round = 0; round < 100; round++) {
+      expect(allocateCode(["a", "b", "c"], "numeric", 8, taken(longest))?.destination).toBe("b");
+    }
+  });
+
   test("the project's own length comes first", () => {
     const none = { ...taken({}), barred: () => 0 };
     expect(allocateCode(["a"], "numeric", 8, none)).toEqual({ destination: "a", length: 8 });

@@ -11,6 +11,7 @@ describe("a normalised text", () => {
   test.for([
     ["1234", "1234"],
     ["  12\t\r\n34 ", "12 34"],
+    ["12  34", "12 34"],
     ["１２３４ ＡＢ", "1234 AB"],
     ["12\u200b34\ufeff", "1234"],
     ["12\u00ad34", "1234"],
@@ -18,6 +19,10 @@ describe("a normalised text", () => {
     ["한글".normalize("NFD"), "한글"],
     [`${"하".normalize("NFD")}\u200b\u11ab`, "한"],
     ["12\u316434", "12 34"],
+    ["12\u115f34", "12 34"],
+    ["12\u116034", "12 34"],
+    ["12\uffa034", "12 34"],
+    ["\u0301\u030212", "'12"],
     ["12\u000b\u001f34", "12 34"],
     ["①㎏", "1kg"],
     [" ", ""],
@@ -76,6 +81,7 @@ describe("a message sent from the web", () => {
     "\u200e\u2060",
     "\u00ad",
     "\u0002",
+    "\ue000",
     "※ ",
     "> ",
     "´",
@@ -249,6 +255,10 @@ describe("the candidates", () => {
       candidates: full,
       capped: true,
     });
+    expect(codeCandidates(`${[...full, last].join(", ")}.`, eightDigits)).toEqual({
+      candidates: full,
+      capped: true,
+    });
     expect(codeCandidates([...full, last].join(" "), eightDigits)).toEqual({
       candidates: full,
       capped: true,
@@ -302,6 +312,9 @@ const sharpEdges = [
   "ㅋ",
   "\u1100",
   "\u302e",
+  "\u302f",
+  "\ua960",
+  "\ud7b0",
   "\u0661",
   "１",
   "½",
@@ -309,6 +322,8 @@ const sharpEdges = [
   "–",
   "−",
   "—",
+  "―",
+  "⁃",
   "_",
   ",",
   "\n",

@@ -5,6 +5,7 @@ import { codeCandidates, isWebSent } from "../../src/core/message-text.ts";
 import type { CodeFormat } from "../../src/core/project.ts";
 import {
   checkSmsTemplate,
+  codesIn,
   cp949ByteLength,
   defaultSmsTemplate,
   renderSmsText,
@@ -106,6 +107,7 @@ describe("a template", () => {
     { name: "a short group beside the code", template: "{code} 24" },
     { name: "exactly 90 bytes of ASCII", template: `${"a".repeat(79)}:{code}` },
     { name: "exactly 90 bytes of Hangul", template: `${"가".repeat(40)}{code}` },
+    { name: "more characters, of ASCII with a line break", template: `${"a".repeat(79)}\n{code}` },
     { name: "exactly 70 characters that are not pure ASCII", template: `가${"a".repeat(58)} {code}` },
   ])("with $name is accepted", ({ template }) => {
     expect(checkSmsTemplate(settings({ template }))).toEqual([]);
@@ -154,6 +156,13 @@ describe("a template", () => {
     expect(checkSmsTemplate(settings({ template: `a{code} ${code}`, codeLength: 10 }))).toHaveLength(1);
   });
 
+  test.for([
+    { name: "length, in bytes and in characters", template: `가${"a".repeat(80)} {code}` },
+    { name: "control character, which no SMS carries besides", template: "\u0080{code}" },
+  ])("is refused once for its $name", ({ template }) => {
+    expect(checkSmsTemplate(settings({ template }))).toHaveLength(1);
+  });
+
   test("is refused for all its faults at once", () => {
     expect(checkSmsTemplate(settings({ template: "{x} {project} {project} é", projectName: "é" }))).toEqual([
       { field: "sms_template", message: "must contain {code} exactly once" },
@@ -175,6 +184,14 @@ describe("a template", () => {
     expect(checkSmsTemplate(settings({ ...code, template: template(filler) }))).toEqual([]);
     expect(checkSmsTemplate(settings({ ...code, template: template(filler + 1) }))).toHaveLength(1);
   });
+});
+
+test("the code is found again between groups that would make it together", () => {
+  expect(codesIn("123 123456 456", settings({ template: "123 {code} 456" }))).toContain("123456");
+});
+
+test("what is in the text since before the settings changed is no code of another format", () => {
+  expect(codesIn("[BCDEFG] 12345678", settings({}))).toEqual(["12345678"]);
 });
 
 describe("a project's name", () => {
