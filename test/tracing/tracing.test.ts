@@ -7,8 +7,10 @@ import { afterAll, expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
+import { layCable } from "../harness/cable.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
@@ -35,6 +37,9 @@ const traceId = "0af7651916cd43dd8448eb211c80319c";
 const parent = { traceparent: `00-${traceId}-b7ad6b7169203331-01`, tracestate: "shop=1" };
 
 const named = (name: string) => (span: CollectedSpan) => span.name === name;
+const under = (trace: string) => ({ traceparent: `00-${trace}-b7ad6b7169203331-01` });
+const serverSpanOf = (trace: string) =>
+  collector.spanWhere((span) => span.traceId === trace && span.kind === 2);
 const childOf = (span: CollectedSpan, name: string) =>
   collector.spanWhere((found) => found.parentSpanId === span.spanId && found.name === name);
 
@@ -104,6 +109,76 @@ test("a call over gRPC that is refused before its message is read is one, too", 
     attributes: { "rpc.response.status_code": "RESOURCE_EXHAUSTED", "error.type": "RESOURCE_EXHAUSTED" },
   });
   expect(span.attributes["phoneproof.request_id"]).toMatch(/^req_/);
+});
+
+test("a call over gRPC that is answered says so, and a stream is one span with all that it does under it", async () => {
+  const client = service.client(VerificationService, shop.liveKey);
+  const [answeredTrace, watchTrace] = [
+    "6af7651916cd43dd8448eb211c80319c",
+    "7af7651916cd43dd8448eb211c80319c",
+  ];
+  let requestId: string | null = null;
+  const { verification } = await client.createVerification(
+    { idempotencyKey: "tracing-grpc" },
+    { headers: under(answeredTrace), onHeader: (header) => (requestId = header.get("x-request-id")) },
+  );
+  const verificationId = verification?.id ?? "";
+  const method = "phoneproof.v1.VerificationService";
+  expect(await serverSpanOf(answeredTrace)).toMatchObject({
+    name: `${method}/CreateVerification`,
+    parentSpanId: "b7ad6b7169203331",
+    failed: false,
+    attributes: {
+      "phoneproof.request_id": requestId,
+      "phoneproof.project_id": shop.projectId,
+      "rpc.response.status_code": "OK",
+    },
+  });
+
+  await client.cancelVerification({ verificationId });
+  const seen = await Array.fromAsync(
+    client.watchVerification({ verificationId }, { headers: under(watchTrace) }),
+  );
+  expect(seen).toHaveLength(1);
+  const watch = await serverSpanOf(watchTrace);
+  expect(watch).toMatchObject({
+    name: `${method}/WatchVerification`,
+    failed: false,
+    attributes: { "rpc.response.status_code": "OK" },
+  });
+  await collector.spanWhere((span) => span.traceId === watchTrace && span.parentSpanId === watch.spanId);
+});
+
+test("a call over gRPC that the service could not answer has failed, and one whose client left has not", async () => {
+  const [faultTrace, leftTrace] = ["8af7651916cd43dd8448eb211c80319c", "9af7651916cd43dd8448eb211c80319c"];
+  const cable = await layCable(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
+  cable.cut();
+  const { code } = await answerOf(() =>
+    distant
+      .client(VerificationService)
+      .getVerification({ verificationId: "vrf_01m7yrddhzfyja3hhg9my162t1" }, { headers: under(faultTrace) }),
+  );
+  expect(code).toBe("service_unavailable");
+  expect(await serverSpanOf(faultTrace)).toMatchObject({
+    failed: true,
+    attributes: { "rpc.response.status_code": "UNAVAILABLE", "error.type": "UNAVAILABLE" },
+  });
+  cable.mend();
+
+  const client = service.client(VerificationService, shop.liveKey);
+  const { verification } = await client.createVerification({ idempotencyKey: "tracing-left" });
+  const leaving = new AbortController();
+  const seen = client
+    .watchVerification(
+      { verificationId: verification?.id ?? "" },
+      { headers: under(leftTrace), signal: leaving.signal },
+    )
+    [Symbol.asyncIterator]();
+  await seen.next();
+  leaving.abort();
+  await seen.next().catch(() => undefined);
+  expect((await serverSpanOf(leftTrace)).failed).toBe(false);
 });
 
 test("requests that share a statement are linked to it, and it to them", async () => {

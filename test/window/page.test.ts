@@ -1,4 +1,4 @@
-import { randomBytes } from "node:crypto";
+import { hash, randomBytes } from "node:crypto";
 import jsQr from "jsqr";
 import { pino } from "pino";
 import { expect, test } from "vitest";
@@ -105,6 +105,34 @@ test("who came by the QR code is shown no other, whatever their browser says it 
   expect(text).toContain(`href="sms:${window.to}?body=`);
 });
 
+test("every link and form of the page keeps how it was opened, and the language that was chosen stays", async () => {
+  const window = await createWindow(service, project);
+  const { text } = await window.get("?via=qr&started=yes&lang=en", { "accept-language": "ko" });
+  const opened = "?via=qr&amp;started=yes&amp;lang=";
+  expect(text).toContain(`<a href="${opened}en">See the result</a>`);
+  expect(text).toContain(`action="${window.token}/messages${opened}en"`);
+  expect(text).toContain(`<a href="${opened}ko" lang="ko" hreflang="ko">한국어</a>`);
+  expect((await window.get()).text).toContain('<a href="?">결과 보기</a>');
+});
+
+test("without a script the page says until when, as clocks show it in Korea", async () => {
+  const window = await createWindow(service, project);
+  const { rows } = await service.db.query(
+    "SELECT to_char(expires_at AT TIME ZONE 'Asia/Seoul', 'FMHH12:MI AM') AS time FROM verification WHERE sms_text = $1",
+    [window.text],
+  );
+  const { text } = await window.get("?lang=en");
+  expect(text.replaceAll("\u202f", " ")).toContain(`Until ${rows[0].time}, Korean time`);
+});
+
+test("who came by the QR code is told to go on where it began, and nobody else is", async () => {
+  const window = await createWindow(service, project);
+  await window.cancel();
+  const goOn = "<p>처음 시작한 기기에서 계속하세요";
+  expect((await window.get("?via=qr")).text).toContain(goOn);
+  expect((await window.get()).text).not.toContain(goOn);
+});
+
 test("the warning stands before the button", async () => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": android });
@@ -126,6 +154,10 @@ test.for([
   { header: "*", language: "ko" },
   { header: "", language: "ko" },
   { header: ";;q=,,=", language: "ko" },
+  { header: "EN", language: "en" },
+  { header: "en,ko", language: "en" },
+  { header: "*;q=0.5,en;q=0.1", language: "en" },
+  { header: "ko-KP;q=0,ko;q=0.5", language: "ko" },
 ])("Accept-Language $header is answered in $language", async ({ header, language }) => {
   const { text } = await getPage(`${service.httpUrl}/v/none`, { "accept-language": header });
   expect(text).toContain(`<html lang="${language}">`);
@@ -162,6 +194,20 @@ test("with everything it weighs less than 40 KiB", async () => {
     bytes += Number(response.headers.get("content-length"));
   }
   expect(bytes).toBeLessThan(40 * 1024);
+});
+
+test.for([
+  { accepted: "gzip, deflate, br", encoding: "br" },
+  { accepted: "gzip", encoding: "gzip" },
+  { accepted: "identity", encoding: null },
+])("a file of the page comes to who takes $accepted as $encoding, the same in each", async (row) => {
+  const page = await getPage(`${service.httpUrl}/v/none`);
+  const [style = ""] = /\/v\/assets\/window-[0-9a-f]{16}\.css/.exec(page.text) ?? [];
+  const asked = await fetch(service.httpUrl + style, { headers: { "accept-encoding": row.accepted } });
+  expect(asked.headers.get("content-encoding")).toBe(row.encoding);
+  expect(asked.headers.get("vary")).toBe("Accept-Encoding");
+  const digest = hash("sha256", Buffer.from(await asked.arrayBuffer()), "hex").slice(0, 16);
+  expect(style).toContain(digest);
 });
 
 test("an asset of another version is answered with this one, uncached, and anything else not at all", async () => {
@@ -380,10 +426,9 @@ function scan(page: string): string | undefined {
 test("a link with a slash behind it leads to the window, and a look at the head alone is answered", async () => {
   const window = await createWindow(service, project);
   const slashed = await fetch(`${window.url}/?lang=en`, { redirect: "manual" });
-  expect([slashed.status, new URL(slashed.headers.get("location") ?? "").pathname]).toEqual([
-    308,
-    new URL(window.url).pathname,
-  ]);
+  expect([slashed.status, slashed.headers.get("location")]).toEqual([308, `${window.url}?lang=en`]);
+  const odd = await fetch(`${service.httpUrl}/v/%0d%0a%3f/`, { redirect: "manual" });
+  expect([odd.status, new URL(odd.headers.get("location") ?? "").pathname]).toEqual([308, "/v/%0D%0A%3F"]);
   const head = await fetch(window.url, { method: "HEAD" });
   expect([head.status, await head.text()]).toEqual([200, ""]);
 });

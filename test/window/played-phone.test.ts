@@ -46,6 +46,13 @@ test.for([
   expect((await window.receipt({ text: twoCodes })).outcome).toBe("AMBIGUOUS");
 });
 
+test("which sender verifies is said where one is expected", async () => {
+  const expecting = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
+  expect((await expecting.get()).text).toContain("expected_phone과 같으면");
+  const open = await createWindow(service, project);
+  expect((await open.get()).text).not.toContain("expected_phone");
+});
+
 test("the longest text is taken, whatever its characters take in a form", async () => {
   const window = await createWindow(service, project);
   for (const character of ["가", "\u{1f600}"]) {
@@ -112,7 +119,10 @@ test("without a script the form sends too, and the page shows what became of it"
   const location = new URL(answer.headers.get("location") ?? "", `${window.url}/messages`);
   expect(location.pathname).toBe(new URL(window.url).pathname);
   const page = await window.get(location.search);
-  expect(page.text).toContain("NO_MATCH: It held no code known on this number.");
+  expect(page.text).toContain("NO_MATCH: It held no code known on this number.</p>");
+  const again = await fetch(`${window.url}/messages?lang=en`, { method: "POST", body, redirect: "manual" });
+  const repeated = await window.get(new URL(again.headers.get("location") ?? "", window.url).search);
+  expect(repeated.text).toContain("NO_MATCH: It held no code known on this number. The same was sent");
 });
 
 test.for([
