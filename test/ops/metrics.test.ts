@@ -14,6 +14,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
 import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, hasFailed, isDisabled, makeDue, openShop } from "../webhooks/shop.ts";
 import { scrape } from "./scrape.ts";
@@ -234,6 +235,30 @@ test("verifications are counted by transition, messages by outcome and carrier, 
   });
   expect(secondsToVerify).toBeGreaterThan(39);
   expect(secondsToVerify).toBeLessThan(400);
+});
+
+test("a message that the database takes in no case is INVALID and a fault; where it has trouble, neither is so", async () => {
+  const { liveNumber: to } = await idle.createProject();
+  await idle.db.query(
+    `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+       $$ BEGIN RAISE 'refused' USING ERRCODE = TG_ARGV[0]; END $$`,
+  );
+  for (const [text, state] of [
+    ["never", "check_violation"],
+    ["not now", "disk_full"],
+  ]) {
+    await idle.db.query(
+      `CREATE TRIGGER "${text}" BEFORE INSERT ON inbound_message FOR EACH ROW
+       WHEN (NEW.text = '${text}') EXECUTE FUNCTION refuse('${state}')`,
+    );
+  }
+  const faults = async () => (await scrape(idle.opsUrl)).sum("phoneproof_inbound_faults_total");
+  const receipts = await idle.sms(...["before", "never", "after"].map((text) => ({ to, text })));
+  expect(receipts.map(({ outcome }) => outcome)).toEqual(["NO_MATCH", "INVALID", "NO_MATCH"]);
+  expect(await faults()).toBe(1);
+  const away = await answerOf(() => idle.sms({ to, text: "not now" }));
+  expect(away.code).toBe("service_unavailable");
+  expect(await faults()).toBe(1);
 });
 
 test("batches are counted by operation, with their sizes", async () => {

@@ -345,6 +345,22 @@ test.for(
   expect(own(text)).not.toContain("1234-5678");
 });
 
+test.for([
+  { registered: "/back", result: "/back?" },
+  { registered: "/back?", result: "/back?" },
+  { registered: "/back?order=7", result: "/back?order=7&" },
+  { registered: "/back?order=7&", result: "/back?order=7&" },
+])("the way back to $registered goes on after what is there", async ({ registered, result }) => {
+  const url = `https://shop.example${registered}`;
+  const shop = await service.createProject({ returnUrl: url });
+  const window = await createWindow(service, shop, { return_url: url });
+  await window.cancel();
+  const state = JSON.parse((await window.get("/status")).text);
+  expect(state.returnUrl).toBe(
+    `https://shop.example${result}verification_id=${window.id}&status=cancelled&state=`,
+  );
+});
+
 test("an expiry that nobody noticed is moved, with its event, before the window says so", async () => {
   const window = await createWindow(service, project);
   await letExpire(service.db, window.id);
