@@ -31,3 +31,28 @@ test.for([
   expect(judgeMessage).not.toHaveBeenCalled();
   expect(receiver.resolve).not.toHaveBeenCalled();
 });
+
+test("whoever counts receipts and fails takes none of another message with it", () => {
+  const take = takeInboundMessages({
+    directory: {
+      codeLengths: () => ({ numeric: [8], alphanumeric: [] }),
+      number: () => undefined,
+    } as unknown as Directory,
+    judgeMessage: (_, settle) =>
+      settle.resolve({ outcome: "no_match", verificationId: null, duplicate: false }),
+    onReceipt({ messageId }) {
+      if (messageId === "1") throw new Error("cannot count");
+    },
+    writeDown: async () => {},
+  });
+  const receivers = [1, 2].map(() => ({ resolve: vi.fn(), reject: vi.fn() }));
+  take([message, { ...message, messageId: "2" }], call, receivers);
+  const settled = receivers.map(({ resolve, reject }) => [
+    resolve.mock.calls.length,
+    reject.mock.calls.length,
+  ]);
+  expect(settled).toEqual([
+    [0, 1],
+    [1, 0],
+  ]);
+});
