@@ -181,6 +181,33 @@ test("a call over gRPC that the service could not answer has failed, and one who
   expect((await serverSpanOf(leftTrace)).failed).toBe(false);
 });
 
+test("a call over gRPC whose client left before its answer was cancelled, by the caller", async () => {
+  const trace = "aaf7651916cd43dd8448eb211c80319c";
+  const leaving = new AbortController();
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query("LOCK TABLE verification");
+    const call = service
+      .client(VerificationService, shop.liveKey)
+      .getVerification(
+        { verificationId: "vrf_01m7yrddhzfyja3hhg9my162t1" },
+        { headers: under(trace), signal: leaving.signal },
+      );
+    await Promise.all([
+      expect(call).rejects.toThrow(),
+      untilWaiting(service.db, 1).finally(() => leaving.abort()),
+    ]);
+    expect(await serverSpanOf(trace)).toMatchObject({
+      failed: false,
+      attributes: { "rpc.response.status_code": "CANCELLED", "error.type": "CANCELLED" },
+    });
+  } finally {
+    await holder.query("ROLLBACK");
+    holder.release();
+  }
+});
+
 test("requests that share a statement are linked to it, and it to them", async () => {
   const creation = (index: number) =>
     [
