@@ -23,6 +23,7 @@ export async function main(): Promise<void> {
   let output: LogOutput;
   let config: Config;
   try {
+    refuseArguments(process.argv.slice(2));
     config = parseConfig(process.env);
     output = openLogOutput();
     log = createLog(config.logLevel, output);
@@ -61,6 +62,14 @@ export async function main(): Promise<void> {
   }
   service = startService(config, log, output);
   running = await service.catch(fail);
+}
+
+/** An argument that is passed over is a setting that somebody believes in. */
+function refuseArguments(given: readonly string[]): void {
+  if (given.length === 0) return;
+  throw new SettingError(
+    `it takes no arguments (${given.join(" ")}); settings are environment variables, see docs/settings.md`,
+  );
 }
 
 /** One line without a stack for what the person who started it can mend. */

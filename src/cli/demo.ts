@@ -11,7 +11,7 @@ import { Interrupted, interruptible } from "./interrupt.ts";
 import { fields } from "./layout.ts";
 import { sendMessage } from "./sms.ts";
 import { escapeControls, styled } from "./terminal.ts";
-import { present, report, Trouble, unreachable } from "./trouble.ts";
+import { present, report, Trouble, unreachable, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
 /** Names what the demo makes, so that it recognises what a killed run left behind. */
@@ -260,6 +260,12 @@ function httpBase(): string {
 process.stdout.on("error", () => {});
 
 try {
+  const given = process.argv.slice(2);
+  if (given.length > 0) {
+    throw wrongUsage(
+      `the demo takes no arguments (${given.join(" ")}): it shows one verification on a running service`,
+    );
+  }
   const address = findAddress(undefined);
   const client = new ServiceClient(address, findToken(undefined, address));
   const undo: Undo[] = [];

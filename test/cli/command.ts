@@ -91,8 +91,8 @@ export function startCommand(args: readonly string[], environment: Environment, 
   return startNode([launcher, ...args], environment, cwd);
 }
 
-export function startDemo(environment: Environment): Running {
-  return startNode([demo], environment);
+export function startDemo(environment: Environment, args: readonly string[] = []): Running {
+  return startNode([demo, ...args], environment);
 }
 
 /** The command with its arguments in a process of its own, to its end; `input` is its standard input. */

@@ -19,6 +19,16 @@ const verified = async (projectId: string): Promise<number> =>
   (await answerOf(["verification", "list", "--project", projectId, "--status", "verified"], environment))
     .verifications.length;
 
+test("with an argument says that it takes none, and makes nothing", async () => {
+  expect(await startDemo(environment, ["--help"]).finished).toMatchObject({
+    code: 2,
+    stdout: "",
+    stderr:
+      "phoneproof: the demo takes no arguments (--help): it shows one verification on a running service\n",
+  });
+  expect((await answerOf(["project", "list"], environment)).projects).toEqual([]);
+});
+
 describe("without a project Demo", () => {
   test("makes a project and a number, says so, and puts both away", async () => {
     for (const round of [1, 2]) {

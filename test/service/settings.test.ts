@@ -14,6 +14,22 @@ import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { certificates } from "../rpc/certificates.ts";
 
+/** The service as a process that ends before it has started. */
+async function start(args: readonly string[], settings: Record<string, string>) {
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts"), ...args], {
+    env: plainEnvironment(settings),
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  const printed = { stdout: "", stderr: "" };
+  for (const name of ["stdout", "stderr"] as const) {
+    child[name].setEncoding("utf8").on("data", (text: string) => {
+      printed[name] += text;
+    });
+  }
+  const [code] = await once(child, "close");
+  return { code, ...printed };
+}
+
 test.for([
   "GRPC_ALLOW_PLAINTEXT",
   "DATABASE_PREPARED_STATEMENTS",
@@ -168,24 +184,25 @@ describe("what gRPC's TLS cannot be made of ends the start with a line that name
   });
 
   test("and that line is all there is, without a word of the key", async () => {
-    const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts")], {
-      env: plainEnvironment({ ...usable, GRPC_TLS_KEY: await cut(server.key) }),
-      stdio: ["ignore", "pipe", "pipe"],
-    });
-    const printed = { stdout: "", stderr: "" };
-    for (const name of ["stdout", "stderr"] as const) {
-      child[name].setEncoding("utf8").on("data", (text: string) => {
-        printed[name] += text;
-      });
-    }
-    const [code] = await once(child, "close");
-    expect({ code, ...printed }).toEqual({
+    expect(await start([], { ...usable, GRPC_TLS_KEY: await cut(server.key) })).toEqual({
       code: 1,
       stdout: "",
       stderr: expect.stringMatching(
         /^phoneproof cannot start: GRPC_TLS_KEY names a file that cannot be used for TLS \(\w+\)\n$/,
       ),
     });
+  });
+});
+
+test.for([
+  ["--port", "9000"],
+  ["--help"],
+  ["stop"],
+])("%s as arguments are refused, not passed over", async (given) => {
+  expect(await start(given, { PORT: "a wrong one too" })).toEqual({
+    code: 1,
+    stdout: "",
+    stderr: `phoneproof cannot start: it takes no arguments (${given.join(" ")}); settings are environment variables, see docs/settings.md\n`,
   });
 });
 
