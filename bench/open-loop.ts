@@ -1,8 +1,10 @@
 /** Arrivals at a constant rate, at shares of what the operation reaches at most: how long each waits. */
 
 import { setTimeout as delay } from "node:timers/promises";
+import { collectGarbage } from "./collect.ts";
 import { type LoadResult, median } from "./load.ts";
 import type { Arm } from "./operations.ts";
+import { settlingMs } from "./rounds.ts";
 
 export interface ArrivalFigures {
   /** Of the most that was reached with every connection kept busy. */
@@ -23,15 +25,21 @@ const pauseMs = 200;
 /** More is made ready than will be due. */
 const spare = 1.1;
 
+const roundsOf = (share: number) => (share === judgedShare ? judgedRounds : 1);
+
 export async function measureArrivals(arm: Arm, mostPerSecond: number): Promise<ArrivalFigures[]> {
   const { pace } = arm;
   if (pace === undefined) return [];
   const figures: ArrivalFigures[] = [];
+  // For all rounds at once, and well before them: who arrives here is kept waiting by anything that goes on besides.
+  const due = arrivalShares.reduce((sum, share) => sum + share * roundsOf(share), 0) * mostPerSecond;
+  await arm.prepare?.(Math.ceil((due * roundMs * spare) / 1_000));
+  await delay(2 * settlingMs);
   for (const share of arrivalShares) {
     const perSecond = mostPerSecond * share;
     const rounds: ArrivalFigures[] = [];
-    for (let round = 0; round < (share === judgedShare ? judgedRounds : 1); round++) {
-      await arm.prepare?.(Math.ceil((perSecond * roundMs * spare) / 1_000));
+    for (let round = 0; round < roundsOf(share); round++) {
+      collectGarbage();
       await delay(pauseMs);
       rounds.push(figuresOf(share, await pace(roundMs, perSecond)));
     }

@@ -2,6 +2,7 @@
 
 import os from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
+import { collectGarbage } from "./collect.ts";
 import { median } from "./load.ts";
 import type { Arm, ArmName } from "./operations.ts";
 import { machineClock } from "./process-cpu.ts";
@@ -28,6 +29,11 @@ export interface ArmFigures {
 const longestWarmUpMs = 4_000;
 /** Between rounds, for what the last one left to do. */
 const pauseMs = 200;
+/**
+ * After making ready, which is no work of the service's: what was written in bulk makes Postgres plan anew and the
+ * service count it for its statistics. As each round makes all arms ready first, those after the ceiling have its round besides.
+ */
+export const settlingMs = 500;
 
 /** Of the machine: a round in which something else took more than this is made again. */
 const disturbingShare = 0.1;
@@ -44,11 +50,15 @@ export async function measureInTurn(
   options: { readonly rounds: number; readonly seconds: number },
 ): Promise<ArmFigures[]> {
   const milliseconds = options.seconds * 1000;
-  for (const arm of arms) await measure(arm, Math.min(longestWarmUpMs, milliseconds * 4));
+  for (const arm of arms) {
+    await makeReady([arm]);
+    await measure(arm, Math.min(longestWarmUpMs, milliseconds * 4));
+  }
   const made: Figures[][] = [];
   let undisturbed = 0;
   const atMost = Math.ceil(options.rounds * (1 + patience));
   while (undisturbed < options.rounds && made.length < atMost) {
+    await makeReady(arms);
     const round: Figures[] = [];
     for (const arm of arms) round.push(await measure(arm, milliseconds));
     made.push(round);
@@ -77,8 +87,14 @@ export function ratioOf(figures: readonly ArmFigures[], arm: ArmName, to: ArmNam
   );
 }
 
+async function makeReady(arms: readonly Arm[]): Promise<void> {
+  const made = arms.filter(({ prepare }) => prepare !== undefined);
+  for (const arm of made) await arm.prepare?.();
+  if (made.length > 0) await delay(settlingMs);
+}
+
 async function measure(arm: Arm, milliseconds: number): Promise<Figures> {
-  await arm.prepare?.();
+  collectGarbage();
   await delay(pauseMs);
   const serverBefore = arm.cpu();
   const postgresBefore = arm.postgresCpu();
