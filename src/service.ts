@@ -29,7 +29,6 @@ import { tracedParts } from "./tracing/traced.ts";
 import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
 import { type Addresses, welcome } from "./welcome.ts";
-import { loadAssets } from "./window/assets.ts";
 import { startWorker } from "./worker.ts";
 
 export interface RunningService {
@@ -246,7 +245,6 @@ async function start(
   }
   // What a start did without, before somebody needs it, and before a newer version lies in its place.
   const loading = setTimeout(() => {
-    loadAssets();
     administration().catch((error) => log.warn({ err: error }, "what administers could not be loaded"));
   }, loadingPauseMs);
   closers.add(async () => {

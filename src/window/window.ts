@@ -15,7 +15,7 @@ import {
   type VerificationWindow,
   WatchVerificationWindowRequestSchema,
 } from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
-import { type AssetPaths, type Assets, loadAssets } from "./assets.ts";
+import { type AssetPaths, assets } from "./assets.ts";
 import type { PlayedReceipt } from "./browser/state.ts";
 import { createEventStreams, type EventStreamObserver } from "./event-streams.ts";
 import { outcomeName, outcomeNames, playedMessage, renderRefusal, renderWindow, type View } from "./page.ts";
@@ -63,7 +63,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
   /** Whatever path a page is answered for, and whatever prefix the service is reached under. */
   function assetPaths(): AssetPaths {
     const prefix = `${new URL(publicBase.url).pathname.replace(/\/+$/, "")}/v/`;
-    const { style, script, icon } = loadAssets().paths;
+    const { style, script, icon } = assets.paths;
     return { style: prefix + style, script: prefix + script, icon: prefix + icon };
   }
 
@@ -113,7 +113,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     const withHead = { exposeHeadRoute: true };
 
     scope.get<{ Params: { file: string } }>("/assets/:file", withHead, (request, reply) =>
-      sendAsset(loadAssets(), request.params.file, request, reply),
+      sendAsset(request.params.file, request, reply),
     );
 
     // As links are pasted.
@@ -224,14 +224,9 @@ function viewOf(request: FastifyRequest): View {
 }
 
 /** A name of another version is answered with this one: while a new version is rolled out, both are asked for. */
-async function sendAsset(
-  assets: Assets,
-  file: string,
-  request: FastifyRequest,
-  reply: FastifyReply,
-): Promise<Buffer> {
+async function sendAsset(file: string, request: FastifyRequest, reply: FastifyReply): Promise<Buffer> {
   const exact = assets.byName.get(file);
-  const asset = exact ?? otherVersion(assets, file);
+  const asset = exact ?? otherVersion(file);
   if (asset === undefined) throw new Failure("not_found");
   const accepted = request.headers["accept-encoding"] ?? "";
   reply.type(asset.type).header("vary", "Accept-Encoding");
@@ -242,10 +237,10 @@ async function sendAsset(
   return encoding === "br" ? asset.brotli() : asset.gzip();
 }
 
-function otherVersion({ byName }: Assets, file: string) {
+function otherVersion(file: string) {
   const versioned = /-[0-9a-f]{16}(?=\.\w+$)/;
   if (!versioned.test(file)) return undefined;
   const name = file.replace(versioned, "");
-  for (const [candidate, asset] of byName) if (candidate.replace(versioned, "") === name) return asset;
+  for (const [candidate, asset] of assets.byName) if (candidate.replace(versioned, "") === name) return asset;
   return undefined;
 }

@@ -6,6 +6,7 @@ import { once } from "node:events";
 import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { text } from "node:stream/consumers";
 import { afterAll, describe, expect, onTestFinished, test } from "vitest";
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { parseConfig } from "../../src/config.ts";
@@ -247,4 +248,14 @@ test("with OTEL_SDK_DISABLED nothing is traced, though a collector is named", ()
   const named = { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" };
   expect(parseConfig(named).tracing).not.toBeNull();
   expect(parseConfig({ ...named, OTEL_SDK_DISABLED: "true" }).tracing).toBeNull();
+});
+
+test("where nothing is built yet, npm start says what to do", async () => {
+  const folder = await mkdtemp(path.join(tmpdir(), "phoneproof-unbuilt-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const manifest = await readFile(path.join(import.meta.dirname, "../../package.json"), "utf8");
+  const { scripts } = JSON.parse(manifest) as { readonly scripts: { readonly start: string } };
+  const child = spawn("sh", ["-c", scripts.start], { cwd: folder, stdio: ["ignore", "pipe", "pipe"] });
+  const [printed, [code]] = await Promise.all([text(child.stderr), once(child, "close")]);
+  expect({ code, printed }).toEqual({ code: 1, printed: "phoneproof is not built here yet: npm ci\n" });
 });
