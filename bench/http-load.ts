@@ -19,32 +19,49 @@ export interface HttpRound {
 const receiveBytes = 16 * 1024;
 
 export class HttpLoad {
-  readonly #connections: Connection[] = [];
+  readonly #ports: readonly number[];
+  readonly #connections: (Connection | undefined)[];
+
+  private constructor(ports: readonly number[], connections: number) {
+    this.#ports = ports;
+    this.#connections = new Array(connections);
+  }
 
   /** `connections` in all, dealt out over the ports. */
   static async open(port: number | readonly number[], connections: number): Promise<HttpLoad> {
-    const load = new HttpLoad();
-    const ports = [port].flat();
-    for (let opened = 0; opened < connections; opened++) {
-      const connection = new Connection(ports[opened % ports.length] as number);
-      load.#connections.push(connection);
-      await connection.ready;
-    }
+    const load = new HttpLoad([port].flat(), connections);
+    await load.#opened();
     return load;
+  }
+
+  /** All of them: what a server has closed since it was last used, as it may, is opened anew. */
+  async #opened(): Promise<readonly Connection[]> {
+    const opened: Connection[] = [];
+    for (let index = 0; index < this.#connections.length; index++) {
+      let connection = this.#connections[index];
+      if (connection === undefined || connection.isLost) {
+        connection = new Connection(this.#ports[index % this.#ports.length] as number);
+        this.#connections[index] = connection;
+        await connection.ready;
+      }
+      opened.push(connection);
+    }
+    return opened;
   }
 
   /** Sends until the time is over or nothing is left, and waits for the last answers. */
   async run(round: HttpRound): Promise<LoadResult> {
+    const connections = await this.#opened();
     const tally = new Tally();
     const deadline = performance.now() + round.milliseconds;
-    await Promise.all(this.#connections.map((connection) => connection.run(round, tally, deadline)));
+    await Promise.all(connections.map((connection) => connection.run(round, tally, deadline)));
     return tally.result();
   }
 
   /** Sends at a constant rate; what finds every connection busy waits for one. */
   async pace(round: HttpRound, perSecond: number): Promise<LoadResult> {
     const tally = new Tally();
-    const idle = [...this.#connections];
+    const idle = [...(await this.#opened())];
     const due: { readonly request: string; readonly dueAt: number }[] = [];
     let unanswered = 0;
     let allArrived = false;
@@ -85,7 +102,7 @@ export class HttpLoad {
     perSecond: number,
   ): Promise<{ readonly answers: ReadonlyMap<number, LoadResult>; readonly unsent: number }> {
     const tallies = new Map<number, Tally>();
-    const idle = [...this.#connections];
+    const idle = [...(await this.#opened())];
     let unsent = 0;
     await new Promise<void>((resolve, reject) => {
       let allArrived = false;
@@ -122,10 +139,11 @@ export class HttpLoad {
     milliseconds: number,
     cycle: (exchange: Exchange) => Promise<unknown>,
   ): Promise<LoadResult> {
+    const connections = await this.#opened();
     const tally = new Tally();
     const deadline = performance.now() + milliseconds;
     await Promise.all(
-      this.#connections.map(async (connection) => {
+      connections.map(async (connection) => {
         const exchange: Exchange = (request, status) =>
           new Promise((resolve, reject) => {
             connection.ask(request, status, reject, (answer) => resolve(answer.toString("utf8")));
@@ -142,7 +160,7 @@ export class HttpLoad {
   }
 
   close(): void {
-    for (const connection of this.#connections) connection.close();
+    for (const connection of this.#connections) connection?.close();
   }
 }
 
@@ -192,6 +210,10 @@ class Connection {
       this.#socket.once("connect", resolve);
       this.#onLost = reject;
     });
+  }
+
+  get isLost(): boolean {
+    return this.#lost !== undefined;
   }
 
   run({ next, status: expected }: HttpRound, tally: Tally, deadline: number): Promise<void> {
@@ -248,7 +270,7 @@ class Connection {
     this.#socket.destroy();
   }
 
-  /** One that was lost between rounds is no less so. */
+  /** One that was lost meanwhile is no less so. */
   #awaitLoss(reject: (error: Error) => void): void {
     this.#onLost = reject;
     if (this.#lost !== undefined) reject(this.#lost);
