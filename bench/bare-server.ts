@@ -67,7 +67,7 @@ const verified = verification(VerificationStatus.VERIFIED, {
 
 const created = create(CreateVerificationResponseSchema, {
   verification: pending,
-  verificationUrl: "http://localhost:8080/v/01kb2v7d9ye8xrq5m3wz6t4hncK9XbQm0sVf2LrT7aYw3ZpA",
+  verificationUrl: "http://localhost:8080/v/K9XbQm0sVf2LrT7aYw3ZpA",
   destination: "0200000002",
   smsText: smsTextOf("1234567890"),
 });

@@ -38,7 +38,7 @@ WITH charged AS (
   RETURNING calls
 ),
 reserved AS (
-  ${insertLike(template, "live_code", { code: "$2::text", verification_id: "$3::uuid" })} FROM charged
+  ${insertLike(template, "live_code", { code: "$2::text", verification_id: "$3::uuid", window_digest: "$10::bytea" })} FROM charged
   ON CONFLICT DO NOTHING RETURNING verification_id
 ),
 keyed AS (
@@ -56,7 +56,6 @@ created AS (
     client_reference: "$7::text",
     state: "$8::text",
     sms_text: "$9::text",
-    window_digest: "$10::bytea",
   })} FROM keyed
   RETURNING id
 )
@@ -102,7 +101,7 @@ async function creation(client: pg.Client): Promise<void> {
 async function tryCreation(client: pg.Client): Promise<boolean> {
   const code = newCode("numeric", codeLength);
   const id = randomUUIDv7();
-  const token = newWindowToken(id);
+  const token = newWindowToken();
   const { rowCount } = await client.query({
     name: "create_one",
     text: statement,

@@ -26,17 +26,23 @@ const openingAtOnce = 200;
 /** Their tokens. */
 async function makeWindows({ database, project }: ServiceUnderLoad, count: number): Promise<string[]> {
   const ids = Array.from({ length: count }, newId);
-  const tokens = ids.map(newWindowToken);
+  const tokens = ids.map(() => newWindowToken());
   const verification = insertLike(project.template, "verification", {
     id: "id",
     created_at: "now()",
     expires_at: "now() + interval '1 hour'",
+  });
+  const code = insertLike(project.template, "live_code", {
+    code: "id::text",
+    verification_id: "id",
+    expires_at: "now() + interval '1 hour'",
     window_digest: "decode(digest, 'hex')",
   });
-  await database.query(`${verification} FROM unnest($1::uuid[], $2::text[]) AS seed (id, digest)`, [
-    ids,
-    tokens.map(windowTokenDigest),
-  ]);
+  await database.query(
+    `WITH seed AS (SELECT * FROM unnest($1::uuid[], $2::text[]) AS seed (id, digest)), coded AS (${code} FROM seed)
+     ${verification} FROM seed`,
+    [ids, tokens.map(windowTokenDigest)],
+  );
   return tokens;
 }
 

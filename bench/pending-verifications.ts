@@ -30,7 +30,12 @@ WITH seed AS MATERIALIZED (
   FROM generate_series($1::bigint, $2::bigint - 1) AS n
 ),
 codes AS (
-  ${insertLike(template, "live_code", { destination: "destination", code: "code", verification_id: "id" })} FROM seed
+  ${insertLike(template, "live_code", {
+    destination: "destination",
+    code: "code",
+    verification_id: "id",
+    window_digest: "sha256(id::text::bytea)",
+  })} FROM seed
   ON CONFLICT DO NOTHING RETURNING verification_id
 ),
 free AS MATERIALIZED (
@@ -41,7 +46,7 @@ records AS (
     environment: "environment",
     key: "gen_random_uuid()::text",
     verification_id: "id",
-    verification_url: "'http://localhost:8080/v/' || md5(n::text) || left(md5(n::text), 16)",
+    verification_url: "'http://localhost:8080/v/' || left(md5(n::text), 22)",
   })} FROM free
 ),
 verifications AS (

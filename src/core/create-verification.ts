@@ -151,7 +151,7 @@ export function createVerification(parts: {
 
     function at(place: CodePlace): NewVerification {
       const code = newCode(project.codeFormat, place.length);
-      const token = newWindowToken(id);
+      const token = newWindowToken();
       return {
         id,
         projectId,

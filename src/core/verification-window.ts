@@ -16,7 +16,7 @@ import {
   type Verifications,
 } from "./verification.ts";
 import { followChanges, type Transitions } from "./watch-verification.ts";
-import { readWindowToken, type WindowTokenKey } from "./window-token.ts";
+import { isWindowToken, windowTokenDigest } from "./window-token.ts";
 
 /** Times are milliseconds since the epoch by the database's clock. Ids are UUIDs. */
 export interface VerificationWindow {
@@ -50,9 +50,9 @@ export const windowHours = 24;
 /** The windows as the database keeps them. */
 export interface VerificationWindows {
   /**
-   * Null where the verification has no such token or its `windowHours` have passed; may answer pending past the expiry.
+   * By a token's digest. Null where there is none or its `windowHours` have passed; may answer pending past the expiry.
    */
-  find(token: WindowTokenKey): Promise<FoundWindow | null>;
+  find(tokenDigest: string): Promise<FoundWindow | null>;
 }
 
 export type GetVerificationWindow = (token: string) => Promise<VerificationWindow>;
@@ -80,14 +80,14 @@ export function getVerificationWindow(parts: {
   readonly verifications: Verifications;
 }): GetVerificationWindow {
   return async (token) => {
-    const key = readWindowToken(token);
-    if (key === null) throw new Failure("not_found");
-    const found = await parts.windows.find(key);
+    if (!isWindowToken(token)) throw new Failure("not_found");
+    const digest = windowTokenDigest(token);
+    const found = await parts.windows.find(digest);
     if (found === null) throw new Failure("not_found");
     if (isTerminal(found.status) || found.serverTime < found.expiresAt) return shown(found);
     // Nothing says expired before the expiry's own compare-and-set has been there; then it is read again.
     await parts.verifications.find({ id: found.verificationId, projectId: null, environment: null }, null);
-    return shown((await parts.windows.find(key)) ?? found);
+    return shown((await parts.windows.find(digest)) ?? found);
   };
 }
 

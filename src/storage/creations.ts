@@ -50,17 +50,17 @@ WITH ${chargedCalls},
 created AS (
   INSERT INTO verification (
     id, project_id, environment, mode, status, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, sms_text, created_at, expires_at, webhook_configuration_id, window_digest
+    destination, sms_text, created_at, expires_at, webhook_configuration_id
   )
   SELECT r.id, r.project_id, r.environment, r.mode, 'pending', r.expected_phone, r.client_reference, r.state,
     r.parent_origin, r.return_url, r.destination, r.sms_text, ${nowMs},
-    ${nowMs} + make_interval(secs => r.validity_seconds), ${webhookInForce}, decode(r.window_digest, 'hex')
+    ${nowMs} + make_interval(secs => r.validity_seconds), ${webhookInForce}
   FROM unnest(
     $3::uuid[], $4::uuid[], $5::environment[], $13::verification_mode[], $14::text[], $15::text[], $16::text[],
-    $17::text[], $18::text[], $8::text[], $19::text[], $7::int[], $20::text[]
+    $17::text[], $18::text[], $8::text[], $19::text[], $7::int[]
   ) AS r (
     id, project_id, environment, mode, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, sms_text, validity_seconds, window_digest
+    destination, sms_text, validity_seconds
   )
 ),
 keyed AS (
@@ -72,11 +72,11 @@ keyed AS (
   ORDER BY r.project_id, r.environment, r.key
 ),
 reserved AS (
-  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone, window_digest)
   SELECT r.destination, r.code, r.code_format, r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds),
-    r.expected_phone
-  FROM unnest($8::text[], $9::text[], $10::code_format[], $3::uuid[], $7::int[], $14::text[])
-    AS r (destination, code, code_format, verification_id, validity_seconds, expected_phone)
+    r.expected_phone, decode(r.window_digest, 'hex')
+  FROM unnest($8::text[], $9::text[], $10::code_format[], $3::uuid[], $7::int[], $14::text[], $20::text[])
+    AS r (destination, code, code_format, verification_id, validity_seconds, expected_phone, window_digest)
   ORDER BY r.destination, r.code
 )
 SELECT ${epochMs(nowMs)}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
@@ -131,14 +131,15 @@ known AS MATERIALIZED (
   ) i
 ),
 reserved AS (
-  INSERT INTO live_code AS l (destination, code, code_format, verification_id, expires_at, expected_phone)
-  SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at, r.expected_phone
+  INSERT INTO live_code AS l
+    (destination, code, code_format, verification_id, expires_at, expected_phone, window_digest)
+  SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at, r.expected_phone, decode(r.window_digest, 'hex')
   FROM request r
   WHERE r.admitted AND r.leads AND r.destination <> '${nowhere}' AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
   ORDER BY r.destination, r.code
   ON CONFLICT (destination, code) DO UPDATE SET
     code_format = excluded.code_format, verification_id = excluded.verification_id, expires_at = excluded.expires_at,
-    expected_phone = excluded.expected_phone
+    expected_phone = excluded.expected_phone, window_digest = excluded.window_digest
   WHERE ${isLetGo("l")}
   RETURNING l.verification_id
 ),
@@ -158,11 +159,11 @@ keyed AS (
 created AS (
   INSERT INTO verification (
     id, project_id, environment, mode, status, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, sms_text, created_at, expires_at, webhook_configuration_id, window_digest
+    destination, sms_text, created_at, expires_at, webhook_configuration_id
   )
   SELECT r.verification_id, r.project_id, r.environment, r.mode, 'pending', r.expected_phone, r.client_reference,
     r.state, r.parent_origin, r.return_url, r.destination, r.sms_text, r.created_at, r.expires_at,
-    ${webhookInForce}, decode(r.window_digest, 'hex')
+    ${webhookInForce}
   FROM request r JOIN keyed USING (verification_id)
   RETURNING id
 )

@@ -1,5 +1,4 @@
 import { type FoundWindow, type VerificationWindows, windowHours } from "../core/verification-window.ts";
-import type { WindowTokenKey } from "../core/window-token.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
@@ -18,16 +17,16 @@ const findStatement = {
 SELECT k.digest, v.id, p.name, v.environment, v.mode, v.status, v.phone, v.carrier, v.client_reference,
   v.state, v.destination, v.sms_text, v.parent_origin, v.return_url, ${epochMs("v.expires_at")}, ${epochMs(nowMs)},
   h.reason, ${epochMs("h.noticed_at")}
-FROM unnest($1::uuid[], $2::text[]) AS k (verification_id, digest)
+FROM unnest($1::text[]) AS k (digest)
+LEFT JOIN LATERAL (SELECT * FROM live_code WHERE window_digest = decode(k.digest, 'hex') OFFSET 0) l ON true
 LEFT JOIN LATERAL (
-  SELECT verification_id FROM window_token WHERE k.verification_id IS NULL AND digest = decode(k.digest, 'hex') OFFSET 0
+  SELECT * FROM window_token WHERE l.verification_id IS NULL AND digest = decode(k.digest, 'hex') OFFSET 0
 ) t ON true
-CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = coalesce(k.verification_id, t.verification_id) OFFSET 0) v
+CROSS JOIN LATERAL (SELECT * FROM verification WHERE id = coalesce(l.verification_id, t.verification_id) OFFSET 0) v
 JOIN project p ON p.id = v.project_id
 LEFT JOIN LATERAL (SELECT * FROM event WHERE verification_id = v.id OFFSET 0) e ON true
 LEFT JOIN LATERAL (SELECT * FROM pending_hint WHERE verification_id = v.id OFFSET 0) h ON true
-WHERE (k.verification_id IS NULL OR v.window_digest = decode(k.digest, 'hex'))
-  AND least(e.occurred_at, v.expires_at) > now() - ${windowLife}`,
+WHERE least(e.occurred_at, v.expires_at) > now() - ${windowLife}`,
 };
 
 const batchSize = 500;
@@ -36,18 +35,14 @@ const batchSize = 500;
 const maxWaiting = 50_000;
 
 export function createVerificationWindows(database: Database): VerificationWindows {
-  const find = createBatcher<WindowTokenKey, FoundWindow | null>({
+  const find = createBatcher<string, FoundWindow | null>({
     observer: database.observer.batch("window"),
     maxSize: batchSize,
     maxWaiting,
-    async run(tokens) {
-      const asked = [...new Map(tokens.map((token) => [token.digest, token])).values()];
-      const rows = await runStatement(database, findStatement, [
-        plainArray(asked.map(({ verificationId }) => verificationId)),
-        plainArray(asked.map(({ digest }) => digest)),
-      ]);
+    async run(digests) {
+      const rows = await runStatement(database, findStatement, [plainArray([...new Set(digests)])]);
       const found = new Map(rows.map((row) => [row[0], windowOf(row)]));
-      return tokens.map(({ digest }) => found.get(digest) ?? null);
+      return digests.map((digest) => found.get(digest) ?? null);
     },
   });
   return { find };

@@ -120,7 +120,7 @@ function withoutChance(text: string): string {
   return text
     .replace(/\b(vrf|prj|key|evt|whk|tok|req)_[0-9a-z]{26}/g, "$1_…")
     .replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, "…")
-    .replace(/\/v\/[\w-]{48}/g, "/v/…")
+    .replace(/\/v\/[\w-]{22}/g, "/v/…")
     .replace(/the owner's|nobody's/g, "…")
     .replace(/본인확인 \d+/g, "본인확인 …");
 }

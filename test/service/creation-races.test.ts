@@ -151,9 +151,9 @@ test("what is written of a creation is the same whether or not a key was repeate
 /** All rows of a creation, without what is each one's own; times as seconds from one to the other. */
 async function writtenOf(verificationId: string) {
   const { rows } = await service.db.query(
-    `SELECT to_jsonb(v) - '{id,created_at,expires_at,sms_text,window_digest}'::text[] AS verification,
-       octet_length(v.window_digest) AS digest_length,
-       to_jsonb(l) - '{code,verification_id,expires_at}'::text[] AS code,
+    `SELECT to_jsonb(v) - '{id,created_at,expires_at,sms_text}'::text[] AS verification,
+       octet_length(l.window_digest) AS digest_length,
+       to_jsonb(l) - '{code,verification_id,expires_at,window_digest}'::text[] AS code,
        to_jsonb(i) - '{key,verification_id,verification_url,created_at}'::text[] AS record,
        extract(epoch FROM v.expires_at - v.created_at)::int AS validity,
        extract(epoch FROM l.expires_at - v.expires_at)::int AS code_after,
@@ -369,6 +369,24 @@ describe("in one batch", () => {
       "created",
     ]);
     expect(codes).toEqual([...new Set(drawn)]);
+  });
+
+  test("a code whose quarantine is over is taken anew, and its former holder's window is forgotten", async () => {
+    const held = { destination: "0209999999", code: "55555555", idempotencyKey: "order-2-try" };
+    await service.db.query(
+      `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, window_digest)
+       SELECT $1, $2, 'numeric', gen_random_uuid(), done_up_to::timestamptz - interval '25 hours', sha256('former')
+       FROM retention_progress WHERE task = 'expire'`,
+      [held.destination, held.code],
+    );
+    const [id, windowDigest] = [randomUUID(), "ab".repeat(32)];
+    const { told } = await createTogether([{}, { ...held, id, windowDigest }, held]);
+    expect(told.map(({ kind }) => kind)).toEqual(["created", "created", "conflict"]);
+    const { rows } = await service.db.query(
+      "SELECT verification_id, encode(window_digest, 'hex') AS digest FROM live_code WHERE code = $1",
+      [held.code],
+    );
+    expect(rows).toEqual([{ verification_id: id, digest: windowDigest }]);
   });
 
   test("of equal idempotency keys one creates, the same bodies repeat it, and another is a conflict", async () => {

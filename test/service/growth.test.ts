@@ -30,8 +30,8 @@ verifications AS (
     at + interval '10 minutes', at + interval '1 minute', webhook FROM seed
 ),
 codes AS (
-  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
-  SELECT '0200000000', n::text, 'numeric', id, at + interval '10 minutes' FROM seed
+  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, window_digest)
+  SELECT '0200000000', n::text, 'numeric', id, at + interval '10 minutes', sha256(id::text::bytea) FROM seed
 ),
 expired AS (
   UPDATE retention_progress SET done_up_to = now()::text WHERE task = 'expire'
@@ -97,6 +97,8 @@ test("what was planned on empty tables reads a few rows when they have grown", a
     const created = await shop.create(request, key);
     expect((await shop.create(request, key)).status).toBe(200);
     const { id, destination: to, sms_text: text } = created.body;
+    const { pathname } = new URL(created.body.verification_url);
+    expect((await fetch(service.httpUrl + pathname)).status).toBe(200);
     const messageId = `life-${lives}`;
     const from = newPhone();
     await service.sms({ to, from, text: "no code at all", messageId: `${messageId}-miss` });

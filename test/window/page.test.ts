@@ -235,14 +235,13 @@ test("a wrong token, an old one, and what was never one get the same friendly pa
   const addresses = [
     old.token,
     "A".repeat(22),
-    live.token.slice(0, 26) + other.token.slice(26),
+    live.token.slice(0, 11) + other.token.slice(11),
     `${live.token.slice(0, -1)}${live.token.endsWith("A") ? "B" : "A"}`,
-    live.token.slice(26),
-    live.token.slice(0, 26),
+    live.token.slice(1),
+    live.token.slice(0, -1),
     `${live.token}A`,
-    live.token.slice(0, 26).toUpperCase() + live.token.slice(26),
-    "A".repeat(48),
-    `0${"0".repeat(25)}${live.token.slice(26)}`,
+    live.id.slice(4),
+    live.id.slice(4) + live.token,
     "x",
     "%00",
     `${old.token}/nothing`,
@@ -265,7 +264,9 @@ test("a token that 0.1.0 has handed out opens its window, and that one only", as
   const token = randomBytes(16).toString("base64url");
   const address = `${service.httpUrl}/v/${token}`;
   expect((await getPage(address)).status).toBe(404);
-  await service.db.query("UPDATE verification SET window_digest = NULL WHERE id = $1", [uuidOf(former.id)]);
+  await service.db.query("UPDATE live_code SET window_digest = NULL WHERE verification_id = $1", [
+    uuidOf(former.id),
+  ]);
   await service.db.query(
     "INSERT INTO window_token (digest, verification_id, delete_after) VALUES (sha256($1), $2, now() + interval '1 day')",
     [token, uuidOf(former.id)],
@@ -282,6 +283,33 @@ test("a token that 0.1.0 has handed out opens its window, and that one only", as
     [uuidOf(former.id)],
   );
   expect((await getPage(address)).status).toBe(404);
+});
+
+test("an address opens nothing of whoever has its code next, handed out by this version or by 0.1.0", async () => {
+  const [first, second] = [await createWindow(service, project), await createWindow(service, project)];
+  const codeOf = async (id: string) => {
+    const { rows } = await service.db.query("SELECT code FROM live_code WHERE verification_id = $1", [
+      uuidOf(id),
+    ]);
+    return rows[0].code;
+  };
+  const code = await codeOf(first.id);
+  // As 0.1.0 takes a code whose quarantine is over.
+  await service.db.query("DELETE FROM live_code WHERE verification_id = $1", [uuidOf(second.id)]);
+  await service.db.query(
+    "UPDATE live_code SET code_format = 'numeric', verification_id = $1, expires_at = now() + interval '1 hour' WHERE code = $2",
+    [uuidOf(second.id), code],
+  );
+  expect(await codeOf(second.id)).toBe(code);
+  for (const { url } of [first, second]) expect((await getPage(url)).status).toBe(404);
+  // As this one does.
+  const digest = hash("sha256", second.token, "hex");
+  await service.db.query(
+    "UPDATE live_code SET verification_id = $1, window_digest = decode($2, 'hex') WHERE code = $3",
+    [uuidOf(second.id), digest, code],
+  );
+  expect((await second.get()).text).toContain(codeIn(second.text));
+  expect((await getPage(first.url)).status).toBe(404);
 });
 
 test("the token works until 24 hours after the end, whatever the end was", async () => {
