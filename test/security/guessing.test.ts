@@ -85,10 +85,9 @@ describe("the odds that docs/security.md tells", () => {
       "One of a million keys, by a million guesses a second for a day",
       (1_000_000 * 60 * day * secretsThereAre) / keySpace,
     ],
-    // A guess names its verification, so that it can hit no other.
     [
-      "The window of a verification whose id is known, from a million networks in a day",
-      (requestsPerAddress * day * networks) / tokenSpace,
+      "One of a million windows, from a million networks in a day",
+      (requestsPerAddress * day * networks * secretsThereAre) / tokenSpace,
     ],
   ] as const;
   const docs = readFileSync(path.join(import.meta.dirname, "../../docs/security.md"), "utf8");
@@ -108,9 +107,6 @@ describe("the odds that docs/security.md tells", () => {
     expect(missWindowMs).toBeGreaterThanOrEqual(muteMs);
     expect(newCredential("live")).toMatch(/^pp_live_[0-9A-Za-z]{32}[0-9A-Za-z]{6}$/);
     const { body } = await shop.create();
-    const [token = ""] = body.verification_url.split("/").slice(-1);
-    const id = body.id.slice("vrf_".length);
-    expect(token.startsWith(id)).toBe(true);
-    expect(Buffer.from(token.slice(id.length), "base64url")).toHaveLength(16);
+    expect(Buffer.from(body.verification_url.split("/").at(-1) ?? "", "base64url")).toHaveLength(16);
   });
 });
