@@ -6,7 +6,8 @@ import { keyLife } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
 import { duplicateWindow } from "./inbound-messages.ts";
-import { firstIdAt } from "./verification-row.ts";
+import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
+import { firstIdAt, nowMs } from "./verification-row.ts";
 
 /** How long things are kept, in days. */
 export interface RetentionSettings {
@@ -110,8 +111,8 @@ const oldestKept = firstIdAt(`now() - make_interval(days => $1::int, secs => ${v
 
 /**
  * Verifications by their ids, which begin with the time they were made. One made the longest validity before the days is
- * over, though the expiry may have yet to move it after a long downtime: the pass goes no further until then. It passes by
- * those whose event is still tried; they are erased once that has ended.
+ * over, though it may have yet to be moved: the pass goes no further until then (`overdueEnd`). It passes by those whose event
+ * is still tried; they are erased once that has ended.
  */
 const verificationErasure = pass({
   task: "erase_verifications",
@@ -132,6 +133,28 @@ undelivered AS (
   WHERE d.verification_id > progress.since AND d.verification_id <= bound.upto AND d.state <> 'pending'
 )`,
 });
+
+/**
+ * Expires what that pass stands before. After a long downtime the expiry has not come to it yet; after a time in which the
+ * database's clock was ahead it may never do, since it looks at no code twice.
+ */
+const overdueEnd = `
+WITH batch AS MATERIALIZED (
+  SELECT v.id, v.status FROM verification v
+  WHERE v.id > (SELECT done_up_to::uuid FROM retention_progress WHERE task = 'erase_verifications') AND v.id <= ${oldestKept}
+  ORDER BY v.id LIMIT ${batchSize}
+),
+locked AS MATERIALIZED (
+  SELECT v.id FROM verification v
+  WHERE v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending')) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  ORDER BY v.id FOR NO KEY UPDATE SKIP LOCKED
+),
+expired AS (
+  UPDATE verification v SET status = 'expired'
+  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
+  RETURNING v.id, v.webhook_configuration_id, v.environment
+),${transitionEffects("expired")}
+SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}`;
 
 /**
  * What that pass went by, found by its deliveries: none but theirs are left behind it. Looks at a batch after $1 and answers the
@@ -182,6 +205,22 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       async work() {
         const [row] = await runStatement(database, { name, text }, [days]);
         return row?.[0] === batchSize;
+      },
+    };
+  }
+
+  function erasingVerifications(): RetentionTask {
+    const erasing = passing("erase_verifications", verificationErasure, finishedDays);
+    return {
+      name: erasing.name,
+      async work() {
+        if (await erasing.work()) return true;
+        const statement = { name: "expire_overdue", text: overdueEnd };
+        const [row] = await runStatement(database, statement, [finishedDays]);
+        const [live, test] = row as [number, number];
+        database.observer.moved("expired", "live", live);
+        database.observer.moved("expired", "test", test);
+        return live + test > 0;
       },
     };
   }
@@ -241,7 +280,7 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       messageDeletion("delete_matched_messages", "m.verification_id IS NOT NULL"),
       finishedDays + knownDays,
     ),
-    passing("erase_verifications", verificationErasure, finishedDays),
+    erasingVerifications(),
     erasingTriedLonger(),
     ...Object.entries(endedHours).map(([table, ended]) =>
       deleting(table, deletion(table, ended), statisticsDays),
