@@ -37,6 +37,7 @@ import { createVerificationWindowService } from "./rpc/verification-window-servi
 import { listening } from "./setting-errors.ts";
 import { createCodeOccupancy } from "./storage/code-occupancy.ts";
 import type { Database } from "./storage/database.ts";
+import { createDatabaseClock } from "./storage/database-clock.ts";
 import type { CachedDirectory } from "./storage/directory.ts";
 import { createInboundMessages } from "./storage/inbound-messages.ts";
 import { createLastUses } from "./storage/last-used.ts";
@@ -104,6 +105,7 @@ export async function startApi(parts: {
       verifications,
       directory,
       occupancy,
+      clock: createDatabaseClock(database),
       publicBase,
       onCreated: (environment) => metrics.verifications.count("created", environment, 1),
       onUnplaced: metrics.verifications.unplaced,

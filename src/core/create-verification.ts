@@ -9,11 +9,12 @@ import {
   requireScope,
 } from "./access.ts";
 import type { Call } from "./call.ts";
+import type { Clock } from "./clock.ts";
 import { newCode } from "./code.ts";
 import { allocateCode, type CodeOccupancy, type CodePlace } from "./code-allocation.ts";
 import type { Directory } from "./directory.ts";
 import { checkIdempotencyKey } from "./idempotency-key.ts";
-import { newId } from "./ids.ts";
+import { newIdAt } from "./ids.ts";
 import { normaliseMobile, notMobile } from "./phone.ts";
 import type { Environment, Project } from "./project.ts";
 import { defaultSmsTemplate, renderSmsText } from "./sms-text.ts";
@@ -69,6 +70,8 @@ export function createVerification(parts: {
   readonly verifications: Verifications;
   readonly directory: Directory;
   readonly occupancy: CodeOccupancy;
+  /** Of ids. */
+  readonly clock: Clock;
   /** The address of the window, without a slash at its end. Known once the port is. */
   readonly publicBase: { readonly url: string };
   /** Told of each verification that is new. */
@@ -76,7 +79,7 @@ export function createVerification(parts: {
   /** Told of each one that was refused because there is no number it could wait on. */
   readonly onUnplaced: (unplaced: Unplaced) => void;
 }): CreateVerification {
-  const { verifications, directory, occupancy } = parts;
+  const { verifications, directory, occupancy, clock } = parts;
 
   return async (request, call) => {
     requireScope(call.caller, "write");
@@ -97,7 +100,8 @@ export function createVerification(parts: {
     const found = directory.numbersFor(projectId, environment);
     const numbers = (found instanceof Promise ? await found : found).map(({ number }) => number);
     const requestDigest = digestOf(request);
-    const id = newId();
+    const now = clock.now();
+    const id = newIdAt(now instanceof Promise ? await now : now);
     const chargeTo = chargedProject(call.caller);
 
     let verification = await withFreeCode();
@@ -127,6 +131,7 @@ export function createVerification(parts: {
     }
     if (outcome.kind === "conflict") throw new Failure("idempotency_conflict");
     if (outcome.kind === "created") {
+      clock.learn(outcome.created.verification.createdAt);
       occupancy.add(verification.destination, project.codeFormat, verification.code.length);
       parts.onCreated(environment);
     }

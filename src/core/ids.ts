@@ -42,6 +42,19 @@ export function newId(): string {
   return randomUUIDv7();
 }
 
+let lastTime = -1;
+let lastTimeDigits = "";
+
+/** The same with a time of its own, in milliseconds since the epoch. */
+export function newIdAt(time: number): string {
+  if (time !== lastTime) {
+    const digits = time.toString(16).padStart(12, "0");
+    lastTimeDigits = `${digits.slice(0, 8)}-${digits.slice(8)}`;
+    lastTime = time;
+  }
+  return lastTimeDigits + randomUUIDv7().slice(lastTimeDigits.length);
+}
+
 export function newRequestId(): string {
   return encodeId("req_", randomUUIDv7());
 }

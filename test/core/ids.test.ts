@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { decodeId, encodeId, type IdPrefix, newId, newRequestId } from "../../src/core/ids.ts";
+import { decodeId, encodeId, type IdPrefix, newId, newIdAt, newRequestId } from "../../src/core/ids.ts";
 
 const prefixes: IdPrefix[] = ["vrf_", "prj_", "key_", "evt_", "whk_", "tok_", "req_"];
 const alphabet = "0123456789abcdefghjkmnpqrstvwxyz";
@@ -112,4 +112,16 @@ test("new ids are UUIDv7, each of its own, and of the present millisecond", () =
 
 test("a request id decodes as one", () => {
   expect(decodeId("req_", newRequestId())).toMatch(uuidV7);
+});
+
+test("an id made at a time begins with it, and is a UUIDv7 like others", () => {
+  fc.assert(
+    fc.property(fc.nat({ max: 2 ** 48 - 1 }), (time) => {
+      const [one, other] = [newIdAt(time), newIdAt(time)];
+      expect(one).toMatch(uuidV7);
+      expect(Number.parseInt(one.slice(0, 8) + one.slice(9, 13), 16)).toBe(time);
+      expect(other.slice(0, 14)).toBe(one.slice(0, 14));
+      expect(other).not.toBe(one);
+    }),
+  );
 });

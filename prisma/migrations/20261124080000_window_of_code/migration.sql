@@ -1,6 +1,6 @@
 -- The secret of a verification's window stands by its digest with the code, which is kept for as long as a window can be opened
 -- and then goes with it. So an address holds nothing but its secret, and no table of tokens has to be written and cleared.
--- `window_token` holds what 0.1.0 has handed out. Tables are locked in the order in which creations lock them.
+-- `window_token` holds what 0.1.0 has handed out.
 ALTER TABLE "live_code" ADD COLUMN "window_digest" BYTEA;
 CREATE INDEX "live_code_window" ON "live_code" ("window_digest") WHERE (window_digest IS NOT NULL);
 
@@ -13,6 +13,3 @@ END
 $$;
 CREATE TRIGGER "live_code_forget_window" BEFORE UPDATE OF "verification_id" ON "live_code"
   FOR EACH ROW WHEN (NEW.window_digest IS NOT DISTINCT FROM OLD.window_digest) EXECUTE FUNCTION "forget_window"();
-
--- Never in a version.
-ALTER TABLE "verification" DROP COLUMN "window_digest";

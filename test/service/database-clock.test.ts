@@ -1,0 +1,69 @@
+import { expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createRetentionTasks } from "../../src/storage/retention.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending, uuidOf } from "./pending.ts";
+
+const hour = 3_600_000;
+const day = 24 * hour;
+const minute = 60_000;
+const phone = "01012345678";
+
+test.for([
+  { name: "100 days behind the database's", databaseAhead: 100 * day },
+  { name: "9 hours behind", databaseAhead: 9 * hour },
+  { name: "9 hours ahead", databaseAhead: -9 * hour },
+  { name: "100 days ahead", databaseAhead: -100 * day },
+])("a process whose clock is $name tells why nothing has happened, and phones go when they are due", async (row) => {
+  const plain = await startTestService({ ROLES: "api" });
+  await installClock(plain.db);
+  await moveClock(plain.db, row.databaseAhead);
+  const url = byTheClock(plain.databaseUrl);
+  const service = await plain.startAnother({ ROLES: "api", DATABASE_URL: url });
+  const database = openDatabase({ connectionString: url }, { poolSize: 1, onError: () => {} });
+  const retain = async () => {
+    const days = { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 };
+    for (const task of createRetentionTasks(database, days)) while (await task.work());
+  };
+  const phoneOf = async (id: string) => {
+    const { rows } = await plain.db.query("SELECT phone FROM verification WHERE id = $1", [uuidOf(id)]);
+    return rows[0].phone;
+  };
+  try {
+    const project = await service.createProject();
+    const shop = merchant(service.httpUrl, project.liveKey);
+    const { id, to, text } = await createPending(shop, { mode: "match", expected_phone: phone });
+    const createdAt = Date.parse((await shop.read(id)).body.created_at);
+    expect(Math.abs(timeOf(id) - createdAt)).toBeLessThan(minute);
+
+    await service.sms({ to, from: phone, text: "it does not work" });
+    const { rows } = await plain.db.query("SELECT reason FROM pending_hint WHERE verification_id = $1", [
+      uuidOf(id),
+    ]);
+    expect(rows).toEqual([{ reason: "without_code" }]);
+
+    expect(await service.sms({ to, from: phone, text })).toMatchObject([{ outcome: "VERIFIED" }]);
+    // Others go by meanwhile.
+    for (let passed = 0; passed < 9; passed++) {
+      await retain();
+      expect(await phoneOf(id)).toBe(phone);
+      await moveClock(plain.db, 10 * day - 10 * minute);
+      await shop.create();
+    }
+    await moveClock(plain.db, day);
+    await plain.db.query("UPDATE verification SET status = 'expired' WHERE status = 'pending'");
+    await retain();
+    expect(await phoneOf(id)).toBeNull();
+  } finally {
+    await database.close();
+  }
+});
+
+/** Milliseconds since the epoch, which a UUIDv7 begins with. */
+function timeOf(id: string): number {
+  const uuid = decodeId("vrf_", id) ?? "";
+  return Number.parseInt(uuid.slice(0, 8) + uuid.slice(9, 13), 16);
+}

@@ -1,0 +1,57 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import type { Database } from "../../src/storage/database.ts";
+import { createDatabaseClock } from "../../src/storage/database-clock.ts";
+
+const said = Date.parse("2026-11-21T06:41:00.123Z");
+let asked = 0;
+let isAway = false;
+/** Two hours ahead of the process, and as fast. */
+const database = {
+  observer: {},
+  async query() {
+    asked++;
+    if (isAway) throw new Error("away");
+    return { rows: [[Math.floor(said + performance.now())]] };
+  },
+} as unknown as Database;
+
+beforeEach(() => {
+  asked = 0;
+  isAway = false;
+  vi.useFakeTimers({ now: said - 7_200_000, toFake: ["Date", "performance"] });
+});
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+test("asks once, and goes on from there by the time that passes", async () => {
+  const clock = createDatabaseClock(database);
+  const [first, second] = await Promise.all([clock.now(), clock.now()]);
+  expect([first, second, asked]).toEqual([said, said, 1]);
+  vi.advanceTimersByTime(40_000);
+  expect(clock.now()).toBe(said + 40_000);
+  clock.learn(said + 40_500);
+  vi.advanceTimersByTime(40_000);
+  expect(clock.now()).toBe(said + 80_500);
+  expect(asked).toBe(1);
+});
+
+test("asks again after a minute in which it heard nothing, and where the process's clocks disagree", async () => {
+  const clock = createDatabaseClock(database);
+  await clock.now();
+  vi.advanceTimersByTime(60_000);
+  expect(await clock.now()).toBe(said + 60_000);
+  expect(asked).toBe(2);
+  vi.setSystemTime(Date.now() + 3_600_000);
+  expect(await clock.now()).toBe(said + 60_000);
+  expect(asked).toBe(3);
+  expect(clock.now()).toBe(said + 60_000);
+});
+
+test("a database that is away is asked again by whoever comes next", async () => {
+  const clock = createDatabaseClock(database);
+  isAway = true;
+  await expect(clock.now()).rejects.toThrow("away");
+  isAway = false;
+  expect(await clock.now()).toBe(said);
+});
