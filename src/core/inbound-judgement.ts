@@ -136,8 +136,8 @@ export interface Judgements {
   /** By the verification's id: of messages that carried the code of what is still pending, the last one's reason. */
   readonly hints: ReadonlyMap<string, PendingReason>;
   /**
-   * Messages without a live code, and not sent from the web, where a sender can be forged. Where a pending
-   * verification expects their sender on their destination, its window says so.
+   * Messages that verified nothing, and were not sent from the web, where a sender can be forged. Where a pending verification
+   * expects their sender on their destination, and they did not carry its code, its window says so.
    */
   readonly withoutCode: readonly WithoutCode[];
 }
@@ -192,7 +192,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
     const holder = live[0] ?? holders[0];
     if (muted && !content.webSent && !content.played) {
-      if (live.length === 0) withoutCode.push({ content, reason: "muted" });
+      withoutCode.push({ content, reason: "muted" });
       hint(live, "muted");
       return answer("muted");
     }
@@ -200,20 +200,22 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
       hint(live, "web_sent");
       return answer("web_sent", live.length === 1 ? holder : undefined);
     }
-    if (content.tooManyCandidates || live.length > 1) {
+    const isAmbiguous = content.tooManyCandidates || live.length > 1;
+    const isExpected = holder?.mode !== "match" || holder.expectedPhone === content.from;
+    if (holder && live.length === 1 && isExpected && !isAmbiguous) {
+      holder.status = "verified";
+      verified.push({ verificationId: holder.verificationId, phone: content.from, carrier: content.carrier });
+      return answer("verified", holder);
+    }
+    withoutCode.push({ content, reason: "without_code" });
+    if (isAmbiguous) {
       hint(live, "two_codes");
       return answer("ambiguous");
     }
-    if (live.length === 0) withoutCode.push({ content, reason: "without_code" });
     if (!holder) return answer("no_match");
     if (live.length === 0) return answerDead(holder);
-    if (holder.mode === "match" && holder.expectedPhone !== content.from) {
-      hint(live, "another_number");
-      return answer("sender_mismatch", holder);
-    }
-    holder.status = "verified";
-    verified.push({ verificationId: holder.verificationId, phone: content.from, carrier: content.carrier });
-    return answer("verified", holder);
+    hint(live, "another_number");
+    return answer("sender_mismatch", holder);
   }
 
   function hint(holders: readonly CodeHolder[], reason: PendingReason): void {

@@ -139,6 +139,28 @@ test("why it is still pending: the expected sender's message came without the co
   expect(await hint()).toBe("without_code");
 });
 
+test.for([
+  { name: "somebody else's code", others: 1, outcome: "SENDER_MISMATCH" },
+  { name: "two codes of others", others: 2, outcome: "AMBIGUOUS" },
+  { name: "more codes than are looked at", others: 0, outcome: "AMBIGUOUS" },
+])("why it is still pending: the expected sender's message came with $name", async ({ others, outcome }) => {
+  const { window, phone, hint } = await expecting();
+  const holders = await Promise.all(Array.from({ length: others }, () => expecting()));
+  const many = Array.from({ length: 40 }, (_, n) => String(10_000_000 + n));
+  const text = (others > 0 ? holders.map(({ code }) => code) : many).join(", ");
+  expect((await cli.send({ to: window.to, text, from: phone })).outcome).toBe(outcome);
+  expect(await hint()).toBe("without_code");
+  for (const holder of holders) expect(await holder.hint()).toBe(others > 1 ? "two_codes" : "another_number");
+});
+
+test("the expected sender has sent too many wrong messages, and another's code tells both windows", async () => {
+  const [own, another] = [await expecting(), await expecting()];
+  await mute(own.phone, (await knownProject([service, other])).testNumber);
+  const { outcome } = await cli.send({ to: own.window.to, text: another.window.text, from: own.phone });
+  expect(outcome).toBe("MUTED");
+  for (const { hint } of [own, another]) expect(await hint()).toBe("muted");
+});
+
 test("why it is still pending: the newest of a hundred and one for the sender is told", async () => {
   const shop = await service.createProject({ rateLimitPerMinute: 1_000 });
   const phone = newPhone();

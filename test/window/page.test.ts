@@ -286,7 +286,10 @@ test("a token that 0.1.0 has handed out opens its window, and that one only", as
 });
 
 test("an address opens nothing of whoever has its code next, handed out by this version or by 0.1.0", async () => {
-  const [first, second] = [await createWindow(service, project), await createWindow(service, project)];
+  const [first, second] = [
+    await createWindow(service, project, { mode: "match", expected_phone: newPhone() }),
+    await createWindow(service, project),
+  ];
   const codeOf = async (id: string) => {
     const { rows } = await service.db.query("SELECT code FROM live_code WHERE verification_id = $1", [
       uuidOf(id),
@@ -301,6 +304,8 @@ test("an address opens nothing of whoever has its code next, handed out by this 
     [uuidOf(second.id), code],
   );
   expect(await codeOf(second.id)).toBe(code);
+  const { rows } = await service.db.query("SELECT expected_phone FROM live_code WHERE code = $1", [code]);
+  expect(rows).toEqual([{ expected_phone: null }]);
   for (const { url } of [first, second]) expect((await getPage(url)).status).toBe(404);
   // As this one does.
   const digest = hash("sha256", second.token, "hex");
