@@ -132,7 +132,6 @@ const withoutScheme = (url: string) => url.replace(/^\w+:\/\//, "");
 const httpUrl = await httpServer().listen({ host: "127.0.0.1", port: 0 });
 const grpcUrl = await grpcServer().listen({ host: "127.0.0.1", port: 0 });
 process.on("disconnect", () => process.exit());
-process.on("SIGINT", () => {});
 const addresses: BareAddresses = {
   httpPort: Number(new URL(httpUrl).port),
   grpcAddress: withoutScheme(grpcUrl),

@@ -19,6 +19,8 @@ export class Talker<Request extends object, Answer> {
       env: { ...process.env, ...environment },
       stdio: ["ignore", "ignore", "inherit", "ipc"],
       serialization: "advanced",
+      // What ends the bench comes to all of its group, as with Ctrl-C and `timeout`.
+      detached: true,
     });
   }
 

@@ -138,4 +138,3 @@ process.on("message", (request: DatabaseLoopRequest) => {
   );
 });
 process.on("disconnect", () => process.exit());
-process.on("SIGINT", () => {});

@@ -11,6 +11,7 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { newId } from "../src/core/ids.ts";
 import { newWindowToken, windowTokenDigest } from "../src/core/window-token.ts";
+import { runToItsEnd } from "./endings.ts";
 import { residentMiB } from "./memory.ts";
 import { type ServiceUnderLoad, startService } from "./service.ts";
 import { insertLike } from "./template.ts";
@@ -112,41 +113,35 @@ async function loseNotices(service: ServiceUnderLoad): Promise<number> {
   return ((service.cpu() ?? 0) - before) / 1_000_000;
 }
 
-async function main(): Promise<void> {
+await runToItsEnd(async (endings) => {
   const count = Number(process.argv[2] ?? 10_000);
   if (!Number.isInteger(count) || count < 1) throw new Error("usage: node bench/idle-windows.ts [windows]");
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  let service: ServiceUnderLoad | undefined;
-  try {
-    service = await startService(directory, { execArgv: [] });
-    const tokens = await makeWindows(service, count);
-    const without = await idle(service);
-    const startedAt = performance.now();
-    const sockets = await openWindows(service.httpPort, tokens);
-    const openSeconds = (performance.now() - startedAt) / 1000;
-    const within = await idle(service);
-    const gapSeconds = await loseNotices(service);
-    const closed = sockets.filter((socket) => socket.destroyed).length;
-    for (const socket of sockets) socket.destroy();
-    const kibEach = ((within.memoryMiB - without.memoryMiB) * 1024) / count;
-    const line = (name: string, cells: readonly number[]) =>
-      name.padEnd(28) + cells.map((cell) => cell.toFixed(1).padStart(12)).join("");
-    console.log(
-      [
-        `${count.toLocaleString("en")} idle windows (${closed} lost), opened in ${openSeconds.toFixed(1)} s`,
-        "",
-        `${"".padEnd(28)}${"without".padStart(12)}${"with".padStart(12)}`,
-        line("resident memory, MiB", [without.memoryMiB, within.memoryMiB]),
-        line("processor, %", [without.cpuPercent, within.cpuPercent]),
-        line("transactions per s", [without.transactionsPerSecond, within.transactionsPerSecond]),
-        "",
-        `${kibEach.toFixed(1)} KiB a window; ${gapSeconds.toFixed(1)} s of processor to look again after lost notices`,
-      ].join("\n"),
-    );
-  } finally {
-    await service?.close();
-    await rm(directory, { recursive: true, force: true, maxRetries: 3 });
-  }
-}
-
-await main();
+  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  const service = await startService(directory, { execArgv: [] });
+  endings.add(() => service.close());
+  const tokens = await makeWindows(service, count);
+  const without = await idle(service);
+  const startedAt = performance.now();
+  const sockets = await openWindows(service.httpPort, tokens);
+  const openSeconds = (performance.now() - startedAt) / 1000;
+  const within = await idle(service);
+  const gapSeconds = await loseNotices(service);
+  const closed = sockets.filter((socket) => socket.destroyed).length;
+  for (const socket of sockets) socket.destroy();
+  const kibEach = ((within.memoryMiB - without.memoryMiB) * 1024) / count;
+  const line = (name: string, cells: readonly number[]) =>
+    name.padEnd(28) + cells.map((cell) => cell.toFixed(1).padStart(12)).join("");
+  console.log(
+    [
+      `${count.toLocaleString("en")} idle windows (${closed} lost), opened in ${openSeconds.toFixed(1)} s`,
+      "",
+      `${"".padEnd(28)}${"without".padStart(12)}${"with".padStart(12)}`,
+      line("resident memory, MiB", [without.memoryMiB, within.memoryMiB]),
+      line("processor, %", [without.cpuPercent, within.cpuPercent]),
+      line("transactions per s", [without.transactionsPerSecond, within.transactionsPerSecond]),
+      "",
+      `${kibEach.toFixed(1)} KiB a window; ${gapSeconds.toFixed(1)} s of processor to look again after lost notices`,
+    ].join("\n"),
+  );
+});

@@ -26,5 +26,3 @@ process.on("disconnect", async () => {
   await rm(directory, { recursive: true, force: true, maxRetries: 3 });
   process.exit();
 });
-// Ctrl-C is for the bench.
-process.on("SIGINT", () => {});
