@@ -14,15 +14,19 @@ export function createDatabaseClock(database: Database): Clock {
   let known = { ms: 0, steady: Number.NEGATIVE_INFINITY, wall: 0 };
   let asking: Promise<number> | undefined;
 
+  /** An answer is as old as it was long on its way: by that alone the time does not go back, nor ids made one after the other. */
   function learn(ms: number): void {
-    known = { ms, steady: performance.now(), wall: Date.now() };
+    const steady = performance.now();
+    const expected = known.ms + steady - known.steady;
+    const isOff = ms > expected || ms < expected - believedMs;
+    known = { ms: isOff ? ms : expected, steady, wall: Date.now() };
   }
 
   async function ask(): Promise<number> {
     try {
       const [row] = await runStatement(database, statement, []);
       learn(row?.[0] as number);
-      return known.ms;
+      return Math.floor(known.ms);
     } finally {
       asking = undefined;
     }

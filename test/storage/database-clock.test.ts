@@ -48,6 +48,18 @@ test("asks again after a minute in which it heard nothing, and where the process
   expect(clock.now()).toBe(said + 60_000);
 });
 
+test("an answer that was long on its way does not set it back, a database whose clock is another's does", async () => {
+  const clock = createDatabaseClock(database);
+  await clock.now();
+  clock.learn(said - 20_000);
+  expect(clock.now()).toBe(said);
+  vi.advanceTimersByTime(10);
+  clock.learn(said + 3);
+  expect(clock.now()).toBe(said + 10);
+  clock.learn(said - 7_200_000);
+  expect(clock.now()).toBe(said - 7_200_000);
+});
+
 test("a database that is away is asked again by whoever comes next", async () => {
   const clock = createDatabaseClock(database);
   isAway = true;
