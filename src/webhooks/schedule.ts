@@ -41,16 +41,27 @@ export function secondsUntilNext(
   return Math.max(scheduled, Math.min(retryAfterSeconds ?? 0, maxRetryAfterSeconds));
 }
 
-/** RFC 9110: delay in seconds, or an HTTP date; of its obsolete forms, asctime's alone names no time zone. */
+/** RFC 9110: delay in seconds, or an HTTP date in its form of today or the two obsolete ones, of which asctime's names no zone. */
 const wholeSeconds = /^\d+$/;
-const httpDate = /^[A-Za-z]{3,9},? .* GMT$/;
-const asctimeDate = /^[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d{2}:\d{2}:\d{2} \d{4}$/;
+const time = String.raw`\d{2}:\d{2}:\d{2}`;
+const httpDates = [
+  new RegExp(`^[A-Z][a-z]{2}, (\\d{2}) [A-Z][a-z]{2} \\d{4} ${time} GMT$`),
+  new RegExp(`^[A-Z][a-z]{5,8}, (\\d{2})-[A-Z][a-z]{2}-\\d{2} ${time} GMT$`),
+  new RegExp(`^[A-Z][a-z]{2} [A-Z][a-z]{2} ([ \\d]\\d) ${time} \\d{4}$`),
+];
+
+/** Milliseconds since the epoch; NaN for what is no HTTP date, which `Date.parse` alone makes one of ("31 Feb" is in March). */
+function httpDate(text: string): number {
+  const day = httpDates.map((form) => form.exec(text)?.[1]).find((found) => found !== undefined);
+  if (day === undefined) return Number.NaN;
+  const at = Date.parse(text.endsWith("GMT") ? text : `${text} GMT`);
+  return new Date(at).getUTCDate() === Number(day) ? at : Number.NaN;
+}
 
 /** The seconds from `now` (milliseconds since the epoch) that a Retry-After asks for; null where it says nothing. */
 export function retryAfterSeconds(header: string | null, now: number): number | null {
   const text = header?.trim() ?? "";
   if (wholeSeconds.test(text)) return Number(text);
-  const date = asctimeDate.test(text) ? `${text} GMT` : text;
-  const at = httpDate.test(date) ? Date.parse(date) : Number.NaN;
+  const at = httpDate(text);
   return Number.isNaN(at) ? null : Math.max(0, (at - now) / 1000);
 }
