@@ -43,16 +43,16 @@ export function secondsUntilNext(
 
 /** RFC 9110: delay in seconds, or an HTTP date in its form of today or the two obsolete ones, of which asctime's names no zone. */
 const wholeSeconds = /^\d+$/;
-const time = String.raw`\d{2}:\d{2}:\d{2}`;
-const httpDates = [
-  new RegExp(`^[A-Z][a-z]{2}, (\\d{2}) [A-Z][a-z]{2} \\d{4} ${time} GMT$`),
-  new RegExp(`^[A-Z][a-z]{5,8}, (\\d{2})-[A-Z][a-z]{2}-\\d{2} ${time} GMT$`),
-  new RegExp(`^[A-Z][a-z]{2} [A-Z][a-z]{2} ([ \\d]\\d) ${time} \\d{4}$`),
+const timeOfDay = String.raw`\d{2}:\d{2}:\d{2}`;
+const httpDateForms = [
+  new RegExp(`^[A-Z][a-z]{2}, (\\d{2}) [A-Z][a-z]{2} \\d{4} ${timeOfDay} GMT$`),
+  new RegExp(`^[A-Z][a-z]{5,8}, (\\d{2})-[A-Z][a-z]{2}-\\d{2} ${timeOfDay} GMT$`),
+  new RegExp(`^[A-Z][a-z]{2} [A-Z][a-z]{2} ([ \\d]\\d) ${timeOfDay} \\d{4}$`),
 ];
 
 /** Milliseconds since the epoch; NaN for what is no HTTP date, which `Date.parse` alone makes one of ("31 Feb" is in March). */
-function httpDate(text: string): number {
-  const day = httpDates.map((form) => form.exec(text)?.[1]).find((found) => found !== undefined);
+function parseHttpDate(text: string): number {
+  const day = httpDateForms.map((form) => form.exec(text)?.[1]).find((found) => found !== undefined);
   if (day === undefined) return Number.NaN;
   const at = Date.parse(text.endsWith("GMT") ? text : `${text} GMT`);
   return new Date(at).getUTCDate() === Number(day) ? at : Number.NaN;
@@ -62,6 +62,6 @@ function httpDate(text: string): number {
 export function retryAfterSeconds(header: string | null, now: number): number | null {
   const text = header?.trim() ?? "";
   if (wholeSeconds.test(text)) return Number(text);
-  const at = httpDate(text);
+  const at = parseHttpDate(text);
   return Number.isNaN(at) ? null : Math.max(0, (at - now) / 1000);
 }
