@@ -1,19 +1,21 @@
 import { isIPv6 } from "node:net";
+import ipaddr from "ipaddr.js";
 
-/** An IPv6 host has 2^64 addresses to choose from: its network counts as one. */
+/** Of what RFC 6052, 6145 and 4291 embed IPv4 in, in ipaddr.js's words: the last 32 bits are the address. */
+const embeddingRanges = new Set(["rfc6052", "rfc6145", "ipv4Mapped"]);
+
+/**
+ * What an address counts as: itself, if it is IPv4, also where a translator or a socket shows it as IPv6. An IPv6 host
+ * has 2^64 addresses to choose from: its network counts as one, as `2001:db8:0:1`.
+ */
 export function networkOf(address: string): string {
   if (!isIPv6(address)) return address;
-  const mapped = /^::ffff:([\d.]+)$/i.exec(address)?.[1];
-  if (mapped !== undefined) return mapped;
-  const [head = "", tail] = address.split("::");
-  const groups = head === "" ? [] : head.split(":");
-  if (tail !== undefined) {
-    const last = tail === "" ? [] : tail.split(":");
-    while (groups.length + last.length < 8) groups.push("0");
-    groups.push(...last);
+  const parsed = ipaddr.IPv6.parse(address);
+  if (!embeddingRanges.has(parsed.range())) {
+    return parsed.parts
+      .slice(0, 4)
+      .map((part) => part.toString(16))
+      .join(":");
   }
-  return groups
-    .slice(0, 4)
-    .map((group) => Number.parseInt(group, 16).toString(16))
-    .join(":");
+  return parsed.toByteArray().slice(-4).join(".");
 }

@@ -74,7 +74,8 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
   { packages: /^@connectrpc\//, rooms: ["rpc"] },
   { packages: /^@grpc\/grpc-js$|^commander$/, rooms: ["cli"] },
   { packages: /^(rate-limiter-flexible|@redis\/.*)$/, rooms: ["admission"] },
-  { packages: /^(undici|ipaddr\.js)$/, rooms: ["webhooks"] },
+  { packages: /^undici$/, rooms: ["webhooks"] },
+  { packages: /^ipaddr\.js$/, rooms: ["webhooks", "admission"] },
   { packages: /^@opentelemetry\//, rooms: ["tracing"] },
   { packages: /^prom-client$/, rooms: ["ops"] },
   {

@@ -213,6 +213,27 @@ describe("failed authentications", () => {
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
   });
 
+  test("of an IPv4 host count as its own where it is shown as IPv6, in whichever spelling", async () => {
+    const shop = merchant(service.httpUrl, "wrong");
+    const failFrom = async (address: string) =>
+      (await shop.call("GET", path, { headers: from(address, "wrong") })).status;
+    const spellings = [
+      "192.0.2.30",
+      "::ffff:192.0.2.30",
+      "0:0:0:0:0:ffff:c000:21e",
+      "64:ff9b::c000:21e",
+      "64:FF9B::192.0.2.30",
+    ];
+    const statuses = await Promise.all(
+      Array.from({ length: 601 }, (_, attempt) => failFrom(spellings[attempt % spellings.length] ?? "")),
+    );
+    expect(statuses.filter((status) => status === 429)).toHaveLength(1);
+
+    for (const another of ["::ffff:c000:21f", "64:ff9b::c000:21f", "64:ff9b::192.0.2.32"]) {
+      expect(await failFrom(another)).toBe(401);
+    }
+  });
+
   test.for([
     {
       name: "with a port",
