@@ -28,7 +28,10 @@ export interface Directory {
   caller(credential: string): Caller | null | Promise<Caller | null>;
   /** Null where there is no such project. */
   project(id: string): Promise<Project | null>;
-  /** The numbers on which this project's new verifications may wait: its own, else the shared ones. */
+  /**
+   * The numbers on which this project's new verifications may wait: its own, else the shared ones. That there is none is true
+   * now: it is looked up.
+   */
   numbersFor(
     projectId: string,
     environment: Environment,

@@ -176,10 +176,29 @@ export function createDirectory(database: Database): CachedDirectory {
   }
 
   const numbers = () => recall(lists as Memory<Numbers>, "numbers", loadNumbers);
+
+  /** By a look-up that begins after it was asked for. One at a time, whoever asks how often. */
+  const numbersNow = createBatcher<null, Numbers>({
+    observer: database.observer.batch("numbers"),
+    maxSize: 10_000,
+    maxWaiting: 10_000,
+    async run(askers) {
+      lists.delete("numbers");
+      const loaded = await numbers();
+      return askers.map(() => loaded);
+    },
+  });
+
   const codeLengths = () => recall(lists as Memory<CodeLengths>, "codeLengths", loadCodeLengths);
 
   const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
+
+  /** What was announced elsewhere may not have been heard of here, and whoever has just been given a number is not told it has none. */
+  async function numbersForNow(projectId: string, environment: Environment) {
+    const remembered = inUseFor(await numbers(), projectId, environment);
+    return remembered.length > 0 ? remembered : inUseFor(await numbersNow(null), projectId, environment);
+  }
 
   return {
     caller: (credential) => recall(callers, credential, () => findCaller(credential)),
@@ -199,9 +218,8 @@ export function createDirectory(database: Database): CachedDirectory {
 
     numbersFor(projectId, environment) {
       const known = numbers();
-      return known instanceof Promise
-        ? known.then((loaded) => inUseFor(loaded, projectId, environment))
-        : inUseFor(known, projectId, environment);
+      const found = known instanceof Promise ? noNumbers : inUseFor(known, projectId, environment);
+      return found.length > 0 ? found : numbersForNow(projectId, environment);
     },
 
     number(number) {

@@ -1,4 +1,5 @@
 import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -176,6 +177,18 @@ describe("without a number", () => {
       number,
       "3/unlimited",
     ]);
+  });
+
+  test("one that was added elsewhere is used, though this process has not been told of it", async () => {
+    const { projectId, shop } = await withoutNumber();
+    expect((await shop.create()).status).toBe(503);
+    // Written as another process would, without the notice that may be late.
+    await service.db.query(
+      "INSERT INTO destination_number (id, number, environment, project_id) VALUES (gen_random_uuid(), '0202000001', 'live', $1)",
+      [decodeId("prj_", projectId)],
+    );
+    const created = await shop.create();
+    expect([created.status, created.body.destination]).toEqual([201, "0202000001"]);
   });
 
   test("it is refused on every process from then on", async () => {
