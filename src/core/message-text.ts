@@ -40,9 +40,10 @@ export function normaliseText(text: string): string {
 
 /**
  * The mark that carriers put in front of what was not sent from a handset, in any bracket, spacing and
- * case. Only signs may stand before it: a mark further on is the sender's own text, or a quotation.
+ * case, `Web` in Hangul too, and both at once: `[국제웹발신]`. Only signs may stand before it: a mark further on is the sender's own text, or a quotation.
  */
-const webMark = /^[\p{P}\p{S}\p{C} ]*[\p{Ps}\p{Pi}<≪] ?(?:w ?e ?b|국 ?제|국 ?외) ?발 ?신 ?[\p{Pe}\p{Pf}>≫]/iu;
+const webMark =
+  /^[\p{P}\p{S}\p{C} ]*[\p{Ps}\p{Pi}<≪] ?(?:(?:국 ?제 ?)?(?:w ?e ?b|웹)|국 ?제|국 ?외) ?발 ?신 ?[\p{Pe}\p{Pf}>≫]/iu;
 
 export function isWebSent(text: string): boolean {
   return webMark.test(normaliseText(text));

@@ -34,7 +34,7 @@ export function notMobile(field: string): FieldViolation {
  * With the country code a number lacks its trunk 0. A bare `82` counts as one only before 8 digits or
  * more: no national number begins with it, but a short code may (`8282`).
  */
-const countryCode = /^(?:(?:\+|00)82(?:\(0\))?|82(?=\d{8}))(\d+)$/;
+const countryCode = /^(?:(?:\+|00)82(?:\(0\))?|82(?:\(0\)|(?=\d{8})))(\d+)$/;
 
 /** 1588-1234 and its like: dialled without a trunk 0. Area codes with their shortest numbers never begin with 1. */
 const nationwide = /^1\d{7}$/;

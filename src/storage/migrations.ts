@@ -52,7 +52,7 @@ interface MigrationRow {
  * not have are left alone, so that an older process can start beside a newer schema.
  *
  * Rejects, with the migration's name, when an applied file was edited, when one is recorded as
- * failed, and when one fails now; and when the lock is not to be had within `lockTimeoutMs`.
+ * failed, and when one fails now; when the lock is not to be had within `lockTimeoutMs`; and when the database is not in UTF-8.
  */
 export async function applyMigrations(
   connection: string | pg.ClientConfig,
@@ -68,6 +68,7 @@ export async function applyMigrations(
   client.on("error", () => undefined);
   await client.connect();
   try {
+    await refuseOtherEncodings(client);
     if (await isUpToDate(client, migrations)) return { applied: [] };
     const applied: string[] = [];
     for (let deadlocks = 0; ; ) {
@@ -83,6 +84,19 @@ export async function applyMigrations(
   } finally {
     await client.end().catch(() => undefined);
   }
+}
+
+/** In SQL_ASCII, say, lengths are of bytes: a long message in Korean would be refused as oversized. */
+async function refuseOtherEncodings(client: pg.Client): Promise<void> {
+  const { rows } = await run<{ encoding: string }>(
+    client,
+    "SELECT current_setting('server_encoding') AS encoding",
+  );
+  const encoding = rows[0]?.encoding;
+  if (encoding === "UTF8") return;
+  throw new Error(
+    `its encoding is ${encoding} and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`,
+  );
 }
 
 async function readMigrations(folder: string): Promise<Migration[]> {

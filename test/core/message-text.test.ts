@@ -91,9 +91,12 @@ describe("a message sent from the web", () => {
   test("is known by its mark in any case, spacing, bracket, width and normal form", () => {
     fc.assert(
       fc.property(
-        fc.constantFrom("Web발신", "WEB발신", "web발신", "wEb발신", "국제발신", "국외발신", "Ｗｅｂ발신"),
+        fc.constantFrom(
+          ...["Web발신", "WEB발신", "web발신", "wEb발신", "국제발신", "국외발신", "Ｗｅｂ발신"],
+          ...["웹발신", "국제웹발신", "국제Web발신"],
+        ),
         fc.constantFrom(...brackets),
-        fc.array(spaces, { minLength: 8, maxLength: 8 }),
+        fc.array(spaces, { minLength: 10, maxLength: 10 }),
         inFront,
         fc.constantFrom("NFC", "NFD", "NFKC", "NFKD"),
         fc.constantFrom("", "\n", " ", "본인확인 12345678"),
@@ -121,6 +124,8 @@ describe("a message sent from the web", () => {
     "[발신] 12345678",
     "[Website발신] 12345678",
     "[국내발신] 12345678",
+    "[국제웹] 12345678",
+    "[웹 발신 안내] 12345678",
     "[Web] 발신 12345678",
     "[국제] 12345678",
     "[Web발신",

@@ -11,12 +11,17 @@ export interface TestDatabase {
   drop(): Promise<void>;
 }
 
-/** A database of the suite's own: migrated unless `empty`, and otherwise without a row. */
-export async function createDatabase(options: { empty?: boolean } = {}): Promise<TestDatabase> {
+/** A database of the suite's own: migrated unless `empty` or in another encoding, and otherwise without a row. */
+export async function createDatabase(
+  options: { empty?: boolean; encoding?: string } = {},
+): Promise<TestDatabase> {
   const { template, ...server } = inject("postgres");
   const name = `suite_${randomBytes(6).toString("hex")}`;
+  const { empty = false, encoding } = options;
   await administer(
-    `CREATE DATABASE ${name} TEMPLATE ${options.empty ? "template0" : template} STRATEGY FILE_COPY`,
+    encoding === undefined
+      ? `CREATE DATABASE ${name} TEMPLATE ${empty ? "template0" : template} STRATEGY FILE_COPY`
+      : `CREATE DATABASE ${name} TEMPLATE template0 ENCODING '${encoding}' LOCALE_PROVIDER libc LOCALE 'C'`,
   );
   const url = new URL(`postgres://${server.host}:${server.port}/${name}`);
   url.username = server.user;

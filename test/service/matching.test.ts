@@ -427,6 +427,9 @@ describe("a web-sent message", () => {
     "[국제 발신]",
     "[국외발신]",
     "(국외발신)",
+    "[웹발신]",
+    "[국제웹발신]",
+    "[국제 Web발신]",
   ])("marked %s is refused whatever it holds", async (mark) => {
     const { id, to, text } = await pending();
     const receipt = await send({ to, text: `${mark}\n${text}` });

@@ -1,5 +1,5 @@
 import pg from "pg";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
@@ -130,6 +130,23 @@ test("a connection for notices that cannot be had is told by its own setting, wi
   await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
     /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:1\/notices cannot be used: (?!.*secret)/,
   );
+});
+
+test("a database in which lengths would be of bytes is refused at the start, and left as it was", async () => {
+  const ascii = await createDatabase({ encoding: "SQL_ASCII" });
+  onTestFinished(ascii.drop);
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
+    DATABASE_URL: ascii.url,
+  });
+  await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
+    /^DATABASE_URL: the database at 127\.0\.0\.1:\d+\/suite_\w+ cannot be used: its encoding is SQL_ASCII and must be UTF8/,
+  );
+  const client = new pg.Client(ascii.connection);
+  await client.connect();
+  const { rows } = await client.query("SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace");
+  expect(rows).toEqual([]);
+  await client.end();
 });
 
 test.for([
