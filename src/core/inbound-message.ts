@@ -36,8 +36,8 @@ export type InboundMessageValidation =
   /** `messageId` is null where it is itself what cannot be kept. */
   | { readonly ok: false; readonly messageId: string | null };
 
-/** In code points, as all lengths are. */
-const limits = { messageId: 255, from: 64, to: 64, text: 2000, carrier: 64 } as const;
+/** In code points, as all lengths are. A code point has four bytes at most. */
+export const inboundLimits = { messageId: 255, from: 64, to: 64, text: 2000, carrier: 64 } as const;
 
 /** What google.protobuf.Timestamp can hold: the years 1 to 9999. */
 const earliestSeconds = -62_135_596_800;
@@ -45,16 +45,16 @@ const latestSeconds = 253_402_300_799;
 
 /** The message with its numbers and carrier normalised, or the id to answer `INVALID` to. */
 export function validateInboundMessage(fields: InboundMessageFields): InboundMessageValidation {
-  const messageId = isPresent(fields.messageId, limits.messageId) ? fields.messageId : null;
-  const from = isPresent(fields.from, limits.from) ? normaliseMobile(fields.from) : null;
-  const to = isPresent(fields.to, limits.to) ? normaliseDestination(fields.to) : null;
+  const messageId = isPresent(fields.messageId, inboundLimits.messageId) ? fields.messageId : null;
+  const from = isPresent(fields.from, inboundLimits.from) ? normaliseMobile(fields.from) : null;
+  const to = isPresent(fields.to, inboundLimits.to) ? normaliseDestination(fields.to) : null;
   const { receivedAt } = fields;
   const valid =
     messageId !== null &&
     from !== null &&
     to !== null &&
-    isPresent(fields.text, limits.text) &&
-    isStorable(fields.carrier, limits.carrier) &&
+    isPresent(fields.text, inboundLimits.text) &&
+    isStorable(fields.carrier, inboundLimits.carrier) &&
     (receivedAt === undefined || isTimestamp(receivedAt));
   if (!valid) return { ok: false, messageId };
   const carrier = normaliseCarrier(fields.carrier);

@@ -2,6 +2,10 @@ import type { Caller } from "../core/project.ts";
 import { Failure } from "../failures.ts";
 import { StreamBounds } from "./stream-bounds.ts";
 
+/** Whose something is: a project's or a token's. */
+export const ownerOf = (caller: Caller): string =>
+  caller.kind === "merchant" ? caller.project.id : (caller.tokenId ?? "installation");
+
 /** Counts what callers have open, in all and of each one, a project or a token. */
 export class CallerBounds {
   readonly #what: string;
@@ -16,8 +20,7 @@ export class CallerBounds {
 
   /** Answers what gives the place back, to be called once. Refuses with rate_limited or service_unavailable. */
   take(caller: Caller): () => void {
-    const key = caller.kind === "merchant" ? caller.project.id : (caller.tokenId ?? "installation");
-    const giveBack = this.#bounds.take(key);
+    const giveBack = this.#bounds.take(ownerOf(caller));
     if (giveBack === "each") {
       throw new Failure("rate_limited", {
         message: `More than ${this.#most.each} ${this.#what} are open: end some.`,

@@ -1,4 +1,7 @@
-/** Looks how much a request of a stream of messages would be, before it is made: two bytes on the wire can be an object. */
+/**
+ * Looks how much a request of a stream of messages would be, before it is made: two bytes on the wire can be an object. And
+ * bounds what is held of requests that have begun.
+ */
 
 import type {
   Compression,
@@ -8,7 +11,10 @@ import type {
 } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { Failure } from "../failures.ts";
-import { unreadable } from "./unread.ts";
+import { callKey } from "./call-context.ts";
+import { ownerOf } from "./caller-bounds.ts";
+import type { RequestRoom } from "./request-room.ts";
+import { notWhole, unreadable } from "./unread.ts";
 
 export const maxMessagesInRequest = 1_000;
 /** A message has eight, an instant's two among them. As many again may come with later versions. */
@@ -28,6 +34,10 @@ const maxVarintBytes = 10;
 const prefixBytes = 5;
 /** Of an envelope's flags: that it is packed, and that it is no message but the end of a stream. */
 const isNoPlainMessage = 0b11;
+/** A request is held without asking for room where it is no longer than this: that is 200 messages. */
+const modestBytes = 64 * 1024;
+/** As long as the gateway gives a request: so long this process may have to wait for the rest of one that has begun. */
+const restWithinMs = 10_000;
 /** With two bytes a field what is no longer than this cannot be too much, and is not looked at. */
 const harmlessBytes = 2 * maxMessagesInRequest;
 
@@ -203,9 +213,16 @@ class Envelopes {
   #length = 0;
   #left = 0;
   #count: FieldCount | undefined;
+  /** How many have begun. */
+  ordinal = 0;
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
+  }
+
+  /** The length of the message that has begun and is not whole; 0: there is none. */
+  get unfinished(): number {
+    return this.#left > 0 ? this.#length : 0;
   }
 
   /** Answers the refusal of a message that is too much, and where in these bytes it begins. */
@@ -241,6 +258,7 @@ class Envelopes {
     this.#length = this.#length * 256 + byte;
     if (this.#prefixBytes < prefixBytes) return;
     this.#left = this.#length;
+    this.ordinal += 1;
     // What is too large is refused for that.
     const isToBeCounted =
       (this.#flags & isNoPlainMessage) === 0 &&
@@ -251,40 +269,99 @@ class Envelopes {
   }
 }
 
-/** The same bytes up to the first message that is too much; then its refusal. */
-function counted(body: AsyncIterable<Uint8Array>, maxBytes: number): AsyncIterable<Uint8Array> {
+/** Lets a request enter before it is held; answers what gives its room back. */
+type Enter = (bytes: number) => Promise<() => void>;
+
+/** The same bytes up to the first message that is too much, or not whole in time; then its refusal. */
+function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter): AsyncIterable<Uint8Array> {
   return {
     [Symbol.asyncIterator]() {
       const chunks = body[Symbol.asyncIterator]();
       const envelopes = new Envelopes(maxBytes);
       let refused: { refusal: unknown; from: number } | undefined;
+      let over = false;
+      /** Of the request that is not whole yet: which it is, how long its rest was waited for, its room. */
+      let awaited = 0;
+      let waitedMs = 0;
+      let leave: (() => void) | undefined;
+      const leaveRoom = () => {
+        leave?.();
+        leave = undefined;
+      };
       const refuse = async () => {
         await chunks.return?.();
         throw refused?.refusal;
       };
       const look = (result: IteratorResult<Uint8Array>) => {
-        if (result.done) return result;
+        if (result.done) {
+          leaveRoom();
+          return result;
+        }
         refused = envelopes.take(result.value);
+        if (refused !== undefined || envelopes.unfinished === 0 || envelopes.ordinal !== awaited) leaveRoom();
         if (refused === undefined) return result;
         if (refused.from === 0) return refuse();
         return { done: false, value: result.value.subarray(0, refused.from) };
       };
+      /** The next bytes of a request that has begun. */
+      const rest = async () => {
+        if (awaited !== envelopes.ordinal) {
+          awaited = envelopes.ordinal;
+          waitedMs = 0;
+          const { unfinished } = envelopes;
+          // What is larger is refused for that.
+          if (unfinished > modestBytes && unfinished <= maxBytes) leave = await enter(unfinished);
+          if (over) leaveRoom();
+        }
+        const startedAt = performance.now();
+        let timer: NodeJS.Timeout | undefined;
+        const tooLate = new Promise<never>((_, reject) => {
+          timer = setTimeout(() => {
+            refused = { refusal: notWhole(), from: 0 };
+            reject(refused.refusal);
+          }, restWithinMs - waitedMs);
+        });
+        try {
+          return look(await Promise.race([chunks.next(), tooLate]));
+        } catch (error) {
+          leaveRoom();
+          throw error;
+        } finally {
+          clearTimeout(timer);
+          waitedMs += performance.now() - startedAt;
+        }
+      };
       return {
-        next: () => (refused ? refuse() : chunks.next().then(look)),
-        return: async () => (await chunks.return?.()) ?? { done: true, value: undefined },
+        next: () => {
+          if (refused) return refuse();
+          return envelopes.unfinished > 0 ? rest() : chunks.next().then(look);
+        },
+        return: async () => {
+          over = true;
+          leaveRoom();
+          return (await chunks.return?.()) ?? { done: true, value: undefined };
+        },
       };
     },
   };
 }
 
 /** Refuses what would be too much before the handler decodes it; what is packed, see `countedWhenUnpacked`. */
-export function countedRequests(handler: UniversalHandler, maxBytes: number): UniversalHandler {
+export function countedRequests(
+  handler: UniversalHandler,
+  { maxBytes, room }: { readonly maxBytes: number; readonly room: RequestRoom },
+): UniversalHandler {
   const bounded = async (request: UniversalServerRequest): Promise<UniversalServerResponse> => {
     // Its bytes would have to be in base64, which no client knows of.
     if (request.header.get("content-type")?.includes("json")) return { status: 415 };
     const { body } = request;
     const isBytes = typeof body === "object" && body !== null && Symbol.asyncIterator in body;
-    return handler(isBytes ? { ...request, body: counted(body, maxBytes) } : request);
+    if (!isBytes) return handler(request);
+    const enter: Enter = (bytes) => {
+      const caller = request.contextValues?.get(callKey)?.caller;
+      return room.enter(caller ? ownerOf(caller) : "", bytes);
+    };
+    return handler({ ...request, body: counted(body, maxBytes, enter) });
   };
   return Object.assign(bounded, handler);
 }

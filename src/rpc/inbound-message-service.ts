@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import type { Call } from "../core/call.ts";
 import { encodeId } from "../core/ids.ts";
+import { inboundLimits } from "../core/inbound-message.ts";
 import type { Settle } from "../core/settle.ts";
 import type { InboundReceipt, TakeInboundMessages } from "../core/take-inbound-messages.ts";
 import {
@@ -21,6 +22,7 @@ import { outcomeMessage } from "./messages.ts";
 const maxUnderWay = 5_000;
 /** A stream with some under way reads on while all streams of this process together have fewer that are not settled. */
 const maxUnsettled = 10_000;
+/** With ids of the greatest length a megabyte: gRPC's clients take four in one message. */
 const maxReceiptsInResponse = 1_000;
 
 /** The method, its requests read by their wire form. */
@@ -153,20 +155,34 @@ class Entry implements Settle<InboundReceipt> {
 
 function fieldsOf({ messageId, from, to, text, carrier, receivedAt }: InboundMessageWire) {
   return {
-    messageId: textOf(messageId),
-    from: textOf(from),
-    to: textOf(to),
-    text: textOf(text),
-    carrier: textOf(carrier),
+    messageId: messageId.length > maxIdBytes ? beginningOf(messageId) : textOf(messageId, maxIdBytes),
+    from: textOf(from, bytesIn(inboundLimits.from)),
+    to: textOf(to, bytesIn(inboundLimits.to)),
+    text: textOf(text, bytesIn(inboundLimits.text)),
+    carrier: textOf(carrier, bytesIn(inboundLimits.carrier)),
     receivedAt: receivedAt && { seconds: Number(receivedAt.seconds), nanos: receivedAt.nanos },
   };
 }
 
-/** No text that could be sent: stands for bytes that are none, and is refused as such. */
+/**
+ * A receipt repeats its message's id, which is refused where it is longer than this, and then repeated as far as this. Else an id
+ * could be as long as a request, receipts of such would be held until they are read, and no client takes an answer of theirs.
+ */
+const maxIdBytes = 1_024;
+
+const bytesIn = (codePoints: number) => 4 * codePoints;
+
+/** No text that could be sent: stands for bytes that are none, or too many, and is refused as such. */
 const noText = "\ud800";
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-function textOf(bytes: Uint8Array): string {
+/** As much of an id as a receipt repeats, without half of a character at its end. */
+function beginningOf(id: Uint8Array): string {
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(id.subarray(0, maxIdBytes), { stream: true });
+}
+
+function textOf(bytes: Uint8Array, maxBytes: number): string {
+  if (bytes.length > maxBytes) return noText;
   try {
     return utf8.decode(bytes);
   } catch {

@@ -37,6 +37,7 @@ import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-me
 import { keepOpenStreams } from "./open-streams.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
 import { refuseInHeaders } from "./refusal.ts";
+import { RequestRoom } from "./request-room.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
@@ -97,6 +98,9 @@ const streamWindowBytes = 1024 * 1024;
 const sessionWindowBytes = 4 * 1024 * 1024;
 /** A thousand messages of two thousand characters. */
 const maxGroupBytes = 8 * 1024 * 1024;
+/** Of groups that have begun to come: eight of the largest, and of one caller two. */
+const roomInAllBytes = 8 * maxGroupBytes;
+const roomForEachBytes = 2 * maxGroupBytes;
 /** Anything else that is asked: as much as the gateway takes. */
 const maxMessageBytes = 64 * 1024;
 /** As long as the gateway gives a request. */
@@ -134,6 +138,7 @@ export function createRpcServer(parts: {
     trustedProxies,
   } = parts;
   const inbound = { takeMessages, process: { unsettled: 0 } };
+  const requestRoom = new RequestRoom({ inAll: roomInAllBytes, each: roomForEachBytes });
   const shutdown = createShutdown();
   const sessions = keepSessions();
   const openStreams = keepOpenStreams(admission);
@@ -218,7 +223,8 @@ export function createRpcServer(parts: {
       (requests, context) => streamInboundMessages(requests, callOf(context), inbound, context.signal),
       { readMaxBytes: maxGroupBytes, acceptCompression: countedWhenUnpacked },
     );
-    router.handlers.push(countedRequests(router.handlers.pop() as UniversalHandler, maxGroupBytes));
+    const streaming = router.handlers.pop() as UniversalHandler;
+    router.handlers.push(countedRequests(streaming, { maxBytes: maxGroupBytes, room: requestRoom }));
     statisticsRoutes(router, getStatistics);
     administrationRoutes(router, administrationAs);
     for (const [index, handler] of router.handlers.entries()) {

@@ -12,6 +12,13 @@ export function unreadable(cause?: unknown): Failure {
   });
 }
 
+/** The refusal of one that has begun and whose rest does not come. */
+export function notWhole(): Failure {
+  return new Failure("malformed_request", {
+    message: "The message was begun, and its rest did not come in time: send it whole.",
+  });
+}
+
 /** What Connect refuses before it is a message, in the catalogue's words; undefined for whatever else it has to say. */
 export function asUnread(error: ConnectError): Failure | undefined {
   if (error.details.length > 0) return undefined;

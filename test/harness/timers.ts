@@ -5,10 +5,18 @@ import { onTestFinished, vi } from "vitest";
  * waits for ever, so that nothing hangs on how long anything takes.
  */
 export function withholdTimers(milliseconds: number): void {
+  changeTimers((delay) => (delay === milliseconds ? 2 ** 31 - 1 : delay));
+}
+
+/** Until the end of the test, timers of this length, or of somewhat less, that are set from now on go off soon. */
+export function hastenTimers(milliseconds: number): void {
+  changeTimers((delay = 0) => (delay <= milliseconds && delay > milliseconds * 0.9 ? 50 : delay));
+}
+
+function changeTimers(change: (delay: number | undefined) => number | undefined): void {
   const { setTimeout } = globalThis;
-  const never = 2 ** 31 - 1;
   const timers = vi.spyOn(globalThis, "setTimeout");
   timers.mockImplementation(((callback: () => void, delay?: number, ...given: []) =>
-    setTimeout(callback, delay === milliseconds ? never : delay, ...given)) as typeof setTimeout);
+    setTimeout(callback, change(delay), ...given)) as typeof setTimeout);
   onTestFinished(() => timers.mockRestore());
 }

@@ -3,7 +3,7 @@ import http2 from "node:http2";
 import { gzipSync } from "node:zlib";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { afterAll, expect, test, vi } from "vitest";
+import { afterAll, describe, expect, test, vi } from "vitest";
 import {
   InboundMessageService,
   StreamInboundMessagesRequestSchema,
@@ -12,6 +12,7 @@ import {
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { type Receipt, startTestService, type TestService } from "../harness/service.ts";
+import { hastenTimers, withholdTimers } from "../harness/timers.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf } from "../service/pending.ts";
 import { inboundMessage, newPhone, receiptOf, type SmsFields } from "../service/sms-source.ts";
@@ -276,6 +277,78 @@ function brokenText(): Uint8Array {
   bytes[bytes.indexOf("Ä")] = 0x84;
   return bytes;
 }
+
+test("a message whose id is too long is INVALID under its beginning, however long it is, and those around it go on", async () => {
+  const { send, receipts } = openStream();
+  const tooLong = ["i".repeat(300), "i".repeat(1_024), "i".repeat(5_000_000), "가".repeat(500)];
+  const messages = tooLong.map((messageId) => ({ messageId, to, text: "hello" }));
+  await send(hello("before-the-long"), ...messages, hello("after-the-long"));
+  expect(await receipts(6)).toMatchObject([
+    { messageId: "before-the-long", outcome: "NO_MATCH" },
+    { messageId: "i".repeat(300), outcome: "INVALID" },
+    { messageId: "i".repeat(1_024), outcome: "INVALID" },
+    { messageId: "i".repeat(1_024), outcome: "INVALID" },
+    { messageId: "가".repeat(341), outcome: "INVALID" },
+    { messageId: "after-the-long", outcome: "NO_MATCH" },
+  ]);
+});
+
+describe("a large request whose rest does not come", () => {
+  /** Invalid for its text, and as large as that makes it. */
+  const large = (messageId: string) => bytesOf([{ messageId, to, text: "t".repeat(8_000_000) }]);
+
+  /** All of it but the last byte, which `finish` sends. */
+  async function begin(messageId: string, token: string) {
+    const stream = openStream(service, token);
+    const message = large(messageId);
+    const prefix = Buffer.alloc(5);
+    prefix.writeUInt32BE(message.length, 1);
+    stream.call.write(prefix);
+    stream.call.write(message.subarray(0, -1));
+    return { ...stream, finish: () => stream.call.write(message.subarray(-1)) };
+  }
+
+  test("holds no more than two of a token's, and nobody else's", async () => {
+    withholdTimers(10_000);
+    const token = await service.createToken({ scope: "ingest", source: "large" });
+    const other = await service.createToken({ scope: "ingest", source: "other" });
+    const begun = [await begin("first", token), await begin("second", token)];
+    const third = openStream(service, token);
+    // Its own streams go on with requests of the usual size, and others' with any. Until these have their receipts it would have its own.
+    let isThird = false;
+    void third.call.send(large("third"));
+    const thirdReceipts = third.receipts(1).finally(() => {
+      isThird = true;
+    });
+    for (const [owner, round] of times(8, (index) => [index % 2 ? other : token, index] as const)) {
+      const stream = openStream(service, owner);
+      const bytes = owner === other ? large(`beside-${round}`) : bytesOf([hello(`beside-${round}`)]);
+      void stream.call.send(bytes);
+      expect(await stream.receipts(1)).toMatchObject([{ messageId: `beside-${round}` }]);
+    }
+    expect(isThird).toBe(false);
+    begun[0]?.finish();
+    expect(await begun[0]?.receipts(1)).toMatchObject([{ messageId: "first", outcome: "INVALID" }]);
+    expect(await thirdReceipts).toMatchObject([{ messageId: "third", outcome: "INVALID" }]);
+    // Whoever leaves gives its room back as well.
+    begun[1]?.call.cut();
+    const last = await begin("last", token);
+    last.finish();
+    expect(await last.receipts(1)).toMatchObject([{ messageId: "last" }]);
+  });
+
+  test("ends its stream when it has been waited for long enough, after the receipts of what was whole", async () => {
+    hastenTimers(10_000);
+    const { call, send, receipts } = openStream();
+    await send(hello("before-the-half"));
+    call.write(Buffer.from("000000040a0a", "hex"));
+    expect(await receipts(Number.POSITIVE_INFINITY)).toMatchObject([{ messageId: "before-the-half" }]);
+    expect(await call.status).toMatchObject({
+      code: Code.InvalidArgument,
+      detail: { code: "malformed_request" },
+    });
+  });
+});
 
 test("a client that reads no receipts is held back, and loses nothing when it reads them", async () => {
   const { call, receipts } = openStream();
