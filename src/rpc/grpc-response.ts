@@ -63,6 +63,13 @@ export function grpcResponse(parts: {
       return path.slice(1);
     }
 
+    /** Connect prints whatever fails, but for a stream that is gone by one of the codes it knows, of which a cut write's is none. */
+    override write(...given: unknown[]): boolean {
+      const last = given.at(-1);
+      const written = typeof last === "function" ? [...given.slice(0, -1), goneFor(last as Written)] : given;
+      return super.write(...(written as Parameters<Http2ServerResponse["write"]>));
+    }
+
     override addTrailers(trailers: OutgoingHttpHeaders): void {
       if (trailers["grpc-status"] === "0") super.addTrailers(trailers);
       else super.addTrailers(legible(this.#inOurWords(trailers)));
@@ -79,6 +86,15 @@ export function grpcResponse(parts: {
       onFault({ method, requestId, failure });
       return Object.fromEntries(setTrailerStatus(new Headers(), connectError(failure, requestId)));
     }
+  };
+}
+
+type Written = (error?: Error | null) => void;
+
+function goneFor(written: Written): Written {
+  return (error) => {
+    const isCut = error instanceof Error && "code" in error && error.code === "ECANCELED";
+    written(isCut ? Object.assign(new Error(error.message), { code: "ERR_STREAM_DESTROYED" }) : error);
   };
 }
 

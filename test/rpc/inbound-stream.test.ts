@@ -3,7 +3,7 @@ import http2 from "node:http2";
 import { gzipSync } from "node:zlib";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { afterAll, describe, expect, test, vi } from "vitest";
+import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import {
   InboundMessageService,
   StreamInboundMessagesRequestSchema,
@@ -291,6 +291,26 @@ test("a message whose id is too long is INVALID under its beginning, however lon
     { messageId: "가".repeat(341), outcome: "INVALID" },
     { messageId: "after-the-long", outcome: "NO_MATCH" },
   ]);
+});
+
+test("a client that leaves amid a large answer leaves nothing printed", async () => {
+  const printed = vi.spyOn(console, "error");
+  onTestFinished(() => printed.mockRestore());
+  const connection = connectRaw(service.grpcAddress, { windowBytes: 0 });
+  connections.add(connection);
+  const authorization = `Bearer ${service.adminToken}`;
+  const { typeName, method } = InboundMessageService;
+  const path = `${typeName}/${method.streamInboundMessages.name}`;
+  const leaving = times(4, () => connection.call(path, { authorization }));
+  const ids = times(1_000, (index) => `${index}`.padEnd(1_024, "i"));
+  for (const call of leaving) await call.send(bytesOf(ids.map((messageId) => ({ messageId, to, text: "" }))));
+  // By then theirs are being written.
+  const other = openStream();
+  await other.send(hello("while-others-leave"));
+  await other.receipts(1);
+  for (const call of leaving) call.cut();
+  expect((await connection.call("nothing/There").status).code).toBe(Code.Unimplemented);
+  expect(printed).not.toHaveBeenCalled();
 });
 
 describe("a large request whose rest does not come", () => {
