@@ -28,36 +28,29 @@ const fullShare = 0.5;
 
 /**
  * A number with room for the project's own code length, or the shortest longer one for which there is room
- * somewhere. Where even the longest codes are crowded everywhere, room that is left is used up to half of
- * the space. Null: nothing is left. Spreads over equal numbers at random.
+ * somewhere: few codes pending there, and no more than half in use or in quarantine. Where even the longest codes are
+ * crowded everywhere, room that is left is used up to that half. Null: nothing is left. Spreads over equal numbers at random.
  */
 export function allocateCode(
   destinations: readonly string[],
   format: CodeFormat,
   projectLength: number,
-  occupancy: CodeOccupancy,
+  occupancy: Pick<CodeOccupancy, "pending" | "barred">,
 ): CodePlace | null {
   const lengths: number[] = [];
   for (let length = projectLength; length <= codeLengthRange(format).max; length++) lengths.push(length);
-  return (
-    firstRoom(
-      lengths,
-      (destination, length) => occupancy.pending(destination, format, length),
-      crowdedShare,
-    ) ?? firstRoom(lengths, (destination, length) => occupancy.barred(destination, format, length), fullShare)
-  );
+  const isFull = (destination: string, length: number) =>
+    occupancy.barred(destination, format, length) >= codeSpace(format, length) * fullShare;
+  const isCrowded = (destination: string, length: number) =>
+    occupancy.pending(destination, format, length) >= codeSpace(format, length) * crowdedShare;
+  return firstRoom((...place) => isCrowded(...place) || isFull(...place)) ?? firstRoom(isFull);
 
-  function firstRoom(
-    candidates: readonly number[],
-    taken: (destination: string, length: number) => number,
-    share: number,
-  ): CodePlace | null {
-    for (const length of candidates) {
-      const room = codeSpace(format, length) * share;
+  function firstRoom(isTaken: (destination: string, length: number) => boolean): CodePlace | null {
+    for (const length of lengths) {
       const start = Math.floor(Math.random() * destinations.length);
       for (let step = 0; step < destinations.length; step++) {
         const destination = destinations[(start + step) % destinations.length];
-        if (destination !== undefined && taken(destination, length) < room) return { destination, length };
+        if (destination !== undefined && !isTaken(destination, length)) return { destination, length };
       }
     }
     return null;

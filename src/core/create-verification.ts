@@ -57,8 +57,13 @@ export type CreateVerification = (request: CreationRequest, call: Call) => Promi
 const withoutNumber =
   "The project has no receiving number in this environment: an administrator has to add one.";
 
-/** Random codes meet a taken one seldom: at half a space taken, 32 tries fail once in four thousand million. */
+/** Of one creation, wherever it looks. */
 const codeAttempts = 32;
+/**
+ * Random codes of a length that were all taken on a number: most of them are, whatever was last counted. With half of them taken
+ * one creation in sixteen moves on without need, to a longer code or another number.
+ */
+const takenInTurn = 4;
 
 /**
  * Creates a pending verification, or repeats the first answer to its idempotency key.
@@ -103,6 +108,7 @@ export function createVerification(parts: {
     const now = clock.now();
     const id = newIdAt(now instanceof Promise ? await now : now);
     const chargeTo = chargedProject(call.caller);
+    const rooms = new Rooms(occupancy);
 
     let verification = await withFreeCode();
     if (verification === null) {
@@ -117,18 +123,16 @@ export function createVerification(parts: {
       verification = at({ destination: nowhere, length: project.codeLength });
     }
     const { usage, value } = await verifications.create(verification, chargeTo);
-    call.usage = usage;
     let outcome = value;
     for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
+      rooms.met(verification);
       const again = attempt < codeAttempts ? await withFreeCode() : null;
-      if (again === null) {
-        // It has been counted, and a number that was shown cannot be taken back; but a 503 is not reported as counted.
-        call.usage = undefined;
-        throw refusal();
-      }
+      // It has been counted, and a number that was shown cannot be taken back; but a 503 is not reported as counted.
+      if (again === null) throw refusal();
       verification = again;
       outcome = await verifications.recreate(again);
     }
+    call.usage = usage;
     if (outcome.kind === "conflict") throw new Failure("idempotency_conflict");
     if (outcome.kind === "created") {
       clock.learn(outcome.created.verification.createdAt);
@@ -147,7 +151,7 @@ export function createVerification(parts: {
     /** Null where there can be no new one. */
     async function withFreeCode(): Promise<NewVerification | null> {
       if (unregistered.length > 0) return null;
-      const place = allocateCode(numbers, project.codeFormat, project.codeLength, occupancy);
+      const place = allocateCode(numbers, project.codeFormat, project.codeLength, rooms.asSeen);
       if (place === null) return null;
       if (place.length !== project.codeLength)
         await directory.addCodeLength(project.codeFormat, place.length);
@@ -186,6 +190,32 @@ export function createVerification(parts: {
     if (project === null) throw noSuchProject();
     if (project.suspended) throw new Failure("project_suspended");
     return project;
+  }
+}
+
+/** What is known of the codes in use, and what one creation has met besides. */
+class Rooms {
+  asSeen: Pick<CodeOccupancy, "pending" | "barred">;
+  readonly #occupancy: CodeOccupancy;
+  /** How many codes were taken, by number and length. */
+  readonly #taken = new Map<string, number>();
+
+  constructor(occupancy: CodeOccupancy) {
+    this.#occupancy = occupancy;
+    this.asSeen = occupancy;
+  }
+
+  /** A code that was taken. */
+  met({ destination, code }: NewVerification): void {
+    const place = `${destination} ${code.length}`;
+    this.#taken.set(place, (this.#taken.get(place) ?? 0) + 1);
+    this.asSeen = {
+      pending: (...asked) => this.#occupancy.pending(...asked),
+      barred: (number, format, length) =>
+        this.#taken.get(`${number} ${length}`) === takenInTurn
+          ? Number.POSITIVE_INFINITY
+          : this.#occupancy.barred(number, format, length),
+    };
   }
 }
 

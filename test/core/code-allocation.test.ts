@@ -11,6 +11,22 @@ const taken = (longest: Readonly<Record<string, number>>): CodeOccupancy => ({
 
 const half = 5_000_000_000;
 
+describe("where few codes are pending, and most of a length are in quarantine", () => {
+  const inQuarantine = (share: number): CodeOccupancy => ({
+    pending: () => 0,
+    barred: (destination, _format, length) => (destination === "a" && length === 6 ? share * 1_000_000 : 0),
+    add: () => {},
+  });
+
+  test.for([
+    { name: "less than half of them, they are handed out", share: 0.49, numbers: ["a"], place: ["a", 6] },
+    { name: "half of them, a longer one is", share: 0.5, numbers: ["a"], place: ["a", 7] },
+    { name: "or one of another number", share: 0.5, numbers: ["a", "b"], place: ["b", 6] },
+  ])("$name", ({ share, numbers, place: [destination, length] }) => {
+    expect(allocateCode(numbers, "numeric", 6, inQuarantine(share))).toEqual({ destination, length });
+  });
+});
+
 describe("where even the longest codes are crowded everywhere", () => {
   test.for([
     { name: "less than half of them taken, there is room", longest: { a: half - 1 }, place: "a" },

@@ -109,6 +109,21 @@ describe("where more than a thousandth of a number's codes is pending", async ()
   });
 });
 
+test("where the codes that are tried are taken, though that was not counted yet, a longer one is found", async () => {
+  const { testKey, testNumber } = await service.createProject({ codeLength: 6 });
+  const shop = shopOf(service, testKey);
+  // Whatever code of six digits is tried is the one that the first creation took.
+  await service.db.query(`
+    CREATE FUNCTION one_short_code() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.code := 0; RETURN NEW; END';
+    CREATE TRIGGER one_short_code BEFORE INSERT ON live_code FOR EACH ROW
+    WHEN (NEW.destination = '${testNumber}' AND length(NEW.code) = 6) EXECUTE FUNCTION one_short_code()`);
+  onTestFinished(() => service.db.query("DROP TRIGGER one_short_code ON live_code").then(() => {}));
+  expect((await shop.create()).status).toBe(201);
+  const second = await shop.create();
+  expect([second.status, usageOf(second)]).toEqual([201, "2/unlimited"]);
+  expect(second.body.sms_text).toMatch(/(?<!\d)\d{7}(?!\d)/);
+});
+
 test("where no free code is found, the refusal shows no usage and burns no key, though the call is counted", async () => {
   const { testKey, testNumber } = await service.createProject({ usageLimit: 100n });
   const shop = shopOf(service, testKey);
