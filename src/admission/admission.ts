@@ -44,9 +44,10 @@ export interface Admission {
   takeAllowance(caller: Caller, bucket: RateLimitBucket): Promise<RateLimitState | undefined>;
   /**
    * What to answer a call that failed: charges it where nothing has and its failure counts (400, 404, 409,
-   * 422 of a merchant), and answers usage_limit_exceeded instead where the limit is reached.
+   * 422 of a merchant), and answers usage_limit_exceeded instead where the limit is reached. `lookAgain` is asked before, since
+   * what could not be read may have come long after its credential was looked at: who is let in no further is not charged either.
    */
-  settle(call: Call, failure: Failure): Promise<Failure>;
+  settle(call: Call, failure: Failure, lookAgain: () => Promise<void> | undefined): Promise<Failure>;
 }
 
 const digestOf = (credential: string) => Buffer.from(digestCredential(credential), "hex");
@@ -123,12 +124,14 @@ export function createAdmission(parts: {
       return rateLimits.take(`${project.id}${environment}`, bucket, project.rateLimitPerMinute);
     },
 
-    async settle(call, failure) {
+    async settle(call, failure, lookAgain) {
       const counts =
         failure.status === 400 || failure.status === 404 || failure.status === 409 || failure.status === 422;
       if (!counts || call.usage !== undefined || call.caller.kind !== "merchant") return failure;
+      const { project } = call.caller;
       try {
-        call.usage = await chargeUsage(call.caller.project.id);
+        await lookAgain();
+        call.usage = await chargeUsage(project.id);
         return failure;
       } catch (error) {
         return asFailure(error);

@@ -46,22 +46,27 @@ export function admitting(admission: Admission, bucket: RateLimitBucket): onRequ
  */
 export function stillAdmitting(admission: Admission): preValidationHookHandler {
   return (request, _reply, done) => {
-    const { call, admittedAt, admittedUnder } = request;
-    const isKnown = admission.revision() === admittedUnder && performance.now() - admittedAt <= trustedMs;
-    if (isKnown || call === undefined) {
-      done();
-      return;
-    }
-    identify(
-      admission,
-      request,
-      (thrown) => done(asFailure(thrown)),
-      (caller) => {
-        call.caller = caller;
-        done();
-      },
-    );
+    const looking = lookAgain(admission, request);
+    if (looking === undefined) done();
+    else
+      looking.then(
+        () => done(),
+        (thrown) => done(asFailure(thrown)),
+      );
   };
+}
+
+/** Looks at the credential of a call that was let in; undefined where what was seen of it then is as good now. */
+export function lookAgain(admission: Admission, request: FastifyRequest): Promise<void> | undefined {
+  const { call, admittedAt, admittedUnder } = request;
+  const isKnown = admission.revision() === admittedUnder && performance.now() - admittedAt <= trustedMs;
+  if (isKnown || call === undefined) return undefined;
+  return new Promise((resolve, reject) => {
+    identify(admission, request, reject, (caller) => {
+      call.caller = caller;
+      resolve();
+    });
+  });
 }
 
 /**

@@ -17,7 +17,7 @@ import { newRequestId } from "../core/ids.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { Tracing } from "../core/tracing.ts";
 import { asFailure, Failure, type FailureCode, isCutOff, isGone } from "../failures.ts";
-import { answerUnknownRoute } from "./admit.ts";
+import { answerUnknownRoute, lookAgain } from "./admit.ts";
 import { type AnsweredRequest, answeredRequest } from "./answered-request.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
 import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
@@ -80,14 +80,16 @@ export function createGateway({
       refuse(reply, failure);
       return;
     }
-    admission.settle(call, failure).then(
-      (settled) => refuse(reply, settled),
-      (thrown) => {
-        const unsettled = asFailure(thrown);
-        if (unsettled.code === "internal_error") logFault(log, request, unsettled);
-        refuse(reply, unsettled);
-      },
-    );
+    admission
+      .settle(call, failure, () => lookAgain(admission, request))
+      .then(
+        (settled) => refuse(reply, settled),
+        (thrown) => {
+          const unsettled = asFailure(thrown);
+          if (unsettled.code === "internal_error") logFault(log, request, unsettled);
+          refuse(reply, unsettled);
+        },
+      );
   };
 
   const gateway = Fastify({

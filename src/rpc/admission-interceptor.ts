@@ -52,7 +52,9 @@ export function admissionInterceptor(parts: {
         finish(codeToString(refusal.code));
         return refusal;
       }
-      const failure = await admission.settle(call, refusal);
+      const failure = await admission.settle(call, refusal, () =>
+        isKnown() ? undefined : authenticateAgain(),
+      );
       finish(failure.code, failure);
       return connectError(failure, requestId, call, rateLimit);
     };

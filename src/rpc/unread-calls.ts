@@ -11,7 +11,7 @@ import {
 } from "@connectrpc/connect/protocol-connect";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type { Logger } from "pino";
-import type { Admission } from "../admission/admission.ts";
+import { type Admission, trustedMs } from "../admission/admission.ts";
 import { Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
@@ -34,11 +34,20 @@ export function settlingUnread(
     noteAnswer({ log, observer }, { ...call, method, code, startedAt }, failure);
   }
 
-  async function settle(response: UniversalServerResponse, unread: AdmittedCall) {
-    const { call, rateLimit } = unread;
+  async function settle(
+    response: UniversalServerResponse,
+    unread: AdmittedCall,
+    authorization: string | null,
+  ) {
+    const { call, rateLimit, revision, startedAt } = unread;
     const { error, again } = await refusalIn(response);
     const told = error && asUnread(error);
-    const failure = await admission.settle(call, told ?? new Failure("malformed_request"));
+    const failure = await admission.settle(call, told ?? new Failure("malformed_request"), () => {
+      if (admission.revision() === revision && performance.now() - startedAt <= trustedMs) return undefined;
+      return Promise.try(() => admission.authenticate(authorization ?? undefined, call.address)).then(
+        () => {},
+      );
+    });
     const isOwnWord = told === undefined && failure.code === "malformed_request";
     note(unread, isOwnWord && error ? codeToString(error.code) : failure.code, failure);
     if (error !== undefined && !isOwnWord) {
@@ -55,7 +64,8 @@ export function settlingUnread(
       const unread = request.contextValues?.get(admittedKey);
       if (unread === undefined) return response;
       const stream = request.contextValues?.get(streamKey);
-      if (!stream?.closed && !stream?.destroyed) return settle(response, unread);
+      if (!stream?.closed && !stream?.destroyed)
+        return settle(response, unread, request.header.get("authorization"));
       // A client that went away before its message was whole gets no answer, and is not charged for one.
       note(unread, "canceled");
       return response;

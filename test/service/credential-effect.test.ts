@@ -5,6 +5,7 @@
 import { once } from "node:events";
 import http from "node:http";
 import { setTimeout } from "node:timers/promises";
+import { Code } from "@connectrpc/connect";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { digestCredential, newCredential } from "../../src/core/credential.ts";
 import { decodeId } from "../../src/core/ids.ts";
@@ -15,6 +16,7 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
+import { connectRaw } from "../rpc/raw-grpc.ts";
 import { untilWaiting } from "./barrier.ts";
 
 const here = await startTestService({ ROLES: "api" });
@@ -286,8 +288,8 @@ describe("a call whose body comes long after its headers is let in by what is so
     request.flushHeaders();
     await once(request, "continue");
     request.write("{");
-    return async () => {
-      request.end("}");
+    return async (rest = "}") => {
+      request.end(rest);
       const [response] = await answered;
       response.resume();
       return response.statusCode;
@@ -308,6 +310,40 @@ describe("a call whose body comes long after its headers is let in by what is so
     await heard(() => keyThere(secret), 401);
     expect(await finish()).toBe(401);
   });
+
+  test("a creation with a key that was revoked meanwhile is not charged, whatever its body turns out to be", async () => {
+    const { projectId, key, secret } = await knownKey();
+    const finish = await halfCalled("/v1/verifications", secret);
+    const finishOverGrpc = await halfCalledOverGrpc(secret);
+    await keys.revokeApiKey({ apiKeyId: key.id });
+    await heard(() => keyThere(secret), 401);
+    const usage = () => here.db.query("SELECT calls FROM usage WHERE project_id = $1", [uuidOf(projectId)]);
+    const before = await usage();
+    expect(await finish("x")).toBe(401);
+    expect(await finishOverGrpc()).toMatchObject({
+      code: Code.Unauthenticated,
+      detail: { code: "invalid_api_key" },
+    });
+    expect((await usage()).rows).toEqual(before.rows);
+  });
+
+  /** With the prefix of a message, which turns out to be none. */
+  async function halfCalledOverGrpc(secret: string) {
+    const connection = connectRaw(there.grpcAddress);
+    const call = connection.call("phoneproof.v1.VerificationService/GetVerification", {
+      authorization: `Bearer ${secret}`,
+    });
+    call.write(Buffer.of(0, 0, 0, 0, 2));
+    // Answered once the process has come to what was sent before it on this connection.
+    await connection.call("nothing/There").status;
+    return async () => {
+      call.write(Buffer.from("0aff", "hex"));
+      call.halfClose();
+      const status = await call.status;
+      connection.destroy();
+      return status;
+    };
+  }
 
   test.for(calls)("$call of a project that was suspended meanwhile", async ({ path }) => {
     const { projectId, secret } = await knownKey();
