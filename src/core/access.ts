@@ -62,7 +62,17 @@ export function chargedProject(caller: Caller): string | null {
   return caller.kind === "merchant" ? caller.project.id : null;
 }
 
-/** An impossible id matches nothing at the cost of a look-up: it is answered as slowly as a wrong one. */
-export function lookupOf(verificationId: string, bounds: Bounds): VerificationLookup {
-  return { id: decodeId("vrf_", verificationId) ?? firstUuid, ...bounds };
+/**
+ * Which verification a caller asks about, within its bounds. An impossible id matches nothing at the cost of a look-up, a
+ * project's as well: it is answered as a wrong one, and as slowly.
+ */
+export function lookupOf(
+  caller: Caller,
+  named: NamedScope & { readonly verificationId: string },
+): VerificationLookup {
+  const id = decodeId("vrf_", named.verificationId) ?? firstUuid;
+  const isNoProject = named.projectId !== null && decodeId("prj_", named.projectId) === null;
+  const isBound = caller.kind === "merchant" || caller.projectId !== null;
+  if (isNoProject && !isBound) return { id: firstUuid, projectId: firstUuid, environment: named.environment };
+  return { id, ...boundsOf(caller, named) };
 }

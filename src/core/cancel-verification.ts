@@ -1,5 +1,5 @@
 import { Failure } from "../failures.ts";
-import { boundsOf, chargedProject, lookupOf, requireScope } from "./access.ts";
+import { chargedProject, lookupOf, requireScope } from "./access.ts";
 import type { Call } from "./call.ts";
 import type { VerificationRequest } from "./get-verification.ts";
 import type { Verification, Verifications } from "./verification.ts";
@@ -19,7 +19,7 @@ export function cancelVerification({
 }): CancelVerification {
   return async (request, call) => {
     requireScope(call.caller, "write");
-    const lookup = lookupOf(request.verificationId, boundsOf(call.caller, request));
+    const lookup = lookupOf(call.caller, request);
     const { usage, value } = await verifications.cancel(lookup, chargedProject(call.caller));
     call.usage = usage;
     if (value === null) throw new Failure("verification_not_found");

@@ -1,5 +1,5 @@
 import { Failure } from "../failures.ts";
-import { boundsOf, chargedProject, lookupOf, type NamedScope, requireScope } from "./access.ts";
+import { chargedProject, lookupOf, type NamedScope, requireScope } from "./access.ts";
 import type { Call } from "./call.ts";
 import type { Verification, Verifications } from "./verification.ts";
 
@@ -18,7 +18,7 @@ export function getVerification({
 }): GetVerification {
   return async (request, call) => {
     requireScope(call.caller, "read");
-    const lookup = lookupOf(request.verificationId, boundsOf(call.caller, request));
+    const lookup = lookupOf(call.caller, request);
     const { usage, value } = await verifications.find(lookup, chargedProject(call.caller));
     call.usage = usage;
     if (value === null) throw new Failure("verification_not_found");

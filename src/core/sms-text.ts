@@ -29,6 +29,9 @@ export interface SmsTextViolation {
   readonly message: string;
 }
 
+/** Of those that a message may not contain: what a person can read, and a refusal can carry. */
+const shownCharacters = 10;
+
 /** In one pass: a name that reads `{code}` stays what it is. */
 export function renderSmsText(template: string, projectName: string, code: string): string {
   return template.replace(/\{(code|project)\}/g, (_, placeholder: string) =>
@@ -90,7 +93,9 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
     }
     const outside = new Set([...text].filter((character) => cp949ByteLength(character) === null));
     if (outside.size > 0) {
-      violate(field, `must not contain characters that a Korean SMS cannot carry: ${[...outside].join(" ")}`);
+      const shown = [...outside].slice(0, shownCharacters).join(" ");
+      const more = outside.size > shownCharacters ? ` and ${outside.size - shownCharacters} more` : "";
+      violate(field, `must not contain characters that a Korean SMS cannot carry: ${shown}${more}`);
     }
   }
 

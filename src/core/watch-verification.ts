@@ -1,5 +1,5 @@
 import { Failure } from "../failures.ts";
-import { boundsOf, chargedProject, lookupOf, requireScope } from "./access.ts";
+import { chargedProject, lookupOf, requireScope } from "./access.ts";
 import type { Call } from "./call.ts";
 import type { VerificationRequest } from "./get-verification.ts";
 import { isTerminal, type Verification, type Verifications } from "./verification.ts";
@@ -80,7 +80,7 @@ export function watchVerification(parts: {
 }): WatchVerification {
   return async function* (request, call, signal) {
     requireScope(call.caller, "read");
-    const lookup = lookupOf(request.verificationId, boundsOf(call.caller, request));
+    const lookup = lookupOf(call.caller, request);
     const changes = followChanges(parts.transitions, lookup.id, signal);
     try {
       const { usage, value } = await parts.verifications.find(lookup, chargedProject(call.caller));

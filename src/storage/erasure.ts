@@ -145,7 +145,7 @@ SELECT id::text FROM locked_verification`,
 
 /**
  * Who is expected stands beside the code as long as that is barred, also where no verification was made of it: whoever lost the
- * race for an idempotency key had reserved one.
+ * race for an idempotency key had reserved one, on whatever number.
  */
 const codesStatement = {
   name: "erasure_codes",
@@ -153,7 +153,7 @@ const codesStatement = {
 WITH locked AS MATERIALIZED (
   SELECT l.destination, l.code
   FROM verification v
-  JOIN live_code l ON l.expected_phone = v.expected_phone AND l.destination = v.destination
+  JOIN live_code l ON l.expected_phone = v.expected_phone
   WHERE v.id = ANY ($1::uuid[]) AND (
     l.verification_id = v.id OR NOT EXISTS (SELECT FROM verification other WHERE other.id = l.verification_id)
   )

@@ -149,6 +149,15 @@ describe("a template", () => {
     expect(violations.map(({ field }) => field)).toContain("sms_template");
   });
 
+  test("of a script that a Korean SMS does not know is refused in a few words", () => {
+    const script = Array.from({ length: 10_000 }, (_, index) => String.fromCodePoint(0x20000 + index)).join(
+      "",
+    );
+    const [violation] = checkSmsTemplate(settings({ template: `{code} ${script}` }));
+    expect(violation?.message).toMatch(/ 𠀀 𠀁 .* and 9990 more$/u);
+    expect(violation?.message.length).toBeLessThan(200);
+  });
+
   test.for([
     "2345678923",
     "9876543298",

@@ -222,6 +222,32 @@ describe("a number that is no value of its enumeration is told with all else tha
   });
 });
 
+test("the numbers of a project that there is not are no empty list", async () => {
+  const absent = "prj_00000000000000000000000000";
+  expect(
+    await answerOf((options) =>
+      service.client(DestinationNumberService).listDestinationNumbers({ projectId: absent }, options),
+    ),
+  ).toMatchObject({ code: "not_found" });
+});
+
+test("a webhook is shown where all that is said of it holds", async () => {
+  const [{ projectId }, other] = [await service.createProject(), await service.createProject()];
+  const webhooks = service.client(WebhookService);
+  const { webhook } = await webhooks.setWebhook({
+    projectId,
+    environment: Environment.LIVE,
+    url: "https://shop.example/hook",
+  });
+  const webhookId = webhook?.id ?? "";
+  const shown = (given: { projectId?: string; environment?: Environment }) =>
+    answerOf((options) => webhooks.getWebhook({ webhookId, ...given }, options));
+  expect(await shown({})).toMatchObject({ code: "ok" });
+  expect(await shown({ projectId, environment: Environment.LIVE })).toMatchObject({ code: "ok" });
+  expect(await shown({ projectId: other.projectId })).toMatchObject({ code: "not_found" });
+  expect(await shown({ environment: Environment.TEST })).toMatchObject({ code: "not_found" });
+});
+
 test.for([
   { scope: ServiceTokenScope.INGEST, source: "", fields: ["source"] },
   { scope: ServiceTokenScope.INGEST, source: "a".repeat(65), fields: ["source"] },

@@ -409,6 +409,21 @@ describe("reading and cancelling are told the same over REST and gRPC", () => {
   });
 });
 
+test.for([
+  { name: "that never existed", projectId: "prj_00000000000000000000000000" },
+  { name: "that cannot exist", projectId: "junk" },
+])("a verification of a project $name is not found, whoever may read all projects", async ({ projectId }) => {
+  const { id } = await createPending((await newMerchant()).rest);
+  const anybodys = service.client(VerificationService, await service.createToken({ scope: "write" }));
+  const request = { verificationId: id, projectId };
+  const answers = [
+    await answerOf((options) => anybodys.getVerification(request, options)),
+    await answerOf((options) => anybodys.cancelVerification(request, options)),
+    await answerOf((options) => Array.fromAsync(anybodys.watchVerification(request, options))),
+  ];
+  expect(answers.map(({ code }) => code)).toEqual(answers.map(() => "verification_not_found"));
+});
+
 describe("admission is the same over REST and gRPC", () => {
   const reading = (by: { rest: Merchant; rpc: Rpc }) =>
     overBoth(

@@ -231,6 +231,29 @@ describe("erasing a phone", () => {
 });
 
 describe("erasing a verification", () => {
+  test("takes its phone from the codes that were reserved for it on other numbers, when its creation raced itself", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop, expecting(phone));
+    const others = await createPending(shop, expecting(phone));
+    // What the loser of the race has left: no verification was made of it.
+    await service.db.query(
+      `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+       SELECT '0299999999', code, code_format, gen_random_uuid(), expires_at, expected_phone FROM live_code
+       WHERE verification_id = $1`,
+      [uuidOf(pending.id)],
+    );
+    const barred = async () => {
+      const { rows } = await service.db.query<{ id: string }>(
+        "SELECT verification_id AS id FROM live_code WHERE expected_phone = $1",
+        [phone],
+      );
+      return rows.map(({ id }) => id);
+    };
+    expect(await barred()).toHaveLength(3);
+    expect(await eraseVerification(pending.id)).toMatchObject({ verifications: 1 });
+    expect(await barred()).toEqual([uuidOf(others.id)]);
+  });
+
   test("takes its numbers and messages, and no others", async () => {
     const [phone, stranger] = [newPhone(), newPhone()];
     const elsewhere = await verifiedBy(phone);

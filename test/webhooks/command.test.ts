@@ -235,6 +235,10 @@ test("a project's deliveries come in pages, the newest verification's first", as
   ]);
   expect(third.next_page_token).toBeNull();
   expect(idsOf(await phoneproof(...project, "--environment", "test"))).toEqual([]);
+  const [newest = ""] = newestFirst;
+  const ofNewest = [...project, "--verification", newest, "--environment"];
+  expect(idsOf(await phoneproof(...ofNewest, "live"))).toEqual([newest]);
+  expect(idsOf(await phoneproof(...ofNewest, "test"))).toEqual([]);
   // Without a filter: everybody's.
   expect(idsOf(await phoneproof("deliveries", "--limit", "1"))).not.toContain(newestFirst[0]);
 });

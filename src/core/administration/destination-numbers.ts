@@ -13,7 +13,10 @@ export interface DestinationNumberStore {
     projectId: string | null,
   ): Promise<DestinationNumber | "in_use" | "no_project" | "pending">;
   /** Those in use, oldest first. Null: any. */
-  list(projectId: string | null, environment: Environment | null): Promise<DestinationNumber[]>;
+  list(
+    projectId: string | null,
+    environment: Environment | null,
+  ): Promise<DestinationNumber[] | "no_project">;
   remove(number: string): Promise<DestinationNumber | null>;
 }
 
@@ -49,7 +52,11 @@ export function administerDestinationNumbers({
     },
 
     async list(projectId, environment) {
-      return destinationNumbers.list(projectId === "" ? null : projectUuidOf(projectId), environment);
+      const owner = projectId === "" ? null : projectUuidOf(projectId);
+      const listed = await destinationNumbers.list(owner, environment);
+      // An empty list would not tell.
+      if (listed === "no_project") throw noSuchProject();
+      return listed;
     },
 
     async remove(number) {

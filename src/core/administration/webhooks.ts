@@ -136,7 +136,8 @@ export function administerWebhooks(parts: {
       if (webhookId === "") return existing(await inForce(reference)).webhook;
       const uuid = decodeId("whk_", webhookId);
       const found = uuid === null ? null : await webhooks.find(uuid);
-      if (found === null) throw new Failure("not_found", { message: "There is no such webhook." });
+      if (found === null || !isOf(reference, found))
+        throw new Failure("not_found", { message: "There is no such webhook." });
       return found;
     },
 
@@ -198,6 +199,12 @@ export function administerWebhooks(parts: {
   function inForce(reference: WebhookReference, violations?: readonly FieldViolation[]) {
     return webhooks.inForce(placeOf(reference, violations));
   }
+}
+
+/** All that is given must hold. */
+function isOf({ projectId, environment }: WebhookReference, webhook: Webhook): boolean {
+  const isOfProject = projectId === "" || decodeId("prj_", projectId) === webhook.projectId;
+  return isOfProject && (environment === null || environment === webhook.environment);
 }
 
 /** The place a request names, or validation_failed with what is wrong with it and what was found before. */

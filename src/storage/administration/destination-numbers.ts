@@ -37,6 +37,9 @@ export function createDestinationNumberStore(
     },
 
     async list(projectId, environment) {
+      if (projectId !== null && (await database.prisma.project.count({ where: { id: projectId } })) === 0) {
+        return "no_project";
+      }
       const rows = await database.prisma.destinationNumber.findMany({
         where: {
           removedAt: null,

@@ -287,7 +287,11 @@ async function listDeliveries(
   const older = before === null ? Prisma.sql`true` : Prisma.sql`d.verification_id < ${before}::uuid`;
   if (verificationId !== null) {
     const one = Prisma.sql`${older} AND d.verification_id = ${verificationId}::uuid`;
-    const within = projectId === null ? one : Prisma.sql`${one} AND w.project_id = ${projectId}::uuid`;
+    const ofProject = projectId === null ? one : Prisma.sql`${one} AND w.project_id = ${projectId}::uuid`;
+    const within =
+      environment === null
+        ? ofProject
+        : Prisma.sql`${ofProject} AND w.environment = ${environment}::environment`;
     const found = await deliveriesWhere(database, within, limit);
     if (found.length > 0) return found;
     const known = await exists(database, Prisma.sql`verification WHERE id = ${verificationId}::uuid`);
