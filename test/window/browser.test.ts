@@ -207,6 +207,41 @@ test("who comes back to it by Back is not sent on again, and is offered the way"
   expect(page.url()).toBe(window.url);
 });
 
+test("who came back is not sent on from the page in the other language either", async () => {
+  const window = await live({ return_url: returnUrl });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  await send(window);
+  await page.waitForURL(({ origin }) => origin === site.origin);
+  await page.clock.install();
+  await page.goBack();
+  for (const [link, way] of [
+    ["English", "Go to 달빛상점 Moonlight Shop"],
+    ["한국어", "달빛상점 Moonlight Shop 화면으로 가기"],
+  ] as const) {
+    await page.getByRole("link", { name: link }).click();
+    await page.getByRole("link", { name: way }).waitFor();
+    await page.clock.runFor(60_000);
+    expect(new URL(page.url()).pathname).toBe(new URL(window.url).pathname);
+    expect(await page.locator("[data-returning]").isVisible()).toBe(false);
+  }
+});
+
+test("who goes at once by the link goes once, however long the other page takes", async () => {
+  const window = await live({ return_url: returnUrl });
+  const page = await (await person(browser, "android")).newPage();
+  await page.clock.install();
+  await page.goto(window.url);
+  // The other page never comes.
+  await page.evaluate(
+    "var ways = 0; addEventListener('click', (event) => { ways += 1; event.preventDefault(); })",
+  );
+  await send(window);
+  await page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" }).click();
+  await page.clock.runFor(60_000);
+  expect(await page.evaluate("ways")).toBe(1);
+});
+
 test.for([
   { name: "the end comes before the person's eyes", endsAway: false },
   { name: "the end came while they were away", endsAway: true },

@@ -11,6 +11,9 @@ const askAtMostEveryMs = 30_000;
 /** Long enough to read the result. */
 const returnDelayMs = 3_000;
 
+/** Of the address of a page from which nobody is to be sent on. */
+const stay = "#stay";
+
 const main = document.querySelector<HTMLElement>("main[data-state]");
 if (main) open(main);
 
@@ -83,9 +86,15 @@ function open(main: HTMLElement): void {
       if (!fromQr) show("[data-may-close]");
       return;
     }
-    if (fromQr || (!live && cameBack())) return;
+    if (fromQr) return;
+    if (!live && cameBack()) {
+      stayInOtherLanguage();
+      return;
+    }
     show("[data-returning]");
-    setTimeout(() => link.click(), returnDelayMs);
+    const timer = setTimeout(() => link.click(), returnDelayMs);
+    // Whoever goes at once goes once: a second time would cut off the page that is on its way.
+    link.addEventListener("click", () => clearTimeout(timer));
   }
 
   function wayBack(): HTMLAnchorElement | null {
@@ -232,7 +241,13 @@ function open(main: HTMLElement): void {
  * since Back and Forward also lead to a window that nobody has left by its way back.
  */
 function cameBack(): boolean {
-  return (history.state as { readonly left?: boolean } | null)?.left === true;
+  return (history.state as { readonly left?: boolean } | null)?.left === true || location.hash === stay;
+}
+
+/** The other language's page is an entry of its own. */
+function stayInOtherLanguage(): void {
+  const link = document.querySelector<HTMLAnchorElement>("footer a");
+  if (link) link.hash = stay;
 }
 
 function copyButtons(main: HTMLElement): void {
