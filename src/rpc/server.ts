@@ -42,6 +42,7 @@ import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
+import { takeStreamsInTurn } from "./stream-turns.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
 import { refusingInWords } from "./unwritable-refusals.ts";
@@ -96,6 +97,8 @@ const streamedAnswers: ReadonlySet<string> = new Set(
 /** A quarter more messages a second on streams than with the defaults of 64 KiB. */
 const streamWindowBytes = 1024 * 1024;
 const sessionWindowBytes = 4 * 1024 * 1024;
+/** Of a connection, which ends then. No client sends one; each is an error to be made. */
+const maxInvalidFrames = 20;
 /** A thousand messages of two thousand characters. */
 const maxGroupBytes = 8 * 1024 * 1024;
 /** Of groups that have begun to come: eight of the largest, and of one caller two. */
@@ -146,6 +149,7 @@ export function createRpcServer(parts: {
 
   const options = {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
+    maxSessionInvalidFrames: maxInvalidFrames,
     Http2ServerResponse: grpcResponse({
       methods: ownMethods,
       streamedAnswers,
@@ -182,6 +186,7 @@ export function createRpcServer(parts: {
         session.setLocalWindowSize(sessionWindowBytes);
       });
       sessions.watch(http2Server as http2.Http2Server);
+      takeStreamsInTurn(http2Server as http2.Http2Server, strangers.isKnown);
       return http2Server as http2.Http2Server;
     },
   });

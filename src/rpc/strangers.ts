@@ -21,6 +21,8 @@ export interface Strangers {
   open(stream: ServerHttp2Stream, address: string, asksWho: boolean): boolean;
   /** Its credential is good. */
   admit(stream: ServerHttp2Stream): void;
+  /** Whether a credential was good on this connection. */
+  isKnown(session: Http2Session): boolean;
   /** Its credential is not. Resolves when that can be said: at once, or when the stream is gone for want of room. */
   turnAway(stream: ServerHttp2Stream): Promise<void>;
   /** It is being answered. Where nobody has looked at its credential, as of what is no call at all, nobody will. */
@@ -97,6 +99,8 @@ export function boundStrangers(): Strangers {
       leave.call(stream);
       if (stream.session !== undefined) withCallers.add(stream.session);
     },
+
+    isKnown: (session) => withCallers.has(session),
 
     async turnAway(stream) {
       if (moveToStrangers(stream)) return;

@@ -1,0 +1,87 @@
+import { EventEmitter, once } from "node:events";
+import http2, { type Http2Session, type ServerHttp2Stream } from "node:http2";
+import net from "node:net";
+import { setImmediate } from "node:timers/promises";
+import { expect, onTestFinished, test } from "vitest";
+import { keepSessions } from "../../src/rpc/sessions.ts";
+import { takeStreamsInTurn } from "../../src/rpc/stream-turns.ts";
+import { callHeaders, endHeaders, frame, preface } from "../security/http2-frames.ts";
+
+/** What a client gives as the reason of a reset (RFC 9113, 7). */
+const [protocolError, cancel] = [1, 8];
+const enhanceYourCalm = 11;
+
+test.for([
+  { name: "taken back", reason: cancel },
+  { name: "called broken", reason: protocolError },
+])("a stream that is $name before its turn is passed over, and who goes on so loses its connection", async ({
+  reason,
+}) => {
+  const server = http2.createServer();
+  keepSessions().watch(server);
+  takeStreamsInTurn(server, () => false);
+  let taken = 0;
+  server.on("stream", () => {
+    taken += 1;
+  });
+  server.listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const client = net.connect({ port, host: "127.0.0.1" });
+  const heard: Buffer[] = [];
+  client.on("data", (bytes: Buffer) => heard.push(bytes)).on("error", () => {});
+  const calls = Array.from({ length: 300 }, (_, index) => [
+    frame("headers", endHeaders, 2 * index + 1, callHeaders("/")),
+    frame("rstStream", 0, 2 * index + 1, Buffer.of(0, 0, 0, reason)),
+  ]);
+  client.write(Buffer.concat([preface, ...calls.flat()]));
+  await once(client, "close");
+  expect(taken).toBe(0);
+  expect(goAwayIn(Buffer.concat(heard))).toBe(enhanceYourCalm);
+});
+
+/** The reason of the last GOAWAY. */
+function goAwayIn(bytes: Buffer): number | undefined {
+  let reason: number | undefined;
+  for (let at = 0; at + 17 <= bytes.length; at += 9 + bytes.readUIntBE(at, 3)) {
+    if (bytes[at + 3] === 7) reason = bytes.readUInt32BE(at + 13);
+  }
+  return reason;
+}
+
+/** A server that hears of streams without a connection, and those it has taken up. */
+function deafServer(known: readonly object[] = []) {
+  const server = http2.createServer();
+  takeStreamsInTurn(server, (session) => known.includes(session));
+  const taken: string[] = [];
+  server.on("stream", ({ name }: ServerHttp2Stream & { name: string }) => taken.push(name));
+  const open = (session: object, name: string) => {
+    const stream = Object.assign(new EventEmitter(), { name, session, closed: false, destroyed: false });
+    server.emit("stream", stream as unknown as ServerHttp2Stream, {}, 0);
+  };
+  return { taken, open };
+}
+
+const connection = () => ({ destroyed: false }) as unknown as Http2Session;
+
+test("connections take turns, however much one of them has opened, and the event loop comes to others in between", async () => {
+  const { taken, open } = deafServer();
+  const [greedy, modest] = [connection(), connection()];
+  for (let count = 0; count < 100; count++) open(greedy, "greedy");
+  open(modest, "modest");
+  await setImmediate();
+  expect(taken.slice(0, 3)).toEqual(["greedy", "modest", "greedy"]);
+  expect(taken.length).toBeLessThan(100);
+  while (taken.length < 101) await setImmediate();
+  expect(taken.filter((name) => name === "greedy")).toHaveLength(100);
+});
+
+test("a connection on which a credential was good waits for no turn", async () => {
+  const known = connection();
+  const { taken, open } = deafServer([known]);
+  for (let count = 0; count < 100; count++) open(connection(), "unknown");
+  for (let count = 0; count < 100; count++) open(known, "known");
+  await new Promise<void>((resolve) => process.nextTick(resolve));
+  expect(taken).toEqual(Array.from({ length: 100 }, () => "known"));
+});
