@@ -35,6 +35,8 @@ export interface Judgement {
 /** A message with all that is known of it without asking the database. */
 export interface InboundMessage {
   readonly source: string;
+  /** Whether its token delivers to some numbers, or one environment, only; others of its source may deliver to more. */
+  readonly isBound: boolean;
   /** Null where the message was refused before it could be read: it is kept as invalid, for its id's sake. */
   readonly content: InboundContent | null;
   readonly messageId: string;
@@ -81,12 +83,17 @@ export interface Sender {
   mutedUntil: number | null;
 }
 
+export interface Answered extends Judgement {
+  /** Null where the message could not be read. */
+  readonly destination: string | null;
+}
+
 /** What the database held at the moment of the read; whoever stores what came of it checks that it still does. Judging changes it. */
 export interface InboundState {
   /** Milliseconds since the epoch, by the database's clock. */
   readonly now: number;
   /** By `messageKey`: what messages of these ids have been answered. */
-  readonly answered: Map<string, Judgement>;
+  readonly answered: Map<string, Answered>;
   /** By fingerprint in hexadecimal: what the same content was answered within the last `duplicateWindowMs`. */
   readonly fingerprints: Map<string, Judgement>;
   /** By `senderKey`. */
@@ -158,11 +165,11 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     const key = messageKey(message.source, message.messageId);
     const answered = state.answered.get(key);
     if (answered) {
-      const judgement = { ...answered, duplicate: true };
+      const judgement = isForeign(message, answered) ? answer("invalid") : again(answered);
       return { message, judgement, repeated: true, firstOfContent: false };
     }
     const { judgement, firstOfContent } = judgeNew(message.content);
-    state.answered.set(key, judgement);
+    state.answered.set(key, { ...judgement, destination: message.content?.to ?? null });
     return { message, judgement, repeated: false, firstOfContent };
   });
   return { judged, verified, expired, changedSenders, hints, withoutCode };
@@ -171,7 +178,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (content === null) return { judgement: answer("invalid"), firstOfContent: false };
     const fingerprint = content.fingerprint;
     const same = state.fingerprints.get(fingerprint);
-    if (same) return { judgement: { ...same, duplicate: true }, firstOfContent: false };
+    if (same) return { judgement: again(same), firstOfContent: false };
     const judgement = judgeContent(content);
     state.fingerprints.set(fingerprint, judgement);
     if ((misses.has(judgement.outcome) || isGuess(content, judgement)) && !content.played) countMiss(content);
@@ -255,6 +262,16 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (muted) sender.mutedUntil = state.now + muteMs;
     changedSenders.add(key);
   }
+}
+
+/** A message that has the id of one to another number is not its repeat, and a token that may not reach that one learns nothing of it. */
+function isForeign({ isBound, content }: InboundMessage, { destination }: Answered): boolean {
+  return isBound && destination !== null && destination !== content?.to;
+}
+
+/** The first receipt, as a repeat gets it. */
+function again({ outcome, verificationId }: Judgement): Judgement {
+  return { outcome, verificationId, duplicate: true };
 }
 
 function answer(outcome: InboundOutcome, holder?: CodeHolder): Judgement {

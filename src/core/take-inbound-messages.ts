@@ -116,10 +116,11 @@ function prepare(
     readonly played: boolean;
   },
 ): Prepared {
-  const { source } = known;
+  const { source, caller } = known;
+  const isBound = caller.environment !== null || caller.numbers.length > 0;
   if (!validation.ok) {
     const { messageId } = validation;
-    return messageId === null ? null : { source, messageId, content: null };
+    return messageId === null ? null : { source, isBound, messageId, content: null };
   }
   const { messageId, from, to, text, carrier, receivedAtMs } = validation.message;
   const environment = environmentOf(known.number, known.caller);
@@ -138,7 +139,7 @@ function prepare(
     fingerprint: fingerprintOf({ environment, from, to, text }),
     played: known.played,
   };
-  return { source, messageId, content };
+  return { source, isBound, messageId, content };
 }
 
 /** A message under way. */

@@ -1,4 +1,5 @@
 import {
+  type Answered,
   type CodeHolder,
   codeKey,
   duplicateWindowMs,
@@ -198,7 +199,7 @@ SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${ep
 FROM unnest($3::environment[], $4::text[]) AS n (environment, phone)
 CROSS JOIN LATERAL (SELECT * FROM inbound_sender WHERE environment = n.environment AND phone = n.phone OFFSET 0) s
 UNION ALL
-SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL, NULL, NULL, NULL, m.duplicate
+SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL, m.destination, NULL, NULL, m.duplicate
 FROM unnest($5::text[], $6::text[]) AS k (source, message_id)
 CROSS JOIN LATERAL (SELECT * FROM inbound_message WHERE source = k.source AND message_id = k.message_id OFFSET 0) m
 UNION ALL
@@ -250,7 +251,7 @@ async function readState(
   const rowOf = new Map<string, string>();
   const holders = new Map<string, CodeHolder>();
   const senders = new Map<string, Sender>();
-  const answered = new Map<string, Judgement>();
+  const answered = new Map<string, Answered>();
   const seen = new Map<string, Judgement>();
   for (const [kind, first, second, third, fourth, fifth, sixth, seventh, time, duplicate] of rows) {
     const judgement = () => ({
@@ -290,7 +291,10 @@ async function readState(
         break;
       }
       case "message":
-        answered.set(messageKey(first as string, second as string), judgement());
+        answered.set(messageKey(first as string, second as string), {
+          ...judgement(),
+          destination: sixth as string | null,
+        });
         break;
       // What verified comes before: a process of a version before this one may have told its repeat otherwise.
       default:

@@ -16,7 +16,7 @@ import { startTestService } from "../harness/service.ts";
 import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
 import { refusalOf } from "../rpc/grpc-answer.ts";
 import { createPending } from "../service/pending.ts";
-import { smsSource } from "../service/sms-source.ts";
+import { newPhone, smsSource } from "../service/sms-source.ts";
 
 const service = await startTestService({ ROLES: "api" });
 const environment = Environment.LIVE;
@@ -231,4 +231,33 @@ test("a source that may not deliver to a number is told the same of it as of no 
       });
     }
   }
+});
+
+test("a token that may not deliver to a number learns nothing from another of its source that does, by the ids of its messages", async () => {
+  const shared = { scope: "ingest", source: "shared" } as const;
+  const whole = smsSource(service, await service.createToken(shared));
+  const bound = [
+    { ...shared, environment: Environment.TEST },
+    { ...shared, numbers: [neighbour.liveNumber] },
+  ];
+  const mine = await createPending(shop);
+  const sent = { messageId: "counted-1", to: mine.to, text: mine.text, from: newPhone() };
+  expect(await whole.send(sent)).toMatchObject({ outcome: "VERIFIED", verificationId: mine.id });
+  for (const token of bound) {
+    const source = smsSource(service, await service.createToken(token));
+    const to = "numbers" in token ? neighbour.liveNumber : neighbour.testNumber;
+    for (const text of ["hello", mine.text]) {
+      expect(await source.send({ ...sent, to, text })).toEqual({
+        messageId: sent.messageId,
+        outcome: "INVALID",
+        verificationId: "",
+        duplicate: false,
+      });
+    }
+    // Its own repeats are repeats.
+    const own = { messageId: `own-${to}`, to, text: "hello", from: newPhone() };
+    expect(await source.send(own)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
+    expect(await source.send(own)).toMatchObject({ outcome: "NO_MATCH", duplicate: true });
+  }
+  expect(await whole.send(sent)).toMatchObject({ verificationId: mine.id, duplicate: true });
 });
