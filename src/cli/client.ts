@@ -29,7 +29,7 @@ import { type ErrorDetail, ErrorDetailSchema } from "../gen/proto/phoneproof/v1/
 import { howToSetAddress, isThisMachine, type ServiceAddress } from "./address.ts";
 import { Trouble, unreachable, wrongUsage } from "./trouble.ts";
 
-/** A unary call that takes longer has failed. */
+/** A unary call that takes longer has failed, and so has a watch that has shown nothing. */
 export const unaryDeadlineMs = 10_000;
 
 export class ServiceClient {
@@ -65,7 +65,10 @@ export class ServiceClient {
     });
   }
 
-  /** Ends with the server's last message; an abort ends it with the signal's reason. */
+  /**
+   * Ends with the server's last message; an abort ends it with the signal's reason. The first message, which shows what is,
+   * has a unary call's time to come; how long the next one takes means nothing.
+   */
   async *watch<I extends DescMessage, O extends DescMessage>(
     method: DescMethodServerStreaming<I, O>,
     request: MessageInitShape<I>,
@@ -82,12 +85,20 @@ export class ServiceClient {
     call.on("error", () => {});
     const cancel = () => call.cancel();
     signal.addEventListener("abort", cancel, { once: true });
+    const deadline = setTimeout(
+      () => call.call?.cancelWithStatus(status.DEADLINE_EXCEEDED, "no first answer"),
+      unaryDeadlineMs,
+    );
     try {
-      for await (const response of call) yield response as MessageShape<O>;
+      for await (const response of call) {
+        clearTimeout(deadline);
+        yield response as MessageShape<O>;
+      }
     } catch (error) {
       signal.throwIfAborted();
       throw isServiceError(error) ? this.trouble(error) : error;
     } finally {
+      clearTimeout(deadline);
       signal.removeEventListener("abort", cancel);
       call.cancel();
     }

@@ -7,6 +7,7 @@ import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project
 import { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { findAddress, findToken } from "./address.ts";
 import { ServiceClient } from "./client.ts";
+import { exit } from "./exit.ts";
 import { Interrupted, interruptible } from "./interrupt.ts";
 import { fields } from "./layout.ts";
 import { sendMessage } from "./sms.ts";
@@ -286,3 +287,4 @@ try {
     process.exitCode = report(unreachable(`${error.message}: run npm start first`), false);
   } else process.exitCode = report(error, false);
 }
+await exit();

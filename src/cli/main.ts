@@ -1,6 +1,7 @@
 /** The phoneproof command. */
 
 import { execute, wantsJson } from "./execute.ts";
+import { exit } from "./exit.ts";
 import { report, Trouble } from "./trouble.ts";
 
 const args = process.argv.slice(2);
@@ -21,3 +22,4 @@ process.stdout.on("error", endWithTheOutput);
 process.stderr.on("error", () => {});
 
 await execute(args);
+await exit();

@@ -1,0 +1,109 @@
+/** Where something takes connections, or does not even that, and nothing answers: the command ends as its help has it. */
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { connect, createServer, type Socket } from "node:net";
+import { afterAll, describe, expect, onTestFinished, test } from "vitest";
+import { type Running, startCommand, startDemo } from "./command.ts";
+
+const token = { PHONEPROOF_TOKEN: "pp_svc_x" };
+const toTidy: (() => void)[] = [];
+afterAll(() => {
+  for (const tidy of toTidy) tidy();
+});
+
+const silent = await startSilent();
+const full = await startFull();
+
+/** Takes connections and says nothing. `heard` resolves with the first byte of a client's. */
+async function startSilent() {
+  const sockets: Socket[] = [];
+  const heard = Promise.withResolvers<void>();
+  const server = createServer((socket) => {
+    sockets.push(socket.on("error", () => {}).on("data", () => heard.resolve()));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  toTidy.push(() => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  return {
+    address: `127.0.0.1:${(server.address() as { port: number }).port}`,
+    heard: heard.promise,
+  };
+}
+
+/** Takes no connection any more: it is stopped, and more have come than wait for it. */
+async function startFull() {
+  const listen = `require("node:net").createServer()
+    .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { console.log(this.address().port); })`;
+  const listener = spawn(process.execPath, ["-e", listen], { stdio: ["ignore", "pipe", "inherit"] });
+  toTidy.push(() => void listener.kill("SIGKILL"));
+  const [line] = (await once(listener.stdout, "data")) as [Buffer];
+  const port = Number(line.toString());
+  listener.kill("SIGSTOP");
+  for (let waiting = 0; waiting < 2; waiting += 1) {
+    const socket = connect(port, "127.0.0.1");
+    toTidy.push(() => void socket.destroy());
+    await once(socket, "connect");
+  }
+  return { address: `127.0.0.1:${port}` };
+}
+
+function started(running: Running): Running {
+  toTidy.push(() => void running.child.kill("SIGKILL"));
+  return running;
+}
+
+const commands = [
+  ["project", "list"],
+  ["verification", "watch", "vrf_x"],
+  ["erase", "--phone", "01000000001"],
+];
+const places = [silent.address, `https://${silent.address}`, full.address];
+
+// Each takes as long as a deadline: they run together.
+const runs = places.flatMap((address) =>
+  commands.map((args) => {
+    const command = [...args, "--address", address];
+    return { name: command.join(" "), running: started(startCommand(command, token)) };
+  }),
+);
+const demo = started(startDemo({ ...token, PHONEPROOF_ADDRESS: `https://${silent.address}` }));
+
+describe("a service that says nothing is told as such, and nothing is left that waits for it", () => {
+  test.for(runs)("phoneproof $name", async ({ running }) => {
+    const { code, stdout, stderr } = await running.finished;
+    expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
+    expect(stderr).toMatch(
+      /^phoneproof: the service at 127\.0\.0\.1:\d+ did not answer within 10 s; [^\n]+\n$/,
+    );
+  });
+
+  test("npm run demo", async () => {
+    const { code, stderr } = await demo.finished;
+    expect({ code, stderr }).toEqual({
+      code: 3,
+      stderr: expect.stringMatching(/^phoneproof: [^\n]+ did not answer within 10 s: run npm start first\n$/),
+    });
+  });
+});
+
+describe("what goes on for long ends at the first signal while it has no connection", () => {
+  test.for([
+    [["verification", "watch", "vrf_x"], "SIGINT", 130],
+    [["verification", "watch", "vrf_x"], "SIGTERM", 143],
+    [["erase", "--phone", "01000000001"], "SIGINT", 130],
+    [["sms", "stream", "--json"], "SIGINT", 130],
+    [["sms", "stream", "--json"], "SIGTERM", 143],
+  ] as const)("%j at %s", async ([args, signal, code]) => {
+    const { address, heard } = await startSilent();
+    const running = startCommand([...args, "--address", `https://${address}`], token);
+    onTestFinished(() => void running.child.kill("SIGKILL"));
+    running.child.stdin?.write('{"message_id":"x","from":"01000000001","to":"1","text":"1"}\n');
+    await heard;
+    running.child.kill(signal);
+    expect(await running.finished).toEqual({ code, stdout: "", stderr: "" });
+  });
+});
