@@ -174,6 +174,13 @@ describe("errors", () => {
 
   test.for<[what: string, settings: object]>([
     ["a base URL without a scheme", { baseUrl: "localhost:8080" }],
+    ...[
+      "http://localhost:99999",
+      "http://exa mple",
+      "http://[::1",
+      "http://%zz",
+      "http://localhost:8080 ",
+    ].map((baseUrl): [string, object] => [`a base URL that is none: ${baseUrl}`, { baseUrl }]),
     ["a key that no header can carry", { apiKey: "pp\n" }],
     ["no key", { apiKey: undefined }],
     ...notTimes.flatMap((time) =>
@@ -207,6 +214,18 @@ describe("errors", () => {
       ],
       [`pollMs of ${time}`, "pollMs", () => waitUntilFinished("vrf_none", { pollMs: time })],
     ]),
+    ...[new AbortController(), "stop", "", {}].flatMap(
+      (wrong): [string, string, () => Promise<unknown>][] => {
+        const options = { signal: wrong as AbortSignal };
+        const named = "signal must be an AbortSignal";
+        return [
+          [`a creation's signal of ${wrong}`, named, () => create({}, options)],
+          [`a read's signal of ${wrong}`, named, () => read("vrf_none", options)],
+          [`a cancel's signal of ${wrong}`, named, () => cancel("vrf_none", options)],
+          [`a wait's signal of ${wrong}`, named, () => waitUntilFinished("vrf_none", options)],
+        ];
+      },
+    ),
   ])("are TypeErrors, in the promise, for what is wrong with a call: %s", async ([, named, wrong]) => {
     const outcome = wrong();
     await expect(outcome).rejects.toBeInstanceOf(TypeError);

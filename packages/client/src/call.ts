@@ -53,9 +53,18 @@ const passing = new Set([408, 429, 500, 502, 503, 504]);
 /** On a clock that nobody sets. */
 export const now = () => performance.now();
 
-/** With a time that is none, a pause would be no pause and a call would never end. */
-export function checkTimes(options: object): void {
+/** Not by instanceof: test runners and sandboxes have more than one of each class. */
+export const classOf = (value: unknown) => Object.prototype.toString.call(value).slice(8, -1);
+
+/**
+ * With a time that is none, a pause would be no pause and a call would never end; what is no signal, such as its
+ * controller, would give nothing up.
+ */
+export function checkOptions(options: object): void {
   for (const [name, value] of Object.entries(options)) {
+    if (name === "signal" && !/^(AbortSignal|Undefined|Null)$/.test(classOf(value))) {
+      throw new TypeError("signal must be an AbortSignal");
+    }
     const isTime = /(Ms|Seconds)$/.test(name) && value !== undefined;
     if (isTime && !(typeof value === "number" && value > 0)) {
       throw new TypeError(`${name} must be a number above 0`);
@@ -64,7 +73,7 @@ export function checkTimes(options: object): void {
 }
 
 export async function callService<Answer>(settings: Settings, call: Call): Promise<Answer> {
-  checkTimes(call);
+  checkOptions(call);
   const { signal, idempotencyKey } = call;
   const until = now() + (call.timeoutMs ?? settings.timeoutMs ?? defaultTimeoutMs);
   for (let pauseMs = settings.retryPauseMs ?? 200; ; pauseMs = Math.min(pauseMs * 2, longestPauseMs)) {
@@ -172,8 +181,8 @@ function after(ms: number, signal: AbortSignal | undefined, then: () => void): (
     signal?.removeEventListener("abort", end);
     then();
   };
-  const timer = setTimeout(end, Math.min(ms, longestTimerMs));
   signal?.addEventListener("abort", end);
+  const timer = setTimeout(end, Math.min(ms, longestTimerMs));
   if (signal?.aborted) end();
   return end;
 }

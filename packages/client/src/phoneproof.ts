@@ -1,7 +1,7 @@
 import {
   type CallOptions,
   callService,
-  checkTimes,
+  checkOptions,
   defaultTimeoutMs,
   now,
   pause,
@@ -95,7 +95,7 @@ export function createPhoneproof(settings: Settings): Phoneproof {
     },
 
     async waitUntilFinished(id, options = {}) {
-      checkTimes(options);
+      checkOptions(options);
       const { signal, timeoutMs = Number.POSITIVE_INFINITY, pollMs = 1_000 } = options;
       const until = now() + timeoutMs;
       let expires = now() + usualValidityMs;
@@ -134,9 +134,9 @@ export function createPhoneproof(settings: Settings): Phoneproof {
 
 /** What `fetch` would object to only at the first call, and then with the key in its message. */
 function checkSettings(settings: Settings): void {
-  checkTimes(settings);
+  checkOptions(settings);
   const { baseUrl, apiKey } = settings;
-  if (!/^https?:\/\/[^@?#]+$/.test(baseUrl)) {
+  if (!/^https?:\/\/[^@?#]+$/.test(baseUrl) || !URL.canParse(`${baseUrl}/v1`)) {
     throw new TypeError("baseUrl must be an http(s) URL, such as https://phoneproof.example");
   }
   if (!/^[!-~]+$/.test(apiKey ?? ""))

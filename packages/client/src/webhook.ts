@@ -1,6 +1,6 @@
 /** Webhooks, signed as Standard Webhooks (https://www.standardwebhooks.com) has it. */
 
-import { checkTimes } from "./call.js";
+import { checkOptions, classOf } from "./call.js";
 import { PhoneproofError } from "./error.js";
 import type { FinishedVerification } from "./verification.js";
 
@@ -38,9 +38,8 @@ export async function verifyWebhook(
   secrets: string | readonly string[],
   options: WebhookOptions = {},
 ): Promise<WebhookEvent> {
-  checkTimes(options);
-  // Not instanceof: test runners and sandboxes have more than one Uint8Array.
-  if (!/ (String|Uint8Array|ArrayBuffer)\]/.test(Object.prototype.toString.call(body))) {
+  checkOptions(options);
+  if (!/^(String|Uint8Array|ArrayBuffer)$/.test(classOf(body))) {
     throw new TypeError("body must be what was received, not parsed: a string, Uint8Array or ArrayBuffer");
   }
   const keys = [secrets].flat().map(keyOf);
