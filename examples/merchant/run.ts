@@ -1,20 +1,25 @@
 /** npm run example: makes the demo project ready for the merchant of this folder, and starts it. */
 
+import { once } from "node:events";
+import { createServer, type RequestListener } from "node:http";
 import { findAddress, findToken } from "../../src/cli/address.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
-import { report, Trouble } from "../../src/cli/trouble.ts";
+import { exit } from "../../src/cli/exit.ts";
+import { report, Trouble, wrongUsage } from "../../src/cli/trouble.ts";
+import { SettingError } from "../../src/config.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { createMerchantServer } from "./server.ts";
+import { listening } from "../../src/setting-errors.ts";
+import { createMerchant } from "./server.ts";
 
 const environment = Environment.TEST;
 const name = "examples/merchant";
 const daySeconds = 86_400n;
 
 const { PORT, PUBLIC_BASE_URL, MERCHANT_PORT } = process.env;
-const port = Number(MERCHANT_PORT || 3000);
+const port = Number(MERCHANT_PORT || "3000");
 const origin = `http://localhost:${port}`;
 const apiUrl = (PUBLIC_BASE_URL || `http://localhost:${PORT || "8080"}`).replace(/\/+$/, "");
 
@@ -61,15 +66,26 @@ async function setWebhook(client: ServiceClient, projectId: string): Promise<str
   }
 }
 
+/** Comes before anything of the project is changed, whose addresses would lead nowhere without the port. */
+async function listen(listener: RequestListener): Promise<void> {
+  if (!/^\d*$/.test(MERCHANT_PORT ?? "") || port < 1 || port > 65_535) {
+    throw wrongUsage("MERCHANT_PORT must be a port from 1 to 65535");
+  }
+  const server = createServer(listener).listen(port, "127.0.0.1");
+  await listening("MERCHANT", "127.0.0.1", port, () => once(server, "listening")).catch((error: unknown) => {
+    throw error instanceof SettingError ? wrongUsage(error.message) : error;
+  });
+}
+
 try {
   const address = findAddress(undefined);
   const client = new ServiceClient(address, findToken(undefined, address));
+  const merchant = Promise.withResolvers<RequestListener>();
+  await listen(async (request, response) => (await merchant.promise)(request, response));
   const { apiKey, webhookSecret } = await prepare(client).finally(() => client.close());
-  const server = createMerchantServer({ apiUrl, apiKey, webhookSecret, origin, log: console.log });
-  server.on("error", (error) => {
-    process.exitCode = report(error, false);
-  });
-  server.listen(port, "127.0.0.1", () => console.log(`The shop is open at ${origin} (Ctrl-C closes it).`));
+  merchant.resolve(createMerchant({ apiUrl, apiKey, webhookSecret, origin, log: console.log }));
+  console.log(`The shop is open at ${origin} (Ctrl-C closes it).`);
 } catch (error) {
   process.exitCode = report(error, false);
+  await exit();
 }

@@ -5,7 +5,7 @@
 
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { IncomingMessage, RequestListener, ServerResponse } from "node:http";
 import path from "node:path";
 import { createPhoneproof, PhoneproofError, verifyWebhook, type WebhookEvent } from "@phoneproof/client";
 
@@ -30,7 +30,7 @@ interface Attempt {
 
 const bodyLimitBytes = 64 * 1024;
 
-export function createMerchantServer(settings: MerchantSettings): Server {
+export function createMerchant(settings: MerchantSettings): RequestListener {
   const { apiUrl, apiKey, webhookSecret, origin, log } = settings;
   const phoneproof = createPhoneproof({ baseUrl: apiUrl, apiKey, timeoutMs: 10_000 });
   const attempts = new Map<string, Attempt>();
@@ -137,13 +137,13 @@ export function createMerchantServer(settings: MerchantSettings): Server {
     return attempts.get(session ?? "");
   }
 
-  return createServer((request, response) => {
+  return (request, response) => {
     answer(request, response).catch((error: Error) => {
       log(error.message);
       if (response.headersSent) response.destroy();
       else send(response, 502, "phoneproof could not be asked");
     });
-  });
+  };
 }
 
 async function bodyOf(request: IncomingMessage): Promise<Buffer> {

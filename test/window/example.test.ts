@@ -1,15 +1,15 @@
 /** examples/merchant, started as its README line says, against a service with a project "Demo". */
-import { spawn } from "node:child_process";
 import { once } from "node:events";
 import path from "node:path";
 import { afterAll, expect, test, vi } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
+import { answerOf, type Running, startNode, towards } from "../cli/command.ts";
 import { startTestService } from "../harness/service.ts";
 import { startBrowser } from "./chromium.ts";
 import { person } from "./person.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
-await service.createProject({ name: "Demo" });
+const { projectId } = await service.createProject({ name: "Demo" });
 const [port] = await freePorts(1);
 const shop = `http://localhost:${port}`;
 const lines = await startExample();
@@ -67,19 +67,46 @@ test("neither another session's result nor an unsigned webhook is believed", asy
   expect((await fetch(`${shop}/webhook`, { method: "POST", body: "{}", headers: forged })).status).toBe(401);
 });
 
+test.for([
+  {
+    name: "that is taken",
+    given: String(port),
+    said: `MERCHANT_PORT: port ${port} on 127.0.0.1 is in use by another program`,
+  },
+  ...["abc", "0", "65536", "1e4", "-1"].map((given) => ({
+    name: `${given}, which is none,`,
+    given,
+    said: "MERCHANT_PORT must be a port from 1 to 65535",
+  })),
+])("a port $name is told in a line that names it, and nothing of the project is changed", async ({
+  given,
+  said,
+}) => {
+  const demo = async () => ({
+    project: await answerOf(["project", "show", projectId], towards(service)),
+    keys: await answerOf(["key", "list", "--project", projectId], towards(service)),
+    webhook: await answerOf(
+      ["webhook", "show", "--project", projectId, "--environment", "test"],
+      towards(service),
+    ),
+  });
+  const before = await demo();
+  expect(await runExample(given).finished).toEqual({ code: 2, stdout: "", stderr: `phoneproof: ${said}\n` });
+  expect(await demo()).toEqual(before);
+});
+
+function runExample(merchantPort: string): Running {
+  const file = path.join(import.meta.dirname, "../../examples/merchant/run.ts");
+  return startNode([file], {
+    ...towards(service),
+    PUBLIC_BASE_URL: service.httpUrl,
+    MERCHANT_PORT: merchantPort,
+  });
+}
+
 /** What it prints, growing. */
 async function startExample(): Promise<string[]> {
-  const file = path.join(import.meta.dirname, "../../examples/merchant/run.ts");
-  const child = spawn(process.execPath, [file], {
-    env: {
-      ...process.env,
-      PHONEPROOF_ADDRESS: service.grpcAddress,
-      PHONEPROOF_TOKEN: service.adminToken,
-      PUBLIC_BASE_URL: service.httpUrl,
-      MERCHANT_PORT: String(port),
-    },
-    stdio: ["ignore", "pipe", "pipe"],
-  });
+  const { child } = runExample(String(port));
   const exited = once(child, "exit");
   afterAll(async () => {
     child.kill();
@@ -87,7 +114,7 @@ async function startExample(): Promise<string[]> {
   });
   const printed: string[] = [];
   for (const stream of [child.stdout, child.stderr]) {
-    stream.setEncoding("utf8").on("data", (text: string) => printed.push(text));
+    stream?.on("data", (text: string) => printed.push(text));
   }
   await vi.waitUntil(() => printed.join("").includes("The shop is open"), { timeout: 45_000 });
   return printed;
