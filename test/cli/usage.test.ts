@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { chmod, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -9,6 +9,8 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { buildProgram } from "../../src/cli/program.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { type Finished, run, runProcess, startNode, towards } from "./command.ts";
+
+const root = path.resolve(import.meta.dirname, "../..");
 
 let service: TestService;
 let environment: Record<string, string>;
@@ -481,9 +483,18 @@ describe("address and token", () => {
   });
 });
 
-test("npx finds the command in the project's own directory, without the network", async () => {
+test("npx finds the command in the project's own directory, without the network, and makes nothing of it anew", async () => {
+  // What is generated anew is another file, or has another time.
+  const made = () =>
+    Promise.all(
+      ["src/gen/proto", "src/gen/window/window.js"].map(async (name) => {
+        const { ino, mtimeMs } = await stat(path.join(root, name));
+        return { ino, mtimeMs };
+      }),
+    );
+  const before = await made();
   const npx = spawn("npx", ["phoneproof", "--version"], {
-    cwd: path.resolve(import.meta.dirname, "../.."),
+    cwd: root,
     env: {
       PATH: process.env.PATH,
       HOME: process.env.HOME,
@@ -498,6 +509,7 @@ test("npx finds the command in the project's own directory, without the network"
   });
   const [code] = await once(npx, "close");
   expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/) });
+  expect(await made()).toEqual(before);
 });
 
 describe("an older Node", () => {
