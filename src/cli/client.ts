@@ -147,7 +147,7 @@ export class ServiceClient {
     const details = { advice: howToSetAddress, cause: error };
     switch (error.code) {
       case status.UNAVAILABLE: {
-        const advice = connectionAdvice(said, this.address);
+        const advice = connectionAdvice(error, this.address);
         if (advice === undefined) return unreachable(`no service answers at ${shown} (${said})`, details);
         return unreachable(`something listens at ${shown}, but no connection comes about (${said})`, {
           advice,
@@ -282,7 +282,8 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
  * do not please; undefined where the reason is another. A server of TLS ends a connection in plaintext without a word,
  * which the library tells as a failure to connect.
  */
-function connectionAdvice(said: string, { shown, tls }: ServiceAddress): string | undefined {
+function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): string | undefined {
+  const said = reason(error);
   if (said === "Protocol error") {
     return "name the service's gRPC port, which is 50051 unless GRPC_PORT says another";
   }
@@ -297,6 +298,12 @@ function connectionAdvice(said: string, { shown, tls }: ServiceAddress): string 
   }
   if (/self-signed|unable to (get|verify)/.test(said)) {
     return "if a private authority has signed the service's certificate, name the authority's in PHONEPROOF_TLS_CA";
+  }
+  // A server that does not take the certificate says so in TLS or, if it is Node's, ends the connection without a word. A
+  // connection that had come about and broke is another matter.
+  const isEnded = /^(Failed to connect|(read|write) E(CONNRESET|PIPE)|TLS: .* alert .*)$/.test(said);
+  if (isEnded && process.env.PHONEPROOF_TLS_CERT && error.details.startsWith("No connection established")) {
+    return "the service may not take the certificate of PHONEPROOF_TLS_CERT: one of the authorities of its GRPC_TLS_CA must have signed it";
   }
   return undefined;
 }

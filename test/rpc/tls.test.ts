@@ -105,12 +105,29 @@ describe("with an authority for clients", () => {
   });
 
   test.for([
-    { name: "without a certificate", own: undefined },
-    { name: "with a certificate of another authority", own: strangersClient },
-  ])("a client $name is refused, whatever token it has", async ({ own }) => {
+    {
+      name: "without a certificate",
+      own: undefined,
+      advice: "name the certificate to show and its key in PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY",
+    },
+    {
+      name: "with a certificate of another authority",
+      own: strangersClient,
+      advice:
+        "the service may not take the certificate of PHONEPROOF_TLS_CERT: one of the authorities of its GRPC_TLS_CA must have signed it",
+    },
+  ])("a client $name is refused, whatever token it has, and the command says what is wanted", async ({
+    own,
+    advice,
+  }) => {
     expect(await statusTo(mutual, { own })).toBe("UNAVAILABLE");
     const shown = own && { PHONEPROOF_TLS_CERT: own.cert, PHONEPROOF_TLS_KEY: own.key };
-    expect(await listProjects(mutual, { PHONEPROOF_TLS_CA: authority, ...shown })).toMatchObject(refused);
+    const answer = await listProjects(mutual, { PHONEPROOF_TLS_CA: authority, ...shown });
+    expect(answer).toMatchObject(refused);
+    expect(answer.stderr).toMatch(
+      /^phoneproof: something listens at [^\n]+, but no connection comes about [^\n]+\n$/,
+    );
+    expect(answer.stderr.endsWith(`; ${advice}\n`)).toBe(true);
   });
 
   test("that is changed, the old one and the new one are both good while the file holds both", async () => {
