@@ -204,6 +204,11 @@ function required({ project, environment }: ShowOptions): Place {
 
 async function listDeliveries(session: Session, options: DeliveriesOptions): Promise<void> {
   const { verification, project, environment, limit, pageToken } = options;
+  if (environment !== undefined && project === undefined) {
+    throw wrongUsage(
+      "webhook deliveries: --environment goes with --project; see phoneproof webhook deliveries --help",
+    );
+  }
   const { items: deliveries, nextPageToken } = await gather(
     { pageToken, limit, largestPage },
     async (page) => {
