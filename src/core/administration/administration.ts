@@ -17,5 +17,8 @@ export interface Administration {
   readonly erasures: Erasures;
 }
 
-/** What is done through it is written down as done by this actor, in the transaction that does it. */
+/**
+ * What is done through it is written down as done by this actor, in the transaction that does it, or before it is done where no
+ * single transaction does it.
+ */
 export type AdministrationAs = (actor: Actor) => Promise<Administration>;

@@ -6,7 +6,7 @@ import type { Caller } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import { projectUuidOf } from "./projects.ts";
 
-/** What an administrator can do, in the past tense: it is written down because it was done. */
+/** What an administrator can do, in the past tense. */
 export type AuditAction =
   | "project.created"
   | "project.updated"
