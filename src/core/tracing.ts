@@ -43,6 +43,13 @@ export interface Tracing {
   close(): Promise<void>;
 }
 
+/** Under which span a verification was created, kept for whoever changes it or tells of it later. */
+export interface CreationTraces {
+  /** Does not wait, and is not missed where it fails. */
+  note(verificationId: string, traceparent: string): void;
+  find(verificationId: string): Promise<string | null>;
+}
+
 /** Work as a span. Of an error its code or its name is kept: a message may quote what no span may hold. */
 export async function within<T>(span: Span, work: () => Promise<T>): Promise<T> {
   try {

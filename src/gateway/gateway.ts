@@ -13,12 +13,13 @@ import Fastify, {
 } from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
+import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { Tracing } from "../core/tracing.ts";
 import { asFailure, Failure, type FailureCode, isCutOff, isGone } from "../failures.ts";
 import { answerUnknownRoute, lookAgain } from "./admit.ts";
-import { type AnsweredRequest, answeredRequest } from "./answered-request.ts";
+import { answeredRequest } from "./answered-request.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
 import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
 import { referenceRoutes } from "./reference/routes.ts";

@@ -1,35 +1,9 @@
 /** What is counted of calls, at either face. No label holds more than the few values its code can give it. */
 
 import { Counter, Gauge, type Registry } from "prom-client";
+import type { AnsweredRequest, AnsweredRpc } from "../core/answered-call.ts";
 import { contractCodes } from "../failures.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
-import { kept } from "./kept.ts";
-
-/** A request at the gateway that is over. */
-export interface AnsweredRequest {
-  readonly method: string;
-  /** The route's pattern; undefined where there is none. */
-  readonly route: string | undefined;
-  /** Null: its client went away. */
-  readonly status: number | null;
-  /** Of its refusal. */
-  readonly failureCode: string | undefined;
-  /** Whether it was counted as usage. */
-  readonly charged: boolean;
-  readonly seconds: number;
-}
-
-/** A gRPC call that is over. */
-export interface AnsweredRpc {
-  /** `phoneproof.v1.VerificationService/GetVerification` */
-  readonly method: string;
-  /** Its duration says nothing then. */
-  readonly streaming: boolean;
-  /** `ok`, of the catalogue, or one of gRPC's. */
-  readonly code: string;
-  readonly charged: boolean;
-  readonly seconds: number;
-}
 
 /** Other methods have no route: they are one, lest clients make up labels. */
 const knownMethods = new Set(["GET", "HEAD", "POST"]);
@@ -133,4 +107,10 @@ export function createCallMetrics(registry: Registry) {
 
 function countsOf(codes: readonly string[]): Map<string, number> {
   return new Map(codes.map((code) => [code, 0]));
+}
+
+/** Puts a value into a map and answers it: `map.get(key) ?? kept(map, key, made())`. */
+function kept<Key, Value>(map: Map<Key, Value>, key: Key, value: Value): Value {
+  map.set(key, value);
+  return value;
 }

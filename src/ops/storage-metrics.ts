@@ -1,4 +1,5 @@
 import { Counter, Gauge, type Registry } from "prom-client";
+import type { Backlog } from "../core/backlog.ts";
 import { briefBuckets, HistogramFamily } from "./histogram-family.ts";
 
 /** The pool's own figures. */
@@ -6,15 +7,6 @@ export interface PoolFigures {
   readonly totalCount: number;
   readonly idleCount: number;
   readonly waitingCount: number;
-}
-
-/** What waits in the database for a process to do it. Null: nothing does. */
-export interface Backlog {
-  readonly oldestDeliverySeconds: number | null;
-  /** No more than are counted: see `readBacklog`. */
-  readonly deliveriesDue: number;
-  readonly oldestExpirySeconds: number | null;
-  readonly statisticsBehindSeconds: number;
 }
 
 /** As many as the largest batch has. */

@@ -2,6 +2,7 @@
 
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { Logger } from "pino";
+import type { AnsweredRpc } from "../core/answered-call.ts";
 import type { Call } from "../core/call.ts";
 import { encodeId } from "../core/ids.ts";
 import type { Caller } from "../core/project.ts";
@@ -13,14 +14,8 @@ export const methodName = ({ parent, name }: DescMethod): string => `${parent.ty
 /** Told of calls, for those who count them. */
 export interface RpcObserver {
   begun(method: string, streaming: boolean): void;
-  /** Once for each that has begun. `code` is the catalogue's, gRPC's own, or ok. */
-  answered(call: {
-    readonly method: string;
-    readonly streaming: boolean;
-    readonly code: string;
-    readonly charged: boolean;
-    readonly seconds: number;
-  }): void;
+  /** Once for each that has begun. */
+  answered(call: AnsweredRpc): void;
 }
 
 /** Logs a call that is over, and tells whoever counts. */

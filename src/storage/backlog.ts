@@ -1,16 +1,7 @@
+import type { Backlog } from "../core/backlog.ts";
 import { type Database, runStatement } from "./database.ts";
 import { expiredUpTo } from "./expiry.ts";
 import { nowMs } from "./verification-row.ts";
-
-/** What is due and not done yet, whoever is to do it. Null: nothing is. */
-export interface Backlog {
-  readonly oldestDeliverySeconds: number | null;
-  /** Counted as far as `countedDeliveries`. */
-  readonly deliveriesDue: number;
-  readonly oldestExpirySeconds: number | null;
-  /** For how long what has happened has not been counted. */
-  readonly statisticsBehindSeconds: number;
-}
 
 /** Enough to tell a backlog from none, in a few milliseconds. */
 const countedDeliveries = 10_000;

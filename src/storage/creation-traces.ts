@@ -1,16 +1,8 @@
+import type { CreationTraces } from "../core/tracing.ts";
 import { textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
 import { unobserved } from "./observer.ts";
-
-/**
- * Under which span verifications were created. Written beside the creation and not in its statement, whose time is the
- * caller's: where it is missing, a trace lacks a link.
- */
-export interface CreationTraces {
-  note(verificationId: string, traceparent: string): void;
-  find(verificationId: string): Promise<string | null>;
-}
 
 const noteStatement = {
   name: "note_creation_traces",
@@ -28,6 +20,9 @@ const findStatement = {
 const batchSize = 500;
 const maxWaiting = 10_000;
 
+/**
+ * Written beside the creation and not in its statement, whose time is the caller's: where it is missing, a trace lacks a link.
+ */
 export function createCreationTraces(
   database: Database,
   options: { readonly onError: (error: unknown) => void },

@@ -6,16 +6,9 @@ import type { GetVerification } from "../core/get-verification.ts";
 import { encodeId } from "../core/ids.ts";
 import type { InboundMessage, JudgeInboundMessage, Judgement } from "../core/inbound-judgement.ts";
 import type { ListVerifications } from "../core/list-verifications.ts";
-import { reasonOf, type Span, type Tracing, within } from "../core/tracing.ts";
+import { type CreationTraces, reasonOf, type Span, type Tracing, within } from "../core/tracing.ts";
 import type { WatchVerification } from "../core/watch-verification.ts";
 import type { MakeAttempt } from "../core/webhook.ts";
-
-/** Under which span a verification was created, kept for whoever changes it or tells of it later. */
-export interface CreationTraces {
-  /** Does not wait, and is not missed where it fails. */
-  note(verificationId: string, traceparent: string): void;
-  find(verificationId: string): Promise<string | null>;
-}
 
 interface UseCases {
   readonly createVerification: CreateVerification;

@@ -99,7 +99,7 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
 const coreNodeModules = new Set(["node:crypto", "node:zlib", "node:buffer"]);
 
 /** The gateway is a client of the protobuf service: of the core it knows that interface and what travels with a call. */
-const gatewayKnows = /^src\/core\/(service|call|project|ids|idempotency-key|tracing)\.ts$/;
+const gatewayKnows = /^src\/core\/(service|call|answered-call|project|ids|idempotency-key|tracing)\.ts$/;
 
 interface Import {
   readonly file: string;
