@@ -42,7 +42,7 @@ export interface InboundMessage {
   readonly messageId: string;
 }
 
-export interface InboundContent extends NormalisedInboundMessage {
+export interface InboundContent extends Omit<NormalisedInboundMessage, "messageId"> {
   /** The environment of its destination; null where the source has no such number. */
   readonly environment: Environment | null;
   readonly webSent: boolean;

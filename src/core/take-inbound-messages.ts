@@ -126,7 +126,6 @@ function prepare(
   const environment = environmentOf(known.number, known.caller);
   const { candidates, capped } = codeCandidates(text, known.codeLengths);
   const content = {
-    messageId,
     from,
     to,
     text,
