@@ -1,0 +1,111 @@
+import { create } from "@bufbuild/protobuf";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import type { ConnectRouter } from "@connectrpc/connect";
+import type { ProjectChanges } from "../core/administration/projects.ts";
+import { encodeId } from "../core/ids.ts";
+import type { CodeFormat as CodeFormatName, Project } from "../core/project.ts";
+import { defaultSmsTemplate } from "../core/sms-text.ts";
+import type { FieldViolation } from "../failures.ts";
+import {
+  CodeFormat,
+  type CreateProjectRequest,
+  ProjectSchema,
+  ProjectService,
+  type UpdateProjectRequest,
+} from "../gen/proto/phoneproof/v1/project_pb.ts";
+import type { AsAdmin } from "./as-admin.ts";
+import { knownAmong } from "./messages.ts";
+
+const codeFormats: Record<CodeFormatName, CodeFormat> = {
+  numeric: CodeFormat.NUMERIC,
+  alphanumeric: CodeFormat.ALPHANUMERIC,
+};
+
+/** Serves what an admin token may do with projects. */
+export function projectRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
+  router.service(ProjectService, {
+    createProject: asAdmin(async ({ projects }, request) => {
+      const violations: FieldViolation[] = [];
+      const project = await projects.create(createdSettings(request, violations), violations);
+      return { project: projectMessage(project) };
+    }),
+    getProject: asAdmin(async ({ projects }, { projectId }) => ({
+      project: projectMessage(await projects.get(projectId)),
+    })),
+    listProjects: asAdmin(async ({ projects }) => ({
+      projects: (await projects.list()).map(projectMessage),
+    })),
+    updateProject: asAdmin(async ({ projects }, request) => {
+      const violations: FieldViolation[] = [];
+      const changes = changedSettings(request, violations);
+      return { project: projectMessage(await projects.update(request.projectId, changes, violations)) };
+    }),
+    suspendProject: asAdmin(async ({ projects }, { projectId }) => ({
+      project: projectMessage(await projects.suspend(projectId)),
+    })),
+    resumeProject: asAdmin(async ({ projects }, { projectId }) => ({
+      project: projectMessage(await projects.resume(projectId)),
+    })),
+  });
+}
+
+function createdSettings(request: CreateProjectRequest, violations: FieldViolation[]): ProjectChanges {
+  return {
+    ...settingsOf(request, violations),
+    name: request.name,
+    smsTemplate: request.smsTemplate,
+    parentOrigin: request.parentOrigin,
+    returnUrl: request.returnUrl,
+    usageLimit: numberOf(request.usageLimit),
+  };
+}
+
+/** In an update the empty string and -1 say "none", since absence says "as it is". */
+function changedSettings(request: UpdateProjectRequest, violations: FieldViolation[]): ProjectChanges {
+  const usageLimit = numberOf(request.usageLimit);
+  return {
+    ...settingsOf(request, violations),
+    name: request.name,
+    smsTemplate: emptyToNull(request.smsTemplate),
+    parentOrigin: emptyToNull(request.parentOrigin),
+    returnUrl: emptyToNull(request.returnUrl),
+    usageLimit: usageLimit === -1 ? null : usageLimit,
+  };
+}
+
+function settingsOf(
+  request: CreateProjectRequest | UpdateProjectRequest,
+  violations: FieldViolation[],
+): ProjectChanges {
+  const { codeFormat, codeLength, validitySeconds, rateLimitPerMinute } = request;
+  return {
+    codeFormat:
+      codeFormat === CodeFormat.UNSPECIFIED
+        ? undefined
+        : (knownAmong("code_format", codeFormats, codeFormat, violations) ?? undefined),
+    codeLength,
+    validitySeconds,
+    rateLimitPerMinute,
+  };
+}
+
+const emptyToNull = (text: string | undefined) => (text === "" ? null : text);
+const numberOf = (whole: bigint | undefined) => (whole === undefined ? undefined : Number(whole));
+
+function projectMessage(project: Project) {
+  const { parentOrigin, returnUrl, usageLimit } = project;
+  return create(ProjectSchema, {
+    id: encodeId("prj_", project.id),
+    name: project.name,
+    codeFormat: codeFormats[project.codeFormat],
+    codeLength: project.codeLength,
+    validitySeconds: project.validitySeconds,
+    smsTemplate: project.smsTemplate ?? defaultSmsTemplate,
+    ...(parentOrigin === null ? {} : { parentOrigin }),
+    ...(returnUrl === null ? {} : { returnUrl }),
+    ...(usageLimit === null ? {} : { usageLimit: BigInt(usageLimit) }),
+    rateLimitPerMinute: project.rateLimitPerMinute,
+    suspended: project.suspended,
+    createdAt: timestampFromDate(project.createdAt),
+  });
+}
