@@ -1,8 +1,9 @@
 /** Messages by the thousand, so that more than one batch of them is in the database at a time. */
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { createPending, type Pending } from "./pending.ts";
+import { untilWaiting } from "./barrier.ts";
+import { createPending, type Pending, uuidOf } from "./pending.ts";
 import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
 
 const service = await startTestService({ ROLES: "api" });
@@ -16,11 +17,14 @@ const times = <T>(count: number, make: (n: number) => T): T[] =>
 /** Of somebody new, without a code. */
 const noise = (n: number): SmsFields => ({ from: newPhone(), to: project.liveNumber, text: `hello ${n}` });
 
+/** Of somebody new, with its code. */
+const withCode = ({ to, text }: Pending): SmsFields => ({ from: newPhone(), to, text });
+
 test("of two messages with one code the first to arrive wins, however far apart they are", async () => {
   const pending: Pending[] = [];
   for (let made = 0; made < 200; made += 50)
     pending.push(...(await Promise.all(times(50, () => createPending(shop)))));
-  const sending = () => pending.map(({ to, text }) => ({ from: newPhone(), to, text }));
+  const sending = () => pending.map(withCode);
   // The second ones come while the first are in the database, and so do the third.
   const messages = [
     ...times(300, noise),
@@ -38,6 +42,29 @@ test("of two messages with one code the first to arrive wins, however far apart 
     "SELECT count(DISTINCT ingested_at)::int AS count FROM inbound_message",
   );
   expect(batches.rows[0].count).toBeGreaterThan(2);
+});
+
+test("who sends a code second does not come first in a batch that goes beside", async () => {
+  const [held, wanted] = [await createPending(shop), await createPending(shop)];
+  const holder = await service.db.connect();
+  await holder.query("BEGIN");
+  await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(held.id)]);
+  // The second and the third of them are one batch, which waits for the holder and has not touched the other code by then.
+  const first = source.sendAll([noise(0), withCode(held), withCode(wanted), ...times(200, noise)]);
+  await untilWaiting(service.db, 1);
+  const beside = times(300, (n) => ({ ...noise(n), text: `beside ${n}` }));
+  const second = source.sendAll([withCode(wanted), ...beside]);
+  const stored = async () => {
+    const { rows } = await service.db.query(
+      "SELECT count(*)::int AS count FROM inbound_message WHERE text LIKE 'beside %'",
+    );
+    return rows[0].count;
+  };
+  await vi.waitUntil(async () => (await stored()) > 0, { timeout: 45_000, interval: 5 });
+  await holder.query("ROLLBACK");
+  holder.release();
+  expect((await first).slice(1, 3).map(({ outcome }) => outcome)).toEqual(["VERIFIED", "VERIFIED"]);
+  expect((await second)[0]?.outcome).toBe("NOT_PENDING");
 });
 
 test("a sender is muted after five misses that lie among thousands of others' messages", async () => {
