@@ -7,8 +7,9 @@ import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
 import { withholdTimers } from "../harness/timers.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { knownProject } from "../service/known-project.ts";
-import { codeIn, letExpire } from "../service/pending.ts";
+import { codeIn, letExpire, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
 import { createWindow, openStream } from "./open-window.ts";
 
@@ -200,6 +201,62 @@ test("why it is still pending: the expected sender has sent too many, with the c
   expect((await cli.send({ to: window.to, text: window.text, from: phone })).outcome).toBe("MUTED");
   expect(await hint()).toBe("muted");
 });
+
+test("that the expected sender has sent too many goes before what else came in the same batch", async () => {
+  const { window, phone, hint } = await expecting();
+  const { to, text } = window;
+  await mute(phone, (await knownProject([service, other])).testNumber);
+  // The first is a batch of its own, and the others wait for it together.
+  const receipts = await cli.sendAll([
+    { to, text: "안녕하세요" },
+    { to, text },
+    { to, text: "또 보내요", from: phone },
+    { to, text: `[Web발신] ${text}` },
+  ]);
+  expect(receipts.map(({ outcome }) => outcome)).toEqual([
+    "NO_MATCH",
+    "SENDER_MISMATCH",
+    "MUTED",
+    "WEB_SENT",
+  ]);
+  expect(await hint()).toBe("muted");
+});
+
+test("of two processes the one that read earlier and wrote later does not have the last word", async () => {
+  const held = await createWindow(service, project);
+  const { window, hint } = await expecting();
+  const { to, text } = window;
+  const holder = await service.db.connect();
+  await holder.query("BEGIN");
+  await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(held.id)]);
+  // The second and the third are one batch, which waits for the holder with what it has read.
+  const first = cli.sendAll([
+    { to, text: "안녕하세요" },
+    { to: held.to, text: held.text },
+    { to, text },
+  ]);
+  await untilWaiting(service.db, 1);
+  await untilAMillisecondLater();
+  await smsSource(other).send({ to, text: `[Web발신] ${text}` });
+  expect(await hint()).toBe("web_sent");
+  await holder.query("ROLLBACK");
+  holder.release();
+  const outcomes = (await first).map(({ outcome }) => outcome);
+  expect(outcomes).toEqual(["NO_MATCH", "VERIFIED", "SENDER_MISMATCH"]);
+  expect((await (await openStream(window.url)).next())?.state.hint).toBe("web_sent");
+});
+
+/** By the database's clock. */
+async function untilAMillisecondLater(): Promise<void> {
+  const now = async () => {
+    const { rows } = await service.db.query(
+      "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now",
+    );
+    return rows[0].now;
+  };
+  const before = await now();
+  await vi.waitUntil(async () => (await now()) > before, { interval: 1, timeout: 45_000 });
+}
 
 test("an old code of the expected sender is a message without the code", async () => {
   const { window, phone, hint } = await expecting();
