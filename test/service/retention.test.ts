@@ -350,6 +350,28 @@ describe("what is known of senders and messages is kept for as long as it counts
     await everyTask();
     expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: true }]);
   });
+
+  test.for([
+    { name: "matched nothing", matches: false, textDays: 7, outcome: "NO_MATCH" },
+    { name: "verified", matches: true, textDays: 90, outcome: "VERIFIED" },
+  ])("the id of a message that $name, for thirty days without its text", async (row) => {
+    const { matches, textDays, outcome } = row;
+    const { to, text } = await createPending(shop);
+    const from = matches ? "01087650023" : "01087650024";
+    const messageId = `known-${outcome}`;
+    const again = () => service.sms({ to, from, text: "new", messageId });
+    const first = await service.sms({ to, from, text: matches ? text : "a text", messageId });
+    expect(first).toMatchObject([{ outcome, duplicate: false }]);
+    await moveClock(plain.db, textDays * day);
+    await everyTask();
+    expect(await tablesWith(from)).not.toContain("inbound_message");
+    await moveClock(plain.db, 30 * day - 1);
+    await everyTask();
+    expect(await again()).toMatchObject([{ outcome, duplicate: true }]);
+    await moveClock(plain.db, 1);
+    await everyTask();
+    expect(await again()).toMatchObject([{ outcome: "NO_MATCH", duplicate: false }]);
+  });
 });
 
 test("what somebody holds keeps nothing else from going", async () => {
