@@ -143,11 +143,18 @@ function enqueued(socket: Duplex, next: Waiting): boolean {
   const queue = queues.get(socket);
   if (queue === undefined) return false;
   queue.waiting.push(next);
-  if (queue.waiting.length > longestQueue && !queue.isPaused) {
-    queue.isPaused = true;
-    socket.pause();
-  }
+  if (queue.waiting.length > longestQueue) process.nextTick(() => stopReading(socket, queue));
   return true;
+}
+
+/**
+ * To be called when what has come is parsed: Node begins to read again after each request. It also does so for the body of one
+ * whose turn it is, so what comes of that is stopped anew.
+ */
+function stopReading(socket: Duplex, queue: Queue): void {
+  if (queues.get(socket) !== queue || queue.waiting.length <= longestQueue) return;
+  queue.isPaused = true;
+  socket.pause();
 }
 
 /** To be called when the newest answer has left. What is left when a connection ends does not begin. */

@@ -1,4 +1,6 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
+import type { IncomingMessage } from "node:http";
 import net from "node:net";
 import { describe, expect, test, vi } from "vitest";
 import { startTestService } from "../harness/service.ts";
@@ -27,6 +29,19 @@ function expectApiError(answer: RawAnswer | undefined, status: number, code: str
   });
   expect(answer.headers.get("x-request-id")).toBe(error.request_id);
   expect(answer.headers.get("content-type")).toBe("application/json; charset=utf-8");
+}
+
+/** The service's side of the connection on which this comes next. */
+function connectionOf(path: string): Promise<net.Socket> {
+  return new Promise((resolve) => {
+    const look = (message: unknown) => {
+      const { request, socket } = message as { request: IncomingMessage; socket: net.Socket };
+      if (request.url !== path) return;
+      unsubscribe("http.server.request.start", look);
+      resolve(socket);
+    };
+    subscribe("http.server.request.start", look);
+  });
 }
 
 const last = "Connection: close\r\n";
@@ -443,6 +458,32 @@ describe("answers keep the order of their requests", () => {
     expectApiError(answers.pop(), 404, "verification_not_found");
     const seen = answers.map((answer) => (JSON.parse(answer.body) as AnswerBody).status);
     expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
+  });
+
+  test("of what waits behind an answer the service reads some, and the rest when it has answered", async () => {
+    const shop = merchant(service.httpUrl, testKey);
+    const { body } = await shop.create();
+    const path = `/v1/verifications/${body.id}`;
+    const padding = `X-Padding: ${"a".repeat(8_000)}\r\n`;
+    const reads = 500;
+    const request =
+      `POST ${path}/cancel HTTP/1.1\r\n${authorised}\r\n` +
+      `GET ${path} HTTP/1.1\r\n${authorised}${padding}\r\n`.repeat(reads);
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
+    const connection = connectionOf(`${path}/cancel`);
+    const answered = exchange(service.httpUrl, request, { answers: reads + 1 });
+    const socket = await connection;
+    await vi.waitUntil(() => socket.isPaused() || socket.bytesRead === request.length, { timeout: 45_000 });
+    expect((await shop.call("GET", path)).body.status).toBe("pending");
+    const readBefore = socket.bytesRead;
+    await lock.query("ROLLBACK");
+    lock.release();
+    // Some seventy of them, and what one more look at the connection brings.
+    expect(readBefore).toBeLessThan(1_000_000);
+    const seen = (await answered).map((answer) => (JSON.parse(answer.body) as AnswerBody).status);
+    expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
+    expect(socket.bytesRead).toBe(request.length);
   });
 
   test("creations behind one another with the same key are one and its replay", async () => {
