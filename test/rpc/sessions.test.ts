@@ -1,12 +1,55 @@
 import { once } from "node:events";
-import http2, { type ServerHttp2Session } from "node:http2";
+import http2, {
+  type ClientHttp2Session,
+  type Http2Server,
+  type ServerHttp2Session,
+  type ServerHttp2Stream,
+} from "node:http2";
 import net from "node:net";
-import { afterAll, afterEach, test, vi } from "vitest";
+import { afterAll, afterEach, expect, test, vi } from "vitest";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { frame, preface } from "../security/http2-frames.ts";
 
 afterEach(() => {
   vi.useRealTimers();
+});
+
+test("a connection without a call for five minutes is closed, and one with a silent stream is not", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "performance"] });
+  const server = http2.createServer();
+  keepSessions().watch(server);
+  const streams: ServerHttp2Stream[] = [];
+  server.on("stream", (stream) => {
+    streams.push(stream);
+    stream.respond();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const [unused, silent] = [await connectTo(server), await connectTo(server)];
+  for (const { client } of [unused, silent]) {
+    const stream = client.request();
+    stream.on("error", () => {}).resume();
+    await once(stream, "response");
+  }
+  const end = async (stream: ServerHttp2Stream | undefined) => {
+    if (stream === undefined) throw new Error("no stream was opened");
+    stream.end();
+    await once(stream, "close");
+  };
+  await end(streams[0]);
+
+  await pass(300_000, [unused, silent]);
+  expect([unused.session.closed, silent.session.closed]).toEqual([false, false]);
+  await pass(30_000, [unused, silent]);
+  expect([unused.session.closed, silent.session.closed]).toEqual([true, false]);
+
+  // The five minutes begin with the end of the last call.
+  await end(streams[1]);
+  await pass(300_000, [silent]);
+  expect(silent.session.closed).toBe(false);
+  await pass(30_000, [silent]);
+  expect(silent.session.closed).toBe(true);
+  server.close();
 });
 
 test("a client that says it is leaving and does not go is cut off, and ends nothing else", async () => {
@@ -27,6 +70,33 @@ test("a client that says it is leaving and does not go is cut off, and ends noth
   await closed;
   server.close();
 });
+
+/** Either side of a connection. */
+interface Connection {
+  readonly client: ClientHttp2Session;
+  readonly session: ServerHttp2Session;
+}
+
+async function connectTo(server: Http2Server): Promise<Connection> {
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = once(server, "session");
+  const client = http2.connect(`http://127.0.0.1:${port}`);
+  client.on("error", () => {});
+  afterAll(() => client.destroy());
+  const [session] = (await accepted) as [ServerHttp2Session];
+  return { client, session };
+}
+
+/** Lets time pass, and each ping of the connections be answered. */
+async function pass(milliseconds: number, connections: readonly Connection[]): Promise<void> {
+  for (let passed = 0; passed < milliseconds; passed += 30_000) {
+    vi.advanceTimersByTime(30_000);
+    for (const { session } of connections) {
+      // Pings are answered in their order: with this one those before it are.
+      if (!session.closed) await new Promise((answered) => session.ping(answered));
+    }
+  }
+}
 
 /** Its side of the connection stays open. */
 async function openAndLeave(port: number): Promise<void> {
