@@ -46,13 +46,13 @@ const numbersIn = (counts: VerificationCounts | undefined) =>
 const totalOf = async (project: TestProject) => numbersIn((await live(project)).total);
 
 /** Counts until all that has happened by now is counted. */
-async function countAll(): Promise<void> {
-  const { rows } = await service.db.query<{ now: Date }>("SELECT now()");
+async function countAll({ db } = service, { count } = counting): Promise<void> {
+  const { rows } = await db.query<{ now: Date }>("SELECT now()");
   const [{ now }] = rows as [{ now: Date }];
   await vi.waitUntil(
     async () => {
-      while (await counting.count());
-      const { rows } = await service.db.query(
+      while (await count());
+      const { rows } = await db.query(
         "SELECT min(counted_until) > $1 AND NOT EXISTS (SELECT FROM statistics_gap) AS done FROM statistics_progress",
         [now],
       );
@@ -272,6 +272,39 @@ test("an installation that had no statistics counts its past by itself, beside w
   expect((await read(project)).incomplete).toBe(false);
   expect(await totalOf(project)).toEqual([8, 2, 0, 3]);
   await upgraded.close();
+});
+
+test("what was made while nobody counted for a day is counted, by ids up to an hour off", async () => {
+  const fresh = await startTestService({ ROLES: "api" });
+  const project = await fresh.createProject();
+  const own = openDatabase({ connectionString: fresh.databaseUrl }, { poolSize: 1, onError: () => {} });
+  const ownCounting = createStatisticsCounting(own);
+  await countAll(fresh, ownCounting);
+  const { id } = await createPending(merchant(fresh.httpUrl, project.liveKey));
+  const { rows } = await fresh.db.query(
+    `UPDATE statistics_progress SET counted_until = date_trunc('milliseconds', now() - interval '30 hours')
+     WHERE task = 'creations' RETURNING counted_until AS since`,
+  );
+  // Their idempotency records are long gone.
+  await fresh.db.query(
+    `INSERT INTO verification (
+       id, project_id, environment, mode, status, client_reference, state, destination, sms_text, created_at, expires_at
+     )
+     SELECT uuidv7(made.id_at - now()), v.project_id, v.environment, v.mode, v.status, '', '', v.destination, '',
+       made.created_at, made.created_at + interval '10 minutes'
+     FROM verification v, (VALUES
+       ($2::timestamptz - interval '1 millisecond', $2::timestamptz),
+       ($2, $2 - interval '59 minutes'),
+       (now() - interval '10 seconds', now() + interval '59 minutes')
+     ) AS made (created_at, id_at)
+     WHERE v.id = $1`,
+    [uuidOf(id), rows[0].since],
+  );
+  await countAll(fresh, ownCounting);
+  const answer = await fresh.client(StatisticsService, project.liveKey).getStatistics({ hours: 48 });
+  // With the one that the three are like; the first of these was counted before.
+  expect(numbersIn(answer.environments[0]?.total)?.[0]).toBe(3);
+  await own.close();
 });
 
 test("counts stay when a person's number is erased, and never knew it", async () => {
