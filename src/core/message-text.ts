@@ -18,20 +18,35 @@ const plain = /^(?! )(?:[!-~\uAC00-\uD7A3]| (?! ))*$/;
 /** Default-ignorable, but shown and typed as blanks: removing them would glue two words together. */
 const hangulFillers = /[\u115F\u1160\u3164\uFFA0]/g;
 const invisible = /\p{Default_Ignorable_Code_Point}/gu;
-const whiteSpace = /[\s\p{Cc}]+/gu;
+/** But for single spaces, which are as they are to be. */
+const whiteSpace = / [\s\p{Cc}]+|[[\s\p{Cc}]--[ ]][\s\p{Cc}]*/gv;
+/**
+ * Combining marks, with the two voiced sound marks of half-width kana that become such. The first 30 in a row are kept, as
+ * many as Unicode's stream-safe text has (UAX #15) and more than any language writes: NFKC puts them in order, in the
+ * square of their number.
+ */
+const runOfMarks = /([\p{M}\uFF9E\uFF9F]{1,30})[\p{M}\uFF9E\uFF9F]*/gu;
 /** What NFKC makes of ´ ¨ ‾ and their like, which are typed as quotes: left alone, it would belong to what follows. */
 const marksOfNothing = /(^| )\p{M}+/gu;
+
+declare const normalised: unique symbol;
+/** As `normaliseText` makes it: in any other text neither codes nor the mark of the web are looked for. */
+export type NormalText = string & { readonly [normalised]: true };
 
 /**
  * NFKC without invisible characters, each run of white space and controls as one space, none at the
  * ends, accents of no letter as apostrophes. Invisible characters go first, since they would keep what
- * stands around them from composing.
+ * stands around them from composing, and marks from being too many in a row.
  */
-export function normaliseText(text: string): string {
-  if (plain.test(text) && !text.endsWith(" ")) return text;
+export function normaliseText(text: string): NormalText {
+  return (plain.test(text) && !text.endsWith(" ") ? text : composed(text)) as NormalText;
+}
+
+function composed(text: string): string {
   return text
     .replace(hangulFillers, " ")
     .replace(invisible, "")
+    .replace(runOfMarks, "$1")
     .normalize("NFKC")
     .replace(whiteSpace, " ")
     .replace(marksOfNothing, "$1'")
@@ -45,31 +60,26 @@ export function normaliseText(text: string): string {
 const webMark =
   /^[\p{P}\p{S}\p{C} ]*[\p{Ps}\p{Pi}<≪] ?(?:(?:국 ?제 ?)?(?:w ?e ?b|웹)|국 ?제|국 ?외) ?발 ?신 ?[\p{Pe}\p{Pf}>≫]/iu;
 
-export function isWebSent(text: string): boolean {
-  return webMark.test(normaliseText(text));
+export function isWebSent(text: NormalText): boolean {
+  return webMark.test(text);
 }
 
-/** What a character, and so the group it belongs to, cannot be part of. */
-const notNumeric = 1;
-const notAlphanumeric = 2;
+/** A character of a group, and what that group cannot be for it. */
+const ofGroup = 1;
+const notNumeric = 2;
+const notAlphanumeric = 4;
 /** Any other letter, digit or combining mark: part of its group, which therefore is no code. */
-const foreign = notNumeric | notAlphanumeric;
+const foreign = ofGroup | notNumeric | notAlphanumeric;
 
 /** What a character does instead of belonging to a group. */
 const endsGroup = -1;
 const endsRun = -2;
 
-const asciiClasses = new Int8Array(128).fill(endsRun);
-for (let character = 0; character < 128; character++) {
-  const text = String.fromCharCode(character);
-  if (!/[0-9A-Za-z]/.test(text)) continue;
-  const upperCase = text.toUpperCase();
-  asciiClasses[character] =
-    (codeAlphabets.numeric.includes(upperCase) ? 0 : notNumeric) |
-    (codeAlphabets.alphanumeric.includes(upperCase) ? 0 : notAlphanumeric);
-}
-asciiClasses[" ".charCodeAt(0)] = endsGroup;
-asciiClasses["-".charCodeAt(0)] = endsGroup;
+/**
+ * By character, 0 where it has not come yet: to ask for its properties takes as long as a hundred look-ups here, and to
+ * ask for those of all of them would take each start a tenth of a second. What no text has touched is no memory.
+ */
+const classes = new Int8Array(0x110000);
 
 /** Written without spaces, as Hangul often is: what stands against it is no part of a word. */
 const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
@@ -82,18 +92,17 @@ const letterDigitOrMark = /[\p{L}\p{N}\p{M}]/u;
  *
  * Takes time in proportion to the text: no more groups are joined than the longest length has characters.
  */
-export function codeCandidates(text: string, lengthsInUse: CodeLengths): CodeCandidates {
+export function codeCandidates(normal: NormalText, lengthsInUse: CodeLengths): CodeCandidates {
   const longest = Math.max(...lengthsInUse.numeric, ...lengthsInUse.alphanumeric);
-  const normal = normaliseText(text);
   const candidates: string[] = [];
   let run: Group[] = [];
   let group: Group | null = null;
 
   for (let index = 0; index < normal.length; index++) {
     const character = normal.codePointAt(index) as number;
-    const characterClass = character < 128 ? (asciiClasses[character] as number) : classOf(character);
+    const characterClass = classes[character] || classify(character);
     const width = character > 0xffff ? 2 : 1;
-    if (characterClass >= 0) {
+    if (characterClass > 0) {
       if (group === null) {
         group = { start: index, end: index, excluded: 0 };
         run.push(group);
@@ -128,7 +137,7 @@ export function codeCandidates(text: string, lengthsInUse: CodeLengths): CodeCan
         const { start, end, excluded: excludedHere } = groups[last] as Group;
         length += end - start;
         excluded |= excludedHere;
-        if (length > longest) break;
+        if (length > longest || excluded === foreign) break;
         const isCandidate =
           ((excluded & notNumeric) === 0 && lengthsInUse.numeric.includes(length)) ||
           ((excluded & notAlphanumeric) === 0 && lengthsInUse.alphanumeric.includes(length));
@@ -146,7 +155,10 @@ export function codeCandidates(text: string, lengthsInUse: CodeLengths): CodeCan
 /** Whether a message with this text may carry one of the codes. One with too many candidates may. */
 export function mayCarry(text: string, codes: readonly string[]): boolean {
   const lengths = codes.map(({ length }) => length);
-  const { candidates, capped } = codeCandidates(text, { numeric: lengths, alphanumeric: lengths });
+  const { candidates, capped } = codeCandidates(normaliseText(text), {
+    numeric: lengths,
+    alphanumeric: lengths,
+  });
   return capped || candidates.some((candidate) => codes.includes(candidate));
 }
 
@@ -156,10 +168,24 @@ interface Group {
   excluded: number;
 }
 
+function classify(character: number): number {
+  const characterClass = classOf(character);
+  classes[character] = characterClass;
+  return characterClass;
+}
+
 function classOf(character: number): number {
   if (isHangul(character)) return endsRun;
-  if (isHyphen(character)) return endsGroup;
+  if (isSpaceOrHyphen(character)) return endsGroup;
   const text = String.fromCodePoint(character);
+  if (/[0-9A-Za-z]/.test(text)) {
+    const upperCase = text.toUpperCase();
+    return (
+      ofGroup |
+      (codeAlphabets.numeric.includes(upperCase) ? 0 : notNumeric) |
+      (codeAlphabets.alphanumeric.includes(upperCase) ? 0 : notAlphanumeric)
+    );
+  }
   return letterDigitOrMark.test(text) && !unspaced.test(text) ? foreign : endsRun;
 }
 
@@ -174,7 +200,13 @@ function isHangul(character: number): boolean {
   );
 }
 
-/** ‐ ‒ – — ― ⁃ and −: keyboards and "smart" punctuation put them for a hyphen. */
-function isHyphen(character: number): boolean {
-  return (character >= 0x2010 && character <= 0x2015) || character === 0x2043 || character === 0x2212;
+/** Also ‐ ‒ – — ― ⁃ and −: keyboards and "smart" punctuation put them for a hyphen. */
+function isSpaceOrHyphen(character: number): boolean {
+  return (
+    character === 0x20 ||
+    character === 0x2d ||
+    (character >= 0x2010 && character <= 0x2015) ||
+    character === 0x2043 ||
+    character === 0x2212
+  );
 }

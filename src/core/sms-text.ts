@@ -1,6 +1,6 @@
 import iconv from "iconv-lite";
 import { type CodeLengths, codeLengthRange } from "./code.ts";
-import { codeCandidates, isWebSent } from "./message-text.ts";
+import { codeCandidates, isWebSent, normaliseText } from "./message-text.ts";
 import type { CodeFormat } from "./project.ts";
 
 /**
@@ -80,7 +80,7 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
       `of ${longest.length} characters with the longest code, where one SMS that is not pure ASCII holds ${smsUnicodeLimit}`,
     );
   }
-  if (isWebSent(longest)) violateText("that reads as sent from the web");
+  if (isWebSent(normaliseText(longest))) violateText("that reads as sent from the web");
   if (!matchesBack()) {
     violateText("in which the code cannot be told from the letters and digits around it");
   }
@@ -104,10 +104,8 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
     for (let length = codeLength; length <= longestLength; length++) {
       for (const digits of sampleDigits) {
         const code = digits.slice(0, length);
-        const { candidates, capped } = codeCandidates(
-          renderSmsText(template, projectName, code),
-          allCodeLengths,
-        );
+        const text = normaliseText(renderSmsText(template, projectName, code));
+        const { candidates, capped } = codeCandidates(text, allCodeLengths);
         if (capped || !candidates.includes(code)) return false;
       }
     }
@@ -124,8 +122,9 @@ export function codesIn(
   { template, projectName, codeFormat }: Omit<SmsTextSettings, "codeLength">,
 ): string[] {
   const lengths = { numeric: [], alphanumeric: [], [codeFormat]: allCodeLengths[codeFormat] };
-  const around = codeCandidates(renderSmsText(template, projectName, ","), lengths).candidates;
-  return codeCandidates(smsText, lengths).candidates.filter((candidate) => !around.includes(candidate));
+  const candidatesOf = (text: string) => codeCandidates(normaliseText(text), lengths).candidates;
+  const around = candidatesOf(renderSmsText(template, projectName, ","));
+  return candidatesOf(smsText).filter((candidate) => !around.includes(candidate));
 }
 
 /** Bytes of the text in CP949, or null where it has a character outside it (which encoders silently replace). */

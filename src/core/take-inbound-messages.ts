@@ -17,7 +17,7 @@ import {
   type InboundMessageValidation,
   validateInboundMessage,
 } from "./inbound-message.ts";
-import { codeCandidates, isWebSent } from "./message-text.ts";
+import { codeCandidates, isWebSent, normaliseText } from "./message-text.ts";
 import type { Environment, ServiceCaller } from "./project.ts";
 import type { Settle } from "./settle.ts";
 
@@ -124,7 +124,8 @@ function prepare(
   }
   const { messageId, from, to, text, carrier, receivedAtMs } = validation.message;
   const environment = environmentOf(known.number, known.caller);
-  const { candidates, capped } = codeCandidates(text, known.codeLengths);
+  const normal = normaliseText(text);
+  const { candidates, capped } = codeCandidates(normal, known.codeLengths);
   const content = {
     from,
     to,
@@ -132,7 +133,7 @@ function prepare(
     carrier,
     receivedAtMs,
     environment,
-    webSent: isWebSent(text),
+    webSent: isWebSent(normal),
     candidates,
     tooManyCandidates: capped,
     fingerprint: fingerprintOf({ environment, from, to, text }),

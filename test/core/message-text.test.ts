@@ -1,7 +1,12 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { CodeLengths } from "../../src/core/code.ts";
-import { codeCandidates, isWebSent, normaliseText } from "../../src/core/message-text.ts";
+import * as messageText from "../../src/core/message-text.ts";
+
+const { normaliseText } = messageText;
+const isWebSent = (text: string) => messageText.isWebSent(normaliseText(text));
+const codeCandidates = (text: string, lengths: CodeLengths) =>
+  messageText.codeCandidates(normaliseText(text), lengths);
 
 const everyLength: CodeLengths = { numeric: [6, 7, 8, 9, 10], alphanumeric: [6, 7, 8, 9, 10, 11, 12] };
 const eightDigits: CodeLengths = { numeric: [8], alphanumeric: [] };
@@ -23,6 +28,10 @@ describe("a normalised text", () => {
     ["12\u116034", "12 34"],
     ["12\uffa034", "12 34"],
     ["\u0301\u030212", "'12"],
+    [`a${"\u0316".repeat(30)}`, `a${"\u0316".repeat(30)}`],
+    [`a${"\u0316".repeat(31)}12`, `a${"\u0316".repeat(30)}12`],
+    [`a${"\u0316\u034f\u0317".repeat(16)}`, `a${"\u0316\u0317".repeat(15)}`],
+    [`ｶ${"\uff9e".repeat(40)}`, `ガ${"\u3099".repeat(29)}`],
     ["12\u000b\u001f34", "12 34"],
     ["①㎏", "1kg"],
     [" ", ""],
@@ -177,6 +186,7 @@ describe("the candidates", () => {
     ["a digit of another script against it", "12345678\u0669"],
     ["only digits of another script", "\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668"],
     ["a combining mark inside it", "1234\u03365678"],
+    ["more marks inside it than any language writes", `1234${"\u0316\u0301".repeat(500)}5678`],
     ["a zero-width character that hides a longer group", "123456789\u200b"],
     ["a digit that a zero-width character seems to cut off", "9\u200b12345678"],
     ["an enclosed digit against it", "①12345678"],
@@ -285,6 +295,8 @@ describe("the candidates", () => {
     ["brackets", "[ ", false],
     ["beginnings of a mark", "[web발 ", false],
     ["accents", "e\u0301", false],
+    ["marks, which are to be put in order", "\u0316\u0301", false],
+    ["voiced sound marks among accents", "\u0301\uff9e", false],
     ["Han characters", "字", false],
     ["zero-width characters", "\u200b", false],
     ["ligatures of eighteen characters", "\ufdfa", false],
