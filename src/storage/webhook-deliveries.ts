@@ -163,7 +163,8 @@ const failingReason = "every attempt failed for five days";
 /**
  * Writes results down, and what they say about their endpoints: a success ends a time of failures; 410, and five days of
  * nothing but failures, disable every version of the URL. A 410 to a request that began before the URL was last set
- * does not undo the setting.
+ * does not undo the setting. A new secret is no setting, and is known by being another than the URL had before it: setting a
+ * URL again keeps the one it has.
  *
  * What was judged from may have changed before its lock was had. When a time of failures began and whether it has lasted
  * for five days is then left to the next result. A 410 does not hang on that: it counts wherever the version still works,
@@ -206,13 +207,14 @@ told AS MATERIALIZED (
 judged AS MATERIALIZED (
   SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, since.failing,
     CASE
-      WHEN t.gone_at >= max(w.created_at) OVER (PARTITION BY w.project_id, w.environment, w.url) THEN '${goneReason}'
+      WHEN t.gone_at >= max(w.created_at) FILTER (WHERE w.secret = w.secret_before)
+        OVER (PARTITION BY w.project_id, w.environment, w.url) THEN '${goneReason}'
       WHEN since.failing <= ${nowMs} - interval '5 days' THEN '${failingReason}'
     END AS reason
   FROM told t
   CROSS JOIN LATERAL (
-    SELECT * FROM webhook_configuration
-    WHERE project_id = t.project_id AND environment = t.environment AND url = t.url OFFSET 0
+    SELECT o.*, lag(o.secret, 1, o.secret) OVER (ORDER BY o.version) AS secret_before FROM webhook_configuration o
+    WHERE o.project_id = t.project_id AND o.environment = t.environment AND o.url = t.url OFFSET 0
   ) w
   CROSS JOIN LATERAL (
     SELECT CASE WHEN NOT t.succeeded THEN coalesce(w.failing_since, t.failed_at) END AS failing

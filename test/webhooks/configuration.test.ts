@@ -297,6 +297,46 @@ describe("410 Gone", () => {
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });
 
+  test("to a request from before its secret was rotated counts: a new secret mends nothing", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
+    const { id: oldVersion } = await shop.setWebhook(receiver.url);
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    await shop.rotateSecret();
+    await shop.rotateSecret();
+    answerFirst();
+    await deliveryWhen(service, id, isDisabled);
+    for (const webhook of [await inForce(shop), await version(oldVersion)]) {
+      expect(webhook?.disabledReason).toBe("the endpoint answered 410 Gone");
+    }
+  });
+
+  test.for([
+    { name: "before it was set anew", changes: ["rotate", "set"] },
+    { name: "before it was set anew, rotated since", changes: ["set", "rotate"] },
+    { name: "before it was left for another and set anew", changes: ["rotate", "leave", "set", "rotate"] },
+  ] as const)("to a request from $name does not undo the setting", async ({ changes }) => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) =>
+      first.resolve(() => response.writeHead(410, { "retry-after": "3600" }).end());
+    await shop.setWebhook(receiver.url);
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    for (const change of changes) {
+      if (change === "rotate") await shop.rotateSecret();
+      else await shop.setWebhook(change === "set" ? receiver.url : "https://shop.example/hook");
+    }
+    answerFirst();
+    const { state } = await deliveryWhen(service, id, attempted(1));
+    expect(state).toBe(WebhookDeliveryState.PENDING);
+    expect((await inForce(shop)).disabledAt).toBeUndefined();
+  });
+
   test("says nothing about another project's webhook at the same URL", async () => {
     const receiver = await startReceiver(answerWith(410));
     const [one, other] = [await openShop(service), await openShop(service)];
