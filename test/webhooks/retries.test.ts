@@ -17,6 +17,7 @@ import {
   delivered,
   deliveriesOf,
   deliveryWhen,
+  letLeaseRunOut,
   makeDue,
   openShop,
   type Shop,
@@ -221,7 +222,13 @@ describe("sending again by hand", () => {
     const answerFirst = await first.promise;
     receiver.answer = answerWith(204);
     await resend(eventOf(id));
-    await deliveryWhen(service, id, delivered);
+    const meanwhile = await deliveryWhen(service, id, delivered);
+    // The first goes on: nothing has been cut off.
+    expect(meanwhile.attempts).toMatchObject([
+      { number: 1, status: 0, error: "" },
+      { number: 2, status: 204 },
+    ]);
+    expect(meanwhile.attempts[0]?.duration).toBeUndefined();
     answerFirst();
     const { state, attempts } = await deliveryWhen(service, id, attempted(2));
     expect(state).toBe(WebhookDeliveryState.DELIVERED);
@@ -245,7 +252,7 @@ describe("an attempt whose lease runs out", () => {
     const id = await shop.event();
     const answerFirst = await first.promise;
     receiver.answer = answerWith(204);
-    await makeDue(service, id);
+    await letLeaseRunOut(service, id);
     const cutOff = await deliveryWhen(service, id, delivered);
     expect(cutOff.attempts).toMatchObject([
       { number: 1, status: 0, error: "cut off: what came of it is not known" },
@@ -267,7 +274,7 @@ describe("an attempt whose lease runs out", () => {
     receiver.answer = (response) => answers.push((status) => response.writeHead(status).end());
     const id = await shop.event();
     await untilReceived(receiver);
-    await makeDue(service, id);
+    await letLeaseRunOut(service, id);
     await untilReceived(receiver, 2);
     const [late, current] = answers;
     late?.(500);
@@ -288,7 +295,7 @@ describe("an attempt whose lease runs out", () => {
     const id = await shop.event();
     await untilReceived(receiver);
     receiver.answer = answerWith(503);
-    await makeDue(service, id);
+    await letLeaseRunOut(service, id);
     await deliveryWhen(service, id, ({ attempts }) => attempts[1]?.duration !== undefined);
     const seconds = await secondsUntilNext(service, id);
     expect(seconds).toBeGreaterThanOrEqual(4);

@@ -108,6 +108,17 @@ export async function makeDue(service: TestService, verificationId: string): Pro
   expect(rowCount).toBe(1);
 }
 
+/** As if the lease of the attempt under way had run out this instant. */
+export async function letLeaseRunOut(service: TestService, verificationId: string): Promise<void> {
+  await service.db.query(
+    `UPDATE webhook_attempt a SET started_at = a.started_at - (d.next_attempt_at - date_trunc('milliseconds', now()))
+     FROM webhook_delivery d
+     WHERE a.verification_id = $1 AND d.verification_id = $1 AND a.number = d.attempts AND a.duration_ms IS NULL`,
+    [decodeId("vrf_", verificationId)],
+  );
+  await makeDue(service, verificationId);
+}
+
 /** Seconds from the end of the last attempt until the next is due, by the database's own times. */
 export async function secondsUntilNext(service: TestService, verificationId: string): Promise<number> {
   const { rows } = await service.db.query(

@@ -5,6 +5,7 @@ import { type Environment, environments } from "../../core/project.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
+import { leaseSeconds } from "../webhook-deliveries.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 import { lockProject } from "./projects.ts";
 
@@ -320,8 +321,11 @@ async function exists(database: PrismaDatabase, row: Prisma.Sql): Promise<boolea
 /** Of each delivery. One that is sent again by hand may have any number: fifty thousand took 285 MB of the process. */
 const shownAttempts = 100;
 
+const cutOff = "cut off: what came of it is not known";
+
 /**
- * A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. One
+ * A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. An attempt
+ * without a result was cut off once its lease has run out, whatever else has been begun or asked for meanwhile. One
  * statement, so that a delivery's state and its attempts are of one moment.
  */
 async function deliveriesWhere(
@@ -330,7 +334,11 @@ async function deliveriesWhere(
   limit: number,
 ): Promise<Delivery[]> {
   const rows = await database.prisma.$queryRaw<DeliveryAttemptRow[]>`
-    SELECT delivery.*, a.number::int, a.started_at, a.duration_ms, a.status::int, a.error, a.answer
+    SELECT delivery.*, a.number::int, a.started_at, a.duration_ms, a.status::int, a.answer,
+      CASE
+        WHEN a.duration_ms IS NULL AND a.started_at <= now() - make_interval(secs => ${leaseSeconds}) THEN ${cutOff}
+        ELSE a.error
+      END AS error
     FROM (
       SELECT d.verification_id, d.webhook_configuration_id, e.type::text, e.occurred_at, w.url, d.resends::int,
         CASE WHEN held.back THEN 'disabled' ELSE d.state::text END AS state,
