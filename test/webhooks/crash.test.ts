@@ -276,6 +276,29 @@ describe("what waited when its webhook was disabled", () => {
     }
     for (const id of ids) expect((await deliveriesOf(service, id))[0]?.state).toBe(held);
   });
+
+  test("is held also where that happens while it is being set anew", async () => {
+    const shop = await openShop(service);
+    await shop.setWebhook("http://127.0.0.1:1/hook");
+    const id = await shop.event();
+    const project = [decodeId("prj_", shop.projectId)];
+    const disabling = await service.db.connect();
+    try {
+      await disabling.query("BEGIN");
+      await disabling.query("SELECT FROM project WHERE id = $1 FOR NO KEY UPDATE", project);
+      const setting = shop.setWebhook("http://127.0.0.1:1/hook");
+      await untilWaiting(service.db, 1);
+      await disabling.query(
+        "UPDATE webhook_configuration SET disabled_at = now(), disabled_reason = 'gone' WHERE project_id = $1",
+        project,
+      );
+      await disabling.query("COMMIT");
+      await setting;
+    } finally {
+      disabling.release(true);
+    }
+    expect((await deliveriesOf(service, id))[0]?.state).toBe(held);
+  });
 });
 
 test("a clean stop waits for what is about to be answered, and writes it down", async () => {
