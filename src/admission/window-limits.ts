@@ -1,49 +1,82 @@
-/** What one address and one window may ask of the verification window. */
+/**
+ * What one address and one window may ask of the verification window.
+ *
+ * Invariant: what a stranger does from an address keeps nobody there from a window that is open. A token that has lately
+ * opened something here is limited by itself; an address limits the tokens that have not, among which a right one cannot be
+ * told from a guess before it has been looked up.
+ */
 
 import { hash } from "node:crypto";
+import { LRUCache } from "lru-cache";
 import { Failure } from "../failures.ts";
 import type { CountsOf } from "./counts.ts";
 import { networkOf } from "./network.ts";
 
 export interface WindowLimits {
-  /** Takes one request of an address and of a window. Refuses with rate_limited. */
+  /** Takes one request for a token, before it is looked up. Refuses with rate_limited. */
   take(address: string, token: string): Promise<void>;
   /** Takes one message of a window's played phone. Refuses with rate_limited. */
   takeMessage(token: string): Promise<void>;
-  /** Counts a token that opened nothing. Refuses with rate_limited from the 61st of an address in a minute. */
-  takeMiss(address: string): Promise<void>;
+  /** Remembers a token that has opened something. */
+  opened(token: string): void;
+  /**
+   * Counts a token that opened nothing, unless it has opened something before: that is no guess. Refuses with rate_limited from
+   * the 601st of an address in a minute.
+   */
+  takeMiss(address: string, token: string): Promise<void>;
 }
 
-/** Mobile networks put thousands of people behind one address: what they need is well below this. */
+/** Of tokens that have not opened anything yet. Mobile networks put thousands of people behind one address. */
 export const requestsPerAddress = 3_000;
 /** A page, its stream and polls every three seconds, on a few devices. */
 const requestsPerToken = 120;
 const messagesPerToken = 30;
-/** Nobody mistypes this often. A valid token from the same address goes on working. */
-export const missesPerAddress = 60;
+/**
+ * Once they are used up, nobody at the address opens a window that this process has not seen open. So they are more than
+ * thousands of people use up whose browsers wake up with yesterday's windows.
+ */
+export const missesPerAddress = 600;
+/** As many as a process has streams. One that has been forgotten counts as a new one. */
+const rememberedTokens = 20_000;
 
 export function createWindowLimits(countsOf: CountsOf): WindowLimits {
-  const limiter = (name: string, perMinute: number) => {
+  const allowance = (name: string, perMinute: number) => {
     const counts = countsOf(`window-${name}`);
-    return async (key: string) => {
-      const { consumedPoints, msBeforeNext } = await counts.consume(key);
-      if (consumedPoints > perMinute) {
+    const refuseBeyond = async (limit: number, key: string, points: number) => {
+      const { consumedPoints, msBeforeNext } = await counts.consume(key, points);
+      if (consumedPoints > limit) {
         throw new Failure("rate_limited", { retryAfterSeconds: Math.max(1, Math.ceil(msBeforeNext / 1000)) });
       }
     };
+    return {
+      take: (key: string) => refuseBeyond(perMinute, key, 1),
+      /** Takes nothing, and refuses where nothing is left. */
+      look: (key: string) => refuseBeyond(perMinute - 1, key, 0),
+    };
   };
-  const takeOfAddress = limiter("addresses", requestsPerAddress);
-  const takeOfToken = limiter("tokens", requestsPerToken);
-  const takeMessage = limiter("messages", messagesPerToken);
-  const takeMiss = limiter("misses", missesPerAddress);
+  const ofAddress = allowance("addresses", requestsPerAddress);
+  const ofToken = allowance("tokens", requestsPerToken);
+  const messages = allowance("messages", messagesPerToken);
+  const misses = allowance("misses", missesPerAddress);
+  const known = new LRUCache<string, true>({ max: rememberedTokens });
 
   return {
     async take(address, token) {
-      await takeOfAddress(networkOf(address));
-      await takeOfToken(digestOf(token));
+      const digest = digestOf(token);
+      if (known.get(digest) === undefined) {
+        const network = networkOf(address);
+        await misses.look(network);
+        await ofAddress.take(network);
+      }
+      await ofToken.take(digest);
     },
-    takeMessage: (token) => takeMessage(digestOf(token)),
-    takeMiss: (address) => takeMiss(networkOf(address)),
+    takeMessage: (token) => messages.take(digestOf(token)),
+    opened(token) {
+      known.set(digestOf(token), true);
+    },
+    async takeMiss(address, token) {
+      if (!known.delete(digestOf(token))) await misses.take(networkOf(address));
+    },
   };
 }
 

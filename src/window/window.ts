@@ -71,17 +71,24 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     const { token } = request.params as WindowRoute["Params"];
     await limits.take(clientAddress(request), token);
     const message = create(GetVerificationWindowRequestSchema, { windowToken: token });
-    const { window } = await windows
-      .getVerificationWindow(message)
-      .catch((thrown: unknown) => missed(request, thrown));
+    const { window } = await opening(request, windows.getVerificationWindow(message));
     if (window === undefined) throw new Error("the core answered without a window");
     return window;
   }
 
-  /** What opened nothing may have been a guess. */
-  async function missed(request: FastifyRequest, thrown: unknown): Promise<never> {
-    if (thrown instanceof Failure && thrown.status === 404) await limits.takeMiss(clientAddress(request));
-    throw thrown;
+  /** What a request's token opens. Where that is nothing, it may have been a guess. */
+  async function opening<T>(request: FastifyRequest, answer: Promise<T>): Promise<T> {
+    const { token } = request.params as WindowRoute["Params"];
+    try {
+      const opened = await answer;
+      limits.opened(token);
+      return opened;
+    } catch (thrown) {
+      if (thrown instanceof Failure && thrown.status === 404) {
+        await limits.takeMiss(clientAddress(request), token);
+      }
+      throw thrown;
+    }
   }
 
   function refuse(request: FastifyRequest, reply: FastifyReply, thrown: unknown): void {
@@ -181,9 +188,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
           carrier: field("carrier"),
         });
         const origin = { requestId: request.id, address: clientAddress(request) };
-        const sent = await windows
-          .sendTestMessage(message, origin)
-          .catch((thrown: unknown) => missed(request, thrown));
+        const sent = await opening(request, windows.sendTestMessage(message, origin));
         const outcome = outcomeName(sent.outcome);
         const view = viewOf(request);
         if (request.headers.accept === "application/json") {

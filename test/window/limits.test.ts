@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
-import { createWindow, getPage, openStream } from "./open-window.ts";
+import { createWindow, getPage, type OpenWindow, openStream } from "./open-window.ts";
 
 const service = await startTestService({ TRUSTED_PROXIES: "127.0.0.1" });
 const project = await service.createProject();
@@ -8,25 +8,67 @@ const project = await service.createProject();
 /** As a request from there, by way of a proxy. */
 const from = (address: string) => ({ "x-forwarded-for": address });
 
-test("tokens cannot be tried: an address that has missed too often is told to wait, and its valid ones go on", async () => {
-  const window = await createWindow(service, project);
-  const wrong = (attempt: number) => `${service.httpUrl}/v/${String(attempt).padStart(22, "A")}`;
-  const misses = await Promise.all(
-    Array.from({ length: 70 }, (_, attempt) => getPage(wrong(attempt), from("192.0.2.1"))),
+const wrong = (attempt: number) => `${service.httpUrl}/v/${String(attempt).padStart(22, "A")}`;
+
+/** The statuses of so many wrong tokens, asked for at once. */
+async function tryTokens(count: number, address: string): Promise<number[]> {
+  const pages = await Promise.all(
+    Array.from({ length: count }, (_, attempt) => getPage(wrong(attempt), from(address))),
   );
-  expect(misses.filter(({ status }) => status === 404)).toHaveLength(60);
-  const refused = misses.find(({ status }) => status === 429);
-  expect(Number(refused?.headers.get("retry-after"))).toBeGreaterThan(0);
-  expect(refused?.text).toContain("잠시만 기다려 주세요");
+  return pages.map(({ status }) => status);
+}
+
+test("tokens cannot be tried: an address that has missed too often is told to wait, before anything is looked up", async () => {
+  const [window, another] = [await createWindow(service, project), await createWindow(service, project)];
   expect((await window.get("", from("192.0.2.1"))).status).toBe(200);
+  const misses = await tryTokens(610, "192.0.2.1");
+  expect(misses.filter((status) => status === 404)).toHaveLength(600);
+  // One that is right, and that nobody has opened yet, is not told apart from these.
+  const refused = await another.get("", from("192.0.2.1"));
+  expect(refused.status).toBe(429);
+  expect(Number(refused.headers.get("retry-after"))).toBeGreaterThan(0);
+  expect(refused.text).toContain("잠시만 기다려 주세요");
   expect((await getPage(wrong(1), from("192.0.2.2"))).status).toBe(404);
+  expect((await another.get("", from("192.0.2.2"))).status).toBe(200);
+  expect((await another.get("", from("192.0.2.1"))).status).toBe(200);
+});
+
+test("however many wrong ones come from an address, the windows that are open there go on", async () => {
+  const windows = await Promise.all(Array.from({ length: 5 }, () => createWindow(service, project)));
+  for (const window of windows) await window.get("", from("192.0.2.3"));
+  expect(await tryTokens(3_010, "192.0.2.3")).toContain(429);
+  for (const window of windows) {
+    for (const path of ["", "/status"]) expect((await window.get(path, from("192.0.2.3"))).status).toBe(200);
+    const message = new URLSearchParams({ from: "010-1234-5678", text: "안녕하세요", carrier: "SKT" });
+    const played = await fetch(`${window.url}/messages`, {
+      method: "POST",
+      body: message,
+      headers: { accept: "application/json", ...from("192.0.2.3") },
+    });
+    expect(played.status).toBe(200);
+  }
+});
+
+test("what an open window has not is no guess of a token", async () => {
+  const window = await createWindow(service, project, {}, "live");
+  for (let asked = 0; asked < 3; asked++) {
+    expect((await window.get("", from("192.0.2.4"))).status).toBe(200);
+    // Only the test environment plays the phone.
+    const played = await fetch(`${window.url}/messages`, { method: "POST", headers: from("192.0.2.4") });
+    expect(played.status).toBe(404);
+  }
+  const misses = await tryTokens(610, "192.0.2.4");
+  expect(misses.filter((status) => status === 404)).toHaveLength(600);
 });
 
 test("where no proxy is trusted, what a client says of its address is not believed", async () => {
   const direct = await startTestService({ ROLES: "api" });
   const misses = await Promise.all(
-    Array.from({ length: 61 }, (_, host) =>
-      getPage(`${direct.httpUrl}/v/${String(host).padStart(22, "C")}`, from(`203.0.113.${host}`)),
+    Array.from({ length: 601 }, (_, host) =>
+      getPage(
+        `${direct.httpUrl}/v/${String(host).padStart(22, "C")}`,
+        from(`203.0.${host >> 8}.${host & 255}`),
+      ),
     ),
   );
   expect(misses.filter(({ status }) => status === 429)).toHaveLength(1);
@@ -34,7 +76,7 @@ test("where no proxy is trusted, what a client says of its address is not believ
 
 test("an IPv6 host has one allowance for all addresses of its network", async () => {
   const statuses = await Promise.all(
-    Array.from({ length: 61 }, async (_, host) => {
+    Array.from({ length: 601 }, async (_, host) => {
       const token = String(host).padStart(22, "B");
       return (await getPage(`${service.httpUrl}/v/${token}`, from(`2001:db8::${host.toString(16)}`))).status;
     }),
@@ -53,17 +95,26 @@ test("a window answers so many requests a minute, wherever they come from", asyn
   expect((await another.get("/status", from("198.51.100.1"))).status).toBe(200);
 });
 
-test("an address asks so many times a minute, of whichever windows, and another is not kept from them", async () => {
-  const windows = await Promise.all(Array.from({ length: 26 }, () => createWindow(service, project)));
-  let refused = 0;
-  for (const window of windows) {
-    const asked = await Promise.all(
-      Array.from({ length: 116 }, () => window.get("/status", from("192.0.2.7"))),
-    );
-    refused += asked.filter(({ status }) => status === 429).length;
+test("an address opens so many new windows a minute; those go on, and another is not kept from its own", async () => {
+  const windows: OpenWindow[] = [];
+  while (windows.length < 3_010) {
+    windows.push(...(await Promise.all(Array.from({ length: 70 }, () => createWindow(service, project)))));
   }
-  expect(refused).toBe(26 * 116 - 3_000);
-  expect((await windows[0]?.get("/status", from("192.0.2.8")))?.status).toBe(200);
+  const askAll = async (asked: readonly OpenWindow[]) => {
+    const statuses: number[] = [];
+    for (let first = 0; first < asked.length; first += 70) {
+      const some = asked.slice(first, first + 70);
+      const pages = await Promise.all(some.map((window) => window.get("/status", from("192.0.2.7"))));
+      statuses.push(...pages.map(({ status }) => status));
+    }
+    return statuses;
+  };
+  const statuses = await askAll(windows);
+  expect(statuses.filter((status) => status === 429)).toHaveLength(10);
+  const opened = windows.filter((_, index) => statuses[index] === 200);
+  expect(new Set(await askAll(opened))).toEqual(new Set([200]));
+  const last = windows[statuses.indexOf(429)];
+  expect((await last?.get("/status", from("192.0.2.8")))?.status).toBe(200);
 });
 
 test("the played phone sends so many messages a minute", async () => {
