@@ -222,7 +222,7 @@ function webhook(type: keyof typeof eventExamples, summary: string) {
         },
       },
       responses: {
-        "2XX": { description: "Taken. Anything else is tried again, up to ten times." },
+        "2XX": { description: "Taken. Anything else is tried again, up to nine times." },
         "410": { description: "Gone: the webhook is disabled." },
       },
       security: [],

@@ -172,7 +172,7 @@ describe("the life of a webhook", () => {
     expect((await phoneproof("show", id)).replaced_at).toMatch(instant);
   });
 
-  test("disable says why, and set enables it again", async () => {
+  test("disable says why, test sends all the same, and set enables it again", async () => {
     expect(await phoneproof("disable", ...place)).toMatchObject({
       disabled_at: expect.stringMatching(instant),
       disabled_reason: "disabled by hand",
@@ -183,6 +183,8 @@ describe("the life of a webhook", () => {
     const { code, stderr } = await run(["webhook", "resend", held.replace("vrf_", "evt_")], environment);
     expect(code).toBe(1);
     expect(stderr).toContain("webhook_disabled");
+    expect(await phoneproof("test", ...place)).toMatchObject({ delivered: true });
+    expect((await phoneproof("show", ...place)).disabled_reason).toBe("disabled by hand");
     expect(await phoneproof("set", ...place, "--url", receiver.url)).toMatchObject({ disabled_at: null });
   });
 

@@ -96,7 +96,7 @@ export const english: ReferenceTexts = {
         "`v1,` and the base64 of an HMAC-SHA256; two with a space between them while the secret is changed. One that verifies is enough.",
     },
     signature:
-      "Signed is `{webhook-id}.{webhook-timestamp}.{body}`, the body as it was received, with what follows `whsec_` in your secret, decoded from base64. Where it does not verify, answer 401. Answer 2xx within 15 seconds, and work then: anything else is sent again, up to ten times in some three days. 410 disables the webhook.",
+      "Signed is `{webhook-id}.{webhook-timestamp}.{body}`, the body as it was received, with what follows `whsec_` in your secret, decoded from base64. Where it does not verify, answer 401. Answer 2xx within 15 seconds, and work then: anything else is sent again, up to nine times in some three days. 410 disables the webhook.",
   },
   deprecated: {
     heading: "Deprecated",
