@@ -3,14 +3,8 @@
 import { RateLimiterMemory } from "rate-limiter-flexible";
 
 export interface Counts {
-  /**
-   * Counts once more, or `points` times; 0 only looks. `consumedPoints` is the count after it, `msBeforeNext` what is left
-   * of the key's minute.
-   */
-  consume(
-    key: string,
-    points?: number,
-  ): Promise<{ readonly consumedPoints: number; readonly msBeforeNext: number }>;
+  /** Counts once more. `consumedPoints` is the count after it, `msBeforeNext` what is left of the key's minute. */
+  consume(key: string): Promise<{ readonly consumedPoints: number; readonly msBeforeNext: number }>;
 }
 
 /** The counts of a name, apart from those of every other. */

@@ -21,7 +21,7 @@ export interface WindowLimits {
   opened(token: string): void;
   /**
    * Counts a token that opened nothing, unless it has opened something before: that is no guess. Refuses with rate_limited from
-   * the 601st of an address in a minute.
+   * the 61st of an address in a minute.
    */
   takeMiss(address: string, token: string): Promise<void>;
 }
@@ -31,51 +31,39 @@ export const requestsPerAddress = 3_000;
 /** A page, its stream and polls every three seconds, on a few devices. */
 const requestsPerToken = 120;
 const messagesPerToken = 30;
-/**
- * Once they are used up, nobody at the address opens a window that this process has not seen open. So they are more than
- * thousands of people use up whose browsers wake up with yesterday's windows.
- */
-export const missesPerAddress = 600;
+/** Nobody mistypes this often. A right token from the same address goes on working, or each guesser would close it to newcomers. */
+export const missesPerAddress = 60;
 /** As many as a process has streams. One that has been forgotten counts as a new one. */
 const rememberedTokens = 20_000;
 
 export function createWindowLimits(countsOf: CountsOf): WindowLimits {
-  const allowance = (name: string, perMinute: number) => {
+  const limiter = (name: string, perMinute: number) => {
     const counts = countsOf(`window-${name}`);
-    const refuseBeyond = async (limit: number, key: string, points: number) => {
-      const { consumedPoints, msBeforeNext } = await counts.consume(key, points);
-      if (consumedPoints > limit) {
+    return async (key: string) => {
+      const { consumedPoints, msBeforeNext } = await counts.consume(key);
+      if (consumedPoints > perMinute) {
         throw new Failure("rate_limited", { retryAfterSeconds: Math.max(1, Math.ceil(msBeforeNext / 1000)) });
       }
     };
-    return {
-      take: (key: string) => refuseBeyond(perMinute, key, 1),
-      /** Takes nothing, and refuses where nothing is left. */
-      look: (key: string) => refuseBeyond(perMinute - 1, key, 0),
-    };
   };
-  const ofAddress = allowance("addresses", requestsPerAddress);
-  const ofToken = allowance("tokens", requestsPerToken);
-  const messages = allowance("messages", messagesPerToken);
-  const misses = allowance("misses", missesPerAddress);
+  const takeOfAddress = limiter("addresses", requestsPerAddress);
+  const takeOfToken = limiter("tokens", requestsPerToken);
+  const takeMessage = limiter("messages", messagesPerToken);
+  const takeMiss = limiter("misses", missesPerAddress);
   const known = new LRUCache<string, true>({ max: rememberedTokens });
 
   return {
     async take(address, token) {
       const digest = digestOf(token);
-      if (known.get(digest) === undefined) {
-        const network = networkOf(address);
-        await misses.look(network);
-        await ofAddress.take(network);
-      }
-      await ofToken.take(digest);
+      if (known.get(digest) === undefined) await takeOfAddress(networkOf(address));
+      await takeOfToken(digest);
     },
-    takeMessage: (token) => messages.take(digestOf(token)),
+    takeMessage: (token) => takeMessage(digestOf(token)),
     opened(token) {
       known.set(digestOf(token), true);
     },
     async takeMiss(address, token) {
-      if (!known.delete(digestOf(token))) await misses.take(networkOf(address));
+      if (!known.delete(digestOf(token))) await takeMiss(networkOf(address));
     },
   };
 }

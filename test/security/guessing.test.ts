@@ -80,7 +80,7 @@ describe("the odds that docs/security.md tells", () => {
     ["One verification that is pending for ten minutes, by one phone", guessesWhilePending / space],
     ["Any of 100 that are pending on a number, by one phone in a day", (guessesADay * 100) / space],
     ["Any of 1,000 that are pending on a number, by one phone in a day", (guessesADay * 1_000) / space],
-    // What limits wrong keys lets the right one in, and wrong tokens of one moment are looked up before any has counted.
+    // What limits wrong guesses lets the right one in: only limits on all requests count.
     [
       "One of a million keys, by a million guesses a second for a day",
       (1_000_000 * 60 * day * secretsThereAre) / keySpace,
