@@ -149,6 +149,8 @@ const environmentSchema = z.object({
     .default(16),
   DATABASE_NOTICES_URL: databaseUrl.optional(),
   DATABASE_PREPARED_STATEMENTS: flag.default(true),
+  // From a shell it would come along unseen, and `synchronous_commit=off` would lose what was acknowledged.
+  PGOPTIONS: z.string().optional(),
   REDIS_URL: redisUrl.optional(),
   DATA_DIR: z.string().default(".data"),
   PHONEPROOF_ADMIN_TOKEN: z
@@ -212,6 +214,11 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
   if (one !== undefined) throw new SettingError(`${one} and ${other} must differ`);
   if (settings.DATABASE_NOTICES_URL !== undefined && settings.DATABASE_URL === undefined) {
     throw new SettingError("DATABASE_NOTICES_URL must be set together with DATABASE_URL");
+  }
+  if (settings.DATABASE_URL !== undefined && settings.PGOPTIONS !== undefined) {
+    throw new SettingError(
+      "PGOPTIONS would change every session of the service's: unset it; what is meant for the service stands in DATABASE_URL, as ?options=…",
+    );
   }
   return {
     httpHost: settings.HOST,

@@ -27,9 +27,27 @@ const SOCKET_PORT = 5432;
 const SOCKET_PATH_LIMIT = 100;
 const PROGRESS_INTERVAL = "5s";
 
+/**
+ * For `pg`, which takes from the caller's PG* variables whatever it is not told, and what it is told emptily as well: with
+ * PGSSLMODE no connection came about, and PGOPTIONS could turn `synchronous_commit` off.
+ */
+const NOTHING_OF_THE_CALLERS = {
+  ssl: false,
+  sslnegotiation: "postgres",
+  options: " ",
+  replication: "false",
+  application_name: NAME,
+} as const;
+
 export interface EmbeddedPostgres {
   /** Client settings for `pg`: the host is a socket directory, or 127.0.0.1. */
-  connection: { host: string; port: number; user: string; password?: string; database: string };
+  connection: typeof NOTHING_OF_THE_CALLERS & {
+    host: string;
+    port: number;
+    user: string;
+    password?: string;
+    database: string;
+  };
   /** Resolves, with why, when the server has died by itself and does not start again; never after `stop()`. */
   exited: Promise<string>;
   /** Ends the server: fast, after 5 s immediately, after 3 s more by force. */
@@ -85,7 +103,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
       });
 
     const { host, port, directory } = endpoint;
-    const connection = { host, port, user: NAME, password, database: NAME };
+    const connection = { ...NOTHING_OF_THE_CALLERS, host, port, user: NAME, password, database: NAME };
     const supervision = supervise(first, async () =>
       startAt(endpoint, await stopOrphan(cluster, clusterName)),
     );

@@ -149,6 +149,17 @@ test("a database in which lengths would be of bytes is refused at the start, and
   await client.end();
 });
 
+test("PGOPTIONS beside DATABASE_URL ends the start, and what stands there as options holds", async () => {
+  const PGOPTIONS = "-c synchronous_commit=off";
+  expect(() => parseConfig({ DATABASE_URL: own.url, PGOPTIONS })).toThrow(/^PGOPTIONS would /);
+  expect(() => parseConfig({ PGOPTIONS })).not.toThrow();
+  const url = `${own.url}?options=${encodeURIComponent("-c work_mem=5MB")}`;
+  const { databaseUrl } = parseConfig({ DATABASE_URL: url });
+  const database = openDatabase({ connectionString: databaseUrl ?? "" }, { poolSize: 1, onError() {} });
+  expect((await database.pool.query("SHOW work_mem")).rows).toEqual([{ work_mem: "5MB" }]);
+  await database.close();
+});
+
 test.for([
   { name: "DATABASE_NOTICES_URL", value: "postgres://127.0.0.1/notices" },
   { name: "DATABASE_PREPARED_STATEMENTS", value: "maybe" },

@@ -7,13 +7,25 @@ import path from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 import pg from "pg";
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, onTestFailed, test, vi } from "vitest";
+import {
+  afterAll,
+  afterEach,
+  beforeAll,
+  beforeEach,
+  describe,
+  expect,
+  onTestFailed,
+  onTestFinished,
+  test,
+  vi,
+} from "vitest";
 import {
   type EmbeddedPostgres,
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
 } from "../../src/storage/embedded-postgres.ts";
 import { plainEnvironment } from "../harness/environment.ts";
+import { startProcess } from "../ops/service-process.ts";
 
 /** For what other processes do; a condition that never comes fails the test. */
 const until = { timeout: 45_000, interval: 10 };
@@ -126,6 +138,42 @@ test("a first start gives a durable PostgreSQL 18 with the service's database, i
                 current_setting('synchronous_commit'), current_setting('TimeZone'), upper('ä')`,
     ),
   ).toEqual([18, "phoneproof", "on", "on", "UTC", "Ä"]);
+});
+
+describe("what the caller has set for other Postgres programs", () => {
+  const foreign = {
+    PGHOST: "elsewhere.invalid",
+    PGPORT: "1",
+    PGUSER: "somebody",
+    PGPASSWORD: "wrong",
+    PGDATABASE: "nowhere",
+    PGSSLMODE: "verify-full",
+    PGSSLNEGOTIATION: "direct",
+    PGOPTIONS: "-c synchronous_commit=off -c statement_timeout=1 -c search_path=nix",
+    PGREPLICATION: "true",
+    PGAPPNAME: "mine",
+  };
+
+  test("keeps no service from its own database", async () => {
+    const service = await startProcess({ DATA_DIR: dataDir, ...foreign });
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+  });
+
+  test.for(Object.entries(foreign))("changes no session: %s", async ([name, value]) => {
+    vi.stubEnv(name, value);
+    onTestFinished(() => {
+      vi.unstubAllEnvs();
+    });
+    const server = await start();
+    expect(
+      await query(
+        server,
+        `SELECT current_setting('synchronous_commit'), current_setting('statement_timeout'), current_schema,
+                current_setting('application_name')`,
+      ),
+    ).toEqual(["on", "0", "public", "phoneproof"]);
+  });
 });
 
 describe("the server", () => {
