@@ -52,7 +52,8 @@ interface MigrationRow {
  * not have are left alone, so that an older process can start beside a newer schema.
  *
  * Rejects, with the migration's name, when an applied file was edited, when one is recorded as
- * failed, and when one fails now; when the lock is not to be had within `lockTimeoutMs`; and when the database is not in UTF-8.
+ * failed, and when one fails now; when the lock is not to be had within `lockTimeoutMs`; and when the database is older than
+ * Postgres 15, not in UTF-8 or another program's.
  */
 export async function applyMigrations(
   connection: string | pg.ClientConfig,
@@ -68,7 +69,7 @@ export async function applyMigrations(
   client.on("error", () => undefined);
   await client.connect();
   try {
-    await refuseOtherEncodings(client);
+    await refuseUnfit(client);
     if (await isUpToDate(client, migrations)) return { applied: [] };
     const applied: string[] = [];
     for (let deadlocks = 0; ; ) {
@@ -86,17 +87,27 @@ export async function applyMigrations(
   }
 }
 
+/** By `server_version_num`: on an older one nothing is tried, and it seems to work. */
+const OLDEST_VERSION = 150_000;
+
 /** In SQL_ASCII, say, lengths are of bytes: a long message in Korean would be refused as oversized. */
-async function refuseOtherEncodings(client: pg.Client): Promise<void> {
-  const { rows } = await run<{ encoding: string }>(
+async function refuseUnfit(client: pg.Client): Promise<void> {
+  const { rows } = await run<{ number: number; version: string; encoding: string }>(
     client,
-    "SELECT current_setting('server_encoding') AS encoding",
+    `SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
+            current_setting('server_encoding') AS encoding`,
   );
-  const encoding = rows[0]?.encoding;
-  if (encoding === "UTF8") return;
-  throw new Error(
-    `its encoding is ${encoding} and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`,
-  );
+  const { number = 0, version = "", encoding = "" } = rows[0] ?? {};
+  if (number < OLDEST_VERSION) {
+    // Behind a blank follows who has packed it.
+    const [bare] = version.split(" ");
+    throw new Error(`PostgreSQL ${bare} is too old: ${OLDEST_VERSION / 10_000} or newer`);
+  }
+  if (encoding !== "UTF8") {
+    throw new Error(
+      `its encoding is ${encoding} and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`,
+    );
+  }
 }
 
 async function readMigrations(folder: string): Promise<Migration[]> {
@@ -210,9 +221,14 @@ async function readRows(client: pg.Client): Promise<MigrationRow[]> {
     );
     return rows;
   } catch (error) {
+    const { code } = error as pg.DatabaseError;
     const undefinedTable = "42P01";
-    if ((error as pg.DatabaseError).code === undefinedTable) return [];
-    throw error;
+    const undefinedColumn = "42703";
+    if (code === undefinedTable) return [];
+    if (code !== undefinedColumn) throw error;
+    throw new Error(
+      "it is no database of this service: its table _prisma_migrations is not the one that Prisma makes",
+    );
   }
 }
 

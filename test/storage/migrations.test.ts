@@ -210,6 +210,46 @@ describe("an applied file", () => {
   });
 });
 
+/** As a server of that version answers: with a function that stands before Postgres' own. */
+async function answerAs(number: number, version: string): Promise<void> {
+  await client.query(`
+    CREATE SCHEMA another;
+    CREATE FUNCTION another.current_setting(name text) RETURNS text LANGUAGE sql AS $$
+      SELECT CASE name WHEN 'server_version_num' THEN '${number}' WHEN 'server_version' THEN '${version}'
+                       ELSE pg_catalog.current_setting(name) END $$`);
+  const name = pg.escapeIdentifier(database.connection.database);
+  await client.query(`ALTER DATABASE ${name} SET search_path = public, another, pg_catalog`);
+}
+
+describe("a server", () => {
+  beforeEach(() => migration(first, "CREATE TABLE fruit (id int);"));
+
+  test.for([
+    { number: 140_009, version: "14.9 (Debian 14.9-1.pgdg120+1)", told: "14.9" },
+    { number: 149_999, version: "14.99", told: "14.99" },
+    { number: 90_624, version: "9.6.24", told: "9.6.24" },
+  ])("of version $version is refused by it, and left as it was", async ({ number, version, told }) => {
+    await answerAs(number, version);
+    await expect(apply()).rejects.toThrow(`PostgreSQL ${told} is too old: 15 or newer`);
+    expect(await tables()).toEqual([]);
+  });
+
+  test.for([
+    { number: 150_000, version: "15.0" },
+    { number: 190_000, version: "19beta1" },
+  ])("of version $version is taken", async ({ number, version }) => {
+    await answerAs(number, version);
+    expect(await apply()).toEqual({ applied: [first] });
+  });
+});
+
+test("a database whose _prisma_migrations is another program's is refused as what it is, and left as it was", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  await client.query("CREATE TABLE _prisma_migrations (id int, name text)");
+  await expect(apply()).rejects.toThrow(/^it is no database of this service: its table _prisma_migrations /);
+  expect(await tables()).toEqual(["_prisma_migrations"]);
+});
+
 describe("rows of Prisma's", () => {
   const insert = (name: string, finished: string, rolledBack: string) =>
     client.query(
