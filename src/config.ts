@@ -127,6 +127,11 @@ const publicBaseUrl = z
   }, "must be an absolute http(s) URL without login, query and fragment, such as https://verify.example.com")
   .transform((text) => text.replace(/\/+$/, ""));
 
+/** As a Bearer credential is written: any other could never be shown. */
+export const adminToken = z
+  .string()
+  .regex(/^[A-Za-z0-9._~+/-]+=*$/, "must be of A-Z a-z 0-9 . _ ~ + / - and, at its end, =");
+
 const environmentSchema = z.object({
   PORT: port.default(8080),
   GRPC_PORT: port.default(50_051),
@@ -153,11 +158,7 @@ const environmentSchema = z.object({
   PGOPTIONS: z.string().optional(),
   REDIS_URL: redisUrl.optional(),
   DATA_DIR: z.string().default(".data"),
-  PHONEPROOF_ADMIN_TOKEN: z
-    .string()
-    // As a Bearer credential is written: any other could never be shown.
-    .regex(/^[A-Za-z0-9._~+/-]+=*$/, "must be of A-Z a-z 0-9 . _ ~ + / - and, at its end, =")
-    .optional(),
+  PHONEPROOF_ADMIN_TOKEN: adminToken.optional(),
   PUBLIC_BASE_URL: publicBaseUrl.optional(),
   WEBHOOK_ALLOW_PRIVATE: flag.default(false),
   DRAIN_SECONDS: z

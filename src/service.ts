@@ -16,7 +16,7 @@ import type { LogOutput } from "./log-output.ts";
 import { createMetrics } from "./ops/metrics.ts";
 import { createOpsServer } from "./ops/ops-server.ts";
 import { createReadiness } from "./ops/readiness.ts";
-import { listening, oneLine, reach } from "./setting-errors.ts";
+import { listening, oneLine, reach, reachEmbedded } from "./setting-errors.ts";
 import { readBacklog } from "./storage/backlog.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
 import { type Database, openDatabase } from "./storage/database.ts";
@@ -84,7 +84,10 @@ async function start(
   { deprecations }: Fixtures,
 ): Promise<RunningService> {
   const connection = await connectionOf(config, closers);
-  await reach("DATABASE_URL", config.databaseUrl, () => applyMigrations(connection, { folder: migrations }));
+  const { databaseUrl, noticesUrl } = config;
+  const migrate = () => applyMigrations(connection, { folder: migrations });
+  if (databaseUrl === null) await reachEmbedded(config.dataDir, migrate);
+  else await reach("DATABASE_URL", databaseUrl, migrate);
 
   const metrics = createMetrics();
   const tracing =
@@ -130,7 +133,6 @@ async function start(
   const directory = createDirectory(database);
   const transitions = createTransitionHub();
   let wakeDeliveries = () => {};
-  const { noticesUrl } = config;
   const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
     onTransition: ({ verificationId, deliveryDue }) => {
       transitions.announce(verificationId);

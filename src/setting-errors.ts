@@ -3,15 +3,39 @@
 import { SettingError } from "./config.ts";
 
 /** A database that cannot be used is a wrong setting; its address is told, its password never. */
-export async function reach<T>(setting: string, url: string | null, use: () => Promise<T>): Promise<T> {
+export async function reach<T>(setting: string, url: string, use: () => Promise<T>): Promise<T> {
   try {
     return await use();
   } catch (error) {
-    if (url === null) throw error;
     const { hostname, port, pathname } = new URL(url);
     const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
-    const { message } = causeOf(error);
-    throw new SettingError(`${setting}: the database at ${at} cannot be used: ${oneLine(message)}`);
+    const cause = causeOf(error);
+    const reason = asksForPassword(cause) && !hasPassword(url) ? noPassword : oneLine(cause.message);
+    throw new SettingError(`${setting}: the database at ${at} cannot be used: ${reason}`);
+  }
+}
+
+const noPassword = "the server asks for a password, and there is none in it nor in PGPASSWORD";
+
+/** Without one, the driver fails over SCRAM by itself; over any other way it sends something, which the server refuses. */
+function asksForPassword(error: Error): boolean {
+  const wrongPassword = "28P01";
+  return ("code" in error && error.code === wrongPassword) || /client password must be/.test(error.message);
+}
+
+function hasPassword(url: string): boolean {
+  const { password, searchParams } = new URL(url);
+  return Boolean(password || searchParams.get("password") || process.env.PGPASSWORD);
+}
+
+/** The embedded database is used, and has its disk, where DATA_DIR says. */
+export async function reachEmbedded<T>(dataDir: string, use: () => Promise<T>): Promise<T> {
+  try {
+    return await use();
+  } catch (error) {
+    throw new SettingError(
+      `DATA_DIR ${dataDir}: its database cannot be used: ${oneLine(causeOf(error).message)}`,
+    );
   }
 }
 

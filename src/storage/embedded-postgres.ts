@@ -129,7 +129,8 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     return server;
   } catch (error) {
     if (lock.isOpen) lock.close();
-    throw error;
+    // On a full disk, say, neither Postgres nor Node names the place that is to be changed.
+    throw new Error(`DATA_DIR ${dataDir}: ${(error as Error).message}`, { cause: error });
   }
 }
 

@@ -67,7 +67,11 @@ export async function applyMigrations(
   });
   // A connection that breaks fails the statement in flight as well; unheard, the event would end the process.
   client.on("error", () => undefined);
-  await client.connect();
+  await client.connect().catch((error) => {
+    // It may have failed in the driver alone, for want of a password say, with the server still waiting for one.
+    client.end().catch(() => undefined);
+    throw error;
+  });
   try {
     await refuseUnfit(client);
     if (await isUpToDate(client, migrations)) return { applied: [] };

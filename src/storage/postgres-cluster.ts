@@ -4,7 +4,7 @@ import { randomBytes } from "node:crypto";
 import { access, chown, mkdtemp, open, readdir, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { giveTo, type Launch } from "./postgres-launch.ts";
-import { lastWords } from "./postgres-log.ts";
+import { reasonIn } from "./postgres-log.ts";
 import { serverEnvironment } from "./postgres-process.ts";
 
 /** Where a cluster keeps its superuser's password. */
@@ -55,7 +55,7 @@ export async function initialiseCluster(options: {
     await writeFile(kept, password, { mode: 0o600, flush: true });
     if (launch.owner !== undefined) await chown(kept, launch.owner.uid, launch.owner.gid);
     await rename(made, cluster).catch((error: Error) => {
-      throw new Error(`DATA_DIR ${dataDir} holds a "postgres" that is no database cluster: ${error.message}`);
+      throw new Error(`it holds a "postgres" that is no database cluster: ${error.message}`);
     });
     await syncDirectory(dataDir);
   } finally {
@@ -79,7 +79,7 @@ async function runInitdb(initdb: string, launch: Launch, args: string[]): Promis
     child.once("error", (error) => resolve(error.message));
     child.once("close", (status, signal) => resolve(status === 0 ? "" : `ended with ${signal ?? status}`));
   });
-  if (code !== "") throw new Error(`PostgreSQL could not be initialised: ${lastWords(output) || code}`);
+  if (code !== "") throw new Error(`PostgreSQL could not be initialised: ${reasonIn(output) || code}`);
 }
 
 async function syncDirectory(directory: string): Promise<void> {
@@ -93,9 +93,7 @@ async function exists(file: string): Promise<boolean> {
     () => true,
     (error: NodeJS.ErrnoException) => {
       if (error.code === "ENOENT" || error.code === "ENOTDIR") return false;
-      throw new Error(
-        `DATA_DIR: ${file} belongs to another user (${error.code}): start as that user, as before`,
-      );
+      throw new Error(`${file} belongs to another user (${error.code}): start as that user, as before`);
     },
   );
 }

@@ -56,9 +56,12 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
   };
 }
 
-/** The line that says why, out of a log that ends with "database system is shut down". */
-export function lastWords(log: string): string {
+/**
+ * The line that says why, out of a log that ends with "database system is shut down". The first of them: on a full disk,
+ * say, one failure brings another about.
+ */
+export function reasonIn(log: string): string {
   const lines = log.split("\n").filter((line) => line.trim() !== "");
-  const line = lines.findLast((text) => /\b(FATAL|PANIC|error):/.test(text)) ?? lines.at(-1) ?? "";
+  const line = lines.find((text) => /\b(FATAL|PANIC|error):/.test(text)) ?? lines.at(-1) ?? "";
   return line.replace(/^.*?\b(?:FATAL|PANIC):\s*/, "").trim();
 }

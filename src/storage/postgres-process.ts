@@ -3,7 +3,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { chmod } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Launch } from "./postgres-launch.ts";
-import { lastWords, type ServerLog } from "./postgres-log.ts";
+import { reasonIn, type ServerLog } from "./postgres-log.ts";
 import { readPidFile, stopInSteps } from "./postgres-orphans.ts";
 
 /** Of silence: a long recovery writes its progress to the log, and to stop it would only start it over. */
@@ -66,7 +66,7 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
     }
     await delay(10);
   }
-  throw new Error(`PostgreSQL does not start: ${lastWords(await log.since(logStart)) || failure}`);
+  throw new Error(`PostgreSQL does not start: ${reasonIn(await log.since(logStart)) || failure}`);
 }
 
 /** A server that died is tried again for this long: what its crash left of it may take a while to go. */

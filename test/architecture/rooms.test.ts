@@ -15,7 +15,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   "log-level": [],
   "log-output": [],
   welcome: [],
-  "admin-token": ["core"],
+  "admin-token": ["config", "core"],
   storage: ["core", "failures", "gen"],
   admission: ["core", "failures"],
   gateway: ["core", "failures", "gen", "admission"],

@@ -3,7 +3,7 @@
 import { spawn } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
 import { once } from "node:events";
-import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { text } from "node:stream/consumers";
@@ -20,6 +20,8 @@ async function start(args: readonly string[], settings: Record<string, string>) 
   const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts"), ...args], {
     env: plainEnvironment(settings),
     stdio: ["ignore", "pipe", "pipe"],
+    // One that starts after all.
+    timeout: 60_000,
   });
   const printed = { stdout: "", stderr: "" };
   for (const name of ["stdout", "stderr"] as const) {
@@ -112,6 +114,29 @@ test("a file of the admin token that a power failure left empty is made anew", a
   expect((await readFile(file, "utf8")).trim()).toBe(made);
   expect(await readOrMakeAdminToken(dataDir)).toBe(made);
   expect(await readdir(dataDir)).toEqual(["admin-token"]);
+});
+
+describe("a file of the admin token that is none ends the start, and the line names DATA_DIR and the file:", () => {
+  const outside = "must be of A-Z a-z 0-9";
+  test.for<[string, string, (file: string) => Promise<unknown>]>([
+    ["a directory", "cannot be read (EISDIR)", (file) => mkdir(file)],
+    ["a link to itself", "cannot be read (ELOOP)", (file) => symlink(file, file)],
+    ["two words", outside, (file) => writeFile(file, "two words\n")],
+    ["two lines", outside, (file) => writeFile(file, "one\ntwo\n")],
+    ["another alphabet", outside, (file) => writeFile(file, "비밀\n")],
+  ])("%s", async ([, told, make]) => {
+    const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
+    onTestFinished(() => rm(dataDir, { recursive: true }));
+    const file = path.join(dataDir, "admin-token");
+    await make(file);
+    const { code, stderr } = await start([], {
+      ...{ DATA_DIR: dataDir, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
+    });
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/^phoneproof cannot start: DATA_DIR: .+\n$/);
+    expect(stderr).toContain(`${file} ${told}`);
+    expect(stderr).not.toMatch(/words|two|비밀/);
+  });
 });
 
 test.for([

@@ -1,5 +1,5 @@
 import pg from "pg";
-import { afterAll, expect, onTestFinished, test } from "vitest";
+import { afterAll, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
@@ -130,6 +130,26 @@ test("a connection for notices that cannot be had is told by its own setting, wi
   await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
     /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:1\/notices cannot be used: (?!.*secret)/,
   );
+});
+
+test("where the server asks for a password and none is given, that is said, and PGPASSWORD can give it", async () => {
+  const url = new URL(own.url);
+  url.password = "";
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
+    DATABASE_URL: url.href,
+  });
+  const start = () => startService(config, createLog("silent", openLogOutput()));
+  await expect(start()).rejects.toThrow(
+    /^DATABASE_URL: the database at .+ cannot be used: the server asks for a password, and there is none in it nor in PGPASSWORD$/,
+  );
+  onTestFinished(() => {
+    vi.unstubAllEnvs();
+  });
+  vi.stubEnv("PGPASSWORD", "another");
+  await expect(start()).rejects.toThrow("password authentication failed");
+  vi.stubEnv("PGPASSWORD", own.connection.password);
+  await (await start()).close();
 });
 
 test("a database in which lengths would be of bytes is refused at the start, and left as it was", async () => {

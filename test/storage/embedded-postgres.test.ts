@@ -5,6 +5,7 @@ import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile
 import os from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
+import { text } from "node:stream/consumers";
 import { promisify } from "node:util";
 import pg from "pg";
 import {
@@ -24,6 +25,7 @@ import {
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
 } from "../../src/storage/embedded-postgres.ts";
+import { reasonIn } from "../../src/storage/postgres-log.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startProcess } from "../ops/service-process.ts";
 
@@ -419,7 +421,7 @@ describe("a server that does not start", () => {
   test("rejects with the reason in one line, and lets the next start try", async () => {
     const failing = start({ settings: { max_connections: "many" } });
     await expect(failing).rejects.toThrow(
-      /^PostgreSQL does not start: invalid value for parameter "max_connections": "many"$/,
+      `DATA_DIR ${dataDir}: PostgreSQL does not start: invalid value for parameter "max_connections": "many"`,
     );
     const server = await start();
     expect(await query(server, "SELECT 1")).toEqual([1]);
@@ -431,6 +433,27 @@ describe("a server that does not start", () => {
     await writeFile(path.join(dataDir, "postgres", "notes.txt"), "mine");
     await expect(start()).rejects.toThrow('holds a "postgres" that is no database cluster');
     expect(await readFile(path.join(dataDir, "postgres", "notes.txt"), "utf8")).toBe("mine");
+  });
+
+  // No file may grow beyond a few kilobytes, which nobody needs a disk of his own to see.
+  test.for([
+    { name: "made", blocks: 64, isNew: true, told: "PostgreSQL could not be initialised" },
+    { name: "started", blocks: 64, isNew: false, told: "PostgreSQL does not start" },
+  ])("because there is no room says where, when it is to be $name", async ({ blocks, isNew, told }) => {
+    if (isNew) dataDir = await emptyDirectory();
+    const program = path.join(import.meta.dirname, "../../src/start.ts");
+    const limited = `ulimit -f ${blocks} && exec "$0" "$1"`;
+    const child = spawn("sh", ["-c", limited, process.execPath, program], {
+      env: plainEnvironment({ DATA_DIR: dataDir, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0" }),
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    const [printed, [code]] = await Promise.all([text(child.stderr), once(child, "close")]);
+    expect({ code, printed }).toEqual({
+      code: 1,
+      printed: expect.stringMatching(
+        new RegExp(`^phoneproof cannot start: DATA_DIR ${dataDir}: ${told}: .*File too large.*\n$`),
+      ),
+    });
   });
 
   test("because DATA_DIR is a file says that", async () => {
@@ -466,6 +489,18 @@ describe("a server that does not start", () => {
 });
 
 describe("the server's log", () => {
+  test("of a start that failed gives the reason, and not what came of it", () => {
+    expect(
+      reasonIn(
+        `running bootstrap script ... 2026-11-24 21:09:02.153 UTC [8078] FATAL:  could not extend file "base/1/2691": No space left on device
+2026-11-24 21:09:02.153 UTC [8078] HINT:  Check free disk space.
+2026-11-24 21:09:02.153 UTC [8078] PANIC:  cannot abort transaction 1, it was already committed
+Aborted
+`,
+      ),
+    ).toBe('could not extend file "base/1/2691": No space left on device');
+  });
+
   test("is told line by line, and kept in the data directory", async () => {
     const lines: string[] = [];
     const server = await start({ onLog: (line) => lines.push(line) });
