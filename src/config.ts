@@ -107,6 +107,12 @@ const databaseUrl = z
   .refine(
     (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
     "must be a URL such as postgres://user:password@host:5432/database",
+  )
+  .transform((text) =>
+    // The driver checks as much for each of these, and warns in nine lines on standard error that it will not for ever.
+    /[?&]uselibpqcompat=true(&|$)/.test(text)
+      ? text
+      : text.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/g, "$1verify-full"),
   );
 
 const redisUrl = z

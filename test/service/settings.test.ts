@@ -3,11 +3,14 @@
 import { spawn } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { chmod, mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { text } from "node:stream/consumers";
-import { afterAll, describe, expect, onTestFinished, test } from "vitest";
+import { TLSSocket } from "node:tls";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { parseConfig } from "../../src/config.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -136,6 +139,49 @@ describe("a file of the admin token that is none ends the start, and the line na
     expect(stderr).toMatch(/^phoneproof cannot start: DATA_DIR: .+\n$/);
     expect(stderr).toContain(`${file} ${told}`);
     expect(stderr).not.toMatch(/words|two|비밀/);
+  });
+});
+
+describe("over TLS to a Postgres of a private authority", () => {
+  /** Takes the connection over TLS, and whatever comes then for its end. */
+  const server = createServer((socket) => {
+    socket.once("data", () => {
+      socket.write("S");
+      const { cert, key } = certificates.server;
+      new TLSSocket(socket, { isServer: true, cert: readFileSync(cert), key: readFileSync(key) })
+        .on("error", () => {})
+        .once("data", () => socket.destroy());
+    });
+  });
+  beforeAll(() => once(server.listen(0, "127.0.0.1"), "listening"));
+  afterAll(() => {
+    server.close();
+  });
+
+  const started = (query: string) => {
+    const { port } = server.address() as AddressInfo;
+    return start([], { DATABASE_URL: `postgres://u:word@127.0.0.1:${port}/db?${query}` });
+  };
+
+  test.for([
+    "sslmode=prefer",
+    "sslmode=require",
+    "sslmode=verify-ca",
+    "sslmode=verify-full",
+  ])("%s ends the start, in one line", async (query) => {
+    expect((await started(query)).stderr).toMatch(
+      /^phoneproof cannot start: DATABASE_URL: the database at \S+ cannot be used: unable to verify the first certificate.*\n$/,
+    );
+  });
+
+  test.for([
+    "sslmode=no-verify",
+    "sslmode=require&uselibpqcompat=true",
+    `sslmode=require&sslrootcert=${encodeURIComponent(certificates.authority)}`,
+  ])("%s trusts it", async (query) => {
+    expect((await started(query)).stderr).toMatch(
+      /^phoneproof cannot start: .+ cannot be used: Connection terminated unexpectedly\n$/,
+    );
   });
 });
 
