@@ -23,7 +23,7 @@ import { type Database, openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
 import { applyMigrations } from "./storage/migrations.ts";
-import { createNotices } from "./storage/notices.ts";
+import { createNotices, refuseDeaf } from "./storage/notices.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { tracedParts } from "./tracing/traced.ts";
 import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
@@ -150,9 +150,18 @@ async function start(
       log.warn({ err: error }, "the connection for notices was lost");
     },
   });
-  if (noticesUrl === null) await notices.start();
-  else await reach("DATABASE_NOTICES_URL", noticesUrl, notices.start);
   closers.add(() => notices.stop());
+  if (databaseUrl === null || noticesUrl === null) await notices.start();
+  else {
+    const announce = (channel: string, payload: string) =>
+      reach("DATABASE_URL", databaseUrl, () =>
+        database.query({ text: "SELECT pg_notify($1, $2)", values: [channel, payload], rowMode: "array" }),
+      );
+    await reach("DATABASE_NOTICES_URL", noticesUrl, async () => {
+      await refuseDeaf({ connectionString: noticesUrl }, announce);
+      await notices.start();
+    });
+  }
 
   const endpoints = createEndpoints({
     allowPrivate: config.webhookAllowPrivate,

@@ -7,6 +7,8 @@ export async function reach<T>(setting: string, url: string, use: () => Promise<
   try {
     return await use();
   } catch (error) {
+    // Of another database that it takes.
+    if (error instanceof SettingError) throw error;
     const { hostname, port, pathname } = new URL(url);
     const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
     const cause = causeOf(error);

@@ -1,9 +1,13 @@
+import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { hintChannel, transitionChannel } from "./transition.ts";
 
 /** Channel on which administration tells every process to look keys, projects and numbers up anew. */
 export const directoryChannel = "phoneproof_directory";
+
+/** On which a start looks whether notices come in at all. */
+const trialChannel = "phoneproof_trial";
 
 export interface Transition {
   readonly verificationId: string;
@@ -127,6 +131,49 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       await Promise.race([ended, delay(farewellMs, undefined, { ref: false })]);
     },
   };
+}
+
+/** A notice comes at once where it comes. */
+const trialMs = 2_000;
+
+/**
+ * Rejects where notices that `announce` sends do not come in over `connection`: it leads to another database, or to a pooler
+ * that keeps no sessions. A notice is what tells, since Postgres' own identity is not for every login to ask about.
+ */
+export async function refuseDeaf(
+  connection: pg.ClientConfig,
+  announce: (channel: string, payload: string) => Promise<unknown>,
+): Promise<void> {
+  const client = new pg.Client({
+    ...connection,
+    application_name: "phoneproof-notices",
+    connectionTimeoutMillis: 5_000,
+    query_timeout: 5_000,
+  });
+  client.on("error", () => {});
+  const trial = randomUUID();
+  let isHeard = false;
+  const heard = new Promise<void>((resolve) => {
+    client.on("notification", ({ payload }) => {
+      if (payload !== trial) return;
+      isHeard = true;
+      resolve();
+    });
+  });
+  try {
+    await client.connect();
+    await client.query(`LISTEN ${trialChannel}`);
+    await announce(trialChannel, trial);
+    await Promise.race([heard, delay(trialMs, undefined, { ref: false })]);
+    // A server that is slow, and not another, has sent it before this answer.
+    await client.query("SELECT 1");
+  } finally {
+    client.end().catch(() => {});
+  }
+  if (isHeard) return;
+  throw new Error(
+    "what is announced by way of DATABASE_URL does not come in there: it is another database, or a pooler without sessions",
+  );
 }
 
 function* transitionsIn(payload: string): Iterable<Transition> {

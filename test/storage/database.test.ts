@@ -1,5 +1,5 @@
 import pg from "pg";
-import { afterAll, expect, onTestFinished, test, vi } from "vitest";
+import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
@@ -130,6 +130,39 @@ test("a connection for notices that cannot be had is told by its own setting, wi
   await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
     /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:1\/notices cannot be used: (?!.*secret)/,
   );
+});
+
+describe("DATABASE_NOTICES_URL", () => {
+  const start = (noticesUrl: string) => {
+    const config = parseConfig({
+      ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
+      DATABASE_URL: own.url,
+      DATABASE_NOTICES_URL: noticesUrl,
+    });
+    return startService(config, createLog("silent", openLogOutput()));
+  };
+
+  test("of another database, from which no notice would ever come, ends the start", async () => {
+    const other = await createDatabase();
+    onTestFinished(other.drop);
+    await expect(start(other.url)).rejects.toThrow(
+      /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:\d+\/suite_\w+ cannot be used: .+ it is another database, /,
+    );
+  });
+
+  test("may lead to the same database by another way, and for a login that may do nothing else", async () => {
+    const administrator = new pg.Client(own.connection);
+    await administrator.connect();
+    const login = `listener_${own.connection.database}`;
+    await administrator.query(`CREATE ROLE ${login} LOGIN PASSWORD 'known'`);
+    onTestFinished(async () => {
+      await administrator.query(`DROP ROLE ${login}`);
+      await administrator.end();
+    });
+    const url = new URL(own.url);
+    Object.assign(url, { hostname: "localhost", username: login, password: "known" });
+    await (await start(url.href)).close();
+  });
 });
 
 test("where the server asks for a password and none is given, that is said, and PGPASSWORD can give it", async () => {
