@@ -52,6 +52,10 @@ const logLevels = ["fatal", "error", "warn", "info", "debug", "trace", "silent"]
 
 const otlpProtocol = z.enum(["http/protobuf"], "must be http/protobuf: the service speaks no other");
 
+const otlpCompression = z.enum(["none", "gzip"], "must be none or gzip");
+
+const otlpTimeout = z.string().regex(/^0*[1-9]\d{0,6}$/, "must be a whole number of milliseconds above 0");
+
 const samplers = [
   "always_on",
   "always_off",
@@ -186,6 +190,17 @@ const environmentSchema = z.object({
   OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: endpointUrl.optional(),
   OTEL_EXPORTER_OTLP_PROTOCOL: otlpProtocol.optional(),
   OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: otlpProtocol.optional(),
+  // What follows, and what else there is of the exporter's, it reads by itself, and passes over what is wrong.
+  OTEL_EXPORTER_OTLP_COMPRESSION: otlpCompression.optional(),
+  OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: otlpCompression.optional(),
+  OTEL_EXPORTER_OTLP_TIMEOUT: otlpTimeout.optional(),
+  OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: otlpTimeout.optional(),
+  OTEL_EXPORTER_OTLP_CERTIFICATE: z.string().optional(),
+  OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: z.string().optional(),
+  OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: z.string().optional(),
+  OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE: z.string().optional(),
+  OTEL_EXPORTER_OTLP_CLIENT_KEY: z.string().optional(),
+  OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY: z.string().optional(),
   OTEL_TRACES_EXPORTER: z.enum(["otlp", "none"], "must be otlp or none").default("otlp"),
   OTEL_TRACES_SAMPLER: z
     .enum(samplers, `must be one of ${samplers.join(", ")}`)
@@ -287,11 +302,32 @@ function tracingOf(settings: z.output<typeof environmentSchema>): Config["tracin
   const endpoint = settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? settings.OTEL_EXPORTER_OTLP_ENDPOINT;
   if (endpoint === undefined || settings.OTEL_TRACES_EXPORTER === "none") return null;
   if (settings.OTEL_SDK_DISABLED) return null;
+  tryExporterTls(settings);
   return {
     sampler: settings.OTEL_TRACES_SAMPLER,
     samplerRatio: settings.OTEL_TRACES_SAMPLER_ARG,
     scheduleDelayMs: settings.OTEL_BSP_SCHEDULE_DELAY,
   };
+}
+
+/** The same files as the exporter takes: where there is one for traces alone, that. */
+function tryExporterTls(settings: z.output<typeof environmentSchema>): void {
+  const pemOf = (kind: "CERTIFICATE" | "CLIENT_CERTIFICATE" | "CLIENT_KEY") => {
+    const names = [`OTEL_EXPORTER_OTLP_TRACES_${kind}`, `OTEL_EXPORTER_OTLP_${kind}`] as const;
+    const name = names.find((one) => settings[one] !== undefined);
+    return name === undefined ? undefined : { name, pem: readPem(name, settings[name] ?? "") };
+  };
+  const ca = pemOf("CERTIFICATE");
+  const cert = pemOf("CLIENT_CERTIFICATE");
+  const key = pemOf("CLIENT_KEY");
+  if (ca) tryTls(ca.name, { cert: ca.pem });
+  if (cert) tryTls(cert.name, { cert: cert.pem });
+  if (key) tryTls(key.name, { key: key.pem });
+  if (cert && key) tryTls(key.name, { cert: cert.pem, key: key.pem });
+  else if (cert)
+    throw new SettingError(`${cert.name} must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY`);
+  else if (key)
+    throw new SettingError(`${key.name} must be set together with OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE`);
 }
 
 function tlsOf(settings: {

@@ -321,6 +321,51 @@ test("with OTEL_SDK_DISABLED nothing is traced, though a collector is named", ()
   expect(parseConfig({ ...named, OTEL_SDK_DISABLED: "true" }).tracing).toBeNull();
 });
 
+describe("of what the exporter of traces reads by itself", () => {
+  const { authority, server, client } = certificates;
+  const named = { OTEL_EXPORTER_OTLP_ENDPOINT: "https://localhost:4318" };
+  const usable = {
+    CERTIFICATE: authority,
+    CLIENT_CERTIFICATE: client.cert,
+    CLIENT_KEY: client.key,
+    COMPRESSION: "gzip",
+    TIMEOUT: "10000",
+  };
+  const prefixes = ["OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"];
+  const withPrefix = (prefix: string, given: Partial<typeof usable>) =>
+    Object.fromEntries(Object.entries(given).map(([kind, value]) => [prefix + kind, value]));
+
+  test.for(prefixes)("what can be used is taken: %s…", (prefix) => {
+    expect(parseConfig({ ...named, ...withPrefix(prefix, usable) }).tracing).not.toBeNull();
+    parseConfig({ ...named, ...withPrefix(prefix, { COMPRESSION: "none", TIMEOUT: "1" }) });
+  });
+
+  test.for<[keyof typeof usable, string, string]>([
+    ["COMPRESSION", "brotli", "must be none or gzip"],
+    ["TIMEOUT", "abc", "must be a whole number of milliseconds above 0"],
+    ["TIMEOUT", "0", "must be a whole number of milliseconds above 0"],
+    ["TIMEOUT", "10s", "must be a whole number of milliseconds above 0"],
+    ["CERTIFICATE", "/nonexistent", "names a file that cannot be read (ENOENT)"],
+    ["CERTIFICATE", server.key, "names a file that cannot be used for TLS"],
+    ["CLIENT_CERTIFICATE", "/nonexistent", "names a file that cannot be read (ENOENT)"],
+    ["CLIENT_KEY", server.key, "names a file that cannot be used for TLS"],
+    ["CLIENT_KEY", "", "CLIENT_CERTIFICATE must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY"],
+    ["CLIENT_CERTIFICATE", "", "CLIENT_KEY must be set together with OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
+  ])("%s=%s ends the start by its name", ([kind, value, told]) => {
+    for (const prefix of prefixes) {
+      const given = { ...named, ...withPrefix(prefix, { ...usable, [kind]: value }) };
+      const line = told.includes("together") ? told : `${kind} ${told}`;
+      expect(() => parseConfig(given)).toThrow(prefix + line);
+    }
+  });
+
+  test("files are nobody's concern where no collector is named, nor one that another stands before", () => {
+    const general = { OTEL_EXPORTER_OTLP_CERTIFICATE: "/nonexistent" };
+    expect(parseConfig(general).tracing).toBeNull();
+    parseConfig({ ...named, ...general, OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: authority });
+  });
+});
+
 test("where nothing is built yet, npm start says what to do", async () => {
   const folder = await mkdtemp(path.join(tmpdir(), "phoneproof-unbuilt-"));
   onTestFinished(() => rm(folder, { recursive: true }));
