@@ -9,12 +9,17 @@ export async function reach<T>(setting: string, url: string, use: () => Promise<
   } catch (error) {
     // Of another database that it takes.
     if (error instanceof SettingError) throw error;
-    const { hostname, port, pathname } = new URL(url);
-    const at = `${hostname || "localhost"}:${port || 5432}${pathname}`;
     const cause = causeOf(error);
     const reason = asksForPassword(cause) && !hasPassword(url) ? noPassword : oneLine(cause.message);
-    throw new SettingError(`${setting}: the database at ${at} cannot be used: ${reason}`);
+    throw new SettingError(`${setting}: the database at ${addressIn(url)} cannot be used: ${reason}`);
   }
+}
+
+/** As the driver finds it: what the URL leaves open is in the environment. */
+function addressIn(url: string): string {
+  const { hostname, port, pathname, searchParams } = new URL(url);
+  const host = hostname || searchParams.get("host") || process.env.PGHOST || "localhost";
+  return `${host}:${port || process.env.PGPORT || 5432}${pathname}`;
 }
 
 const noPassword = "the server asks for a password, and there is none in it nor in PGPASSWORD";

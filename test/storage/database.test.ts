@@ -202,6 +202,21 @@ test("a database in which lengths would be of bytes is refused at the start, and
   await client.end();
 });
 
+test("a database that cannot be had is told by where it was looked for, from the environment too", async () => {
+  onTestFinished(() => {
+    vi.unstubAllEnvs();
+  });
+  vi.stubEnv("PGHOST", "127.0.0.2");
+  vi.stubEnv("PGPORT", "1");
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
+    DATABASE_URL: "postgres:///phoneproof",
+  });
+  await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
+    /^DATABASE_URL: the database at 127\.0\.0\.2:1\/phoneproof cannot be used: connect ECONNREFUSED 127\.0\.0\.2:1$/,
+  );
+});
+
 test("PGOPTIONS beside DATABASE_URL ends the start, and what stands there as options holds", async () => {
   const PGOPTIONS = "-c synchronous_commit=off";
   expect(() => parseConfig({ DATABASE_URL: own.url, PGOPTIONS })).toThrow(/^PGOPTIONS would /);
