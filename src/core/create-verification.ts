@@ -58,12 +58,12 @@ const withoutNumber =
   "The project has no receiving number in this environment: an administrator has to add one.";
 
 /** Of one creation, wherever it looks. */
-const codeAttempts = 32;
+const codeAttempts = 48;
 /**
  * Random codes of a length that were all taken on a number: most of them are, whatever was last counted. With half of them taken
  * one creation in sixteen moves on without need, to a longer code or another number.
  */
-const takenInTurn = 4;
+const takenInTurn = 12;
 
 /**
  * Creates a pending verification, or repeats the first answer to its idempotency key.

@@ -3,7 +3,12 @@
  * before a service, and nobody else answered meanwhile: a thousand streams a connection, each reset as soon as it was opened.
  */
 
-import http2, { type Http2Server, type Http2Session, type ServerHttp2Stream } from "node:http2";
+import http2, {
+  type Http2Server,
+  type Http2ServerRequest,
+  type Http2Session,
+  type ServerHttp2Stream,
+} from "node:http2";
 
 /** Of connections on which no credential was good yet, before the event loop comes to everybody else. */
 const takenInTurn = 32;
@@ -21,7 +26,8 @@ interface Arrival {
 }
 
 /**
- * Holds the server's `stream` event back until the stream's turn, and for good where it was reset before. The streams of a
+ * Holds the server's `request` event back until the stream's turn, and for good where it was reset before: not `stream`, after
+ * which Node hears what becomes of one. The streams of a
  * connection that `isKnown` wait for no turn; the others take turns, a stream a connection. Whoever goes on resetting what it
  * opens loses its connection.
  */
@@ -34,16 +40,14 @@ export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2S
 
   const emit = server.emit.bind(server) as (event: string, ...given: unknown[]) => boolean;
   server.emit = ((event: string, ...given: unknown[]) => {
-    if (event !== "stream") return emit(event, ...given);
-    const [stream] = given as [ServerHttp2Stream];
+    if (event !== "request") return emit(event, ...given);
+    const [{ stream }] = given as [Http2ServerRequest];
     arrive({ stream, takeUp: () => emit(event, ...given) });
     return true;
   }) as typeof server.emit;
 
   function arrive(arrival: Arrival): void {
     const { session } = arrival.stream;
-    // Of one that is never taken up nobody else would hear, and an error that nobody hears ends the process.
-    arrival.stream.on("error", () => {});
     if (session === undefined || session.destroyed) return;
     if (isKnown(session)) {
       // What has come with it is read first.

@@ -1,5 +1,5 @@
-import { EventEmitter, once } from "node:events";
-import http2, { type Http2Session, type ServerHttp2Stream } from "node:http2";
+import { once } from "node:events";
+import http2, { type Http2ServerRequest, type Http2ServerResponse, type Http2Session } from "node:http2";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
@@ -21,7 +21,7 @@ test.for([
   keepSessions().watch(server);
   takeStreamsInTurn(server, () => false);
   let taken = 0;
-  server.on("stream", () => {
+  server.on("request", () => {
     taken += 1;
   });
   server.listen(0, "127.0.0.1");
@@ -55,15 +55,32 @@ function deafServer(known: readonly object[] = []) {
   const server = http2.createServer();
   takeStreamsInTurn(server, (session) => known.includes(session));
   const taken: string[] = [];
-  server.on("stream", ({ name }: ServerHttp2Stream & { name: string }) => taken.push(name));
-  const open = (session: object, name: string) => {
-    const stream = Object.assign(new EventEmitter(), { name, session, closed: false, destroyed: false });
-    server.emit("stream", stream as unknown as ServerHttp2Stream, {}, 0);
+  server.on("request", ({ url }) => taken.push(url));
+  const open = (session: object, url: string) => {
+    const request = { url, stream: { session, closed: false, destroyed: false } };
+    server.emit("request", request as unknown as Http2ServerRequest, {} as Http2ServerResponse);
   };
   return { taken, open };
 }
 
 const connection = () => ({ destroyed: false }) as unknown as Http2Session;
+
+test("a call without a body, whose end comes before its turn, is heard to its end", async () => {
+  const server = http2.createServer();
+  takeStreamsInTurn(server, () => false);
+  server.on("request", (request, response) => {
+    request.resume().on("end", () => response.end("heard"));
+  });
+  server.listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
+  onTestFinished(() => client.destroy());
+  const call = client.request({ ":method": "POST" });
+  call.end();
+  const heard = await Array.fromAsync(call.setEncoding("utf8"));
+  expect(heard.join("")).toBe("heard");
+});
 
 test("connections take turns, however much one of them has opened, and the event loop comes to others in between", async () => {
   const { taken, open } = deafServer();
