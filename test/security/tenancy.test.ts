@@ -240,7 +240,8 @@ test("a token that may not deliver to a number learns nothing from another of it
     { ...shared, environment: Environment.TEST },
     { ...shared, numbers: [neighbour.liveNumber] },
   ];
-  const mine = await createPending(shop);
+  const { liveKey } = await service.createProject();
+  const mine = await createPending(merchant(service.httpUrl, liveKey));
   const sent = { messageId: "counted-1", to: mine.to, text: mine.text, from: newPhone() };
   expect(await whole.send(sent)).toMatchObject({ outcome: "VERIFIED", verificationId: mine.id });
   for (const token of bound) {
