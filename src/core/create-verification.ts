@@ -61,7 +61,7 @@ const withoutNumber =
 const codeAttempts = 48;
 /**
  * Random codes of a length that were all taken on a number: most of them are, whatever was last counted. With half of them taken
- * one creation in sixteen moves on without need, to a longer code or another number.
+ * one creation in four thousand moves on without need, to a longer code or another number.
  */
 const takenInTurn = 12;
 

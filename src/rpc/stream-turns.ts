@@ -27,9 +27,8 @@ interface Arrival {
 
 /**
  * Holds the server's `request` event back until the stream's turn, and for good where it was reset before: not `stream`, after
- * which Node hears what becomes of one. The streams of a
- * connection that `isKnown` wait for no turn; the others take turns, a stream a connection. Whoever goes on resetting what it
- * opens loses its connection.
+ * which Node hears what becomes of one. The streams of a connection that `isKnown` wait for no turn; the others take turns, a
+ * stream a connection. Whoever goes on resetting what it opens loses its connection.
  */
 export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2Session) => boolean): void {
   /** Of connections with something waiting, in the order of their turns. */
