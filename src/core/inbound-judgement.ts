@@ -1,7 +1,7 @@
 /**
  * What becomes of inbound messages, decided one after the other over a state that was read at one moment. Others may change
  * it meanwhile: nothing is stored then, and the messages are judged again. The rules of matching, muting and duplicates are
- * here and nowhere else.
+ * here; of the one case that needs no judging the storage knows by itself (`plain-messages.ts`).
  */
 
 import { hash } from "node:crypto";

@@ -25,6 +25,7 @@ import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
 import { asStorageError, type Database, inTransaction, isDataRefused, refusedState } from "./database.ts";
 import type { StorageObserver } from "./observer.ts";
+import { changedMeanwhile, mayBePlain, type PlainMessage, verifyPlain } from "./plain-messages.ts";
 import {
   expiredLive,
   expiredTest,
@@ -36,48 +37,110 @@ import {
 import { clockTrust, epochMs, firstIdAt } from "./verification-row.ts";
 
 /**
- * A batch is judged in two statements: one reads what the messages may touch, one stores the judgements. Judging
- * happens here and not in SQL, because a message's fate hangs on those before it in the same batch (the fifth miss
+ * What of a batch is not plain is judged in two statements: one reads what the messages may touch, one stores the judgements.
+ * Judging happens here and not in SQL, because a message's fate hangs on those before it in the same batch (the fifth miss
  * mutes the sixth message, the first of two with one code verifies); a set-based statement cannot see that without
  * giving up order.
  *
  * Nothing is locked in between. What was judged upon is checked by the statement that stores: verifications are still
- * pending, senders' misses are as they were read, ids and contents are new. Otherwise it fails as a whole and the batch
- * is judged again. So a batch has the effect it would have had at the moment of its read, all at once.
+ * pending, senders' misses are as they were read, ids and contents are new. Otherwise it fails as a whole and they
+ * are judged again. So they have the effect they would have had at the moment of the read, all at once.
  */
 export function createInboundMessages(
   database: Database,
   parts: { readonly onFault: (error: unknown) => void },
 ): JudgeInboundMessage {
   const caution = createCaution();
+  const plainCaution = createCaution();
 
-  const inbound = createBatcher<InboundMessage, Judgement>({
+  const inbound = createBatcher<Judging, Judgement>({
     observer: database.observer.batch("inbound"),
     maxSize: 500,
     // Streams bound what they have under way; refusing here would only make them send it again.
     maxWaiting: Number.POSITIVE_INFINITY,
-    keysOf,
-    async run(messages) {
-      // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
-      // where it left off, ids and contents are looked up first.
-      let stored = await judgeBatch(database, messages, { cautious: caution.isDue() });
-      if (stored === null) {
-        caution.learn();
-        stored = await judgeAgain(database, messages);
-      }
-      tell(database.observer, stored.moved);
-      return stored.judgements;
+    keysOf: ({ keys }) => keys,
+    async run(batch) {
+      if (!plainCaution.isDue()) await judgePlain(batch);
+      const rest = batch.filter(({ judgement }) => judgement === undefined);
+      if (rest.length > 0) await judgeRest(rest);
+      return batch.map(({ judgement }) => judgement as Judgement);
     },
   });
-  return (message, settle) => inbound.take(message, new Judging(settle, parts.onFault));
+
+  /** Those that are plain. Where many were asked about and few were, it is work in vain for the next batches too. */
+  async function judgePlain(batch: readonly Judging[]): Promise<void> {
+    const asked = plainAmong(batch);
+    if (asked.length === 0) return;
+    const verified = await verifyPlain(
+      database,
+      asked.map(({ message }) => message),
+    );
+    const seconds: Record<Environment, number[]> = { live: [], test: [] };
+    let count = 0;
+    for (const [position, judging] of asked.entries()) {
+      const plainly = verified?.[position];
+      if (plainly === undefined) continue;
+      count += 1;
+      const { verificationId } = plainly;
+      judging.judgement = { outcome: "verified", verificationId, duplicate: false };
+      seconds[judging.message.content.environment as Environment].push(plainly.seconds);
+    }
+    if (asked.length >= manyAsked && count < asked.length / 2) plainCaution.learn();
+    tell(database.observer, { ...unmoved, verified: seconds });
+  }
+
+  async function judgeRest(batch: readonly Judging[]): Promise<void> {
+    const messages = batch.map(({ message }) => message);
+    // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
+    // where it left off, ids and contents are looked up first.
+    let stored = await judgeBatch(database, messages, { cautious: caution.isDue() });
+    if (stored === null) {
+      caution.learn();
+      stored = await judgeAgain(database, messages);
+    }
+    tell(database.observer, stored.moved);
+    for (const [position, judging] of batch.entries()) judging.judgement = stored.judgements[position];
+  }
+
+  return (message, settle) => {
+    const judging = new Judging(message, settle, parts.onFault);
+    inbound.take(judging, judging);
+  };
+}
+
+/** Of fewer the look in vain costs next to nothing. */
+const manyAsked = 16;
+
+type PlainJudging = Judging & { readonly message: PlainMessage };
+
+/** Those that may be plain and have nothing to do with any other of their batch. */
+function plainAmong(batch: readonly Judging[]): PlainJudging[] {
+  const keys = new Set<string>();
+  const shared = new Set<string>();
+  for (const judging of batch) {
+    for (const key of judging.keys) {
+      if (keys.has(key)) shared.add(key);
+      else keys.add(key);
+    }
+  }
+  return batch.filter(
+    (judging): judging is PlainJudging =>
+      mayBePlain(judging.message) && (shared.size === 0 || !judging.keys.some((key) => shared.has(key))),
+  );
 }
 
 /** One message on its way through the batches. */
 class Judging implements Settle<Judgement> {
+  readonly message: InboundMessage;
+  readonly keys: readonly string[];
+  /** Once it is stored. Its batch may still fail, for others' sake, and those of it that are left be tried again. */
+  judgement: Judgement | undefined = undefined;
   readonly #settle: Settle<Judgement>;
   readonly #onFault: (error: unknown) => void;
 
-  constructor(settle: Settle<Judgement>, onFault: (error: unknown) => void) {
+  constructor(message: InboundMessage, settle: Settle<Judgement>, onFault: (error: unknown) => void) {
+    this.message = message;
+    this.keys = keysOf(message);
     this.#settle = settle;
     this.#onFault = onFault;
   }
@@ -87,6 +150,10 @@ class Judging implements Settle<Judgement> {
   }
 
   reject(error: unknown): void {
+    if (this.judgement !== undefined) {
+      this.#settle.resolve(this.judgement);
+      return;
+    }
     if (error instanceof Failure) {
       this.#settle.reject(error);
       return;
@@ -438,9 +505,6 @@ SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${expiredLive}, $
   AND (SELECT count(*) FROM verified) = cardinality($26::uuid[])
   AND (SELECT count(*) FROM expired) = cardinality($30::uuid[])
 )::int`;
-
-/** Of `storeText`: unique_violation, division_by_zero, deadlock_detected. */
-const changedMeanwhile = /^(23505|22012|40P01)$/;
 
 async function store(
   client: Queryable,

@@ -25,12 +25,17 @@ export const noticesInPayload = 100;
  *
  * The delivery goes to the configuration the verification was created under, whatever is in force by now. Where that
  * is disabled it is kept, undelivered, so that it can be seen and sent by hand.
+ *
+ * `occurredAt`: an expression in whole milliseconds. No event is older than its verification's last time.
  */
-export function transitionEffects(transition: "verified" | "cancelled" | "expired"): string {
+export function transitionEffects(
+  transition: "verified" | "cancelled" | "expired",
+  occurredAt = "date_trunc('milliseconds', statement_timestamp())",
+): string {
   return `
 ${transition}_event AS (
   INSERT INTO event (verification_id, type, occurred_at)
-  SELECT id, 'verification.${transition}', date_trunc('milliseconds', statement_timestamp()) FROM ${transition}
+  SELECT id, 'verification.${transition}', ${occurredAt} FROM ${transition}
 ),
 ${transition}_delivery AS (
   INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)

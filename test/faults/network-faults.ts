@@ -21,7 +21,15 @@ function spell(name: string, weather: Weather, least: number, most: number): Fau
 }
 
 /** The statements that change what somebody was promised. */
-const changing = ["create_new", "create", "cancel", "inbound_store", "expire", "record_webhook_attempts"];
+const changing = [
+  "create_new",
+  "create",
+  "cancel",
+  "inbound_plain",
+  "inbound_store",
+  "expire",
+  "record_webhook_attempts",
+];
 
 export const networkFaults: readonly Fault[] = [
   spell("refused", "refused", 500, 2_500),

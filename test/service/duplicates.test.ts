@@ -240,6 +240,22 @@ describe("a message with destination, sender and text of an earlier one", () => 
     });
   });
 
+  test("tells what the first was told, though what it guessed has been drawn as a code since", async () => {
+    const { id, to, code } = await createPending(shop);
+    const guess = { to, text: "[인증] 00000007", from: newPhone() };
+    expect((await sourceHere.send(guess)).outcome).toBe("NO_MATCH");
+    await service.db.query("UPDATE live_code SET code = '00000007' WHERE destination = $1 AND code = $2", [
+      to,
+      code,
+    ]);
+    expect(await sourceThere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: true });
+    expect((await shop.read(id)).body.status).toBe("pending");
+    expect(await sourceThere.send({ ...guess, text: "00000007" })).toMatchObject({
+      outcome: "VERIFIED",
+      verificationId: id,
+    });
+  });
+
   test("is one within one batch, too", async () => {
     const guess = { to: project.liveNumber, text: "[인증] 00000000", from: newPhone() };
     const message = await newMessage();

@@ -2,11 +2,13 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
+import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { layCable } from "../harness/cable.ts";
 import { startTestService } from "../harness/service.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
+import { inboundMessage, receiptOf, requests } from "./sms-source.ts";
 
 const service = await startTestService();
 const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
@@ -108,6 +110,57 @@ test("a fault of the service's own is not the message's: it gets no receipt, and
   await service.db.query("ALTER TABLE out_of_reach RENAME TO message_fingerprint");
   expect(await service.sms(message)).toMatchObject([
     { outcome: "VERIFIED", verificationId: pending.id, duplicate: false },
+  ]);
+});
+
+const amidBatch = {
+  "a fault": {
+    begin: "ALTER TABLE pending_hint RENAME TO out_of_reach",
+    end: "ALTER TABLE out_of_reach RENAME TO pending_hint",
+  },
+  "a database that goes away": {
+    begin: `
+      CREATE FUNCTION go_away() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN RAISE EXCEPTION USING ERRCODE = ''admin_shutdown''; END';
+      CREATE TRIGGER go_away BEFORE INSERT ON pending_hint EXECUTE FUNCTION go_away()`,
+    end: "DROP FUNCTION go_away CASCADE",
+  },
+};
+
+test.each(
+  Object.entries(amidBatch),
+)("%s amid a batch costs those their receipts who are not stored, and nobody else", async (name, {
+  begin,
+  end,
+}) => {
+  const [first, second] = [await createPending(shop), await createPending(shop)];
+  const messages = [
+    { to: first.to, text: first.text },
+    { to: second.to, text: second.text },
+    { to: second.to, text: "hello" },
+  ].map((message, n) => inboundMessage({ ...message, messageId: `${name}-${n}` }));
+  const source = service.client(InboundMessageService);
+  const outcomes: [string, boolean][] = [];
+  const send = async () => {
+    outcomes.length = 0;
+    // The first goes alone, those that come meanwhile together.
+    for await (const { receipts } of source.streamInboundMessages(requests(messages)))
+      outcomes.push(
+        ...receipts.map(receiptOf).map((told): [string, boolean] => [told.outcome, told.duplicate]),
+      );
+  };
+  await service.db.query(begin);
+  await expect(send()).rejects.toMatchObject({ code: 14 });
+  await service.db.query(end);
+  expect(outcomes).toEqual([
+    ["VERIFIED", false],
+    ["VERIFIED", false],
+  ]);
+  await send();
+  expect(outcomes).toEqual([
+    ["VERIFIED", true],
+    ["VERIFIED", true],
+    ["NO_MATCH", false],
   ]);
 });
 

@@ -114,6 +114,17 @@ describe("receipts", () => {
     expect(shown).toEqual(made.map(() => ["VERIFIED", "verified"]));
   });
 
+  test("are of verifications whose events happened no sooner than they did", async () => {
+    for (let n = 0; n < 30; n++) {
+      const { to, text } = await createPending(shop);
+      expect((await source.send({ to, text })).outcome).toBe("VERIFIED");
+    }
+    const { rows } = await service.db.query(
+      "SELECT count(*)::int AS sooner FROM event e JOIN verification v ON v.id = e.verification_id WHERE e.occurred_at < v.verified_at",
+    );
+    expect(rows).toEqual([{ sooner: 0 }]);
+  });
+
   test("are not sent before the commit", async () => {
     // The transaction that verifies stands still in its COMMIT, until this test lets go.
     await service.db.query(`

@@ -87,7 +87,9 @@ export function receiptOf(receipt: InboundMessageReceipt): Receipt {
 
 const mostInRequest = 1_000;
 
-async function* requests(messages: readonly InboundMessage[]): AsyncIterable<{ messages: InboundMessage[] }> {
+export async function* requests(
+  messages: readonly InboundMessage[],
+): AsyncIterable<{ messages: InboundMessage[] }> {
   for (let from = 0; from === 0 || from < messages.length; from += mostInRequest) {
     yield { messages: messages.slice(from, from + mostInRequest) };
   }
