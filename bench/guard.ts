@@ -7,7 +7,7 @@ import type { Report } from "./report.ts";
  * Service and Postgres together, by the bare server: what was measured, and half as much again. Less than that falls
  * within what other processes do to caches; whoever makes a request cheaper lowers these.
  */
-const mostWork: Partial<Record<OperationName, number>> = { create: 10, read: 7, inbound: 13 };
+const mostWork: Partial<Record<OperationName, number>> = { create: 8, read: 7, inbound: 8 };
 
 export const guardedOperations = Object.keys(mostWork) as OperationName[];
 
