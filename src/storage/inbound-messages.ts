@@ -23,7 +23,14 @@ import { Failure } from "../failures.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
-import { asStorageError, type Database, inTransaction, isDataRefused, refusedState } from "./database.ts";
+import {
+  type Database,
+  inTransaction,
+  isDataRefused,
+  refusedState,
+  runStatement,
+  type Statements,
+} from "./database.ts";
 import type { StorageObserver } from "./observer.ts";
 import { changedMeanwhile, mayBePlain, type PlainMessage, verifyPlain } from "./plain-messages.ts";
 import {
@@ -187,7 +194,11 @@ async function judgeAgain(database: Database, messages: readonly InboundMessage[
   for (let tries = 1; tries <= maxTries; tries++) {
     const stored = await inTransaction(database, async (client) => {
       await client.query("SELECT pg_advisory_xact_lock(hashtext('phoneproof inbound'))");
-      return judgeBatch(client, messages, { cautious: true });
+      const statements: Statements = {
+        observer: database.observer,
+        query: (statement) => client.query(statement),
+      };
+      return judgeBatch(statements, messages, { cautious: true });
     });
     if (stored) return stored;
   }
@@ -217,14 +228,14 @@ function tell(observer: StorageObserver, { verified, expired }: Moved): void {
 
 /** Null where something has changed between the read and the write: then nothing is stored. */
 async function judgeBatch(
-  client: Queryable,
+  statements: Statements,
   messages: readonly InboundMessage[],
   { cautious }: { readonly cautious: boolean },
 ): Promise<Stored | null> {
-  const state = await readState(client, messages, cautious);
+  const state = await readState(statements, messages, cautious);
   const before = new Map([...state.senders].map(([key, sender]) => [key, { ...sender }]));
   const judgements = judge(messages, state);
-  const moved = await store(client, judgements, state, before);
+  const moved = await store(statements, judgements, state, before);
   return moved && { judgements: judgements.judged.map(({ judgement }) => judgement), moved };
 }
 
@@ -240,7 +251,9 @@ export const duplicateWindow = `interval '${duplicateWindowMs} milliseconds'`;
  * The clock is read after the snapshot was taken: a verification that it shows must not look younger than now. Each is
  * looked up by itself: planned as joins while the tables were small, they would read them whole when they have grown.
  */
-const stateText = `
+const stateStatement = {
+  name: "inbound_state",
+  text: `
 WITH held AS MATERIALIZED (
   SELECT k.position, v.row, v.id, v.environment, v.status, v.mode, v.expected_phone, v.expires_at, v.verified_at
   FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (destination, code, position)
@@ -273,10 +286,11 @@ UNION ALL
 SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.verification_id::text, f.outcome::text, NULL, NULL, NULL, NULL, false
 FROM unnest($7::text[]) AS k (digest)
 CROSS JOIN LATERAL (SELECT * FROM message_fingerprint WHERE digest = decode(k.digest, 'hex') OFFSET 0) f
-WHERE f.first_at > clock_timestamp() - ${duplicateWindow}`;
+WHERE f.first_at > clock_timestamp() - ${duplicateWindow}`,
+};
 
 async function readState(
-  client: Queryable,
+  statements: Statements,
   messages: readonly InboundMessage[],
   cautious: boolean,
 ): Promise<ReadState> {
@@ -304,7 +318,7 @@ async function readState(
       candidates.push(candidate);
     }
   }
-  const rows = await query(client, "inbound_state", stateText, [
+  const rows = await runStatement(statements, stateStatement, [
     textArray(destinations),
     plainArray(candidates),
     plainArray(phoneEnvironments),
@@ -396,7 +410,9 @@ function secondsIn(joined: unknown): number[] {
  * tables in the same order by every such statement. A sender or a verification that somebody else has changed since is not
  * found where it lay. Nothing is joined to a table that grows, for the reason above.
  */
-const storeText = `
+const storeStatement = {
+  name: "inbound_store",
+  text: `
 WITH stored AS (
   INSERT INTO inbound_message (
     source, message_id, sender, destination, text, carrier, received_at, ingested_at, outcome, verification_id, duplicate
@@ -504,10 +520,11 @@ SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${expiredLive}, $
   AND (SELECT count(*) FROM remembered) = cardinality($20::text[])
   AND (SELECT count(*) FROM verified) = cardinality($26::uuid[])
   AND (SELECT count(*) FROM expired) = cardinality($30::uuid[])
-)::int`;
+)::int`,
+};
 
 async function store(
-  client: Queryable,
+  statements: Statements,
   judgements: Judgements,
   state: ReadState,
   before: ReadonlyMap<string, Sender>,
@@ -527,7 +544,7 @@ async function store(
     plainArray(keys.map((key) => senders.get(key)?.mutedUntil ?? null));
   const rowsOf = (ids: readonly string[]) => textArray(ids.map((id) => state.rowOf.get(id) ?? null));
   try {
-    const [row] = await query(client, "inbound_store", storeText, [
+    const [row] = await runStatement(statements, storeStatement, [
       state.now,
       textArray(news.map(({ message }) => message.source)),
       textArray(news.map(({ message }) => message.messageId)),
@@ -581,14 +598,3 @@ async function store(
 const environmentIn = (key: string) => key.slice(0, 4);
 const phoneIn = (key: string) => key.slice(4);
 const quotedTime = (time: number) => `"${new Date(time).toISOString()}"`;
-
-type Queryable = Pick<Database, "query">;
-
-async function query(client: Queryable, name: string, text: string, values: unknown[]): Promise<unknown[][]> {
-  try {
-    const result = await client.query<unknown[]>({ name, text, values, rowMode: "array" });
-    return result.rows;
-  } catch (error) {
-    throw asStorageError(error);
-  }
-}

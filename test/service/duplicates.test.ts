@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, test } from "vitest";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
@@ -244,6 +245,8 @@ describe("a message with destination, sender and text of an earlier one", () => 
     const { id, to, code } = await createPending(shop);
     const guess = { to, text: "[인증] 00000007", from: newPhone() };
     expect((await sourceHere.send(guess)).outcome).toBe("NO_MATCH");
+    // Of its sender nothing is known any more; of its content it is, for a minute.
+    await Array.fromAsync(here.client(ErasureService).erasePhone({ phone: guess.from }));
     await service.db.query("UPDATE live_code SET code = '00000007' WHERE destination = $1 AND code = $2", [
       to,
       code,

@@ -52,6 +52,15 @@ async function isMute(from: string, of = shop): Promise<boolean> {
 }
 
 describe("the fifth miss within ten minutes", () => {
+  test("mutes within one batch, too, what is the right code of a pending verification", async () => {
+    const { id, to, text } = await createPending(shop);
+    const from = newPhone();
+    // The first goes alone, those that come meanwhile together.
+    const messages = [guess(newPhone()), ...times(5, () => guess(from)), { from, to, text }];
+    expect(await outcomesOf(messages)).toEqual([...times(6, () => "NO_MATCH"), "MUTED"]);
+    expect((await shop.read(id)).body.status).toBe("pending");
+  });
+
   test("mutes the sender, and the fourth does not", async () => {
     const from = newPhone();
     await outcomesOf(times(4, () => guess(from)));

@@ -270,7 +270,7 @@ test("the message that verifies, and the webhook that tells of it, are linked to
     },
   });
   expect(message.links).toContainEqual(creation);
-  await childOf(message, "storage inbound");
+  await childOf(await childOf(message, "storage inbound"), "inbound_plain");
   const stream = await collector.spanWhere(
     named("phoneproof.v1.InboundMessageService/StreamInboundMessages"),
   );
@@ -285,6 +285,16 @@ test("the message that verifies, and the webhook that tells of it, are linked to
   expect(attempt.links).toEqual([creation]);
   // The endpoint is told which span its own belong to.
   expect(receiver.received[0]?.headers.traceparent).toBe(`00-${attempt.traceId}-${attempt.spanId}-01`);
+});
+
+test("a message that has to be judged has the statements that read and store under it", async () => {
+  await service.sms({ to: "0200000000", from: phone, text: "hello", messageId: "judged-1" });
+  const message = await collector.spanWhere(
+    ({ name, attributes }) => name === "inbound message" && attributes["phoneproof.outcome"] === "no_match",
+  );
+  const batch = await childOf(message, "storage inbound");
+  await childOf(batch, "inbound_state");
+  await childOf(batch, "inbound_store");
 });
 
 test("what was not sampled upstream is not collected", async () => {
