@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
-import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { Option } from "commander";
 import {
   type Verification,
@@ -283,12 +283,14 @@ function lookLine(verification: Verification): string {
     verification.status === VerificationStatus.PENDING
       ? [`until ${localTime(dateOf(verification.expiresAt))}`]
       : [verification.phone ?? "", carrierWord(verification.carrier) ?? ""];
-  const line = [
-    localTime(dateOf(verification.serverTime)),
-    statusColoured(word),
-    ...said.map(escapeControls),
-  ];
+  const line = [localTime(dateOf(timeOf(verification))), statusColoured(word), ...said.map(escapeControls)];
   return line.filter((part) => part !== "").join("  ");
+}
+
+/** Of what it has come to; a cancellation has none of its own, and a pending one is as it was looked at. */
+function timeOf({ status, verifiedAt, expiresAt, serverTime }: Verification): Timestamp | undefined {
+  if (status === VerificationStatus.VERIFIED) return verifiedAt;
+  return status === VerificationStatus.EXPIRED ? expiresAt : serverTime;
 }
 
 /** The contract's VerificationResult, and the project. */

@@ -2,6 +2,7 @@ import type { ServerResponse } from "node:http";
 
 /** Proxies and phones drop a connection that is silent for a minute, often sooner. */
 const beatMs = 15_000;
+const beatEvent = "event: beat\ndata:\n\n";
 
 /** A stream costs memory only, 31 KiB with its socket as bench/idle-windows.ts measures; beyond this a window asks instead. */
 const streamsPerProcess = 20_000;
@@ -51,7 +52,7 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
       if (response.destroyed) release(response);
       else if (isUntaken(response)) response.destroy();
       // One that has ended may still wait behind another on its connection. Written to, it would end the process.
-      else if (!response.writableEnded) response.write("event: beat\ndata:\n\n");
+      else if (!response.writableEnded) response.write(beatEvent);
     }
   }
 
@@ -68,8 +69,9 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
       beating ??= setInterval(beat, beatMs).unref();
       response.on("close", () => release(response));
       response.writeHead(200, { ...headers, "content-type": "text/event-stream; charset=utf-8" });
-      // Windows that lose a process do not all come to the next one at the same moment.
-      response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n`);
+      // Windows that lose a process do not all come to the next one at the same moment. Where a proxy holds the beat back, they
+      // know better than from the head alone.
+      response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n${beatEvent}`);
       return {
         signal: controller.signal,
         send(event, version, data) {

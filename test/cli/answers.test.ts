@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, test } from "vitest";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
+import { uuidOf } from "../service/pending.ts";
 import { answerOf, run, startCommand, towards } from "./command.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
 
@@ -357,6 +358,20 @@ describe("verification", () => {
       .map((line) => JSON.parse(line));
     expect(looks.map(({ status }) => status)).toEqual(["pending", "verified"]);
     expect(looks[1]).toMatchObject({ phone: "01000000043", project_id: shop.projectId });
+  });
+
+  test("watch shows when it was verified, not when that was looked at", async () => {
+    const { id, sms_text } = await create();
+    await service.sms({ to: shop.testNumber, from: "01000000044", text: sms_text });
+    await service.db.query(
+      `UPDATE verification SET created_at = '2031-05-01 09:29:00Z', verified_at = '2031-05-01 09:30:00Z',
+         expires_at = '2031-05-01 09:39:00Z'
+       WHERE id = $1`,
+      [uuidOf(id)],
+    );
+    const { stdout } = await startCommand(["verification", "watch", id], { ...environment, TZ: "UTC" })
+      .finished;
+    expect(stdout).toBe("2031-05-01 09:30:00  verified  01000000044  SKT\n");
   });
 
   test("watch goes on with the service that comes after a restart, and shows nothing twice", async () => {

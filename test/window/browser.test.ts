@@ -1,5 +1,8 @@
+import { once } from "node:events";
+import http from "node:http";
+import type { AddressInfo } from "node:net";
 import type { Page } from "playwright-core";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { letExpire } from "../service/pending.ts";
@@ -384,6 +387,32 @@ test("where no stream gets through, the state is asked for", async () => {
   await page.goto(window.url);
   await send(window);
   await result(page, "verified").waitFor();
+});
+
+test("behind a proxy that passes the stream's head and keeps its body, the state is asked for", async () => {
+  const window = await live();
+  const proxy = http.createServer((request, response) => {
+    const { url = "", headers, method } = request;
+    http.get(new URL(url, service.httpUrl), { headers, method }, (answer) => {
+      response.writeHead(answer.statusCode ?? 502, answer.headers);
+      if (url.endsWith("/events")) {
+        response.flushHeaders();
+        answer.resume();
+      } else answer.pipe(response);
+    });
+  });
+  onTestFinished(() => void proxy.close().closeAllConnections());
+  await once(proxy.listen(0, "127.0.0.1"), "listening");
+  const { port } = proxy.address() as AddressInfo;
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.clock.install();
+  const opened = page.waitForResponse("**/events");
+  await page.goto(window.url.replace(new URL(window.url).host, `localhost:${port}`));
+  await opened;
+  await send(window);
+  await page.clock.runFor(6_000);
+  // Who takes the head for a sign of life asks after forty seconds.
+  await result(page, "verified").waitFor({ timeout: 20_000 });
 });
 
 test.for([

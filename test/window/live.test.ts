@@ -226,13 +226,16 @@ test("of two processes the one that read earlier and wrote later does not have t
   const held = await createWindow(service, project);
   const { window, hint } = await expecting();
   const { to, text } = window;
+  // Of its sender something is known, so that its message is read before it is judged.
+  const from = newPhone();
+  await cli.send({ to: held.to, text: "안녕하세요", from });
   const holder = await service.db.connect();
   await holder.query("BEGIN");
   await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(held.id)]);
   // The second and the third are one batch, which waits for the holder with what it has read.
   const first = cli.sendAll([
     { to, text: "안녕하세요" },
-    { to: held.to, text: held.text },
+    { to: held.to, text: held.text, from },
     { to, text },
   ]);
   await untilWaiting(service.db, 1);

@@ -93,7 +93,7 @@ export const english: ReferenceTexts = {
       "webhook-timestamp":
         "When this attempt was made, in seconds since 1970. Refuse what is more than five minutes off.",
       "webhook-signature":
-        "`v1,` and the base64 of an HMAC-SHA256; two with a space between them while the secret is changed. One that verifies is enough.",
+        "`v1,` and the base64 of an HMAC-SHA256; several with spaces between them while the secret is changed. One that verifies is enough.",
     },
     signature:
       "Signed is `{webhook-id}.{webhook-timestamp}.{body}`, the body as it was received, with what follows `whsec_` in your secret, decoded from base64. Where it does not verify, answer 401. Answer 2xx within 15 seconds, and work then: anything else is sent again, up to nine times in some three days. 410 disables the webhook.",

@@ -161,7 +161,6 @@ function open(main: HTMLElement): void {
     const connect = () => {
       stream?.close();
       stream = new EventSource(`${address}/events`);
-      stream.addEventListener("open", heard);
       stream.addEventListener("beat", heard);
       stream.addEventListener("state", (event) => {
         heard();
