@@ -124,8 +124,8 @@ export async function startApi(parts: {
   });
   const takeMessages = takeInboundMessages({
     directory,
-    onReceipt({ outcome, verificationId, duplicate }, carrier, seconds) {
-      metrics.verifications.receipt(outcome, carrier, duplicate, seconds);
+    onReceipt({ outcome, verificationId, duplicate }, { carrier, environment }, seconds) {
+      metrics.verifications.receipt({ outcome, duplicate, carrier, environment }, seconds);
       if (log.isLevelEnabled("debug")) {
         log.debug(
           { verificationId: verificationId && encodeId("vrf_", verificationId), outcome, carrier, duplicate },

@@ -22,7 +22,7 @@ import { createCreationTraces } from "./storage/creation-traces.ts";
 import { type Database, openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
-import { applyMigrations } from "./storage/migrations.ts";
+import { applyMigrations, migratedAs } from "./storage/migrations.ts";
 import { createNotices, refuseDeaf } from "./storage/notices.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { tracedParts } from "./tracing/traced.ts";
@@ -88,6 +88,8 @@ async function start(
   const migrate = () => applyMigrations(connection, { folder: migrations });
   if (databaseUrl === null) await reachEmbedded(config.dataDir, migrate);
   else await reach("DATABASE_URL", databaseUrl, migrate);
+
+  const isMigrated = await migratedAs(migrations);
 
   const metrics = createMetrics();
   const tracing =
@@ -191,10 +193,7 @@ async function start(
     phase: () => (stopping ? "stopping" : serving ? "serving" : "starting"),
     reachesDatabase: () =>
       Promise.race([
-        database.query({ text: "SELECT 1", rowMode: "array" }).then(
-          () => true,
-          () => false,
-        ),
+        isMigrated(database).catch(() => false),
         delay(readinessPatienceMs, false, { ref: false }),
       ]),
   });

@@ -43,8 +43,17 @@ export type TakeInboundMessages = (
 const notPlayed = { played: false };
 const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate: false };
 
-/** Told of each receipt: its carrier is null where it is not known, its seconds are counted from the call. */
-type OnReceipt = (receipt: InboundReceipt, carrier: Carrier | null, seconds: number) => void;
+/** Null: not known, or of a number that the source does not have. */
+export interface MessageOrigin {
+  readonly carrier: Carrier | null;
+  /** Of its destination. */
+  readonly environment: Environment | null;
+}
+
+const unknownOrigin: MessageOrigin = { carrier: null, environment: null };
+
+/** Told of each receipt. Its seconds are counted from the call. */
+type OnReceipt = (receipt: InboundReceipt, origin: MessageOrigin, seconds: number) => void;
 
 export function takeInboundMessages(parts: {
   readonly directory: Directory;
@@ -94,8 +103,7 @@ export function takeInboundMessages(parts: {
         const message = prepared[index] as Prepared;
         const { messageId } = messages[index] as InboundMessageFields;
         const receiver = receivers[index] as Settle<InboundReceipt>;
-        const carrier = message?.content?.carrier ?? null;
-        const taken = new Taken(messageId, carrier, startedAt, receiver, onReceipt);
+        const taken = new Taken(messageId, message?.content ?? unknownOrigin, startedAt, receiver, onReceipt);
         if (message === null) taken.resolve(invalid);
         else judgeMessage(message, taken);
       }
@@ -145,20 +153,20 @@ function prepare(
 /** A message under way. */
 class Taken implements Settle<Judgement> {
   readonly #messageId: string;
-  readonly #carrier: Carrier | null;
+  readonly #origin: MessageOrigin;
   readonly #startedAt: number;
   readonly #receiver: Settle<InboundReceipt>;
   readonly #onReceipt: OnReceipt;
 
   constructor(
     messageId: string,
-    carrier: Carrier | null,
+    origin: MessageOrigin,
     startedAt: number,
     receiver: Settle<InboundReceipt>,
     onReceipt: OnReceipt,
   ) {
     this.#messageId = messageId;
-    this.#carrier = carrier;
+    this.#origin = origin;
     this.#startedAt = startedAt;
     this.#receiver = receiver;
     this.#onReceipt = onReceipt;
@@ -167,7 +175,7 @@ class Taken implements Settle<Judgement> {
   resolve({ outcome, verificationId, duplicate }: Judgement): void {
     const receipt = { messageId: this.#messageId, outcome, verificationId, duplicate };
     try {
-      this.#onReceipt(receipt, this.#carrier, (performance.now() - this.#startedAt) / 1_000);
+      this.#onReceipt(receipt, this.#origin, (performance.now() - this.#startedAt) / 1_000);
     } catch (error) {
       // Thrown further, it would take the receipts of the whole batch with it.
       this.#receiver.reject(error);

@@ -4,6 +4,7 @@ import type { Carrier } from "../core/carrier.ts";
 import type { Unplaced } from "../core/create-verification.ts";
 import type { InboundOutcome } from "../core/inbound-judgement.ts";
 import { type Environment, environments } from "../core/project.ts";
+import type { MessageOrigin } from "../core/take-inbound-messages.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
 
 export type Step = "created" | "verified" | "expired" | "cancelled";
@@ -17,6 +18,11 @@ const steps: readonly Step[] = ["created", "verified", "expired", "cancelled"];
 
 /** As long as a person takes to send an SMS, and as long as a verification can be valid. */
 const patienceBuckets = [5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1_800, 3_600];
+
+export interface CountedReceipt extends MessageOrigin {
+  readonly outcome: InboundOutcome;
+  readonly duplicate: boolean;
+}
 
 type ByCarrier = Record<Carrier | "none", [first: number, repeated: number]>;
 
@@ -91,18 +97,20 @@ export function createVerificationMetrics(registry: Registry) {
     test: timeToVerify.of({ environment: "test" }),
   } satisfies Record<Environment, Observed>;
 
-  const messages = noMessages();
+  const messages = { live: noMessages(), test: noMessages(), none: noMessages() };
   new Counter({
     name: "phoneproof_inbound_messages_total",
-    help: "Inbound messages that got a receipt, by outcome, carrier (none: not known) and whether they were repeated",
-    labelNames: ["outcome", "carrier", "duplicate"],
+    help: "Inbound messages that got a receipt, by outcome, carrier and their number's environment (none: not known) and whether they were repeated",
+    labelNames: ["outcome", "carrier", "duplicate", "environment"],
     registers: [registry],
     collect() {
       this.reset();
-      for (const [outcome, ofOutcome] of Object.entries(messages)) {
-        for (const [carrier, [first, repeated]] of Object.entries(ofOutcome)) {
-          this.inc({ outcome, carrier, duplicate: "false" }, first);
-          this.inc({ outcome, carrier, duplicate: "true" }, repeated);
+      for (const [environment, ofEnvironment] of Object.entries(messages)) {
+        for (const [outcome, ofOutcome] of Object.entries(ofEnvironment)) {
+          for (const [carrier, [first, repeated]] of Object.entries(ofOutcome)) {
+            this.inc({ outcome, carrier, duplicate: "false", environment }, first);
+            this.inc({ outcome, carrier, duplicate: "true", environment }, repeated);
+          }
         }
       }
     },
@@ -142,8 +150,8 @@ export function createVerificationMetrics(registry: Registry) {
       for (const value of seconds) timesToVerify[environment].observe(value);
     },
 
-    receipt(outcome: InboundOutcome, carrier: Carrier | null, duplicate: boolean, seconds: number): void {
-      messages[outcome][carrier ?? "none"][duplicate ? 1 : 0]++;
+    receipt({ outcome, duplicate, carrier, environment }: CountedReceipt, seconds: number): void {
+      messages[environment ?? "none"][outcome][carrier ?? "none"][duplicate ? 1 : 0]++;
       receiptLatency.observe(seconds);
     },
 

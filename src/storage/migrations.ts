@@ -8,7 +8,7 @@ import { createHash, randomUUID } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import pg from "pg";
-import { isDeadlock } from "./database.ts";
+import { isDeadlock, type Statements } from "./database.ts";
 
 /** Of one start: each is another throw of the dice. */
 const MOST_DEADLOCKS = 10;
@@ -89,6 +89,16 @@ export async function applyMigrations(
   } finally {
     await client.end().catch(() => undefined);
   }
+}
+
+/** Asks whether all of a folder's migrations are there, whatever else: another database may have come in this one's place. */
+export async function migratedAs(folder: string): Promise<(database: Statements) => Promise<boolean>> {
+  const newest = (await readMigrations(folder)).at(-1)?.name;
+  return async (database) => {
+    const text = "SELECT FROM _prisma_migrations WHERE migration_name = $1 AND finished_at IS NOT NULL";
+    const { rows } = await database.query({ text, values: [newest], rowMode: "array" });
+    return rows.length > 0;
+  };
 }
 
 /** By `server_version_num`: on an older one nothing is tried, and it seems to work. */

@@ -196,6 +196,8 @@ test("verifications are counted by transition, messages by outcome and carrier, 
       matching: inbound({ outcome: "verified", carrier: "LGU+", duplicate: "false" }),
       repeated: inbound({ outcome: "verified", carrier: "LGU+", duplicate: "true" }),
       stray: inbound({ outcome: "no_match", carrier: "none" }),
+      onLiveNumbers: inbound(live),
+      elsewhere: inbound({ environment: "none" }),
       receipts: ["phoneproof_receipt_latency_seconds_count"],
     },
     async () => {
@@ -212,6 +214,7 @@ test("verifications are counted by transition, messages by outcome and carrier, 
         { ...message, messageId: "metrics-1" },
         { ...message, messageId: "metrics-1" },
         { ...message, text: "nothing in it", carrier: "nobody" },
+        { ...message, to: "02999999", carrier: "KT" },
       );
       await moveExpiry(service.db, {
         expiresAt: "now() - interval '1 second'",
@@ -231,7 +234,9 @@ test("verifications are counted by transition, messages by outcome and carrier, 
     matching: 1,
     repeated: 1,
     stray: 1,
-    receipts: 3,
+    onLiveNumbers: 3,
+    elsewhere: 1,
+    receipts: 4,
   });
   expect(secondsToVerify).toBeGreaterThan(39);
   expect(secondsToVerify).toBeLessThan(400);

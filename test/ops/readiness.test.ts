@@ -1,5 +1,6 @@
 import { expect, onTestFinished, test, vi } from "vitest";
 import { createReadiness } from "../../src/ops/readiness.ts";
+import { startTestService } from "../harness/service.ts";
 
 test("any number who ask share one look at the database, and who asks later has another", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout"] });
@@ -30,4 +31,18 @@ test("a process that starts or stops says so, and looks at nothing", async () =>
     });
     expect(await readiness()).toBe(phase);
   }
+});
+
+test("over a database that is not migrated a process is not ready, and is again once it is", async () => {
+  const service = await startTestService({ ROLES: "api" });
+  const ready = async () => (await fetch(`${service.opsUrl}/readyz`)).status;
+  expect(await ready()).toBe(200);
+  const newest = "(SELECT max(migration_name) FROM _prisma_migrations)";
+  await service.db.query(
+    `CREATE TABLE put_aside AS SELECT * FROM _prisma_migrations WHERE migration_name = ${newest}`,
+  );
+  await service.db.query(`DELETE FROM _prisma_migrations WHERE migration_name = ${newest}`);
+  await expect.poll(ready).toBe(503);
+  await service.db.query("INSERT INTO _prisma_migrations TABLE put_aside");
+  await expect.poll(ready).toBe(200);
 });
