@@ -67,8 +67,9 @@ export function createInboundMessages(
     maxWaiting: Number.POSITIVE_INFINITY,
     keysOf: ({ keys }) => keys,
     async run(batch) {
-      if (!plainCaution.isDue()) await judgePlain(batch);
-      const rest = batch.filter(({ judgement }) => judgement === undefined);
+      const left = () => batch.filter(({ judgement }) => judgement === undefined);
+      if (!plainCaution.isDue()) await judgePlain(left());
+      const rest = left();
       if (rest.length > 0) await judgeRest(rest);
       return batch.map(({ judgement }) => judgement as Judgement);
     },
@@ -90,7 +91,7 @@ export function createInboundMessages(
       count += 1;
       const { verificationId } = plainly;
       judging.judgement = { outcome: "verified", verificationId, duplicate: false };
-      seconds[judging.message.content.environment as Environment].push(plainly.seconds);
+      seconds[judging.message.content.environment].push(plainly.seconds);
     }
     if (asked.length >= manyAsked && count < asked.length / 2) plainCaution.learn();
     tell(database.observer, { ...unmoved, verified: seconds });

@@ -5,13 +5,14 @@
  */
 
 import type { InboundContent, InboundMessage } from "../core/inbound-judgement.ts";
+import type { Environment } from "../core/project.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { type Database, refusedState, runStatement } from "./database.ts";
 import { noticeSent, transitionEffects } from "./transition.ts";
 
 /** Plain, so far as it can be seen without asking the database. */
 export interface PlainMessage extends InboundMessage {
-  readonly content: InboundContent;
+  readonly content: InboundContent & { readonly environment: Environment };
 }
 
 export function mayBePlain(message: InboundMessage): message is PlainMessage {
