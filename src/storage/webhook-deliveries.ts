@@ -1,3 +1,4 @@
+import { newId } from "../core/ids.ts";
 import type { AttemptResult, Claim, ClaimBounds, DueAttempt, EventType } from "../core/webhook.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
@@ -114,7 +115,7 @@ chosen AS MATERIALIZED (
 ),
 claimed AS (
   UPDATE webhook_delivery d
-  SET attempts = d.attempts + 1, next_attempt_at = ${nowMs} + interval '${leaseSeconds} seconds'
+  SET attempts = d.attempts + 1, next_attempt_at = ${nowMs} + interval '${leaseSeconds} seconds', claim = $10
   WHERE d.ctid = ANY (ARRAY(SELECT row FROM chosen))
   RETURNING d.verification_id, d.webhook_configuration_id, d.attempts, d.failures, d.resends
 ),
@@ -150,6 +151,30 @@ LEFT JOIN LATERAL (
   SELECT * FROM verification
   WHERE project_id = w.project_id AND environment = w.environment AND id = c.verification_id OFFSET 0
 ) v ON true`,
+};
+
+/**
+ * Takes claims back whose answer never came: nobody has sent anything for them, nor will. What is under way is found by its
+ * lease; rows that somebody has locked are left to the next time.
+ */
+const takeBackStatement = {
+  name: "take_back_webhook_claims",
+  text: `
+WITH lost AS MATERIALIZED (
+  SELECT d.ctid AS row, d.verification_id, d.attempts FROM webhook_delivery d
+  WHERE d.state = 'pending' AND d.claim = ANY ($1::uuid[])
+    AND d.next_attempt_at > ${nowMs} AND d.next_attempt_at <= ${nowMs} + interval '${leaseSeconds} seconds'
+  FOR NO KEY UPDATE SKIP LOCKED
+),
+never_made AS (
+  DELETE FROM webhook_attempt WHERE ctid = ANY (ARRAY(
+    SELECT a.row FROM lost l CROSS JOIN LATERAL (
+      SELECT ctid AS row FROM webhook_attempt WHERE verification_id = l.verification_id AND number = l.attempts OFFSET 0
+    ) a
+  ))
+)
+UPDATE webhook_delivery d SET attempts = d.attempts - 1, next_attempt_at = ${nowMs}, claim = NULL
+WHERE d.ctid = ANY (ARRAY(SELECT row FROM lost))`,
 };
 
 const goneReason = "the endpoint answered 410 Gone";
@@ -303,27 +328,54 @@ export function createWebhookDeliveries(
     },
   });
 
+  /** By id, until when the leases of what they took last at least, by performance.now(). */
+  const lostClaims = new Map<string, number>();
+
+  async function takeBackLost(): Promise<void> {
+    const now = performance.now();
+    for (const [id, until] of lostClaims) if (until <= now) lostClaims.delete(id);
+    if (lostClaims.size === 0) return;
+    // A claim may still commit after its answer was given up: it stays lost until its lease is over.
+    await runStatement(database, takeBackStatement, [plainArray([...lostClaims.keys()])]);
+  }
+
   return {
-    async claim({ limit, quickLimit, slowLimit, slowFirstLimit, perEndpoint, endpoints }) {
-      const rows = await runStatement(database, claimStatement, [
-        plainArray(endpoints.map(({ endpoint }) => endpoint)),
-        plainArray(endpoints.map(({ room }) => room)),
-        plainArray(endpoints.map(({ slow }) => (slow ? "t" : "f"))),
-        plainArray(endpoints.map(({ underWay }) => underWay)),
-        perEndpoint,
-        limit,
-        quickLimit,
-        slowLimit,
-        slowFirstLimit,
-      ]);
-      return {
-        attempts: rows.map(dueAttemptOf).filter((due) => due !== null),
-        heldBack: (rows[0]?.[0] as number | undefined) ?? 0,
-      };
+    async claim(bounds) {
+      await takeBackLost();
+      const id = newId();
+      const until = performance.now() + leaseSeconds * 1_000;
+      try {
+        return await claimUnder(id, bounds);
+      } catch (error) {
+        lostClaims.set(id, until);
+        throw error;
+      }
     },
 
     record,
   };
+
+  async function claimUnder(
+    id: string,
+    { limit, quickLimit, slowLimit, slowFirstLimit, perEndpoint, endpoints }: ClaimBounds,
+  ): Promise<Claim> {
+    const rows = await runStatement(database, claimStatement, [
+      plainArray(endpoints.map(({ endpoint }) => endpoint)),
+      plainArray(endpoints.map(({ room }) => room)),
+      plainArray(endpoints.map(({ slow }) => (slow ? "t" : "f"))),
+      plainArray(endpoints.map(({ underWay }) => underWay)),
+      perEndpoint,
+      limit,
+      quickLimit,
+      slowLimit,
+      slowFirstLimit,
+      id,
+    ]);
+    return {
+      attempts: rows.map(dueAttemptOf).filter((due) => due !== null),
+      heldBack: (rows[0]?.[0] as number | undefined) ?? 0,
+    };
+  }
 }
 
 function dueAttemptOf(row: readonly unknown[]): DueAttempt | null {

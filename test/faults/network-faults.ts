@@ -28,6 +28,7 @@ const changing = [
   "inbound_plain",
   "inbound_store",
   "expire",
+  "claim_webhook_attempts",
   "record_webhook_attempts",
 ];
 

@@ -7,6 +7,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
+import { startDatabaseProxy } from "../faults/database-proxy.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { untilWaiting } from "../service/barrier.ts";
@@ -107,6 +108,32 @@ test("workers killed again and again lose nothing, and number each attempt once"
   // Each attempt is on record before it is sent: there may be more than were received, and never fewer.
   expect(rows[0].attempts).toBeGreaterThanOrEqual(sent.length);
   await last.close();
+});
+
+test("a claim whose answer is lost was none: its attempt is made at once, and is the first", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url);
+  const ids = await Promise.all(Array.from({ length: 3 }, () => shop.event()));
+  const { hostname: host, port } = new URL(service.databaseUrl);
+  const network = await startDatabaseProxy({ host, port: Number(port) });
+  try {
+    const cut = network.cutAt(["claim_webhook_attempts"], "answered");
+    const distant = Object.assign(new URL(service.databaseUrl), { host: `127.0.0.1:${network.port}` });
+    const worker = await service.startAnother({ ROLES: "worker", DATABASE_URL: distant.href });
+    await cut;
+    for (const id of ids) {
+      const { attempts } = await deliveryWhen(service, id, delivered);
+      // After its lease it would be the second.
+      expect(attempts).toMatchObject([{ number: 1, status: 204 }]);
+    }
+    expect(receiver.received.map(({ headers }) => headers["webhook-id"]).sort()).toEqual(
+      ids.map(eventOf).sort(),
+    );
+    await worker.close();
+  } finally {
+    await network.close();
+  }
 });
 
 describe("a worker by hand", () => {
