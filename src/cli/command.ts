@@ -23,6 +23,26 @@ Everywhere:
                          (else PHONEPROOF_TOKEN, else this machine's)
   -h, --help             show this help`;
 
+/** A terminal's, by old custom. Commander breaks the lines of its own lists for it, and nothing that is added to them. */
+const helpColumns = 80;
+
+/** A shell reads them as one line. They begin with an option, or with the command that a pipe leads to. */
+function commandLines(line: string): string {
+  const lines: string[] = [];
+  let current = "  $ phoneproof";
+  for (const part of line.split(/ (?=--|\| )/)) {
+    const longer = `${current} ${part}`;
+    // Two columns are for the mark that the line goes on.
+    if (longer.length <= helpColumns - 2) {
+      current = longer;
+    } else {
+      lines.push(`${current} \\`);
+      current = `      ${part}`;
+    }
+  }
+  return [...lines, current].join("\n");
+}
+
 /** What Commander has and its types do not tell. */
 interface UntypedCommand {
   /** Refuses it, with the nearest that there is. */
@@ -73,7 +93,7 @@ export class CliCommand extends Command {
 
   /** `[what it is for, the command without its name]`, as a person would type it. */
   examples(...examples: readonly (readonly [purpose: string, line: string])[]): this {
-    const lines = examples.map(([purpose, line]) => `  # ${purpose}\n  $ phoneproof ${line}`);
+    const lines = examples.map(([purpose, line]) => `  # ${purpose}\n${commandLines(line)}`);
     return this.addHelpText("after", `\nExamples:\n${lines.join("\n")}`);
   }
 

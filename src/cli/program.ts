@@ -22,6 +22,15 @@ export function buildProgram(): CliCommand {
     .usage("<command> [options]")
     .version(version, "-V, --version", "show the version")
     .takesGlobalOptions()
+    .examples(
+      ["what there is on the service of this machine", "project list"],
+      ["a verification", "verification create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test"],
+      ["the SMS that verifies it", "sms send --to 1666-0000 --from 010-0000-1234 --text '[Demo] 12345678'"],
+      [
+        "the same on another machine",
+        "project list --address https://phoneproof.example:50051 --token pp_svc_…",
+      ],
+    )
     .addHelpText("after", explanation);
   addProjectCommands(program);
   addApiKeyCommands(program);
@@ -37,28 +46,23 @@ export function buildProgram(): CliCommand {
 }
 
 const explanation = `
-Examples:
-  # what there is on the service of this machine
-  $ phoneproof project list
-  # a verification, and the SMS that verifies it
-  $ phoneproof verification create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test
-  $ phoneproof sms send --to 1666-0000 --from 010-0000-1234 --text '[Demo] 12345678'
-  # the same on another machine
-  $ phoneproof project list --address https://phoneproof.example:50051 --token pp_svc_…
-
 Environment:
   PHONEPROOF_ADDRESS   host:port, http://host:port or https://host:port
                        (else 127.0.0.1 and GRPC_PORT, else 127.0.0.1:50051)
-  PHONEPROOF_TOKEN     a service token; a merchant's API key works for verifications
-                       (else, on this machine, PHONEPROOF_ADMIN_TOKEN or DATA_DIR/admin-token,
-                       which is not made where DATABASE_URL is set)
+  PHONEPROOF_TOKEN     a service token; for verifications, a merchant's API key
+                       (else, on this machine, PHONEPROOF_ADMIN_TOKEN or
+                       DATA_DIR/admin-token, which is not made where
+                       DATABASE_URL is set)
   PHONEPROOF_TLS_CA    for https: the file of a private certificate authority
-  PHONEPROOF_TLS_CERT, PHONEPROOF_TLS_KEY   a client certificate, where the service wants one
+  PHONEPROOF_TLS_CERT, PHONEPROOF_TLS_KEY
+                       a client certificate, where the service wants one
   NO_COLOR             any value: no colours
 
 Exit codes:
   0    done
-  1    the service refused, an SMS was INVALID, a webhook test failed, or the output could not be written
-  2    wrong usage: an unknown option, a missing argument, a value that cannot be meant
+  1    the service refused, an SMS was INVALID, a webhook test failed, or the
+       output could not be written
+  2    wrong usage: an unknown option, a missing argument, or a value that
+       cannot be meant
   3    the service cannot be reached, or there is no token to show it
   130  interrupted (143 by SIGTERM)`;

@@ -110,16 +110,22 @@ export function addSmsCommands(program: CliCommand): void {
     .addHelpText(
       "after",
       `
-A line: {"message_id":"m1","from":"01000001234","to":"16660000","text":"12345678","carrier":"SKT"}
-carrier and received_at (RFC 3339) may be left out; without message_id, one is derived from the line.
+A line is, without the break:
+  {"message_id":"m1","from":"01000001234","to":"16660000",
+   "text":"12345678","carrier":"SKT"}
+carrier and received_at (RFC 3339) may be left out; without message_id, one is
+derived from the line.
 
-A lost connection is taken up again and what has no receipt is sent again, for as long as some receipt
-comes every 60 s. Running the same input again does no harm: what was taken is answered as a duplicate.
+A lost connection is taken up again and what has no receipt is sent again, for
+as long as some receipt comes every 60 s. Running the same input again does no
+harm: what was taken is answered as a duplicate.
 
-Receipts go to standard output, as JSON with --json, otherwise separated by tabs: message id, outcome,
-verification, "duplicate". On a terminal without --json progress and a summary stand in their place,
-unless the messages are typed there.
-The exit code is 1 if a line could not be read (reported with its number) or was INVALID.`,
+Receipts go to standard output, as JSON with --json, otherwise separated by
+tabs: message id, outcome, verification, "duplicate". On a terminal without
+--json progress and a summary stand in their place, unless the messages are
+typed there.
+The exit code is 1 if a line could not be read (reported with its number) or was
+INVALID.`,
     )
     .examples(
       ["watch a file go through", "sms stream messages.ndjson"],

@@ -74,7 +74,7 @@ export function addVerificationCommands(program: CliCommand): void {
   group
     .command("create")
     .description("Create a verification, as a merchant's server would.")
-    .usage("--project ID --environment live|test [options]")
+    .usage("--project ID --environment E [options]")
     .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
     .addOption(environmentOption("the environment").makeOptionMandatory())
     .addOption(

@@ -71,7 +71,7 @@ export function addWebhookCommands(program: CliCommand): void {
     .description(
       "Set the webhook that verifications created from now on report to. A URL that was set before keeps its secret, and works again if it was disabled.",
     )
-    .usage("--project ID --environment live|test --url URL [options]")
+    .usage("--project ID --environment E --url URL [options]")
     .requiredOption("--url <url>", "where to POST events; https, and at a public address")
     .option(
       "--events <kinds>",

@@ -1,12 +1,14 @@
-import { spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { chmod, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import tls from "node:tls";
+import type { Command } from "commander";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { buildProgram } from "../../src/cli/program.ts";
+import { displayWidth } from "../../src/cli/terminal.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { type Finished, run, runProcess, startNode, towards } from "./command.ts";
 
@@ -54,13 +56,19 @@ function helpOf(group: string, name: string): string {
   const command = buildProgram()
     .commands.find((known) => known.name() === group)
     ?.commands.find((known) => known.name() === name);
+  return command === undefined ? "" : printedHelp(command);
+}
+
+/** As on a terminal of 80 columns. */
+function printedHelp(command: Command): string {
   let printed = "";
-  command?.configureOutput({
+  command.configureOutput({
+    getOutHelpWidth: () => 80,
     writeOut: (text) => {
       printed += text;
     },
   });
-  command?.outputHelp();
+  command.outputHelp();
   return printed;
 }
 
@@ -103,6 +111,29 @@ describe("help", () => {
     const { code, stdout, stderr } = await run(args, {});
     expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
     expect(stdout.startsWith(`Usage: phoneproof ${usage} [options]\n`)).toBe(true);
+  });
+
+  test("has room in a terminal of 80 columns, at every level", () => {
+    const wide: string[] = [];
+    const widest = (command: Command, path: string) => {
+      const help = printedHelp(command);
+      expect(help).toContain(`Usage: ${path} `);
+      wide.push(...help.split("\n").filter((line) => displayWidth(line) > 80));
+      for (const below of command.commands) widest(below, `${path} ${below.name()}`);
+    };
+    widest(buildProgram(), "phoneproof");
+    expect(wide).toEqual([]);
+  });
+
+  test("an example that takes several lines is one to a shell", async () => {
+    const help = helpOf("webhook", "set");
+    const [, example = ""] = /^ {2}\$ (phoneproof (?:.*\\\n)+.*)$/m.exec(help) ?? [];
+    const { stdout } = spawnSync("sh", ["-c", `phoneproof() { echo "$*"; }; ${example}`], {
+      encoding: "utf8",
+    });
+    expect(stdout).toBe(
+      "webhook set --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment live --url https://shop.example/phoneproof\n",
+    );
   });
 
   test("--version says the package's", async () => {
