@@ -10,7 +10,7 @@ import { ServiceClient } from "./client.ts";
 import { exit } from "./exit.ts";
 import { Interrupted, interruptible } from "./interrupt.ts";
 import { fields } from "./layout.ts";
-import { sendMessage } from "./sms.ts";
+import { newMessageId, sendMessage } from "./sms.ts";
 import { escapeControls, styled } from "./terminal.ts";
 import { present, report, Trouble, unreachable, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
@@ -55,7 +55,13 @@ async function runDemo(
   const sender = `0100000${String(randomInt(10_000)).padStart(4, "0")}`;
   say(2, "The person sends that text to that number. The SMS gateway streams it in over gRPC.");
   request(`StreamInboundMessages {from: "${sender}", to: "${destination}", carrier: "SKT", text: …}`);
-  const receipt = await sendMessage(client, { from: sender, to: destination, text: smsText, carrier: "SKT" });
+  const receipt = await sendMessage(client, {
+    messageId: newMessageId(),
+    from: sender,
+    to: destination,
+    text: smsText,
+    carrier: "SKT",
+  });
   const outcome = outcomeWord(receipt.outcome);
   answer("receipt", [
     ["outcome", outcome],

@@ -7,6 +7,7 @@ import { Socket } from "node:net";
 import type { Readable } from "node:stream";
 import { isatty, ReadStream } from "node:tty";
 import { create } from "@bufbuild/protobuf";
+import { type InboundMessageFields, inboundViolations } from "../core/inbound-message.ts";
 import {
   type InboundMessageReceipt,
   InboundMessageService,
@@ -22,7 +23,7 @@ import { fields, grouped } from "./layout.ts";
 import { ProgressDisplay, progressLine, summary, Tally } from "./progress.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson } from "./terminal.ts";
-import { unreachable, wrongUsage } from "./trouble.ts";
+import { saidOf, unreachable, violationsJson, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
 interface SendOptions {
@@ -59,7 +60,7 @@ export function addSmsCommands(program: CliCommand): void {
   group
     .command("send")
     .description(
-      "Send one inbound SMS and print its receipt. The exit code is 0 whatever became of it, 1 if it was INVALID.",
+      "Send one inbound SMS and print its receipt. The exit code is 0 whatever became of it, 1 if it was INVALID, with each field that is why.",
     )
     .usage("--to DEST --from PHONE --text TEXT [options]")
     .requiredOption("--to <dest>", "the destination number it was sent to")
@@ -81,19 +82,26 @@ export function addSmsCommands(program: CliCommand): void {
       ],
     )
     .does<SendOptions>(async (session, options) => {
-      const receipt = await sendMessage(session.client, options);
+      const { to, from, text, carrier = "", messageId = newMessageId() } = options;
+      const message = { messageId, from, to, text, carrier };
+      const receipt = await sendMessage(session.client, message);
       const outcome = outcomeWord(receipt.outcome);
+      // A receipt does not say why: these are the rules of the service that this command came with.
+      const violations = outcome === "INVALID" ? inboundViolations(message) : [];
       session.answer(
-        receiptJson({
-          messageId: receipt.messageId,
-          outcome,
-          verificationId: receipt.verificationId || null,
-          duplicate: receipt.duplicate,
-        }),
+        {
+          ...receiptJson({
+            messageId: receipt.messageId,
+            outcome,
+            verificationId: receipt.verificationId || null,
+            duplicate: receipt.duplicate,
+          }),
+          ...(outcome === "INVALID" ? { fields: violationsJson(violations) } : {}),
+        },
         () =>
           fields([
             ["message", receipt.messageId],
-            ["outcome", meaningOf(outcome)],
+            ["outcome", violations.length > 0 ? `${outcome}: ${saidOf(violations)}` : meaningOf(outcome)],
             ["verification", receipt.verificationId || null],
             ["duplicate", receipt.duplicate ? "yes: this is the first one's receipt" : "no"],
           ]),
@@ -140,15 +148,19 @@ function meaningOf(outcome: string): string {
   return meaning === undefined ? outcome : `${outcome}: ${meaning}`;
 }
 
+export function newMessageId(): string {
+  return `cli-${randomUUID()}`;
+}
+
 /** Opens a stream for one message and answers its receipt. */
 export async function sendMessage(
   client: ServiceClient,
-  options: SendOptions,
+  message: InboundMessageFields,
 ): Promise<InboundMessageReceipt> {
   const call = client.stream(InboundMessageService.method.streamInboundMessages, {
     deadlineMs: unaryDeadlineMs,
   });
-  const { from, to, text, carrier = "", messageId = `cli-${randomUUID()}` } = options;
+  const { messageId, from, to, text, carrier } = message;
   call.write(
     create(StreamInboundMessagesRequestSchema, { messages: [{ messageId, from, to, text, carrier }] }),
   );

@@ -58,22 +58,28 @@ export function report(thrown: unknown, json: boolean): number {
   return trouble.exitCode;
 }
 
+export function violationsJson(violations: readonly Violation[]) {
+  return violations.map(({ field, message }) => ({ field, message }));
+}
+
+/** What is wrong with each field, for a person. */
+export function saidOf(violations: readonly Violation[]): string {
+  return violations.map(({ field, message }) => `${field}: ${message}`).join("; ");
+}
+
 function troubleJson({ code, message, requestId, fields, advice }: Trouble): string {
   return safeJson({
     error: {
       code,
       message: advised(message, advice),
       request_id: requestId,
-      fields: fields.map(({ field, message }) => ({ field, message })),
+      fields: violationsJson(fields),
     },
   });
 }
 
 function troubleLine({ exitCode, code, message, requestId, fields, advice }: Trouble): string {
-  const said =
-    fields.length > 0
-      ? fields.map((violation) => `${violation.field}: ${violation.message}`).join("; ")
-      : message;
+  const said = fields.length > 0 ? saidOf(fields) : message;
   const named = exitCode === 1 ? `${code}: ${said}` : advised(said, advice);
   return escapeControls(`phoneproof: ${named}${requestId === null ? "" : ` (${requestId})`}`);
 }

@@ -1,5 +1,7 @@
+import type { FieldViolation } from "../failures.ts";
 import { type Carrier, normaliseCarrier } from "./carrier.ts";
-import { normaliseDestination, normaliseMobile } from "./phone.ts";
+import { normaliseDestination, normaliseMobile, notDestination, notMobile } from "./phone.ts";
+import { checkText } from "./text-field.ts";
 
 /** The source of messages that administrators send with the command. */
 export const adminSource = "cli";
@@ -61,6 +63,28 @@ export function validateInboundMessage(fields: InboundMessageFields): InboundMes
   const receivedAtMs =
     receivedAt === undefined ? null : receivedAt.seconds * 1000 + Math.floor(receivedAt.nanos / 1_000_000);
   return { ok: true, message: { messageId, from, to, text: fields.text, carrier, receivedAtMs } };
+}
+
+/**
+ * Why a message is `INVALID`, field by field, for who has it and the receipt, which does not say; none where it is valid. Every
+ * message is judged, and few are explained: so the judging makes no list.
+ */
+export function inboundViolations(fields: InboundMessageFields): FieldViolation[] {
+  const { messageId, from, to, text, carrier, receivedAt } = fields;
+  const mustBe = (field: string, value: string, max: number) =>
+    checkText(field, value, { required: true, max });
+  return [
+    mustBe("message_id", messageId, inboundLimits.messageId),
+    mustBe("from", from, inboundLimits.from) ??
+      (normaliseMobile(from) === null ? notMobile("from") : undefined),
+    mustBe("to", to, inboundLimits.to) ??
+      (normaliseDestination(to) === null ? notDestination("to") : undefined),
+    mustBe("text", text, inboundLimits.text),
+    checkText("carrier", carrier, { max: inboundLimits.carrier }),
+    receivedAt === undefined || isTimestamp(receivedAt)
+      ? undefined
+      : { field: "received_at", message: "must be an instant of the years 1 to 9999" },
+  ].filter((violation) => violation !== undefined);
 }
 
 function isPresent(text: string, limit: number): boolean {

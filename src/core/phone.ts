@@ -53,6 +53,11 @@ export function normaliseDestination(text: string): string | null {
   return national !== null && dialable.test(national) ? national : null;
 }
 
+/** What is wrong with a field that should hold what `normaliseDestination` takes. */
+export function notDestination(field: string): FieldViolation {
+  return { field, message: "must be 3 to 20 digits or # that a handset can dial" };
+}
+
 /** `010-****-5678`, for logs and the window. What is no mobile number is masked whole. */
 export function maskPhone(phone: string): string {
   return nationalMobile.test(phone) ? `010-****-${phone.slice(7)}` : "****";

@@ -451,9 +451,62 @@ describe("sms send", () => {
     }
   });
 
-  test("INVALID is the one outcome that changes the exit code", async () => {
-    const { code, stdout } = await run(send("--from", "02-0000-0000", "--text", "x", "--json"), environment);
-    expect({ code, receipt: JSON.parse(stdout) }).toMatchObject({ code: 1, receipt: { outcome: "INVALID" } });
+  const empty = "must not be empty";
+  const mobile = "must be a 010 mobile number, such as 010-1234-5678";
+
+  test.for([
+    { name: "a landline as its sender", wrong: { from: "02-312-3456" }, fields: { from: mobile } },
+    { name: "a sender from abroad", wrong: { from: "+1 415 555 0100" }, fields: { from: mobile } },
+    { name: "no sender and no text", wrong: { from: "", text: "" }, fields: { from: empty, text: empty } },
+    {
+      name: "a destination that is none",
+      wrong: { to: "shop" },
+      fields: { to: expect.stringMatching(/^must be .*#/) },
+    },
+    {
+      name: "a text beyond any SMS",
+      wrong: { text: "x".repeat(2_001) },
+      fields: { text: "must be at most 2000 characters" },
+    },
+    {
+      name: "an id beyond what is kept",
+      wrong: { messageId: "x".repeat(256) },
+      fields: { message_id: "must be at most 255 characters" },
+    },
+  ])("$name is INVALID, exit 1, and named with what is expected", async ({ wrong, fields }) => {
+    const message = { to: shop.testNumber, from: "01000000047", text: "x", messageId: "send-2", ...wrong };
+    const { to, from, text, messageId } = message;
+    const args = [
+      "sms",
+      "send",
+      `--to=${to}`,
+      `--from=${from}`,
+      `--text=${text}`,
+      `--message-id=${messageId}`,
+    ];
+    const asJson = await run([...args, "--json"], environment);
+    expect({ ...asJson, stdout: JSON.parse(asJson.stdout) }).toMatchObject({
+      code: 1,
+      stdout: {
+        outcome: "INVALID",
+        fields: Object.entries(fields).map(([field, message]) => ({ field, message })),
+      },
+      stderr: "",
+    });
+    const { code, stdout } = await run(args, environment);
+    expect(code).toBe(1);
+    for (const field of Object.keys(fields))
+      expect(stdout).toMatch(new RegExp(`^outcome +INVALID: .*${field}: must `, "m"));
+  });
+
+  test("the first one's INVALID, of a message that is valid by now, says what it always means", async () => {
+    const id = ["--text", "x", "--message-id", "send-3"];
+    expect((await run(send("--from", "02-312-3456", ...id), environment)).code).toBe(1);
+    const { code, stdout } = await run(send("--from", "01000000048", ...id), environment);
+    expect({ code, stdout }).toEqual({
+      code: 1,
+      stdout: expect.stringContaining("INVALID: a field is missing, malformed or oversized"),
+    });
   });
 });
 

@@ -1,6 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { type InboundMessageFields, validateInboundMessage } from "../../src/core/inbound-message.ts";
+import {
+  type InboundMessageFields,
+  inboundViolations,
+  validateInboundMessage,
+} from "../../src/core/inbound-message.ts";
 
 const message: InboundMessageFields = {
   messageId: "m-1",
@@ -77,8 +81,13 @@ describe("an inbound message", () => {
     ["a time before the year 1", { receivedAt: { seconds: -62_135_596_801, nanos: 0 } }],
     ["more nanoseconds than a second has", { receivedAt: { seconds: 0, nanos: 1_000_000_000 } }],
     ["fewer nanoseconds than none", { receivedAt: { seconds: 0, nanos: -1 } }],
-  ] as const)("with %s is invalid, under its own id", ([, changes]) => {
-    expect(validateInboundMessage({ ...message, ...changes })).toEqual({ ok: false, messageId: "m-1" });
+  ] as const)("with %s is invalid, under its own id, and that field is why", ([, changes]) => {
+    const refused = { ...message, ...changes };
+    expect(validateInboundMessage(refused)).toEqual({ ok: false, messageId: "m-1" });
+    const [field = ""] = Object.keys(changes);
+    expect(inboundViolations(refused)).toEqual([
+      { field: field === "receivedAt" ? "received_at" : field, message: expect.stringMatching(/^must /) },
+    ]);
   });
 
   test.for([
@@ -93,9 +102,11 @@ describe("an inbound message", () => {
       ok: false,
       messageId: null,
     });
+    const why = inboundViolations({ ...message, messageId, text: "" });
+    expect(why.map(({ field }) => field)).toEqual(["message_id", "text"]);
   });
 
-  test("of any content is judged without throwing, and what is valid can be stored", () => {
+  test("of any content is judged without throwing, what is valid can be stored, and what is not has a reason", () => {
     const strings = fc.oneof(
       fc.string({ unit: "binary" }),
       fc.string({ unit: fc.constantFrom("\u0000", "\ud800", "0", "1", "+", "8", "2") }),
@@ -103,7 +114,9 @@ describe("an inbound message", () => {
     const mobiles = fc.oneof(fc.constant("01012345678"), strings);
     fc.assert(
       fc.property(strings, mobiles, mobiles, strings, strings, (messageId, from, to, text, carrier) => {
-        const result = validateInboundMessage({ messageId, from, to, text, carrier });
+        const fields = { messageId, from, to, text, carrier };
+        const result = validateInboundMessage(fields);
+        expect(inboundViolations(fields).length === 0).toBe(result.ok);
         if (!result.ok) return;
         expect(result.message.from).toMatch(/^010\d{8}$/);
         expect(result.message.to).toMatch(/^[\d#]{3,20}$/);

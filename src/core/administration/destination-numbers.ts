@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import type { DestinationNumber } from "../directory.ts";
-import { normaliseDestination } from "../phone.ts";
+import { normaliseDestination, notDestination } from "../phone.ts";
 import type { Environment } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
 
@@ -37,9 +37,7 @@ export function administerDestinationNumbers({
     async add(number, environment, projectId) {
       const violations: FieldViolation[] = [];
       const dialable = normaliseDestination(number);
-      if (dialable === null) {
-        violations.push({ field: "number", message: "must be 3 to 20 digits or # that a handset can dial" });
-      }
+      if (dialable === null) violations.push(notDestination("number"));
       if (environment === null) violations.push({ field: "environment", message: "must be live or test" });
       if (dialable === null || environment === null)
         throw new Failure("validation_failed", { fields: violations });
