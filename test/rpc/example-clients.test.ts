@@ -92,7 +92,31 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     const { code, stderr } = await running.finished;
     expect(code).not.toBe(0);
     // By its status, UNAVAILABLE, it would be tried for ever.
-    expect(stderr).toContain("no receiving number");
+    expect(stderr).toMatch(/^no_receiving_number: .+ \(req_\w+, try again in \d+ s\)\n$/);
+  });
+
+  test("tells each field that a call is refused for", async () => {
+    const { running } = await start([...watch, ""], await service.createToken({ scope: "write" }), []);
+    const { code, stdout, stderr } = await running.finished;
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    expect(stderr).toMatch(/^validation_failed: .+ \(req_\w+\)\n {2}project_id: is required [^\n]+\n$/);
+  });
+
+  test.for([
+    "watch",
+    "ingest",
+  ] as const)("says how it is called where it is called otherwise: %s", async (kind) => {
+    const { program, usage } = {
+      watch: { program: watch, usage: / PROJECT_ID$/ },
+      ingest: { program: [...ingest, "messages.ndjson"], usage: / < messages.ndjson$/ },
+    }[kind];
+    const { running } = await start(program, "pp_svc_none", []);
+    const { code, stdout, stderr } = await running.finished;
+    expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
+    const [line = "", ...more] = stderr.split("\n");
+    expect(line).toMatch(/^usage: (npx node|python3) [\w-]+\.(ts|py) /);
+    expect(line).toMatch(usage);
+    expect(more).toEqual([""]);
   });
 
   test("brings every message in once, in order, over connections that break", async () => {
@@ -148,7 +172,7 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     running.child.stdin?.end('{"message_id":"1","from":"01012345678","to":"1","text":"1"}\n');
     const { code, stdout, stderr } = await running.finished;
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
-    expect(stderr).toMatch(/^.*The API key or token is not valid: .+\n$/);
+    expect(stderr).toMatch(/^invalid_api_key: The API key or token is not valid: .+ \(req_\w+\)\n$/);
   });
 });
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 
 import grpc
-from phoneproof import connect, enum_name, message, method
+from phoneproof import connect, enum_name, message, method, told_of, usage
 
 MAX_WAITING = 1_000  # Bounds the memory, and what is sent again after a cut.
 MAX_IN_REQUEST = 100
@@ -19,6 +19,10 @@ HOPELESS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
 }
+
+# They come on standard input alone: one that waits for them there would not say so.
+if len(sys.argv) != 1:
+    usage("python3 ingest.py < messages.ndjson")
 
 channel, metadata = connect()
 stream = method(channel, "InboundMessageService", "StreamInboundMessages")
@@ -105,8 +109,8 @@ while not ended or waiting:
         exchange()
     except grpc.RpcError as error:
         if error.code() in HOPELESS:
-            sys.exit(f"{error.code().name}: {error.details()}")
-        print(f"connecting again: {error.details()}", file=sys.stderr)
+            sys.exit(told_of(error))
+        print(f"connecting again: {told_of(error)}", file=sys.stderr)
     if not ended or waiting:
         time.sleep(min(1, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1))
         attempt += 1

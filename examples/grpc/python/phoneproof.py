@@ -4,10 +4,20 @@ buf build proto --as-file-descriptor-set -o phoneproof.binpb makes one; each rel
 """
 
 import os
+import sys
 from pathlib import Path
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+def usage(line):
+    """Ends a program that was not called so."""
+    print(f"usage: {line}", file=sys.stderr)
+    sys.exit(2)
+
+
+if "PHONEPROOF_DESCRIPTORS" not in os.environ:
+    usage(f"PHONEPROOF_DESCRIPTORS=phoneproof.binpb python3 {Path(sys.argv[0]).name} …")
 
 _files = descriptor_pb2.FileDescriptorSet.FromString(Path(os.environ["PHONEPROOF_DESCRIPTORS"]).read_bytes())
 _pool = descriptor_pool.DescriptorPool()
@@ -49,6 +59,16 @@ def detail_of(error):
     return message("ErrorDetail").FromString(found[0]) if found else None
 
 
+def told_of(error):
+    """What a person is told: the catalogue's code, the request's id, and each field that is wrong."""
+    detail = detail_of(error)
+    if detail is None:
+        return f"{error.code().name}: {error.details()}"
+    later = f", try again in {detail.retry_after_seconds} s" if detail.retry_after_seconds else ""
+    wrong = "".join(f"\n  {violation.field}: {violation.message}" for violation in detail.fields)
+    return f"{detail.code}: {error.details()} ({detail.request_id}{later}){wrong}"
+
+
 def connect():
     """A channel to PHONEPROOF_ADDRESS, and the metadata every call shows."""
     # grpc.secure_channel(address, grpc.ssl_channel_credentials()) where the service has TLS.
@@ -57,7 +77,7 @@ def connect():
         # A network that is silently gone ends the stream, and a lost connection is soon tried again.
         options=[("grpc.keepalive_time_ms", 20_000), ("grpc.max_reconnect_backoff_ms", 1_000)],
     )
-    return channel, [("authorization", f"Bearer {os.environ['PHONEPROOF_TOKEN']}")]
+    return channel, [("authorization", f"Bearer {os.environ.get('PHONEPROOF_TOKEN', '')}")]
 
 
 def method(channel, service, name):

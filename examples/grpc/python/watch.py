@@ -6,7 +6,7 @@ import time
 import uuid
 
 import grpc
-from phoneproof import connect, detail_of, enum_name, message, method
+from phoneproof import connect, detail_of, enum_name, message, method, told_of, usage
 
 PASSING = {
     grpc.StatusCode.UNAVAILABLE,
@@ -20,7 +20,7 @@ PASSING_CODES = {"service_unavailable", "internal_error", "rate_limited"}
 ENVIRONMENT_TEST = 2
 
 if len(sys.argv) != 2:
-    sys.exit("usage: python3 watch.py PROJECT_ID")
+    usage("python3 watch.py PROJECT_ID")
 
 channel, metadata = connect()
 create = method(channel, "VerificationService", "CreateVerification")
@@ -41,7 +41,7 @@ def persistently(call):
             # Where the service spoke, its code decides; otherwise it was the network.
             passes = error.code() in PASSING if detail is None else detail.code in PASSING_CODES
             if not passes:
-                sys.exit(f"{error.code().name}: {error.details()}")
+                sys.exit(told_of(error))
             least = 0 if detail is None else detail.retry_after_seconds
         time.sleep(max(least, min(5, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1)))
         attempt += 1

@@ -6,13 +6,20 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
+import { ErrorDetailSchema } from "../../../src/gen/proto/phoneproof/v1/error_pb.ts";
 import {
   InboundMessageOutcomeSchema,
   InboundMessageService,
 } from "../../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { messages, type Sms } from "./messages.ts";
 import { Outbox } from "./outbox.ts";
+import { toldOf } from "./refusal.ts";
 
+// They come on standard input alone: one that waits for them there would not say so.
+if (process.argv.length !== 2) {
+  console.error("usage: npx node connect-ingest.ts < messages.ndjson");
+  process.exit(2);
+}
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
 const transport = createGrpcTransport({
   baseUrl: `http://${PHONEPROOF_ADDRESS}`,
@@ -65,12 +72,14 @@ for (let attempt = 0; !outbox.done; attempt += 1) {
   try {
     await exchange();
   } catch (error) {
-    const { code, message } = ConnectError.from(error);
-    if (hopeless.includes(code)) {
-      console.error(message);
+    const failure = ConnectError.from(error);
+    const [detail] = failure.findDetails(ErrorDetailSchema);
+    const told = toldOf(failure.rawMessage, detail);
+    if (hopeless.includes(failure.code)) {
+      console.error(told);
       process.exit(1);
     }
-    console.error(`connecting again: ${message}`);
+    console.error(`connecting again: ${told}`);
   }
   if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
 }

@@ -11,7 +11,12 @@ import {
   VerificationStatus,
   VerificationStatusSchema,
 } from "../../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { toldOf } from "./refusal.ts";
 
+if (process.argv.length !== 3) {
+  console.error("usage: npx node connect-watch.ts PROJECT_ID");
+  process.exit(2);
+}
 const [projectId = ""] = process.argv.slice(2);
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
 
@@ -36,7 +41,8 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
       const failure = ConnectError.from(error);
       const pauseMs = retryPauseMs(failure, attempt);
       if (pauseMs === undefined) {
-        console.error(failure.message);
+        const [detail] = failure.findDetails(ErrorDetailSchema);
+        console.error(toldOf(failure.rawMessage, detail));
         process.exit(1);
       }
       await delay(pauseMs);

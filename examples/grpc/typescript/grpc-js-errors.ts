@@ -3,13 +3,7 @@
 import path from "node:path";
 import type { ServiceError } from "@grpc/grpc-js";
 import { fromJSON, loadSync, type MessageTypeDefinition } from "@grpc/proto-loader";
-
-export interface ErrorDetail {
-  /** Of the catalogue, the same over REST. */
-  readonly code: string;
-  readonly request_id: string;
-  readonly retry_after_seconds: number;
-}
+import type { ErrorDetail } from "./refusal.ts";
 
 /** As much as is needed of google.rpc.Status, in which gRPC wraps details. */
 const { Status } = fromJSON({
@@ -21,7 +15,6 @@ const { Status } = fromJSON({
 
 const { "phoneproof.v1.ErrorDetail": Detail } = loadSync("phoneproof/v1/error.proto", {
   includeDirs: [path.join(import.meta.dirname, "../../../proto")],
-  keepCase: true,
   defaults: true,
 });
 

@@ -17,9 +17,16 @@ import {
   status,
 } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
+import { detailOf } from "./grpc-js-errors.ts";
 import { messages, type Sms } from "./messages.ts";
 import { Outbox } from "./outbox.ts";
+import { toldOf } from "./refusal.ts";
 
+// They come on standard input alone: one that waits for them there would not say so.
+if (process.argv.length !== 2) {
+  console.error("usage: npx node grpc-js-ingest.ts < messages.ndjson");
+  process.exit(2);
+}
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
 
 const loaded = loadSync("phoneproof/v1/inbound_message.proto", {
@@ -87,12 +94,13 @@ for (let attempt = 0; !outbox.done; attempt += 1) {
   try {
     await exchange();
   } catch (error) {
-    const { code, details } = error as ServiceError;
-    if (hopeless.includes(code)) {
-      console.error(details);
+    const failure = error as ServiceError;
+    const told = toldOf(failure.details, detailOf(failure));
+    if (hopeless.includes(failure.code)) {
+      console.error(told);
       process.exit(1);
     }
-    console.error(`connecting again: ${details}`);
+    console.error(`connecting again: ${told}`);
   }
   if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
 }

@@ -15,7 +15,12 @@ import {
 } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import { detailOf } from "./grpc-js-errors.ts";
+import { toldOf } from "./refusal.ts";
 
+if (process.argv.length !== 3) {
+  console.error("usage: npx node grpc-js-watch.ts PROJECT_ID");
+  process.exit(2);
+}
 const [projectId = ""] = process.argv.slice(2);
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
 
@@ -77,7 +82,7 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
       const failure = error as ServiceError;
       const pauseMs = retryPauseMs(failure, attempt);
       if (pauseMs === undefined) {
-        console.error(failure.details);
+        console.error(toldOf(failure.details, detailOf(failure)));
         process.exit(1);
       }
       await delay(pauseMs);
@@ -101,7 +106,7 @@ function retryPauseMs(error: ServiceError, attempt: number): number | undefined 
       : ["service_unavailable", "internal_error", "rate_limited"].includes(detail.code);
   if (!passes) return undefined;
   const pauseMs = Math.min(5_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2);
-  return Math.max(pauseMs, (detail?.retry_after_seconds ?? 0) * 1_000);
+  return Math.max(pauseMs, (detail?.retryAfterSeconds ?? 0) * 1_000);
 }
 
 // Made once: every attempt has the same key, so that one verification is made.
