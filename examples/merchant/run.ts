@@ -66,6 +66,18 @@ async function setWebhook(client: ServiceClient, projectId: string): Promise<str
   }
 }
 
+/**
+ * One origin is registered for a project. The window reports to no other and a session's cookie belongs to it, so whoever
+ * comes by another name of this machine is sent there.
+ */
+function underItsOrigin(shop: RequestListener): RequestListener {
+  const { host } = new URL(origin);
+  return (request, response) => {
+    if (request.headers.host === host) shop(request, response);
+    else response.writeHead(307, { location: `${origin}${request.url}` }).end();
+  };
+}
+
 /** Comes before anything of the project is changed, whose addresses would lead nowhere without the port. */
 async function listen(listener: RequestListener): Promise<void> {
   if (!/^\d*$/.test(MERCHANT_PORT ?? "") || port < 1 || port > 65_535) {
@@ -83,7 +95,8 @@ try {
   const merchant = Promise.withResolvers<RequestListener>();
   await listen(async (request, response) => (await merchant.promise)(request, response));
   const { apiKey, webhookSecret } = await prepare(client).finally(() => client.close());
-  merchant.resolve(createMerchant({ apiUrl, apiKey, webhookSecret, origin, log: console.log }));
+  const shop = createMerchant({ apiUrl, apiKey, webhookSecret, origin, log: console.log });
+  merchant.resolve(underItsOrigin(shop));
   console.log(`The shop is open at ${origin} (Ctrl-C closes it).`);
 } catch (error) {
   process.exitCode = report(error, false);

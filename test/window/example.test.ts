@@ -42,6 +42,18 @@ test("who has closed the popup can open the window again, and the page sees the 
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
+test("who opens the shop as 127.0.0.1 is sent to where its session and the window's message belong", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(`http://127.0.0.1:${port}/?from=bookmark`);
+  expect(page.url()).toBe(`${shop}/?from=bookmark`);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.getByRole("button", { name: "Verify in a popup" }).click(),
+  ]);
+  await popup.getByRole("button", { name: "보내기", exact: true }).click();
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+});
+
 test("what is no JSON is the browser's mistake", async () => {
   for (const body of ["{", "null"]) {
     expect((await fetch(`${shop}/attempts`, { method: "POST", body })).status).toBe(400);
