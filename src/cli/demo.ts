@@ -2,7 +2,10 @@
 
 import { randomInt, randomUUID } from "node:crypto";
 import { ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
-import { DestinationNumberService } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import {
+  type DestinationNumber,
+  DestinationNumberService,
+} from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { findAddress, findToken } from "./address.ts";
@@ -20,6 +23,8 @@ const madeByDemo = "npm run demo";
 
 /** A key nobody could revoke ends by itself. */
 const keySeconds = 600n;
+
+const environment = Environment.TEST;
 
 const httpDeadlineMs = 10_000;
 
@@ -93,11 +98,12 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
   const { projects } = await client.call(ProjectService.method.listProjects, {});
   const ready = projects.find(({ name, suspended }) => name === "Demo" && !suspended);
   if (ready !== undefined) {
-    const { destinationNumbers } = await client.call(DestinationNumberService.method.listDestinationNumbers, {
-      projectId: ready.id,
-      environment: Environment.TEST,
-    });
-    if (destinationNumbers.length > 0) return ready;
+    // A project is never deleted: where this one lacks a number alone, another project would stay for that.
+    if (!(await hasNumber(client, ready.id))) {
+      console.log('The project "Demo" has no number for tests: it is lent one until the end.');
+      await lendNumber(client, ready.id, undo);
+    }
+    return ready;
   }
 
   console.log('There is no project "Demo" to use here: making one with a number, to be put away at the end.');
@@ -109,20 +115,25 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
   const project = present(answered.project, "a project");
   const projectId = project.id;
   undo.push(() => client.call(ProjectService.method.suspendProject, { projectId }));
-  await ownNumber(client, projectId, undo);
+  const left = (await testNumbers(client)).filter((number) => number.projectId === projectId);
+  for (const { number } of left) takeBackAtTheEnd(client, number, undo);
+  if (left.length === 0) await lendNumber(client, projectId, undo);
   return project;
 }
 
-async function ownNumber(client: ServiceClient, projectId: string, undo: Undo[]): Promise<void> {
-  const environment = Environment.TEST;
+async function testNumbers(client: ServiceClient): Promise<readonly DestinationNumber[]> {
   const { destinationNumbers } = await client.call(DestinationNumberService.method.listDestinationNumbers, {
-    projectId,
     environment,
   });
-  const removeAtTheEnd = (number: string) =>
-    undo.push(() => client.call(DestinationNumberService.method.removeDestinationNumber, { number }));
-  for (const { number } of destinationNumbers) removeAtTheEnd(number);
-  if (destinationNumbers.length > 0) return;
+  return destinationNumbers;
+}
+
+/** Its own, or one that every project without numbers of its own uses. */
+async function hasNumber(client: ServiceClient, projectId: string): Promise<boolean> {
+  return (await testNumbers(client)).some((number) => ["", projectId].includes(number.projectId));
+}
+
+async function lendNumber(client: ServiceClient, projectId: string, undo: Undo[]): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     // 02-0000: an exchange that no subscriber has.
     const number = `020000${String(randomInt(10_000)).padStart(4, "0")}`;
@@ -132,7 +143,7 @@ async function ownNumber(client: ServiceClient, projectId: string, undo: Undo[])
         environment,
         projectId,
       });
-      removeAtTheEnd(number);
+      takeBackAtTheEnd(client, number, undo);
       return;
     } catch (error) {
       if (!isRefusal(error, "number_exists") || attempt === 5) throw error;
@@ -140,11 +151,15 @@ async function ownNumber(client: ServiceClient, projectId: string, undo: Undo[])
   }
 }
 
+function takeBackAtTheEnd(client: ServiceClient, number: string, undo: Undo[]): void {
+  undo.push(() => client.call(DestinationNumberService.method.removeDestinationNumber, { number }));
+}
+
 async function demoKey(client: ServiceClient, { id: projectId }: Project, undo: Undo[]): Promise<string> {
   const make = () =>
     client.call(ApiKeyService.method.createApiKey, {
       projectId,
-      environment: Environment.TEST,
+      environment,
       name: madeByDemo,
       expiresIn: { seconds: keySeconds },
     });
@@ -160,9 +175,9 @@ async function demoKey(client: ServiceClient, { id: projectId }: Project, undo: 
 
 async function revokeLeftovers(client: ServiceClient, projectId: string): Promise<void> {
   const { apiKeys } = await client.call(ApiKeyService.method.listApiKeys, { projectId });
-  for (const { id, name, environment, revokedAt } of apiKeys) {
-    if (name !== madeByDemo || environment !== Environment.TEST || revokedAt !== undefined) continue;
-    await client.call(ApiKeyService.method.revokeApiKey, { apiKeyId: id });
+  for (const key of apiKeys) {
+    if (key.name !== madeByDemo || key.environment !== environment || key.revokedAt !== undefined) continue;
+    await client.call(ApiKeyService.method.revokeApiKey, { apiKeyId: key.id });
   }
 }
 

@@ -1,4 +1,4 @@
-import { beforeAll, describe, expect, test } from "vitest";
+import { beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf, run, startDemo, towards } from "./command.ts";
 
@@ -47,9 +47,10 @@ describe("without a project Demo", () => {
 
 describe("with a project Demo", () => {
   let projectId: string;
+  let testNumber: string;
 
   beforeAll(async () => {
-    ({ projectId } = await service.createProject({ name: "Demo" }));
+    ({ projectId, testNumber } = await service.createProject({ name: "Demo" }));
   });
 
   test("tells the whole story ten times in a row and leaves no key", async () => {
@@ -69,6 +70,33 @@ describe("with a project Demo", () => {
     }
     expect(await verified(projectId)).toBe(10);
     expect(await activeKeys(projectId)).toEqual(before);
+  });
+
+  test.for([
+    { name: "has become everybody's", added: true, said: "The merchant" },
+    { name: "has been removed", added: false, said: "is lent one until the end" },
+  ])("goes on with it where its number $name, and leaves all as it was", async ({ added, said }) => {
+    await answerOf(["number", "remove", testNumber], environment);
+    const add = ["number", "add", testNumber, "--environment", "test"];
+    if (added) await answerOf(add, environment);
+    onTestFinished(async () => {
+      if (added) await answerOf(["number", "remove", testNumber], environment);
+      await answerOf([...add, "--project", projectId], environment);
+    });
+    const everything = async () => [
+      await answerOf(["project", "list"], environment),
+      await answerOf(["number", "list"], environment),
+      await activeKeys(projectId),
+    ];
+    const before = await everything();
+    const already = await verified(projectId);
+    for (const round of [1, 2]) {
+      const { code, stdout, stderr } = await startDemo(environment).finished;
+      expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+      expect(stdout).toContain(said);
+      expect(await verified(projectId)).toBe(already + round);
+      expect(await everything()).toEqual(before);
+    }
   });
 
   test("makes room where killed demos have left keys behind, and touches no other", async () => {
