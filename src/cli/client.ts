@@ -35,7 +35,7 @@ export const unaryDeadlineMs = 10_000;
 export class ServiceClient {
   readonly address: ServiceAddress;
   readonly #token: string;
-  readonly #client: Client;
+  #client: Client;
 
   constructor(address: ServiceAddress, token: string) {
     this.address = address;
@@ -122,6 +122,15 @@ export class ServiceClient {
   /** Whether the last attempt got no connection at all, as opposed to one that broke. */
   neverConnected(): boolean {
     return this.#client.getChannel().getConnectivityState(false) === connectivityState.TRANSIENT_FAILURE;
+  }
+
+  /**
+   * What is called next goes over a connection of its own. The library waits without end for one that was taken and is not
+   * answered, and has later calls wait for that one, too.
+   */
+  redial(): void {
+    this.#client.close();
+    this.#client = dial(this.address);
   }
 
   close(): void {

@@ -16,7 +16,7 @@ import {
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { isServiceError, type ServiceClient } from "./client.ts";
 import type { InboundLine } from "./inbound-lines.ts";
-import { isLasting, patienceMs, pauseMs } from "./reconnect.ts";
+import { isLasting, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
 import { Trouble, unreachable } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
@@ -36,10 +36,13 @@ export interface InboundStream {
   readonly onReceipts: (receipts: readonly LineReceipt[]) => Promise<void>;
   /** A line that is no message. Lines before it may still be without a receipt. */
   readonly onUnreadable: (line: InboundLine) => void;
-  /** The connection is gone; `unacknowledged` messages go out again. Told once, however many attempts follow. */
-  readonly onLost: (reason: string, unacknowledged: number) => void;
+  /** The connection is gone; `unacknowledged` messages go out again. */
+  readonly onLost: (loss: Loss, unacknowledged: number) => void;
   readonly signal: AbortSignal;
-  /** How long messages may wait without any receipt coming before it gives up. */
+  /**
+   * How long messages may wait without any receipt coming before it gives up, where none has come yet. Otherwise it goes on, over
+   * another connection, and tells again that it does.
+   */
   readonly patienceMs?: number;
 }
 
@@ -68,14 +71,22 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
   // Told by whoever waits for the window; this keeps it from being unhandled before that.
   reading.catch((error: unknown) => ended.abort(error));
 
+  let cut = new AbortController();
+  let isOverdue = false;
   const impatience = setInterval(() => {
     if (window.waitingMs() < patience) return;
     const seconds = Math.round(patience / 1_000);
-    ended.abort(
-      unreachable(
-        `no receipt from ${client.address.shown} for ${seconds} s; ${window.size} messages are without one; run the same again to go on, what was taken is recognised`,
-      ),
-    );
+    const silence = `no receipt from ${client.address.shown} for ${seconds} s`;
+    if (window.acknowledged === 0) {
+      ended.abort(
+        unreachable(
+          `${silence}; ${window.size} messages are without one; run the same again to go on, what was taken is recognised`,
+        ),
+      );
+    }
+    isOverdue = true;
+    window.waitAnew();
+    cut.abort(unreachable(silence));
   }, 250);
 
   try {
@@ -83,14 +94,19 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
     let attempts = 0;
     while (true) {
       const receiptsBefore = window.acknowledged;
-      const lost = await exchange(stream, window, stop);
+      cut = new AbortController();
+      const lost = await exchange(stream, window, stop, cut.signal);
       stop.throwIfAborted();
       if (lost === undefined) return;
       connectedOnce ||= !client.neverConnected();
       attempts = window.acknowledged > receiptsBefore ? 1 : attempts + 1;
       if (!connectedOnce && attempts >= firstAttempts) throw lost;
-      if (connectedOnce && attempts === 1) stream.onLost(lost.message, window.size);
+      if (connectedOnce && (attempts === 1 || isOverdue)) {
+        stream.onLost({ reason: lost.message, isStill: attempts > 1 }, window.size);
+        isOverdue = false;
+      }
       await delay(pauseMs(attempts), undefined, { signal: stop });
+      client.redial();
       window.startOver();
       // A stream that has been idle needs no connection before there is something to send.
       if (connectedOnce) await window.untilUnsent(stop);
@@ -125,18 +141,19 @@ async function fill(
   window.end();
 }
 
-/** One connection, until everything has its receipt or it breaks; answers what broke it, if anything. */
+/** One connection, until everything has its receipt, or it breaks or is cut; answers what broke it, if anything. */
 async function exchange(
   stream: InboundStream,
   window: Window,
   stop: AbortSignal,
+  cut: AbortSignal,
 ): Promise<Trouble | undefined> {
   const { client } = stream;
   const call: Call = client.stream(InboundMessageService.method.streamInboundMessages);
   const over = new AbortController();
   const either = AbortSignal.any([stop, over.signal]);
   const cancel = () => call.cancel();
-  stop.addEventListener("abort", cancel, { once: true });
+  for (const signal of [stop, cut]) signal.addEventListener("abort", cancel, { once: true });
   window.startOver();
   const sending = send(call, window, either).catch((error: unknown) => {
     // A connection that broke is told by its reading side. Anything else is a fault of this side.
@@ -154,12 +171,13 @@ async function exchange(
   } catch (error) {
     stop.throwIfAborted();
     if (!isServiceError(error)) throw error;
+    if (cut.aborted) return cut.reason;
     const trouble = client.trouble(error);
     if (isLasting(error)) throw trouble;
     return trouble;
   } finally {
     over.abort();
-    stop.removeEventListener("abort", cancel);
+    for (const signal of [stop, cut]) signal.removeEventListener("abort", cancel);
     call.cancel();
     await sending;
   }
@@ -300,6 +318,11 @@ class Window {
     this.#idle = true;
     await work;
     this.#idle = false;
+    this.waitAnew();
+  }
+
+  /** The service is given as long again. */
+  waitAnew(): void {
     this.#waitingSince = performance.now();
   }
 

@@ -1,10 +1,22 @@
-/** What goes on for long outlives its connection: when to try again, and for how long. */
+/**
+ * What goes on for long outlives its connection: when to try again, and for how long. A service that was there is waited for
+ * as long as there is something to wait for, since whoever restarts it does not look at this; one that never was is told of.
+ */
 
 import { type ServiceError, status } from "@grpc/grpc-js";
 import { errorDetail } from "./client.ts";
+import { escapeControls } from "./terminal.ts";
+import { troubleJson, unreachable } from "./trouble.ts";
 
-/** Without anything from the service for so long it gives up. */
+/** Without anything from the service for so long it is told again that it is waited for, or given up where it never was there. */
 export const patienceMs = 60_000;
+
+/** A connection that is gone, told at once, and again for as long as no other is good. */
+export interface Loss {
+  readonly reason: string;
+  /** Told before: it has not come back since. */
+  readonly isStill: boolean;
+}
 
 const shortestPauseMs = 100;
 /** Not longer: what waits here is a person in front of a sign-up. */
@@ -30,4 +42,16 @@ export function isLasting(error: ServiceError): boolean {
     status.DEADLINE_EXCEEDED,
   ];
   return !passing.includes(error.code);
+}
+
+/**
+ * What a person, or a program, is told of it; undefined: nothing. A program has no use for what passes by itself, but it is to
+ * know what does not pass.
+ */
+export function lossLine({ reason, isStill }: Loss, json: boolean, more = ""): string | undefined {
+  if (!json) {
+    const state = isStill ? "still no connection" : "connection lost";
+    return escapeControls(`phoneproof: ${state}, trying again${more}: ${reason}`);
+  }
+  return isStill ? troubleJson(unreachable(reason)) : undefined;
 }

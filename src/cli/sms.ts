@@ -21,6 +21,7 @@ import { type LineReceipt, streamInboundMessages } from "./inbound-stream.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, grouped } from "./layout.ts";
 import { ProgressDisplay, progressLine, summary, Tally } from "./progress.ts";
+import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson } from "./terminal.ts";
 import { saidOf, unreachable, violationsJson, wrongUsage } from "./trouble.ts";
@@ -125,8 +126,9 @@ carrier and received_at (RFC 3339) may be left out; without message_id, one is
 derived from the line.
 
 A lost connection is taken up again and what has no receipt is sent again, for
-as long as some receipt comes every 60 s. Running the same input again does no
-harm: what was taken is answered as a duplicate.
+as long as it takes, which is told every 60 s; without any receipt yet it gives
+up after 60 s. Running the same input again does no harm: what was taken is
+answered as a duplicate.
 
 Receipts go to standard output, as JSON with --json, otherwise separated by
 tabs: message id, outcome, verification, "duplicate". On a terminal without
@@ -217,10 +219,10 @@ async function streamMessages(session: Session, _options: object, file: string):
               : `phoneproof: ${message}`,
           );
         },
-        onLost(reason, unacknowledged) {
-          if (session.json && !showsProgress) return;
+        onLost(loss, unacknowledged) {
           const again = unacknowledged === 0 ? "" : `, ${grouped(unacknowledged)} to send again`;
-          display.say(escapeControls(`phoneproof: connection lost, trying again${again}: ${reason}`));
+          const told = lossLine(loss, session.json && !showsProgress, again);
+          if (told !== undefined) display.say(told);
         },
       }),
     );

@@ -67,7 +67,7 @@ export function saidOf(violations: readonly Violation[]): string {
   return violations.map(({ field, message }) => `${field}: ${message}`).join("; ");
 }
 
-function troubleJson({ code, message, requestId, fields, advice }: Trouble): string {
+export function troubleJson({ code, message, requestId, fields, advice }: Trouble): string {
   return safeJson({
     error: {
       code,

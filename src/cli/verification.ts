@@ -1,7 +1,6 @@
 /** phoneproof verification: what merchants' users are proving, and what has come of it. */
 
 import { randomUUID } from "node:crypto";
-import { setTimeout as delay } from "node:timers/promises";
 import { type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { Option } from "commander";
 import {
@@ -9,16 +8,16 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { isServiceError } from "./client.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, instant, nonEmpty, severalOf } from "./option-values.ts";
 import { gather } from "./paging.ts";
-import { isLasting, patienceMs, pauseMs } from "./reconnect.ts";
+import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
-import { present, Trouble, unreachable } from "./trouble.ts";
+import { present } from "./trouble.ts";
+import { followVerification } from "./verification-watch.ts";
 import {
   carrierWord,
   dateOf,
@@ -139,7 +138,7 @@ export function addVerificationCommands(program: CliCommand): void {
   group
     .command("watch")
     .description(
-      "Show a verification now and at its transition, then end. With --json, one object a line. A lost connection is taken up again, for up to 60 s.",
+      "Show a verification now and at its transition, then end. With --json, one object a line. A lost connection is taken up again, until 60 s after the verification has expired.",
     )
     .argument("<id>", "the verification, vrf_…")
     .examples(
@@ -232,49 +231,23 @@ async function listVerifications(session: Session, options: ListOptions): Promis
   );
 }
 
-/** A watch outlives its connection: what is the same as before is not shown again. */
 async function watchVerification(session: Session, _options: object, verificationId: string): Promise<void> {
-  await interruptible(async (signal) => {
-    let shown: VerificationStatus | undefined;
-    let attempts = 0;
-    let lostAt = 0;
-    while (true) {
-      const lost = await follow();
-      if (lost === undefined) return;
-      if (attempts === 0) {
-        lostAt = performance.now();
-        if (!session.json && shown !== undefined)
-          process.stderr.write(
-            `phoneproof: connection lost, trying again: ${escapeControls(lost.message)}\n`,
-          );
-      }
-      // A service that was not there from the start should be told at once.
-      if (shown === undefined || performance.now() - lostAt > patienceMs) throw lost;
-      attempts += 1;
-      await delay(pauseMs(attempts), undefined, { signal }).catch(() => signal.throwIfAborted());
-    }
-
-    /** One connection, until the verification is over or what broke it. */
-    async function follow(): Promise<Trouble | undefined> {
-      const method = VerificationService.method.watchVerification;
-      try {
-        for await (const look of session.client.watch(method, { verificationId }, signal)) {
-          const verification = present(look.verification, "a verification");
-          attempts = 0;
-          if (verification.status === shown) continue;
-          shown = verification.status;
-          process.stdout.write(
-            `${session.json ? safeJson(verificationJson(verification)) : lookLine(verification)}\n`,
-          );
-        }
-      } catch (error) {
-        if (!(error instanceof Trouble && isServiceError(error.cause)) || isLasting(error.cause)) throw error;
-        return error;
-      }
-      if (shown !== undefined && shown !== VerificationStatus.PENDING) return undefined;
-      return unreachable(`the service at ${session.client.address.shown} ended the watch early`);
-    }
-  });
+  await interruptible((signal) =>
+    followVerification({
+      client: session.client,
+      verificationId,
+      signal,
+      onStatus(verification) {
+        process.stdout.write(
+          `${session.json ? safeJson(verificationJson(verification)) : lookLine(verification)}\n`,
+        );
+      },
+      onLost(loss) {
+        const told = lossLine(loss, session.json);
+        if (told !== undefined) process.stderr.write(`${told}\n`);
+      },
+    }),
+  );
 }
 
 function lookLine(verification: Verification): string {

@@ -15,6 +15,8 @@ export interface CuttingProxy {
   cuts(): number;
   /** Bytes that have come from each side. */
   readonly passed: Readonly<Record<Cut["from"], number>>;
+  /** Breaks all connections now. */
+  breakAll(): void;
   close(): Promise<void>;
 }
 
@@ -33,6 +35,10 @@ export async function startCuttingProxy(
   let next = left.shift();
   let after = { ...passed };
 
+  const breakAll = () => {
+    for (const socket of open) socket.resetAndDestroy();
+  };
+
   const forward = (from: Cut["from"], source: Socket, sink: Socket) => {
     source.on("data", (bytes: Buffer) => {
       passed[from] += bytes.length;
@@ -48,9 +54,7 @@ export async function startCuttingProxy(
       after = { ...passed };
       source.pause();
       // A part of it goes through: the cut falls in the middle of a frame.
-      sink.write(bytes.subarray(0, bytes.length - beyond), () => {
-        for (const socket of open) socket.resetAndDestroy();
-      });
+      sink.write(bytes.subarray(0, bytes.length - beyond), breakAll);
     });
   };
 
@@ -77,6 +81,7 @@ export async function startCuttingProxy(
     address: `127.0.0.1:${own}`,
     cuts: () => made,
     passed,
+    breakAll,
     async close() {
       for (const socket of open) socket.destroy();
       server.close();

@@ -1,19 +1,19 @@
 import { execFile, spawnSync } from "node:child_process";
-import { once } from "node:events";
 import { mkdtemp, open, rm, writeFile } from "node:fs/promises";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { inboundLines } from "../../src/cli/inbound-lines.ts";
 import { streamInboundMessages } from "../../src/cli/inbound-stream.ts";
+import type { Loss } from "../../src/cli/reconnect.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { type Finished, launcher, run, runProcess, startCommand, startProgram, towards } from "./command.ts";
 import { type Cut, startCuttingProxy } from "./cutting-proxy.ts";
+import { startSilentServer } from "./silent-server.ts";
 
 interface Message {
   message_id?: string;
@@ -366,15 +366,12 @@ describe("ending early", () => {
     }
   });
 
-  test("a service that never answers is given up", async () => {
-    const silent = createServer((socket) => socket.on("error", () => {}));
-    silent.listen(0, "127.0.0.1");
-    await once(silent, "listening");
-    const { port } = silent.address() as { port: number };
-    const client = new ServiceClient(
-      { shown: `127.0.0.1:${port}`, host: "127.0.0.1", port, tls: false },
-      service.adminToken,
-    );
+  const patienceMs = 200;
+
+  test("a service that has never answered is given up", async () => {
+    const silent = await startSilentServer();
+    onTestFinished(() => silent.close());
+    const client = clientTowards(silent.address);
     const bytes = async function* () {
       yield Buffer.from(ndjson([{ message_id: "unheard", from: sender(5), to: "#0797", text: "unheard" }]));
     };
@@ -386,10 +383,59 @@ describe("ending early", () => {
         onUnreadable: () => {},
         onLost: () => {},
         signal: new AbortController().signal,
-        patienceMs: 500,
+        patienceMs,
       }),
     ).rejects.toMatchObject({ exitCode: 3, message: expect.stringContaining("no receipt from") });
-    client.close();
-    silent.close();
+  });
+
+  test.for([
+    { name: "takes connections and answers none", away: () => startSilentServer() },
+    { name: "is not there", away: () => ({ address: "127.0.0.1:1", close: () => {} }) },
+  ])("a service that has answered and then $name is waited for until it is back, and that is told", async ({
+    away,
+  }) => {
+    const gone = await away();
+    let target = service.grpcAddress;
+    const proxy = await startCuttingProxy(() => target);
+    onTestFinished(async () => {
+      gone.close();
+      await proxy.close();
+    });
+    const received: string[] = [];
+    const losses: Loss[] = [];
+    const message = (id: string) =>
+      Buffer.from(ndjson([{ message_id: id, from: sender(8), to: "#0797", text: `${id} ${gone.address}` }]));
+    const bytes = async function* () {
+      yield message("before");
+      await vi.waitUntil(() => received.length === 1, { timeout: 45_000 });
+      target = gone.address;
+      proxy.breakAll();
+      yield message("after");
+      // Far beyond its patience.
+      await vi.waitUntil(() => losses.length === 4, { timeout: 45_000 });
+      // What waits for an answer is left waiting: no end of a connection tells that another would be good.
+      target = service.grpcAddress;
+    };
+    await streamInboundMessages({
+      client: clientTowards(proxy.address),
+      lines: inboundLines(bytes()),
+      onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
+      onUnreadable: () => {},
+      onLost: (loss) => losses.push(loss),
+      signal: new AbortController().signal,
+      patienceMs,
+    });
+    expect(received).toEqual(["before", "after"]);
+    expect(losses.slice(0, 4).map(({ isStill }) => isStill)).toEqual([false, true, true, true]);
   });
 });
+
+function clientTowards(address: string): ServiceClient {
+  const [host = "", port = ""] = address.split(":");
+  const client = new ServiceClient(
+    { shown: address, host, port: Number(port), tls: false },
+    service.adminToken,
+  );
+  onTestFinished(() => client.close());
+  return client;
+}

@@ -2,9 +2,10 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { connect, createServer, type Socket } from "node:net";
+import { connect } from "node:net";
 import { afterAll, describe, expect, onTestFinished, test } from "vitest";
 import { type Running, startCommand, startDemo } from "./command.ts";
+import { type SilentServer, startSilentServer } from "./silent-server.ts";
 
 const token = { PHONEPROOF_TOKEN: "pp_svc_x" };
 const toTidy: (() => void)[] = [];
@@ -15,23 +16,10 @@ afterAll(() => {
 const silent = await startSilent();
 const full = await startFull();
 
-/** Takes connections and says nothing. `heard` resolves with the first byte of a client's. */
-async function startSilent() {
-  const sockets: Socket[] = [];
-  const heard = Promise.withResolvers<void>();
-  const server = createServer((socket) => {
-    sockets.push(socket.on("error", () => {}).on("data", () => heard.resolve()));
-  });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  toTidy.push(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  });
-  return {
-    address: `127.0.0.1:${(server.address() as { port: number }).port}`,
-    heard: heard.promise,
-  };
+async function startSilent(): Promise<SilentServer> {
+  const server = await startSilentServer();
+  toTidy.push(() => server.close());
+  return server;
 }
 
 /** Takes no connection any more: it is stopped, and more have come than wait for it. */

@@ -1,0 +1,30 @@
+/** Takes connections and says nothing, as a service that is frozen, or a proxy whose service is gone. */
+
+import { once } from "node:events";
+import { createServer, type Socket } from "node:net";
+
+export interface SilentServer {
+  /** `host:port` */
+  readonly address: string;
+  /** Resolves with the first byte of a client's. */
+  readonly heard: Promise<void>;
+  close(): void;
+}
+
+export async function startSilentServer(): Promise<SilentServer> {
+  const sockets: Socket[] = [];
+  const heard = Promise.withResolvers<void>();
+  const server = createServer((socket) => {
+    sockets.push(socket.on("error", () => {}).on("data", () => heard.resolve()));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  return {
+    address: `127.0.0.1:${(server.address() as { port: number }).port}`,
+    heard: heard.promise,
+    close() {
+      server.close();
+      for (const socket of sockets) socket.destroy();
+    },
+  };
+}
