@@ -69,6 +69,10 @@ const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
     command: /^pg_basebackup /m,
     why: "takes a server with an archive, and programs of its version, which the embedded one does not bring",
   },
+  {
+    command: /^cp -a \.data /m,
+    why: "takes the directory of a service that has ended; test/storage/embedded-postgres.test.ts starts on copies of one",
+  },
   { command: /^read -rs /m, why: "waits for a token to be typed; here there is one already" },
   {
     command: /^PGPASSWORD=.* psql /m,
