@@ -50,18 +50,24 @@ export async function main(): Promise<void> {
   // the second must not end the process before its Postgres.
   let closing = false;
   const impatience = new AbortController();
+  const startEnds = new AbortController();
   for (const signal of signals) {
     process.on(signal, async () => {
       // A person waits for nobody; SIGTERM is what those send who send calls elsewhere first.
       if (signal !== "SIGTERM") impatience.abort();
       if (closing) return;
       closing = true;
+      startEnds.abort();
       await running?.drain(impatience.signal);
       await grace.close();
     });
   }
-  service = startService(config, log, output);
-  running = await service.catch(fail);
+  service = startService(config, log, output, undefined, startEnds.signal);
+  running = await service.catch((error: unknown) => {
+    // Whoever has ended it is told nothing, and `closing` ends the process.
+    if (!startEnds.signal.aborted) fail(error);
+    return undefined;
+  });
 }
 
 /** An argument that is passed over is a setting that somebody believes in. */

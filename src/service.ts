@@ -59,17 +59,18 @@ export interface Fixtures {
 
 /**
  * Starts everything this process is to do. What was begun is ended again where a later step fails. `output` is the
- * log's, for the metrics.
+ * log's, for the metrics. Rejects once `signal` aborts, whatever it waits for; what is already running is not ended by that.
  */
 export async function startService(
   config: Config,
   log: Logger,
   output?: LogOutput,
   fixtures: Fixtures = { deprecations },
+  signal: AbortSignal = new AbortController().signal,
 ): Promise<RunningService> {
   const closers = new Closers();
   try {
-    return await start(config, log, output, closers, fixtures);
+    return await start(config, log, output, closers, fixtures, signal);
   } catch (error) {
     await closers.close(log);
     throw error;
@@ -82,10 +83,11 @@ async function start(
   output: LogOutput | undefined,
   closers: Closers,
   { deprecations }: Fixtures,
+  signal: AbortSignal,
 ): Promise<RunningService> {
-  const connection = await connectionOf(config, closers);
+  const connection = await connectionOf(config, closers, signal);
   const { databaseUrl, noticesUrl } = config;
-  const migrate = () => applyMigrations(connection, { folder: migrations });
+  const migrate = () => applyMigrations(connection, { folder: migrations, signal });
   if (databaseUrl === null) await reachEmbedded(config.dataDir, migrate);
   else await reach("DATABASE_URL", databaseUrl, migrate);
 
@@ -264,9 +266,9 @@ async function start(
   return running;
 }
 
-async function connectionOf(config: Config, closers: Closers): Promise<pg.ClientConfig> {
+async function connectionOf(config: Config, closers: Closers, signal: AbortSignal): Promise<pg.ClientConfig> {
   if (config.databaseUrl !== null) return { connectionString: config.databaseUrl };
-  const postgres = await startEmbeddedPostgres({ dataDir: config.dataDir }).catch((error: Error) => {
+  const postgres = await startEmbeddedPostgres({ dataDir: config.dataDir, signal }).catch((error: Error) => {
     throw new SettingError(oneLine(error.message));
   });
   closers.add(() => postgres.stop());

@@ -61,6 +61,8 @@ export interface EmbeddedPostgresOptions {
   settings?: Record<string, string>;
   /** The server's log, line by line, besides `postgres.log`. */
   onLog?: (line: string) => void;
+  /** Ends the start, however long the server takes to recover. */
+  signal?: AbortSignal;
   /** "tcp" listens on a free port of 127.0.0.1 even where a socket would do. */
   transport?: "socket" | "tcp";
 }
@@ -84,13 +86,13 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     await giveTo(launch.owner, cluster);
 
     const log = await openLog(path.join(dataDir, "postgres.log"), options.onLog);
-    const startAt = (endpoint: Endpoint, strangerPid: number | undefined) => {
+    const startAt = (endpoint: Endpoint, strangerPid: number | undefined, signal?: AbortSignal) => {
       const settings = { ...serverSettings(clusterName, endpoint), ...options.settings };
-      return startServer({ postgres, launch, cluster, settings, foreignPid: strangerPid, log });
+      return startServer({ postgres, launch, cluster, settings, foreignPid: strangerPid, log, signal });
     };
     const start = async () => {
       const endpoint = await chooseEndpoint(options.transport, dataDir, launch);
-      return { endpoint, child: await startAt(endpoint, foreignPid) };
+      return { endpoint, child: await startAt(endpoint, foreignPid, options.signal) };
     };
     const { endpoint, child: first } = await start()
       // The free port may have been taken between its choice and its use.

@@ -6,6 +6,7 @@
  */
 import { createHash, randomUUID } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
+import type { Socket } from "node:net";
 import path from "node:path";
 import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
@@ -52,14 +53,15 @@ interface MigrationRow {
  * not have are left alone, so that an older process can start beside a newer schema.
  *
  * Rejects, with the migration's name, when an applied file was edited, when one is recorded as
- * failed, and when one fails now; when the lock is not to be had within `lockTimeoutMs`; and when the database is older than
- * Postgres 15, not in UTF-8 or another program's.
+ * failed, and when one fails now; when the lock is not to be had within `lockTimeoutMs`; when the database is older than
+ * Postgres 15, not in UTF-8 or another program's; and when `signal` aborts: what is in the midst of it is then rolled back.
  */
 export async function applyMigrations(
   connection: string | pg.ClientConfig,
-  options: { folder: string; lockTimeoutMs?: number },
+  options: { folder: string; lockTimeoutMs?: number; signal?: AbortSignal },
 ): Promise<{ applied: string[] }> {
   const migrations = await readMigrations(options.folder);
+  options.signal?.throwIfAborted();
   const client = new pg.Client({
     ...(typeof connection === "string" ? { connectionString: connection } : connection),
     connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
@@ -67,6 +69,8 @@ export async function applyMigrations(
   });
   // A connection that breaks fails the statement in flight as well; unheard, the event would end the process.
   client.on("error", () => undefined);
+  const breakOff = () => streamOf(client).destroy();
+  options.signal?.addEventListener("abort", breakOff, { once: true });
   await client.connect().catch((error) => {
     // It may have failed in the driver alone, for want of a password say, with the server still waiting for one.
     client.end().catch(() => undefined);
@@ -87,8 +91,14 @@ export async function applyMigrations(
       }
     }
   } finally {
+    options.signal?.removeEventListener("abort", breakOff);
     await client.end().catch(() => undefined);
   }
+}
+
+/** To end it without a farewell: the driver would wait for the answer to what is under way. */
+function streamOf(client: pg.Client): Socket {
+  return (client as unknown as { readonly connection: { readonly stream: Socket } }).connection.stream;
 }
 
 /** Asks whether all of a folder's migrations are there, whatever else: another database may have come in this one's place. */

@@ -21,11 +21,13 @@ export interface ServerStart {
   settings: Record<string, string>;
   foreignPid: number | undefined;
   log: ServerLog;
+  /** Ends it while it is starting. */
+  signal: AbortSignal | undefined;
 }
 
 /** Resolves once it takes connections; rejects with why it does not, in one line. */
 export async function startServer(start: ServerStart): Promise<ChildProcess> {
-  const { postgres, launch, cluster, settings, foreignPid, log } = start;
+  const { postgres, launch, cluster, settings, foreignPid, log, signal } = start;
   await chmod(cluster, 0o700);
   const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
   const { file, args, uid, gid } = launch.command(postgres, ["-D", cluster, ...flags]);
@@ -63,6 +65,10 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
     if (performance.now() - lastSign > START_PATIENCE_MS) {
       failure = `it is not ready after ${START_PATIENCE_MS / 1000} s`;
       await stopChild(child, exit);
+    }
+    if (signal?.aborted) {
+      await stopChild(child, exit);
+      signal.throwIfAborted();
     }
     await delay(10);
   }

@@ -1,6 +1,14 @@
-import { afterAll, expect, test, vi } from "vitest";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import net from "node:net";
+import path from "node:path";
+import { text } from "node:stream/consumers";
+import pg from "pg";
+import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { type DatabaseProxy, startDatabaseProxy } from "../faults/database-proxy.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { createDatabase } from "../harness/database.ts";
+import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { untilWaiting } from "./barrier.ts";
@@ -52,4 +60,69 @@ test.for([
   } finally {
     holder.release(true);
   }
+});
+
+describe("a start that has to wait ends with 0 and without a word, when it is told to end", () => {
+  const program = path.join(import.meta.dirname, "../../src/start.ts");
+
+  function begin(databaseUrl: string) {
+    const child = spawn(process.execPath, [program], {
+      stdio: ["ignore", "ignore", "pipe"],
+      env: plainEnvironment({
+        DATABASE_URL: databaseUrl,
+        PHONEPROOF_ADMIN_TOKEN: "an-admin-token-that-is-long-enough",
+        PORT: "0",
+        GRPC_PORT: "0",
+        OPS_PORT: "0",
+      }),
+    });
+    const exited = once(child, "exit");
+    onTestFinished(async () => {
+      child.kill("SIGKILL");
+      await exited;
+    });
+    const ended = Promise.all([exited.then(([code]) => code), text(child.stderr)]);
+    return { child, ended };
+  }
+
+  test.for(["SIGTERM", "SIGINT"] as const)("for another's migration: %s", async (signal) => {
+    const database = await createDatabase({ empty: true });
+    const db = new pg.Pool({ connectionString: database.url });
+    const holder = await db.connect();
+    onTestFinished(async () => {
+      holder.release(true);
+      await db.end();
+      await database.drop();
+    });
+    const prismaLock = 72707369;
+    await holder.query(`SELECT pg_advisory_lock(${prismaLock})`);
+    const { child, ended } = begin(database.url);
+    await untilWaiting(db, 1);
+    child.kill(signal);
+    expect(await ended).toEqual([0, ""]);
+    // The server notices by itself that nobody waits any more.
+    await vi.waitUntil(
+      async () => {
+        const { rows } = await db.query(
+          "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        );
+        return rows.length === 0;
+      },
+      { timeout: 45_000, interval: 20 },
+    );
+  });
+
+  test("for a database that takes connections and says nothing", async () => {
+    const silent = net.createServer();
+    silent.listen(0, "127.0.0.1");
+    await once(silent, "listening");
+    onTestFinished(() => void silent.close());
+    const { port } = silent.address() as net.AddressInfo;
+    const connected = once(silent, "connection");
+    const { child, ended } = begin(`postgres://phoneproof:secret@127.0.0.1:${port}/phoneproof`);
+    const [socket] = await connected;
+    (socket as net.Socket).on("error", () => {});
+    child.kill("SIGTERM");
+    expect(await ended).toEqual([0, ""]);
+  });
 });

@@ -427,6 +427,12 @@ describe("a server that does not start", () => {
     expect(await query(server, "SELECT 1")).toEqual([1]);
   });
 
+  test("because it is told to end leaves nothing running, and lets the next start try", async () => {
+    await expect(start({ signal: AbortSignal.abort() })).rejects.toThrow(/aborted/);
+    expect(existsSync(pidFile())).toBe(false);
+    expect(await query(await start(), "SELECT 1")).toEqual([1]);
+  });
+
   test("because its directory holds something else says that", async () => {
     dataDir = await emptyDirectory();
     await mkdir(path.join(dataDir, "postgres"));
