@@ -62,6 +62,6 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
  */
 export function reasonIn(log: string): string {
   const lines = log.split("\n").filter((line) => line.trim() !== "");
-  const line = lines.find((text) => /\b(FATAL|PANIC|error):/.test(text)) ?? lines.at(-1) ?? "";
-  return line.replace(/^.*?\b(?:FATAL|PANIC):\s*/, "").trim();
+  const line = lines.find((text) => /\b(ERROR|FATAL|PANIC|error):/.test(text)) ?? lines.at(-1) ?? "";
+  return line.replace(/^.*?\b(?:ERROR|FATAL|PANIC):\s*/, "").trim();
 }

@@ -495,16 +495,28 @@ describe("a server that does not start", () => {
 });
 
 describe("the server's log", () => {
-  test("of a start that failed gives the reason, and not what came of it", () => {
-    expect(
-      reasonIn(
-        `running bootstrap script ... 2026-11-24 21:09:02.153 UTC [8078] FATAL:  could not extend file "base/1/2691": No space left on device
+  test.for([
+    {
+      of: "an initialisation",
+      log: `running bootstrap script ... 2026-11-24 21:09:02.153 UTC [8078] FATAL:  could not extend file "base/1/2691": No space left on device
 2026-11-24 21:09:02.153 UTC [8078] HINT:  Check free disk space.
 2026-11-24 21:09:02.153 UTC [8078] PANIC:  cannot abort transaction 1, it was already committed
 Aborted
 `,
-      ),
-    ).toBe('could not extend file "base/1/2691": No space left on device');
+      reason: 'could not extend file "base/1/2691": No space left on device',
+    },
+    {
+      of: "a recovery",
+      log: `2026-11-25 03:08:04.893 UTC [2898] LOG:  redo done at 0/19BCD70 system usage: CPU: user: 0.01 s, system: 0.00 s, elapsed: 0.03 s
+2026-11-25 03:08:04.896 UTC [2896] ERROR:  could not write blocks 24..24 in file "base/16384/1249": No space left on device
+2026-11-25 03:08:04.896 UTC [2898] FATAL:  checkpoint request failed
+2026-11-25 03:08:04.898 UTC [2892] LOG:  startup process (PID 2898) exited with exit code 1
+2026-11-25 03:08:04.905 UTC [2892] LOG:  database system is shut down
+`,
+      reason: 'could not write blocks 24..24 in file "base/16384/1249": No space left on device',
+    },
+  ])("of $of that failed gives the reason, and not what came of it", ({ log, reason }) => {
+    expect(reasonIn(log)).toBe(reason);
   });
 
   test("is told line by line, and kept in the data directory", async () => {
