@@ -34,6 +34,7 @@ import { grpcResponse } from "./grpc-response.ts";
 import { healthRoutes } from "./health-service.ts";
 import { countedRequests, countedWhenUnpacked } from "./inbound-message-bounds.ts";
 import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-message-service.ts";
+import { namingFields, strictJson } from "./json-messages.ts";
 import { keepOpenStreams } from "./open-streams.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
 import { refuseInHeaders } from "./refusal.ts";
@@ -215,7 +216,8 @@ export function createRpcServer(parts: {
   }
 
   function admittedRoutes(router: ConnectRouter): void {
-    router.service(VerificationService, {
+    const naming = namingFields(router);
+    naming.service(VerificationService, {
       createVerification: (request, context) => verifications.createVerification(request, callOf(context)),
       getVerification: (request, context) => verifications.getVerification(request, callOf(context)),
       cancelVerification: (request, context) => verifications.cancelVerification(request, callOf(context)),
@@ -230,8 +232,8 @@ export function createRpcServer(parts: {
     );
     const streaming = router.handlers.pop() as UniversalHandler;
     router.handlers.push(countedRequests(streaming, { maxBytes: maxGroupBytes, room: requestRoom }));
-    statisticsRoutes(router, getStatistics);
-    administrationRoutes(router, administrationAs);
+    statisticsRoutes(naming, getStatistics);
+    administrationRoutes(naming, administrationAs);
     for (const [index, handler] of router.handlers.entries()) {
       const isUnary = handler.method.methodKind === "unary";
       const refusing = refusingInWords(handler);
@@ -262,8 +264,7 @@ export function createRpcServer(parts: {
   const common = {
     // For browsers, which reach no service of the inside.
     grpcWeb: false,
-    // Passed over, a mistyped filter, mode or restriction would mean all, or the default.
-    jsonOptions: { ignoreUnknownFields: false },
+    jsonOptions: strictJson,
     readMaxBytes: maxMessageBytes,
     shutdownSignal: shutdown.signal,
     contextValues: (request: Arrival) => {

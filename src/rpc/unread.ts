@@ -1,5 +1,6 @@
-import { Code, type ConnectError } from "@connectrpc/connect";
-import { Failure } from "../failures.ts";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { Failure, type FailureCode } from "../failures.ts";
+import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 
 /** What Connect makes of what is thrown beside the interceptor that translates errors. */
 const ownFault = "internal error";
@@ -19,8 +20,23 @@ export function notWhole(): Failure {
   });
 }
 
+/**
+ * A refusal that is thrown while a message is read: Connect writes it down before anybody here sees it, and drops what has no
+ * place in an answer. It has no request's id yet.
+ */
+export function carried({ code, message, fields }: Failure): ConnectError {
+  const detail = { code, fields: fields.map((violation) => ({ ...violation })) };
+  return new ConnectError(message, Code.InvalidArgument, undefined, [
+    { desc: ErrorDetailSchema, value: detail },
+  ]);
+}
+
 /** What Connect refuses before it is a message, in the catalogue's words; undefined for whatever else it has to say. */
 export function asUnread(error: ConnectError): Failure | undefined {
+  const [detail] = error.findDetails(ErrorDetailSchema);
+  if (detail?.requestId === "") {
+    return new Failure(detail.code as FailureCode, { message: error.rawMessage, fields: detail.fields });
+  }
   if (error.details.length > 0) return undefined;
   if (error.rawMessage === ownFault) return new Failure("internal_error", { cause: error.cause ?? error });
   switch (error.code) {

@@ -2,13 +2,18 @@
 import { once } from "node:events";
 import http2 from "node:http2";
 import { gzipSync } from "node:zlib";
+import type { DescMethod, JsonObject } from "@bufbuild/protobuf";
 import { Code, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, expect, onTestFinished, test } from "vitest";
+import type { FieldViolation } from "../../src/failures.ts";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import {
   InboundMessageOutcome,
   InboundMessageService,
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import {
   Environment,
   VerificationMode,
@@ -19,6 +24,7 @@ import { merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { inboundMessage, newPhone } from "../service/sms-source.ts";
 import { refusalOf } from "./grpc-answer.ts";
+import { connectRaw } from "./raw-grpc.ts";
 
 const service = await startTestService({ ROLES: "api" });
 const session = http2.connect(`http://${service.grpcAddress}`);
@@ -102,15 +108,21 @@ test("a refusal carries the catalogue's code and what it cost", async () => {
 
 test.for<{ what: string; body: Uint8Array | string; headers?: Record<string, string>; code: string }>([
   { what: "no JSON", body: "{", code: "malformed_request" },
-  { what: "another type than the field's", body: '{"verificationId":1}', code: "malformed_request" },
+  { what: "another type than the field's", body: '{"verificationId":1}', code: "validation_failed" },
   {
     what: "not of the fields that there are",
     body: '{"verificationId":"vrf_none","projectid":"prj_none"}',
-    code: "malformed_request",
+    code: "validation_failed",
   },
   {
     what: "not of the values that a field has",
     body: '{"verificationId":"vrf_none","environment":"test"}',
+    code: "validation_failed",
+  },
+  { what: "no object", body: "[]", code: "malformed_request" },
+  {
+    what: "one field twice",
+    body: '{"verificationId":"a","verification_id":"a"}',
     code: "malformed_request",
   },
   {
@@ -152,6 +164,113 @@ test.for<{ what: string; body: Uint8Array | string; headers?: Record<string, str
   expect(answer.headers["x-usage-calls"]).toBe("2");
   expect(answer.headers.ratelimit).toMatch(/^"read";r=8;t=\d+$/);
   expect(usageOf(await shop.read("vrf_none"))).toBe("3/unlimited");
+});
+
+const { createVerification, getVerification, listVerifications, watchVerification } =
+  VerificationService.method;
+const pathOf = ({ parent, name }: DescMethod) => `/${parent.typeName}/${name}`;
+const secret = "01012345678";
+
+test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }>([
+  {
+    method: createVerification,
+    sent: {
+      idempotency_key: "of-no-use-1",
+      mode: "match",
+      expectedPhone: 1012345678,
+      state: "\ud800",
+      clientReference: null,
+      phone: secret,
+    },
+    named: {
+      mode: "must be one of VERIFICATION_MODE_DISCOVER, VERIFICATION_MODE_MATCH",
+      expected_phone: "must be a string",
+      state: "must be well-formed Unicode: it holds a lone surrogate",
+      phone:
+        "is not a field of this request: leave it out, its fields are project_id, environment, idempotency_key, mode, expected_phone, client_reference, state, parent_origin, return_url",
+    },
+  },
+  {
+    method: listVerifications,
+    sent: {
+      pageSize: 2 ** 31,
+      statuses: ["VERIFICATION_STATUS_PENDING", secret],
+      createdFrom: secret,
+      environment: 2.5,
+      projectId: { id: secret },
+    },
+    named: {
+      page_size: "must be a whole number of 32 bits",
+      statuses:
+        "must be a list, each of it one of VERIFICATION_STATUS_PENDING, VERIFICATION_STATUS_VERIFIED, VERIFICATION_STATUS_EXPIRED, VERIFICATION_STATUS_CANCELLED",
+      created_from: "must be a time, such as 2026-11-21T06:41:00.123Z",
+      environment: "must be one of ENVIRONMENT_LIVE, ENVIRONMENT_TEST",
+      project_id: "must be a string",
+    },
+  },
+  {
+    method: ProjectService.method.createProject,
+    sent: { name: [secret], usageLimit: `${secret}x`, codeLength: [secret] },
+    named: {
+      name: "must be a string",
+      usage_limit: "must be a whole number of 64 bits",
+      code_length: "must be a whole number of 32 bits",
+    },
+  },
+  {
+    method: ApiKeyService.method.createApiKey,
+    sent: { expiresIn: secret },
+    named: { expires_in: "must be a duration in seconds, such as 259200s" },
+  },
+  {
+    method: ServiceTokenService.method.createServiceToken,
+    sent: { numbers: [secret, 1], scope: secret },
+    named: {
+      numbers: "must be a list, each of it a string",
+      scope: `must be one of ${["READ", "WRITE", "INGEST", "ADMIN"].map((name) => `SERVICE_TOKEN_SCOPE_${name}`).join(", ")}`,
+    },
+  },
+])("JSON for $method.name is told what each field must be, and no value is repeated", async ({
+  method,
+  sent,
+  named,
+}) => {
+  const answer = await post(service.adminToken, JSON.stringify(sent), { ":path": pathOf(method) });
+  const [{ debug }] = answer.body.details;
+  expect([answer.status, debug.code]).toEqual([400, "validation_failed"]);
+  const told = debug.fields.map(({ field, message }: FieldViolation) => [field, message]);
+  expect(Object.fromEntries(told)).toEqual(named);
+  expect(JSON.stringify([answer.body, answer.headers])).not.toContain(secret);
+});
+
+test("gRPC in JSON is told the same, of unary calls and of streams", async () => {
+  const { liveKey } = await service.createProject();
+  const connection = connectRaw(service.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  for (const method of [getVerification, watchVerification]) {
+    const call = connection.call(pathOf(method).slice(1), {
+      authorization: `Bearer ${liveKey}`,
+      "content-type": "application/grpc+json",
+    });
+    void call.send(Buffer.from(JSON.stringify({ verificationId: 1, phone: secret })));
+    call.halfClose();
+    const { code, detail } = await call.status;
+    expect([code, detail?.code]).toEqual([Code.InvalidArgument, "validation_failed"]);
+    expect(detail?.fields.map(({ field }) => field)).toEqual(["verification_id", "phone"]);
+    expect(detail?.requestId).toBe((await call.trailers)["x-request-id"]);
+  }
+});
+
+test("of thousands of fields that are none the first are named, so that clients take the trailers", async () => {
+  const { liveKey } = await service.createProject();
+  const names = Array.from({ length: 500 }, (_, index) => `${index}${"\u{1f4f1}".repeat(30)}`);
+  const sent = { verificationId: 1, ...Object.fromEntries(names.map((name) => [name, 1])) };
+  const { body } = await post(liveKey, JSON.stringify(sent));
+  const [{ value, debug }] = body.details;
+  expect(debug.fields).toHaveLength(11);
+  expect(debug.fields[0].field).toBe("verification_id");
+  expect(debug.fields.at(-1).message).toBe("is not a field of this request, nor are 490 others");
+  expect(value.length).toBeLessThan(6_000);
 });
 
 test("a time-out that no timer holds ends nothing", async () => {

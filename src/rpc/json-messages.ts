@@ -1,0 +1,132 @@
+/** Messages in JSON: what is wrong with the fields of one, which Connect would tell of in a text that repeats what was sent. */
+
+import {
+  type DescField,
+  type DescMessage,
+  type DescMethodUnary,
+  type DescService,
+  fromJson,
+  type JsonObject,
+  type JsonValue,
+  ScalarType,
+} from "@bufbuild/protobuf";
+import { DurationSchema, TimestampSchema } from "@bufbuild/protobuf/wkt";
+import type { ConnectRouter, MethodImpl } from "@connectrpc/connect";
+import { Failure, type FieldViolation } from "../failures.ts";
+import { carried } from "./unread.ts";
+
+/** Passed over, a mistyped filter, mode or restriction would mean all, or the default. */
+export const strictJson = { ignoreUnknownFields: false };
+
+/** A refusal leaves in trailers, of which many clients take 8 KiB; a message has room for thousands of fields that are none. */
+const listedFields = 10;
+const longestName = 64;
+
+/** The same router, for services whose refusals name fields. */
+export function namingFields(router: ConnectRouter): ConnectRouter {
+  const naming = {
+    ...router,
+    service(service: DescService, implementation: Readonly<Record<string, MethodImpl<DescMethodUnary>>>) {
+      for (const method of service.methods as readonly DescMethodUnary[]) {
+        const implement = implementation[method.localName];
+        if (implement === undefined) throw new Error(`${method.name} has no implementation`);
+        router.rpc(method, implement, optionsFor(method.input));
+      }
+      return naming;
+    },
+  } as ConnectRouter;
+  return naming;
+}
+
+/** All protocols are on again for a method that has options of its own. */
+const optionsFor = (message: DescMessage) => ({ grpcWeb: false, jsonOptions: jsonOptionsOf(message) });
+
+/** Connect gives the message's bytes to a decoder of ours, if there is one, and reads what that answers as the message. */
+function jsonOptionsOf(message: DescMessage) {
+  const utf8 = new TextDecoder();
+  return {
+    ...strictJson,
+    textDecoder: {
+      decode(bytes: Uint8Array): string {
+        const text = utf8.decode(bytes);
+        const fields = violationsIn(message, text);
+        if (fields.length > 0) throw carried(new Failure("validation_failed", { fields }));
+        return text;
+      },
+    },
+  };
+}
+
+/** None of what is no JSON object, which is refused as such. */
+function violationsIn(message: DescMessage, text: string): FieldViolation[] {
+  const json = parsed(text);
+  if (typeof json !== "object" || json === null || Array.isArray(json)) return [];
+  const violations: FieldViolation[] = [];
+  const unknown: string[] = [];
+  for (const [name, value] of Object.entries(json)) {
+    const field = message.fields.find((known) => known.name === name || known.jsonName === name);
+    if (field === undefined) unknown.push(name);
+    // One by one: what reads the whole stops at the first, and does not always name it.
+    else if (!isReadable(message, { [name]: value })) {
+      violations.push({ field: field.name, message: `must be ${expectedOf(field, value)}` });
+    }
+  }
+  return [...violations, ...unknownFields(message, unknown)];
+}
+
+function parsed(text: string): JsonValue | undefined {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function isReadable(message: DescMessage, json: JsonObject): boolean {
+  try {
+    fromJson(message, json, strictJson);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function unknownFields(message: DescMessage, names: readonly string[]): FieldViolation[] {
+  const known = message.fields.map(({ name }) => name).join(", ");
+  const unlisted = names.length - listedFields;
+  return names.slice(0, listedFields).map((name, index) => {
+    const advice = index === 0 && known !== "" ? `: leave it out, its fields are ${known}` : "";
+    const others = unlisted > 0 && index === listedFields - 1 ? `, nor are ${unlisted} others` : "";
+    return {
+      field: name.slice(0, longestName).toWellFormed(),
+      message: `is not a field of this request${others}${advice}`,
+    };
+  });
+}
+
+const scalars: Partial<Record<ScalarType, string>> = {
+  [ScalarType.STRING]: "a string",
+  [ScalarType.INT32]: "a whole number of 32 bits",
+  [ScalarType.INT64]: "a whole number of 64 bits",
+};
+
+const messages: Readonly<Record<string, string>> = {
+  [TimestampSchema.typeName]: "a time, such as 2026-11-21T06:41:00.123Z",
+  [DurationSchema.typeName]: "a duration in seconds, such as 259200s",
+};
+
+/** Of the value no more than its type is looked at: it may be a phone or a secret. */
+function expectedOf(field: DescField, value: JsonValue): string {
+  if (field.scalar === ScalarType.STRING && typeof value === "string") {
+    return "well-formed Unicode: it holds a lone surrogate";
+  }
+  return field.fieldKind === "list" ? `a list, each of it ${nameOf(field)}` : nameOf(field);
+}
+
+function nameOf({ scalar, enum: enumeration, message }: DescField): string {
+  if (scalar !== undefined) return scalars[scalar] ?? "of another type";
+  // Zero stands for what is not said.
+  const values = enumeration?.values.filter(({ number }) => number !== 0);
+  if (values) return `one of ${values.map(({ name }) => name).join(", ")}`;
+  return messages[message?.typeName ?? ""] ?? "a JSON object";
+}
