@@ -14,7 +14,7 @@ export interface AnsweredRequest {
 }
 
 export interface AnsweredRpc {
-  /** `phoneproof.v1.VerificationService/GetVerification` */
+  /** `phoneproof.v1.VerificationService/GetVerification`; `none` where there is no such method: a client's name would be a label. */
   readonly method: string;
   /** Its duration says nothing then. */
   readonly streaming: boolean;

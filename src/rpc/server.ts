@@ -1,7 +1,7 @@
 import http2 from "node:http2";
 import { Code, ConnectError, type ConnectRouter, createContextValues } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
-import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
+import { codeToHttpStatus, codeToString, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
@@ -259,6 +259,14 @@ export function createRpcServer(parts: {
   server.setNotFoundHandler((request, reply) => {
     reply.hijack();
     refuseUnknownMethod(request.raw);
+    const refused = {
+      method: "none",
+      streaming: false,
+      code: codeToString(Code.Unimplemented),
+      charged: false,
+    };
+    observer.begun(refused.method, refused.streaming);
+    observer.answered({ ...refused, seconds: 0 });
   });
 
   const common = {

@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import http from "node:http";
 import net from "node:net";
+import { Code } from "@connectrpc/connect";
 import { Registry } from "prom-client";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
@@ -15,6 +16,7 @@ import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
+import { connectRaw } from "../rpc/raw-grpc.ts";
 import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, hasFailed, isDisabled, makeDue, openShop } from "../webhooks/shop.ts";
 import { scrape } from "./scrape.ts";
@@ -81,11 +83,31 @@ test("whatever a client makes up is one label", async () => {
     { unknown: [duration, { method: "other", route: "none", status: "404" }] },
     async () => {
       for (const method of ["DELETE", "PUT", "PATCH"]) await shop.call(method, `/made-up-${method}`);
+      // Node's parser does not know that one.
+      const { hostname, port } = new URL(service.httpUrl);
+      const socket = net.connect(Number(port), hostname).end("MADE-UP / HTTP/1.1\r\nhost: a\r\n\r\n");
+      await new Promise((resolve) => socket.on("close", resolve).resume());
+    },
+  );
+  expect(grown).toEqual({ unknown: 4 });
+  const { text } = await scrape(service.opsUrl);
+  expect(text).not.toMatch(/made-up|DELETE/i);
+});
+
+test("gRPC calls of methods and services that there are not are one label", async () => {
+  const connection = connectRaw(service.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  const grown = await growthOf(
+    { unknown: ["phoneproof_rpc_duration_seconds_count", { method: "none", code: "unimplemented" }] },
+    async () => {
+      for (const path of ["phoneproof.v1.VerificationService/MadeUp", "made.up.Service/Made", "made-up"]) {
+        expect((await connection.call(path).status).code).toBe(Code.Unimplemented);
+      }
     },
   );
   expect(grown).toEqual({ unknown: 3 });
   const { text } = await scrape(service.opsUrl);
-  expect(text).not.toMatch(/made-up|DELETE/);
+  expect(text).not.toMatch(/made.?up/i);
 });
 
 test("what is not HTTP is counted", async () => {
