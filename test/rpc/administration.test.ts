@@ -1,8 +1,10 @@
 /** What an administrator may set about a project and a service token: the bounds, and what a refusal names. */
 import type { UnknownEnum } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   ServiceTokenScope,
@@ -65,6 +67,7 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
       { parentOrigin: "https://Shop.example" },
       { parentOrigin: "https://user@shop.example" },
       { parentOrigin: "https://*.shop.example" },
+      { parentOrigin: "https://쇼핑몰.한국" },
       { parentOrigin: "ftp://shop.example" },
       { parentOrigin: "shop.example" },
       { parentOrigin: "*" },
@@ -104,6 +107,23 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
       expect([settings, code, fields]).toEqual([settings, "validation_failed", [field]]);
     }
   }
+});
+
+test.for([
+  ["https://쇼핑몰.한국", "https://xn--352bl7khqr.xn--3e0b707e"],
+  ["http://쇼핑몰.한국:8080/결제", "http://xn--352bl7khqr.xn--3e0b707e:8080"],
+])("an origin in Hangul, %s, is told the one that is wanted, which is taken", async ([
+  sent = "",
+  wanted = "",
+]) => {
+  const refusal = await projects.createProject({ name: "Shop", parentOrigin: sent }).catch(ConnectError.from);
+  const [detail] = refusal instanceof ConnectError ? refusal.findDetails(ErrorDetailSchema) : [];
+  expect(detail?.code).toBe("validation_failed");
+  expect(detail?.fields.map(({ field, message }) => [field, message])).toEqual([
+    ["parent_origin", `must be an http(s) origin without a path, and in ASCII: ${wanted}`],
+  ]);
+  const { project } = await projects.createProject({ name: "Shop", parentOrigin: wanted });
+  expect(project?.parentOrigin).toBe(wanted);
 });
 
 test("a field that breaks two rules is named once", async () => {

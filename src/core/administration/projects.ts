@@ -143,7 +143,10 @@ function checkOrigin(origin: string): FieldViolation | undefined {
   const url = URL.parse(origin);
   const named = url !== null && /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)$/.test(url.hostname);
   if (named && isHttp(url) && url.origin === origin) return undefined;
-  return { field, message: "must be an http(s) origin without a path, such as https://shop.example" };
+  // The window's message is addressed to the origin as the browser has it.
+  const isNamedOtherwise = named && isHttp(url) && !/^\p{ASCII}*$/u.test(origin);
+  const such = isNamedOtherwise ? `and in ASCII: ${url.origin}` : "such as https://shop.example";
+  return { field, message: `must be an http(s) origin without a path, ${such}` };
 }
 
 function checkReturnUrl(returnUrl: string): FieldViolation | undefined {
