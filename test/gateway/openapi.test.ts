@@ -203,11 +203,21 @@ describe("/docs", () => {
         "",
       ]);
     }
-    for (const path of ["/docs", "/docs/ko"]) {
-      const { status, headers } = await fetch(`${service.httpUrl}${path}/`, { redirect: "manual" });
-      const target = new URL(headers.get("location") ?? "", `https://docs.example/phone${path}/`);
-      expect([status, target.pathname]).toEqual([308, `/phone${path}`]);
-    }
+  });
+
+  test.for([
+    ["/docs/", "/docs"],
+    ["/docs/ko/", "/docs/ko"],
+    ["/docs/errors", "/docs#errors"],
+    ["/docs/errors/", "/docs#errors"],
+    ["/docs/ko/errors", "/docs/ko#errors"],
+    ["/docs/ko/errors/", "/docs/ko#errors"],
+  ])("whoever asks for %s is led to %s, under a proxy's path, too", async ([asked = "", wanted]) => {
+    const { status, headers } = await fetch(`${service.httpUrl}${asked}`, { redirect: "manual" });
+    const { pathname, hash } = new URL(headers.get("location") ?? "", `https://docs.example/phone${asked}`);
+    expect([status, pathname + hash]).toEqual([308, `/phone${wanted}`]);
+    const [page = "", id] = `${wanted}`.split("#");
+    if (id) expect(await (await get(page)).text()).toContain(`id="${id}"`);
   });
 
   test("is a page under a strict policy that asks nothing of anybody else", async () => {

@@ -42,9 +42,15 @@ export function referenceRoutes(publicBase: { readonly url: string }, deprecatio
       const { path } = texts;
       const page = madeOnce((baseUrl) => referencePage(texts, baseUrl, deprecations));
       scope.get(path, withHead, async (_request, reply) => sendPage(reply, page()));
-      scope.get(`${path}/`, withHead, async (_request, reply) =>
-        reply.redirect(`..${path.slice(path.lastIndexOf("/"))}`, 308),
-      );
+      const name = path.slice(path.lastIndexOf("/"));
+      // Relative, as the pages' links are.
+      for (const [parent, target] of [
+        [`${path}/`, `..${name}`],
+        [`${path}/errors`, `..${name}#errors`],
+        [`${path}/errors/`, `../..${name}#errors`],
+      ] as const) {
+        scope.get(parent, withHead, async (_request, reply) => reply.redirect(target, 308));
+      }
       scope.get<{ Params: { code: string } }>(`${path}/errors/:code`, withHead, async (request, reply) => {
         const code = contractCodes.find((known) => known === request.params.code);
         if (code === undefined) return reply.callNotFound();
