@@ -41,6 +41,7 @@ import { refuseInHeaders } from "./refusal.ts";
 import { RequestRoom } from "./request-room.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
+import { blamingClients } from "./standard-refusals.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
 import { takeStreamsInTurn } from "./stream-turns.ts";
@@ -211,7 +212,7 @@ export function createRpcServer(parts: {
     // The errors' detail is part of no service, and yet what a client has to decode.
     reflectionRoutes(router, services, [file_phoneproof_v1_error]);
     for (const [index, handler] of router.handlers.entries()) {
-      router.handlers[index] = refusingInWords(handler);
+      router.handlers[index] = blamingClients(refusingInWords(handler));
     }
   }
 

@@ -81,7 +81,7 @@ interface Refusal {
 }
 
 /** gRPC refuses in trailers. Connect's own protocol has none: it refuses in the body, with the metadata among the headers. */
-async function refusalIn(response: UniversalServerResponse): Promise<Refusal> {
+export async function refusalIn(response: UniversalServerResponse): Promise<Refusal> {
   const { trailer, body } = response;
   if (trailer !== undefined) {
     return {

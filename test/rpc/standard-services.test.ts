@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import http2 from "node:http2";
 import { create, createFileRegistry, fromBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   type FileDescriptorProto,
@@ -6,7 +8,7 @@ import {
 } from "@bufbuild/protobuf/wkt";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import {
   ServerReflection,
   type ServerReflectionRequestSchema,
@@ -20,6 +22,7 @@ import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verificat
 import { layCable } from "../harness/cable.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "./grpc-answer.ts";
+import { connectRaw } from "./raw-grpc.ts";
 
 const service = await startTestService();
 /** Without any credential. */
@@ -83,6 +86,41 @@ describe("health", () => {
     expect(await get()).toMatchObject({ code: "verification_not_found" });
     left.abort();
   });
+});
+
+test.for([
+  "grpc.health.v1.Health/Check",
+  "grpc.health.v1.Health/Watch",
+  "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+])("a message to %s that cannot be read is its client's fault", async (method) => {
+  const connection = connectRaw(service.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  const call = connection.call(method);
+  void call.send(Buffer.from("0aff", "hex"));
+  call.halfClose();
+  await call.next();
+  expect(await call.status).toMatchObject({
+    code: Code.InvalidArgument,
+    message: "the message could not be read",
+    detail: undefined,
+  });
+});
+
+test("in Connect's own protocol, too", async () => {
+  const session = http2.connect(`http://${service.grpcAddress}`);
+  onTestFinished(() => session.destroy());
+  const stream = session.request({
+    ":method": "POST",
+    ":path": "/grpc.health.v1.Health/Check",
+    "content-type": "application/proto",
+  });
+  stream.end(Buffer.from("0aff", "hex"));
+  const [answer] = (await once(stream, "response")) as [http2.IncomingHttpHeaders];
+  const body = JSON.parse(Buffer.concat(await Array.fromAsync(stream)).toString());
+  expect([answer[":status"], body]).toEqual([
+    400,
+    { code: "invalid_argument", message: "the message could not be read" },
+  ]);
 });
 
 /** How many files come before one, each counted as often as it is imported. */

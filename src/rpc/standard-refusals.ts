@@ -1,0 +1,30 @@
+/** What the standard services (health, reflection) refuse: in gRPC's own words, since they have no code of the catalogue. */
+
+import { Code, ConnectError } from "@connectrpc/connect";
+import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { asUnread } from "./unread.ts";
+import { refusalIn } from "./unread-calls.ts";
+
+const unreadable = new ConnectError("the message could not be read", Code.InvalidArgument);
+const isUnreadable = (error: ConnectError | undefined) =>
+  error !== undefined && asUnread(error)?.code === "malformed_request";
+
+/** The same handler. A message that cannot be read, which Connect takes for a fault of the server, is its client's. */
+export function blamingClients(handler: UniversalHandler): UniversalHandler {
+  async function blaming(request: Parameters<UniversalHandler>[0]) {
+    const response = await handler(request);
+    const { status, body, trailer } = response;
+    if (trailer !== undefined) return { ...response, body: body && untilRefused(body, trailer) };
+    if (status === 200) return response;
+    const { error, again } = await refusalIn(response);
+    return isUnreadable(error) ? again(unreadable) : response;
+  }
+  return Object.assign(blaming, handler);
+}
+
+/** A stream is refused at the message that cannot be read, after what it has answered to those before. */
+async function* untilRefused(body: AsyncIterable<Uint8Array>, trailer: Headers) {
+  yield* body;
+  if (isUnreadable(findTrailerError(trailer))) setTrailerStatus(trailer, unreadable);
+}
