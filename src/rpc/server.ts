@@ -48,6 +48,7 @@ import { takeStreamsInTurn } from "./stream-turns.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
 import { refusingInWords } from "./unwritable-refusals.ts";
+import { expectWhole, overdueKey, overdueSignal, refusingHalves } from "./whole-messages.ts";
 
 /** PEM texts; with `ca`, clients must show a certificate of it. */
 export interface TlsSettings {
@@ -108,8 +109,6 @@ const roomInAllBytes = 8 * maxGroupBytes;
 const roomForEachBytes = 2 * maxGroupBytes;
 /** Anything else that is asked: as much as the gateway takes. */
 const maxMessageBytes = 64 * 1024;
-/** As long as the gateway gives a request. */
-const requestPatienceMs = 10_000;
 /** What is left of calls and streams after this long is cut. */
 const closeGraceMs = 3_000;
 
@@ -212,7 +211,7 @@ export function createRpcServer(parts: {
     // The errors' detail is part of no service, and yet what a client has to decode.
     reflectionRoutes(router, services, [file_phoneproof_v1_error]);
     for (const [index, handler] of router.handlers.entries()) {
-      router.handlers[index] = blamingClients(refusingInWords(handler));
+      router.handlers[index] = blamingClients(refusingInWords(refusingHalves(handler)));
     }
   }
 
@@ -237,7 +236,7 @@ export function createRpcServer(parts: {
     administrationRoutes(naming, administrationAs);
     for (const [index, handler] of router.handlers.entries()) {
       const isUnary = handler.method.methodKind === "unary";
-      const refusing = refusingInWords(handler);
+      const refusing = refusingInWords(refusingHalves(handler));
       router.handlers[index] = isUnary ? settlingUnread(refusing, { admission, log, observer }) : refusing;
     }
   }
@@ -253,7 +252,7 @@ export function createRpcServer(parts: {
     const asksWho = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
     if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
     dropLongTimeouts(raw.headers);
-    if (!streamedPaths.has(url)) closeUnlessWhole(raw);
+    if (!streamedPaths.has(url)) expectWhole(raw);
     done();
   });
 
@@ -277,8 +276,11 @@ export function createRpcServer(parts: {
     readMaxBytes: maxMessageBytes,
     shutdownSignal: shutdown.signal,
     contextValues: (request: Arrival) => {
-      const { stream } = request.raw as unknown as http2.Http2ServerRequest;
-      return createContextValues().set(addressKey, clientAddress(request)).set(streamKey, stream);
+      const raw = request.raw as unknown as http2.Http2ServerRequest;
+      return createContextValues()
+        .set(addressKey, clientAddress(request))
+        .set(streamKey, raw.stream)
+        .set(overdueKey, overdueSignal(raw));
     },
   };
   server.register(fastifyConnectPlugin, { ...common, routes });
@@ -310,13 +312,6 @@ function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest): voi
   }
   stream.respond({ ":status": codeToHttpStatus(absent.code), "content-type": "application/json" });
   stream.end(errorToJsonBytes(absent, undefined));
-}
-
-/** A message that is alone is to come in time: sent by halves it would hold its stream for ever. */
-function closeUnlessWhole(request: http2.Http2ServerRequest): void {
-  const timer = setTimeout(() => request.stream.close(http2.constants.NGHTTP2_CANCEL), requestPatienceMs);
-  const arrived = () => clearTimeout(timer);
-  request.once("end", arrived).once("close", arrived);
 }
 
 const longestTimerMs = 2 ** 31 - 1;

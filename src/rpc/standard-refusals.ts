@@ -26,5 +26,7 @@ export function blamingClients(handler: UniversalHandler): UniversalHandler {
 /** A stream is refused at the message that cannot be read, after what it has answered to those before. */
 async function* untilRefused(body: AsyncIterable<Uint8Array>, trailer: Headers) {
   yield* body;
-  if (isUnreadable(findTrailerError(trailer))) setTrailerStatus(trailer, unreadable);
+  if (!isUnreadable(findTrailerError(trailer))) return;
+  trailer.delete("grpc-status-details-bin");
+  setTrailerStatus(trailer, unreadable);
 }

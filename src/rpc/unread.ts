@@ -13,10 +13,10 @@ export function unreadable(cause?: unknown): Failure {
   });
 }
 
-/** The refusal of one that has begun and whose rest does not come. */
+/** The refusal of one that does not come, or whose rest does not. */
 export function notWhole(): Failure {
   return new Failure("malformed_request", {
-    message: "The message was begun, and its rest did not come in time: send it whole.",
+    message: "The message did not come whole within 10 seconds: send all of it at once.",
   });
 }
 

@@ -27,6 +27,8 @@ export interface RawCall {
   readonly status: Promise<RawStatus>;
   /** What came in the block that held the status. */
   readonly trailers: Promise<http2.IncomingHttpHeaders>;
+  /** When nothing is left of it, though this side has not ended. */
+  readonly closed: Promise<void>;
 }
 
 export interface RawConnection {
@@ -53,6 +55,7 @@ export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawC
       });
       stream.on("error", () => {});
       const chunks = messagesOf(stream);
+      const closed = new Promise<void>((resolve) => stream.on("close", () => resolve()));
       const trailers = new Promise<http2.IncomingHttpHeaders>((resolve) => {
         const seen = (fields: http2.IncomingHttpHeaders) => {
           if (fields["grpc-status"] !== undefined) resolve(fields);
@@ -76,6 +79,7 @@ export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawC
         write: (bytes) => void stream.write(bytes),
         status: trailers.then(statusOf),
         trailers,
+        closed,
       };
     },
     destroy: () => session.destroy(),

@@ -10,6 +10,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
+import { hastenTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
@@ -18,7 +19,7 @@ const service = await startTestService({ ROLES: "api" });
 const connection = connectRaw(service.grpcAddress);
 afterAll(() => connection.destroy());
 
-const { createVerification, getVerification } = VerificationService.method;
+const { createVerification, getVerification, watchVerification } = VerificationService.method;
 const pathOf = (name: string) => `${VerificationService.typeName}/${name}`;
 const open = (
   apiKey: string,
@@ -131,6 +132,35 @@ test.for<Unread>([
   expect(await charged()).toBe(chargedBefore + 1);
   expect(usageOf(await shop.create("{"))).toBe("3/unlimited");
   expect((await shop.read("vrf_none")).headers.get("ratelimit")).toMatch(/^"read";r=7;/);
+});
+
+test.for([
+  { what: "nothing", bytes: "" },
+  { what: "half of a message", bytes: "000000000a0a" },
+  {
+    what: "a message, and not the end of it",
+    bytes: `000000000a0a08${Buffer.from("vrf_none").toString("hex")}`,
+  },
+])("a call of which $what comes in ten seconds is told so, counted, and over", async ({ bytes }) => {
+  hastenTimers(10_000);
+  const { liveKey } = await service.createProject();
+  const calls = [getVerification.name, watchVerification.name].map((name) => open(liveKey, {}, name));
+  for (const call of calls) call.write(Buffer.from(bytes, "hex"));
+  for (const call of calls) {
+    const answer = await toldOf(call);
+    expect(answer).toMatchObject(malformed);
+    expect(answer.detail?.requestId).toBe(answer.requestId);
+    await call.closed;
+  }
+  expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("3/unlimited");
+});
+
+test("health is told so in gRPC's own words", async () => {
+  hastenTimers(10_000);
+  const call = connection.call("grpc.health.v1.Health/Check");
+  await call.next();
+  expect(await call.status).toMatchObject({ code: Code.InvalidArgument, detail: undefined });
+  await call.closed;
 });
 
 test("a call beyond the rate limit is told so before its message is awaited, and is not counted", async () => {

@@ -1,0 +1,80 @@
+/** Messages that are alone in their request: each is to come in time, or its call is refused. */
+
+import http2, { type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
+import { createContextKey } from "@connectrpc/connect";
+import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import { carried, notWhole } from "./unread.ts";
+
+/** As long as the gateway gives a request. */
+const wholeWithinMs = 10_000;
+
+/** Aborted when its message has not come; undefined where a request is a stream of them. Put beside it by the server. */
+export const overdueKey = createContextKey<AbortSignal | undefined>(undefined, {
+  description: "whether the message is overdue",
+});
+
+const signals = new WeakMap<Http2ServerRequest, AbortSignal>();
+
+export const overdueSignal = (request: Http2ServerRequest) => signals.get(request);
+
+/**
+ * Sent by halves a message would hold its stream for ever. Once the call is refused the stream ends, though its client has not
+ * ended its side; where an answer has begun there is nothing to wait for.
+ */
+export function expectWhole(request: Http2ServerRequest): void {
+  const { stream } = request;
+  const overdue = new AbortController();
+  signals.set(request, overdue.signal);
+  const timer = setTimeout(() => {
+    if (stream.headersSent) {
+      stream.close(http2.constants.NGHTTP2_CANCEL);
+      return;
+    }
+    // Frames leave between this turn of the event loop and the one after the next.
+    stream.once("wantTrailers", () => setImmediate(() => setImmediate(endWhenSent, stream)));
+    overdue.abort();
+  }, wholeWithinMs);
+  const arrived = () => clearTimeout(timer);
+  request.once("end", arrived).once("close", arrived);
+}
+
+/** A reset would overtake the refusal. One that waits for its client has what any answer has, until it is taken. */
+function endWhenSent(stream: ServerHttp2Stream): void {
+  if (stream.session?.state.outboundQueueSize === 0) stream.close(http2.constants.NGHTTP2_NO_ERROR);
+}
+
+/** The same handler. What it reads ends with a refusal where the rest is overdue. */
+export function refusingHalves(handler: UniversalHandler): UniversalHandler {
+  const refusing = (request: Parameters<UniversalHandler>[0]) => {
+    const { body } = request;
+    const overdue = request.contextValues?.get(overdueKey);
+    const isBytes = typeof body === "object" && body !== null && Symbol.asyncIterator in body;
+    if (overdue === undefined || !isBytes) return handler(request);
+    return handler({ ...request, body: untilOverdue(body, overdue) });
+  };
+  return Object.assign(refusing, handler);
+}
+
+function untilOverdue(body: AsyncIterable<Uint8Array>, overdue: AbortSignal): AsyncIterable<Uint8Array> {
+  return {
+    [Symbol.asyncIterator]() {
+      const chunks = body[Symbol.asyncIterator]();
+      const tooLate = new Promise<never>((_, reject) => {
+        const refuse = () => reject(carried(notWhole()));
+        if (overdue.aborted) refuse();
+        else overdue.addEventListener("abort", refuse, { once: true });
+      });
+      // It may never be waited for.
+      tooLate.catch(() => {});
+      return {
+        next: () => Promise.race([chunks.next(), tooLate]),
+        return: async () => {
+          // Nothing more of it comes, so it would wait for the stream's end, and the refusal for it.
+          if (overdue.aborted) void chunks.return?.();
+          else await chunks.return?.();
+          return { done: true, value: undefined };
+        },
+      };
+    },
+  };
+}
