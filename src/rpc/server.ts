@@ -225,10 +225,12 @@ export function createRpcServer(parts: {
       watchVerification: (request, context) =>
         verifications.watchVerification(request, callOf(context), context.signal),
     });
+    // All protocols are on again for a method that has options of its own.
+    const ofGroups = { grpcWeb: false, readMaxBytes: maxGroupBytes, acceptCompression: countedWhenUnpacked };
     router.rpc(
       streamInboundMessagesMethod,
       (requests, context) => streamInboundMessages(requests, callOf(context), inbound, context.signal),
-      { readMaxBytes: maxGroupBytes, acceptCompression: countedWhenUnpacked },
+      ofGroups,
     );
     const streaming = router.handlers.pop() as UniversalHandler;
     router.handlers.push(countedRequests(streaming, { maxBytes: maxGroupBytes, room: requestRoom }));

@@ -92,7 +92,11 @@ export async function refusalIn(response: UniversalServerResponse): Promise<Refu
   const told = Buffer.concat(await Array.fromAsync(body ?? []));
   response.body = createAsyncIterable([told]);
   return {
-    error: errorFromJsonBytes(told, undefined, new ConnectError("unreadable refusal", Code.Unknown)),
+    // A method or a media type that there is not is refused by its status alone.
+    error:
+      told.length === 0
+        ? undefined
+        : errorFromJsonBytes(told, undefined, new ConnectError("unreadable refusal", Code.Unknown)),
     again: (refusal) => {
       const json = errorToJsonBytes(refusal, undefined);
       const header = new Headers(refusal.metadata);

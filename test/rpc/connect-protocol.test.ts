@@ -304,9 +304,25 @@ test("a method that is not there is unimplemented, whatever it is sent", async (
   }
 });
 
-test("gRPC-Web is not spoken", async () => {
+test("gRPC-Web is not spoken, by no method", async () => {
   const { liveKey } = await service.createProject();
-  const frame = Buffer.alloc(5);
-  const { status } = await post(liveKey, frame, { "content-type": "application/grpc-web+proto" });
-  expect(status).toBe(415);
+  const services = [
+    VerificationService,
+    InboundMessageService,
+    ProjectService,
+    ServiceTokenService,
+    ApiKeyService,
+  ];
+  const paths = services.flatMap(({ typeName, methods }) =>
+    methods.map(({ name }) => `/${typeName}/${name}`),
+  );
+  const standard = [
+    "/grpc.health.v1.Health/Check",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+  ];
+  for (const path of [...paths, ...standard]) {
+    const type = "application/grpc-web+proto";
+    const { status } = await post(liveKey, Buffer.alloc(5), { ":path": path, "content-type": type });
+    expect([path, status]).toEqual([path, 415]);
+  }
 });
