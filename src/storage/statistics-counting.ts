@@ -1,8 +1,8 @@
 import { idempotencyKeyHours } from "../core/idempotency-key.ts";
 import { bucketsPerDoubling, timeBuckets } from "../core/time-to-verify.ts";
-import { type Database, runStatement } from "./database.ts";
+import { type Database, inTransaction, runStatement } from "./database.ts";
 import { settledUntil } from "./settled.ts";
-import { clockTrust, firstIdAt } from "./verification-row.ts";
+import { clockTrust, firstIdAt, nowMs } from "./verification-row.ts";
 
 /**
  * Counts what has happened into the rows of its hour, behind the statements that make it happen: these write nothing for
@@ -158,7 +158,7 @@ left_out AS (
   INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
   SELECT since, upto, ${firstIdAt(`since - ${clockTrust}`)} FROM span WHERE lost AND upto > since
 )
-SELECT more FROM span`,
+SELECT more, since > now() FROM span`,
   };
 }
 
@@ -226,16 +226,57 @@ closed AS (
 SELECT found = ${batchSize} FROM passed`,
 };
 
+/**
+ * Where counting has come further than the clock, which was ahead and was put right: what bears those times has been counted, and
+ * what will bear them has not. So the hours from this one on are counted anew. Whoever counts holds one of these rows; while
+ * anybody does, nothing is taken back.
+ */
+const holdCounting = `
+SELECT (SELECT count(*) FROM (SELECT FROM statistics_progress FOR UPDATE SKIP LOCKED) held)
+    = (SELECT count(*) FROM statistics_progress)
+  AND (SELECT count(*) FROM (SELECT FROM statistics_gap FOR UPDATE SKIP LOCKED) held)
+    = (SELECT count(*) FROM statistics_gap)
+  AND (SELECT max(counted_until) > now() FROM statistics_progress) AS free`;
+
+const thisHour = hourOf("now()");
+
+/** One after the other, each in a snapshot of its own: what was counted until a moment ago is there. */
+const takeBack = [
+  `DELETE FROM number_statistics WHERE hour >= ${thisHour}`,
+  `DELETE FROM carrier_statistics WHERE hour >= ${thisHour}`,
+  `DELETE FROM reception_statistics WHERE hour >= ${thisHour}`,
+  `UPDATE statistics_gap SET ends_at = ${thisHour} WHERE ends_at > ${thisHour} AND begins_at < ${thisHour}`,
+  `DELETE FROM statistics_gap WHERE begins_at >= ${thisHour}`,
+  // Of this hour's creations the records may be gone, by the clock that was ahead: what is found without them is a gap.
+  `INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
+   SELECT ${thisHour}, least(counted_until, ${nowMs}), ${firstIdAt(`${thisHour} - ${clockTrust}`)}
+   FROM statistics_progress WHERE task = 'creations' AND counted_until > ${thisHour}`,
+  `UPDATE statistics_progress SET
+     counted_until = least(counted_until, CASE task WHEN 'creations' THEN ${nowMs} ELSE ${thisHour} END)`,
+];
+
+async function countAgain(database: Database): Promise<void> {
+  await inTransaction(database, async (client) => {
+    const { rows } = await client.query<{ free: boolean }>(holdCounting);
+    if (!rows[0]?.free) return null;
+    for (const statement of takeBack) await client.query(statement);
+    return true;
+  });
+}
+
 export function createStatisticsCounting(database: Database): StatisticsCounting {
   return {
     async count() {
       const settled = await settledUntil(database);
       let more = false;
+      let isAhead = false;
       for (const statement of [creationsStatement, transitionsStatement, gapStatement]) {
         const [row] = await runStatement(database, statement, [settled]);
         more = row?.[0] === true || more;
+        isAhead = row?.[1] === true || isAhead;
       }
-      return more;
+      if (isAhead) await countAgain(database);
+      return more || isAhead;
     },
   };
 }

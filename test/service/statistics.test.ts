@@ -3,6 +3,7 @@ import { once } from "node:events";
 import path from "node:path";
 import { timestampDate, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
 import { afterAll, describe, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import {
   type EnvironmentStatistics,
@@ -305,6 +306,44 @@ test("what was made while nobody counted for a day is counted, by ids up to an h
   // With the one that the three are like; the first of these was counted before.
   expect(numbersIn(answer.environments[0]?.total)?.[0]).toBe(3);
   await own.close();
+});
+
+test("what was counted by a clock that was ahead is counted by the right one, once, and so is what happens before it", async () => {
+  const [project, ahead] = [await service.createProject(), await service.createProject()];
+  await verify((await pendings(project, 3)).slice(0, 1), "SKT");
+  await cancelAll(ahead, (await pendings(ahead, 2)).slice(0, 1));
+  await countAll();
+  const { db } = service;
+  const id = ({ projectId }: TestProject) => decodeId("prj_", projectId);
+  const moveTo = async (time: string) => {
+    const of = "SELECT id FROM verification WHERE project_id = $1";
+    for (const statement of [
+      `UPDATE verification SET created_at = ${time}, expires_at = ${time} + interval '1 hour' WHERE project_id = $1`,
+      `UPDATE event SET occurred_at = ${time} WHERE verification_id IN (${of})`,
+      `UPDATE idempotency_record SET created_at = ${time} WHERE project_id = $1`,
+    ]) {
+      await db.query(statement, [id(ahead)]);
+    }
+  };
+  await moveTo("now() + interval '2 days'");
+  await db.query("UPDATE number_statistics SET hour = hour + interval '2 days' WHERE project_id = $1", [
+    id(ahead),
+  ]);
+  await db.query("UPDATE statistics_progress SET counted_until = now() + interval '3 days'");
+  // As those of a day before, by the clock that was ahead.
+  await db.query("DELETE FROM idempotency_record WHERE project_id = $1", [id(project)]);
+
+  await pendings(project, 1);
+  await Promise.all([counting.count(), counting.count(), counting.count()]);
+  await countAll();
+  expect(await totalOf(project)).toEqual([4, 1, 0, 0]);
+  const { rows } = await db.query("SELECT FROM number_statistics WHERE project_id = $1", [id(ahead)]);
+  expect(rows).toEqual([]);
+
+  await moveTo("now()");
+  await countAll();
+  expect(await totalOf(ahead)).toEqual([2, 0, 0, 1]);
+  expect(await totalOf(project)).toEqual([4, 1, 0, 0]);
 });
 
 test("counts stay when a person's number is erased, and never knew it", async () => {
