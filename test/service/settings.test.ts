@@ -366,12 +366,62 @@ describe("of what the exporter of traces reads by itself", () => {
   });
 });
 
-test("where nothing is built yet, npm start says what to do", async () => {
-  const folder = await mkdtemp(path.join(tmpdir(), "phoneproof-unbuilt-"));
-  onTestFinished(() => rm(folder, { recursive: true }));
-  const manifest = await readFile(path.join(import.meta.dirname, "../../package.json"), "utf8");
-  const { scripts } = JSON.parse(manifest) as { readonly scripts: { readonly start: string } };
-  const child = spawn("sh", ["-c", scripts.start], { cwd: folder, stdio: ["ignore", "pipe", "pipe"] });
-  const [printed, [code]] = await Promise.all([text(child.stderr), once(child, "close")]);
-  expect({ code, printed }).toEqual({ code: 1, printed: "phoneproof is not built here yet: npm ci\n" });
+describe("npm start says what to do", () => {
+  /** In a folder with these files, all of them empty. */
+  async function startIn(files: readonly string[], program: string) {
+    const folder = await mkdtemp(path.join(tmpdir(), "phoneproof-unbuilt-"));
+    onTestFinished(() => rm(folder, { recursive: true }));
+    for (const file of files) {
+      await mkdir(path.join(folder, path.dirname(file)), { recursive: true });
+      await writeFile(path.join(folder, file), "");
+    }
+    await mkdir(path.join(folder, "bin"));
+    await writeFile(path.join(folder, "bin/node"), program, { mode: 0o755 });
+    const manifest = await readFile(path.join(import.meta.dirname, "../../package.json"), "utf8");
+    const { scripts } = JSON.parse(manifest) as { readonly scripts: { readonly start: string } };
+    const child = spawn("sh", ["-c", scripts.start], {
+      cwd: folder,
+      stdio: ["ignore", "pipe", "pipe"],
+      env: { PATH: `${path.join(folder, "bin")}:${process.env.PATH}` },
+    });
+    const [printed, told, [code]] = await Promise.all([
+      text(child.stdout),
+      text(child.stderr),
+      once(child, "close"),
+    ]);
+    return { printed, told, code };
+  }
+
+  /** A Node of another version: what is run with -e is told that it is. */
+  const nodeOf = (major: number) => `#!/bin/sh
+if [ "$1" = -e ]; then
+  exec "${process.execPath}" -e "const process = { versions: { node: '${major}.1.0' }, exit: globalThis.process.exit }; $2"
+fi
+echo "ran $*"
+`;
+  const built = "src/gen/window/window.js";
+
+  test("where nothing is built yet", async () => {
+    expect(await startIn([], nodeOf(24))).toEqual({
+      printed: "",
+      told: "phoneproof is not built here yet: npm ci\n",
+      code: 1,
+    });
+  });
+
+  test("where the development tools are gone, and the machine's Node is too old", async () => {
+    expect(await startIn([built], nodeOf(20))).toEqual({
+      printed: "",
+      told: "phoneproof needs Node 24 or newer, which npm ci installs with the development tools\n",
+      code: 1,
+    });
+  });
+
+  test.for([
+    { name: "the machine's Node will do", files: [built], major: 24 },
+    { name: "its own Node is there", files: [built, "node_modules/.bin/node"], major: 20 },
+  ])("and nothing where $name", async ({ files, major }) => {
+    const { printed, told } = await startIn(files, nodeOf(major));
+    expect([printed, told]).toEqual([expect.stringMatching(/^ran .*src\/start\.ts\n$/), ""]);
+  });
 });
