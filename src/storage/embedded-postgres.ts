@@ -61,7 +61,7 @@ export interface EmbeddedPostgresOptions {
   settings?: Record<string, string>;
   /** The server's log, line by line, besides `postgres.log`. */
   onLog?: (line: string) => void;
-  /** Ends the start, however long the server takes to recover. */
+  /** Ends the start, however long the server takes to be initialised or to recover. */
   signal?: AbortSignal;
   /** "tcp" listens on a free port of 127.0.0.1 even where a socket would do. */
   transport?: "socket" | "tcp";
@@ -78,7 +78,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
   try {
     const launch = await chooseLaunch(postgres, dataDir);
     const cluster = path.join(dataDir, "postgres");
-    await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: NAME });
+    await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: NAME, signal: options.signal });
     const password = await readFile(passwordFile(cluster), "utf8");
     // In the title of each of its processes, by which they can be told from those of any other Postgres.
     const clusterName = `${NAME}-${hash(password + cluster)}`;
@@ -92,7 +92,11 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     };
     const start = async () => {
       const endpoint = await chooseEndpoint(options.transport, dataDir, launch);
-      return { endpoint, child: await startAt(endpoint, foreignPid, options.signal) };
+      const child = await startAt(endpoint, foreignPid, options.signal).catch(async (error) => {
+        await removeSocketDirectory(endpoint);
+        throw error;
+      });
+      return { endpoint, child };
     };
     const { endpoint, child: first } = await start()
       // The free port may have been taken between its choice and its use.
@@ -104,7 +108,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
         throw error;
       });
 
-    const { host, port, directory } = endpoint;
+    const { host, port } = endpoint;
     const connection = { ...NOTHING_OF_THE_CALLERS, host, port, user: NAME, password, database: NAME };
     const supervision = supervise(first, async () =>
       startAt(endpoint, await stopOrphan(cluster, clusterName)),
@@ -112,7 +116,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     const stop = async () => {
       await supervision.stop();
       await log.close();
-      if (directory !== undefined) await rmdir(directory).catch(() => undefined);
+      await removeSocketDirectory(endpoint);
       lock.close();
     };
     let stopping: Promise<void> | undefined;
@@ -187,6 +191,10 @@ async function makePrivate(directory: string, launch: Launch): Promise<boolean> 
   } catch {
     return false;
   }
+}
+
+async function removeSocketDirectory({ directory }: Endpoint): Promise<void> {
+  if (directory !== undefined) await rmdir(directory).catch(() => undefined);
 }
 
 async function freePort(): Promise<number> {

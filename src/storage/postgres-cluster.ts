@@ -22,8 +22,10 @@ export async function initialiseCluster(options: {
   /** Its place. */
   readonly cluster: string;
   readonly superuser: string;
+  /** Ends it, and leaves nothing. */
+  readonly signal: AbortSignal | undefined;
 }): Promise<void> {
-  const { initdb, launch, dataDir, cluster, superuser } = options;
+  const { initdb, launch, dataDir, cluster, superuser, signal } = options;
   for (const name of await readdir(dataDir)) {
     // An initdb whose service was killed may still be writing: what cannot be removed now, the next start removes.
     if (name.startsWith("postgres.new-")) {
@@ -40,7 +42,7 @@ export async function initialiseCluster(options: {
     await writeFile(path.join(attempt, "password"), password, { mode: 0o600 });
     await giveTo(launch.owner, attempt);
     const made = path.join(attempt, "cluster");
-    await runInitdb(initdb, launch, [
+    const args = [
       `--pgdata=${made}`,
       `--username=${superuser}`,
       `--pwfile=${path.join(attempt, "password")}`,
@@ -50,7 +52,8 @@ export async function initialiseCluster(options: {
       "--locale-provider=builtin",
       "--builtin-locale=C.UTF-8",
       ...(process.platform === "linux" ? ["--sync-method=syncfs"] : []),
-    ]);
+    ];
+    await runInitdb(initdb, launch, args, signal);
     const kept = passwordFile(made);
     await writeFile(kept, password, { mode: 0o600, flush: true });
     if (launch.owner !== undefined) await chown(kept, launch.owner.uid, launch.owner.gid);
@@ -63,7 +66,13 @@ export async function initialiseCluster(options: {
   }
 }
 
-async function runInitdb(initdb: string, launch: Launch, args: string[]): Promise<void> {
+async function runInitdb(
+  initdb: string,
+  launch: Launch,
+  args: string[],
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  signal?.throwIfAborted();
   const { file, args: all, uid, gid } = launch.command(initdb, args);
   const child = spawn(file, all, {
     cwd: "/",
@@ -71,6 +80,9 @@ async function runInitdb(initdb: string, launch: Launch, args: string[]): Promis
     stdio: ["ignore", "ignore", "pipe"],
     ...(uid === undefined ? {} : { uid, gid }),
   });
+  // Its end is waited for all the same: what it still writes could not be removed.
+  const end = () => child.kill();
+  signal?.addEventListener("abort", end, { once: true });
   let output = "";
   child.stderr.setEncoding("utf8").on("data", (text: string) => {
     output = (output + text).slice(-10_000);
@@ -79,6 +91,7 @@ async function runInitdb(initdb: string, launch: Launch, args: string[]): Promis
     child.once("error", (error) => resolve(error.message));
     child.once("close", (status, signal) => resolve(status === 0 ? "" : `ended with ${signal ?? status}`));
   });
+  signal?.removeEventListener("abort", end);
   if (code !== "") throw new Error(`PostgreSQL could not be initialised: ${reasonIn(output) || code}`);
 }
 

@@ -429,7 +429,30 @@ describe("a server that does not start", () => {
 
   test("because it is told to end leaves nothing running, and lets the next start try", async () => {
     await expect(start({ signal: AbortSignal.abort() })).rejects.toThrow(/aborted/);
+    expect((await readdir(dataDir)).sort()).toEqual(["postgres", "postgres.lock", "postgres.log"]);
     expect(existsSync(pidFile())).toBe(false);
+    expect(await query(await start(), "SELECT 1")).toEqual([1]);
+  });
+
+  test("because it is told to end while it is initialised leaves nothing of it", async () => {
+    // Where it is over before anybody has looked, it is begun again elsewhere.
+    for (let caught = false; !caught; ) {
+      dataDir = await emptyDirectory();
+      const end = new AbortController();
+      const ended = start({ signal: end.signal }).then(
+        () => "started",
+        (error: Error) => error.message,
+      );
+      const made = await vi.waitUntil(async () => {
+        const names = await readdir(dataDir, { recursive: true }).catch(() => []);
+        return names.find((name) => name.endsWith("postgresql.conf"));
+      }, until);
+      end.abort();
+      const told = await ended;
+      caught = made.startsWith("postgres.new-");
+      if (caught) expect(told).toContain("PostgreSQL could not be initialised");
+    }
+    expect(await readdir(dataDir)).toEqual(["postgres.lock"]);
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
   });
 
