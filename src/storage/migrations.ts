@@ -281,12 +281,13 @@ function checksum(sql: string): string {
   return createHash("sha256").update(sql).digest("hex");
 }
 
-/** The server's message and the line of the file it speaks of. */
+/** The server's message, what it advises, and the line of the file it speaks of. */
 function describe(error: unknown, sql: string): string {
-  const { message, position } = error as pg.DatabaseError;
-  if (position === undefined) return message;
+  const { message, hint, position } = error as pg.DatabaseError;
+  const advised = hint === undefined ? message : `${message} (${hint})`;
+  if (position === undefined) return advised;
   const line = sql.slice(0, Number(position)).split("\n").length;
-  return `${message} (line ${line})`;
+  return `${advised} (line ${line})`;
 }
 
 /** A statement that is short by nature: on a frozen database it ends here rather than never. */

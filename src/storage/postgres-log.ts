@@ -58,10 +58,14 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
 
 /**
  * The line that says why, out of a log that ends with "database system is shut down". The first of them: on a full disk,
- * say, one failure brings another about.
+ * say, one failure brings another about. With what Postgres advises: that a page was written in part is all that it may say
+ * of the disk.
  */
 export function reasonIn(log: string): string {
   const lines = log.split("\n").filter((line) => line.trim() !== "");
-  const line = lines.find((text) => /\b(ERROR|FATAL|PANIC|error):/.test(text)) ?? lines.at(-1) ?? "";
-  return line.replace(/^.*?\b(?:ERROR|FATAL|PANIC):\s*/, "").trim();
+  const found = lines.findIndex((text) => /\b(ERROR|FATAL|PANIC|error):/.test(text));
+  const [line = "", next = ""] = lines.slice(found);
+  const reason = line.replace(/^.*?\b(?:ERROR|FATAL|PANIC):\s*/, "").trim();
+  const hint = /\bHINT:\s*(.+)/.exec(next)?.[1];
+  return hint === undefined ? reason : `${reason} (${hint})`;
 }

@@ -526,8 +526,18 @@ describe("the server's log", () => {
 2026-11-24 21:09:02.153 UTC [8078] PANIC:  cannot abort transaction 1, it was already committed
 Aborted
 `,
-      reason: 'could not extend file "base/1/2691": No space left on device',
+      reason: 'could not extend file "base/1/2691": No space left on device (Check free disk space.)',
     },
+    {
+      of: "a start with room for half a page",
+      log: `2026-11-25 03:35:02.153 UTC [8078] ERROR:  could not extend file "base/16384/16549": wrote only 4096 of 8192 bytes at block 0
+2026-11-25 03:35:02.153 UTC [8078] HINT:  Check free disk space.
+2026-11-25 03:35:02.160 UTC [8070] LOG:  database system is shut down
+`,
+      reason:
+        'could not extend file "base/16384/16549": wrote only 4096 of 8192 bytes at block 0 (Check free disk space.)',
+    },
+    { of: "a program that says nothing of the kind", log: "Aborted\nKilled\n", reason: "Killed" },
     {
       of: "a recovery",
       log: `2026-11-25 03:08:04.893 UTC [2898] LOG:  redo done at 0/19BCD70 system usage: CPU: user: 0.01 s, system: 0.00 s, elapsed: 0.03 s

@@ -173,6 +173,12 @@ describe("a migration that fails", () => {
     expect(await apply()).toEqual({ applied: [second] });
   });
 
+  test("is told with what Postgres advises", async () => {
+    const full = "RAISE EXCEPTION 'wrote only 4096 of 8192 bytes' USING HINT = 'Check free disk space.'";
+    await migration(first, `DO $$ BEGIN ${full}; END $$;`);
+    await expect(apply()).rejects.toThrow("wrote only 4096 of 8192 bytes (Check free disk space.)");
+  });
+
   test("on an empty database leaves not even the table of migrations", async () => {
     await migration(first, "CREATE TABLE fruit (id int); SELECT 1 / 0;");
     await expect(apply()).rejects.toThrow("division by zero");
