@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import path from "node:path";
-import { timestampDate, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
+import { type Timestamp, timestampDate, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
 import { afterAll, describe, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
@@ -14,6 +14,7 @@ import { Carrier, Environment } from "../../src/gen/proto/phoneproof/v1/verifica
 import { openDatabase } from "../../src/storage/database.ts";
 import { createStatisticsCounting } from "../../src/storage/statistics-counting.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { startTestService, type TestProject } from "../harness/service.ts";
@@ -344,6 +345,92 @@ test("what was counted by a clock that was ahead is counted by the right one, on
   await countAll();
   expect(await totalOf(ahead)).toEqual([2, 0, 0, 1]);
   expect(await totalOf(project)).toEqual([4, 1, 0, 0]);
+});
+
+test.for([
+  { name: "9 hours, by which all was counted", hoursAhead: 9, countsAll: true },
+  {
+    name: "30 hours, while what they had left out was counted by ids",
+    hoursAhead: 30,
+    countsAll: false,
+  },
+])("where the clock moves, each is counted once: ahead by $name", async ({ hoursAhead, countsAll }) => {
+  const plain = await startTestService({ ROLES: "api" });
+  await installClock(plain.db);
+  const url = byTheClock(plain.databaseUrl);
+  const other = await plain.startAnother({ ROLES: "api", DATABASE_URL: url });
+  const own = openDatabase({ connectionString: url }, { poolSize: 1, onError: () => {} });
+  const { count } = createStatisticsCounting(own);
+  const project = await other.createProject();
+  const shop = merchant(other.httpUrl, project.liveKey);
+  const make = async (cancelled: number, verified: number, rest = 0) => {
+    const created = await Promise.all(
+      Array.from({ length: cancelled + verified + rest }, () => createPending(shop)),
+    );
+    for (const { id } of created.slice(0, cancelled)) await shop.cancel(id);
+    for (const { to, text } of created.slice(cancelled, cancelled + verified)) {
+      await other.sms({ to, text, from: `010${++senders}`, carrier: "KT" });
+    }
+  };
+  // What is counted lies two seconds behind: then all that is there by now is.
+  const countNow = async () => {
+    await moveClock(plain.db, 10_000);
+    while (await count());
+  };
+  const told = async () => {
+    const answer = await other.client(StatisticsService, project.liveKey).getStatistics({ hours: 48 });
+    const { rows } = await own.query<[number]>({
+      text: "SELECT extract(epoch FROM now())::float8",
+      rowMode: "array",
+    });
+    const receptions = await own.query<[number, number]>({
+      text: `SELECT sum(created) FILTER (WHERE kind = 'number')::int, sum(verified) FILTER (WHERE kind = 'carrier')::int
+             FROM reception_statistics WHERE hour <= now()`,
+      rowMode: "array",
+    });
+    const [environment] = answer.environments;
+    return {
+      total: numbersIn(environment?.total),
+      carriers: environment?.carriers.map(({ verified }) => Number(verified)),
+      receptions: receptions.rows[0],
+      // Of the future nothing is told.
+      isPresent: timestampMs(answer.countedUntil as Timestamp) <= (rows[0]?.[0] as number) * 1000,
+    };
+  };
+  try {
+    await make(1, 1, 1);
+    await countNow();
+    expect(await told()).toEqual({ total: [3, 1, 0, 1], carriers: [1], receptions: [3, 1], isPresent: true });
+
+    await moveClock(plain.db, hoursAhead * 3_600_000);
+    // More than one statement takes.
+    for (let round = 0; round < 11; round++) await make(1, 1, 98);
+    if (countsAll) {
+      await countNow();
+      expect((await told()).total).toEqual([1103, 12, 0, 12]);
+    } else {
+      await moveClock(plain.db, 10_000);
+      await count();
+      expect((await plain.db.query("SELECT FROM statistics_gap")).rowCount).toBe(1);
+    }
+
+    await moveClock(plain.db, -hoursAhead * 3_600_000);
+    while (await count());
+    await make(2, 1);
+    await countNow();
+    expect(await told()).toEqual({ total: [6, 2, 0, 3], carriers: [2], receptions: [6, 2], isPresent: true });
+
+    await moveClock(plain.db, hoursAhead * 3_600_000);
+    await countNow();
+    expect(await told()).toEqual({
+      total: [1106, 13, 0, 14],
+      carriers: [13],
+      receptions: [1106, 13],
+      isPresent: true,
+    });
+  } finally {
+    await own.close();
+  }
 });
 
 test("counts stay when a person's number is erased, and never knew it", async () => {
