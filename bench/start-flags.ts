@@ -2,8 +2,8 @@
 
 import { readFileSync } from "node:fs";
 
-const { scripts } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
-  readonly scripts: { readonly start: string };
-};
+const script = readFileSync(new URL("../bin/start.sh", import.meta.url), "utf8");
+const [, words] = /^exec node (.*) src\/start\.ts/m.exec(script) ?? [];
+if (words === undefined) throw new Error("bin/start.sh does not start the service as expected");
 
-export const startFlags: readonly string[] = scripts.start.split(" ").filter((word) => word.startsWith("--"));
+export const startFlags: readonly string[] = words.split(" ").filter((word) => word.startsWith("--"));

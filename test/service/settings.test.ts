@@ -4,7 +4,18 @@ import { spawn } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
-import { chmod, mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import {
+  chmod,
+  copyFile,
+  mkdir,
+  mkdtemp,
+  readdir,
+  readFile,
+  rm,
+  stat,
+  symlink,
+  writeFile,
+} from "node:fs/promises";
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -377,7 +388,9 @@ describe("npm start says what to do", () => {
     }
     await mkdir(path.join(folder, "bin"));
     await writeFile(path.join(folder, "bin/node"), program, { mode: 0o755 });
-    const manifest = await readFile(path.join(import.meta.dirname, "../../package.json"), "utf8");
+    const root = path.join(import.meta.dirname, "../..");
+    await copyFile(path.join(root, "bin/start.sh"), path.join(folder, "bin/start.sh"));
+    const manifest = await readFile(path.join(root, "package.json"), "utf8");
     const { scripts } = JSON.parse(manifest) as { readonly scripts: { readonly start: string } };
     const child = spawn("sh", ["-c", scripts.start], {
       cwd: folder,
