@@ -46,6 +46,10 @@ export async function followVerification(watch: VerificationWatch): Promise<void
     client.redial();
   }
 
+  function isOver(): boolean {
+    return shown !== undefined && shown !== VerificationStatus.PENDING;
+  }
+
   /** One connection, until the verification is over or what broke it. */
   async function follow(): Promise<Trouble | undefined> {
     const method = VerificationService.method.watchVerification;
@@ -60,9 +64,9 @@ export async function followVerification(watch: VerificationWatch): Promise<void
       }
     } catch (error) {
       if (!(error instanceof Trouble && isServiceError(error.cause)) || isLasting(error.cause)) throw error;
-      return error;
+      return isOver() ? undefined : error;
     }
-    if (shown !== undefined && shown !== VerificationStatus.PENDING) return undefined;
+    if (isOver()) return undefined;
     return unreachable(`the service at ${client.address.shown} ended the watch early`);
   }
 }

@@ -193,7 +193,7 @@ export function createRpcServer(parts: {
   });
 
   // Connect has its own, and what is sent to no method is not to be JSON either.
-  server.removeContentTypeParser("application/json");
+  server.removeAllContentTypeParsers();
 
   const admitting = admissionInterceptor({ admission, openStreams, log, observer });
   const gate = admissionGate({ admission, strangers, log, observer });

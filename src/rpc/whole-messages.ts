@@ -1,5 +1,6 @@
 /** Messages that are alone in their request: each is to come in time, or its call is refused. */
 
+import { getEventListeners } from "node:events";
 import http2, { type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
 import { createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
@@ -19,14 +20,14 @@ export const overdueSignal = (request: Http2ServerRequest) => signals.get(reques
 
 /**
  * Sent by halves a message would hold its stream for ever. Once the call is refused the stream ends, though its client has not
- * ended its side; where an answer has begun there is nothing to wait for.
+ * ended its side; where an answer has begun, or nobody is reading, there is nothing to wait for.
  */
 export function expectWhole(request: Http2ServerRequest): void {
   const { stream } = request;
   const overdue = new AbortController();
   signals.set(request, overdue.signal);
   const timer = setTimeout(() => {
-    if (stream.headersSent) {
+    if (stream.headersSent || getEventListeners(overdue.signal, "abort").length === 0) {
       stream.close(http2.constants.NGHTTP2_CANCEL);
       return;
     }

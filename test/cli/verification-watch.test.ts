@@ -1,10 +1,17 @@
 /** A watch whose service goes away. */
 
+import { once } from "node:events";
+import http2 from "node:http2";
+import type { AddressInfo } from "node:net";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { ServiceClient } from "../../src/cli/client.ts";
 import type { Loss } from "../../src/cli/reconnect.ts";
 import { followVerification } from "../../src/cli/verification-watch.ts";
-import { VerificationStatus } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  VerificationStatus,
+  WatchVerificationResponseSchema,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
@@ -88,4 +95,40 @@ test("a service that is away when the verification must be over is given up", as
   await expect(watch.ended).rejects.toMatchObject({ exitCode: 3, code: "service_unreachable" });
   expect(watch.statuses).toEqual([VerificationStatus.PENDING]);
   expect(watch.losses.map(({ isStill }) => isStill)).toContain(true);
+});
+
+test("a connection that breaks behind the last status takes nothing from it", async () => {
+  const look = create(WatchVerificationResponseSchema, {
+    verification: { id: "vrf_1", status: VerificationStatus.VERIFIED },
+  });
+  const message = toBinary(WatchVerificationResponseSchema, look);
+  const frame = Buffer.alloc(5 + message.length);
+  frame.writeUInt32BE(message.length, 1);
+  frame.set(message, 5);
+  const server = http2.createServer();
+  server.on("stream", (stream) => {
+    stream.on("error", () => {});
+    stream.respond({ ":status": 200, "content-type": "application/grpc" });
+    // Without trailers, which would say that this is all.
+    stream.write(frame, () => stream.close(http2.constants.NGHTTP2_CANCEL));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const shown = `127.0.0.1:${port}`;
+  const client = new ServiceClient({ shown, host: "127.0.0.1", port, tls: false }, service.adminToken);
+  onTestFinished(() => {
+    client.close();
+    server.close();
+  });
+  const statuses: VerificationStatus[] = [];
+  const losses: Loss[] = [];
+  await followVerification({
+    client,
+    verificationId: "vrf_1",
+    onStatus: ({ status }) => statuses.push(status),
+    onLost: (loss) => losses.push(loss),
+    signal: new AbortController().signal,
+  });
+  expect([statuses, losses]).toEqual([[VerificationStatus.VERIFIED], []]);
 });

@@ -304,6 +304,22 @@ test("a method that is not there is unimplemented, whatever it is sent", async (
   }
 });
 
+test.for([
+  `/${VerificationService.typeName}/GetVerification`,
+  `/${InboundMessageService.typeName}/StreamInboundMessages`,
+  "/grpc.health.v1.Health/Check",
+  "/none/Such",
+])("what is no message of any protocol is refused before it has come: %s", async (path) => {
+  for (const type of ["text/plain", "application/xml"]) {
+    const stream = session.request({ ":method": "POST", ":path": path, "content-type": type });
+    onTestFinished(() => stream.close());
+    stream.on("error", () => {});
+    stream.write("x");
+    const [{ ":status": status }] = (await once(stream, "response")) as [http2.IncomingHttpHeaders];
+    expect([type, status]).toEqual([type, path === "/none/Such" ? 501 : 415]);
+  }
+});
+
 test("gRPC-Web is not spoken, by no method", async () => {
   const { liveKey } = await service.createProject();
   const services = [

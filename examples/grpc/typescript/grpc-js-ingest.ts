@@ -32,6 +32,7 @@ const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = proces
 const loaded = loadSync("phoneproof/v1/inbound_message.proto", {
   includeDirs: [path.join(import.meta.dirname, "../../../proto")],
   enums: String,
+  defaults: true,
 });
 const { v1 } = loadPackageDefinition(loaded).phoneproof as GrpcObject;
 const InboundMessageService = (v1 as GrpcObject).InboundMessageService as ServiceClientConstructor;
