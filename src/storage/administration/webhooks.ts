@@ -107,7 +107,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
         sent AS (
           UPDATE webhook_delivery d
           SET state = 'pending', failures = 0, resends = d.resends + 1,
-            next_attempt_at = date_trunc('milliseconds', now())
+            next_attempt_at = date_trunc('milliseconds', now()), claim = NULL
           FROM target t WHERE d.verification_id = t.verification_id AND NOT t.disabled
         )
         SELECT disabled FROM target`;
