@@ -59,7 +59,7 @@ export interface Fixtures {
 
 /**
  * Starts everything this process is to do. What was begun is ended again where a later step fails. `output` is the
- * log's, for the metrics. Rejects once `signal` aborts, whatever it waits for; what is already running is not ended by that.
+ * log's, for the metrics. Until its database is reached and migrated, `signal` ends it.
  */
 export async function startService(
   config: Config,

@@ -15,7 +15,7 @@ export interface StatisticsCounting {
 }
 
 /** What is settled is two seconds old at least: only by a clock that was ahead is anything counted that is younger. */
-const isAhead = (time: string) => `${time} > now() - interval '2 seconds'`;
+const youngestSettled = `${nowMs} - interval '2 seconds'`;
 
 /** Some 7 ms of work: for 30 everything else waited at full load. */
 const batchSize = 1_000;
@@ -161,7 +161,7 @@ left_out AS (
   INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
   SELECT since, upto, ${firstIdAt(`since - ${clockTrust}`)} FROM span WHERE lost AND upto > since
 )
-SELECT more, ${isAhead("since")} FROM span`,
+SELECT more, since > ${youngestSettled} FROM span`,
   };
 }
 
@@ -239,10 +239,9 @@ SELECT (SELECT count(*) FROM (SELECT FROM statistics_progress FOR UPDATE SKIP LO
     = (SELECT count(*) FROM statistics_progress)
   AND (SELECT count(*) FROM (SELECT FROM statistics_gap FOR UPDATE SKIP LOCKED) held)
     = (SELECT count(*) FROM statistics_gap)
-  AND (SELECT ${isAhead("max(counted_until)")} FROM statistics_progress) AS free`;
+  AND (SELECT max(counted_until) > ${youngestSettled} FROM statistics_progress) AS free`;
 
-const youngest = `${nowMs} - interval '2 seconds'`;
-const thisHour = hourOf(youngest);
+const thisHour = hourOf(youngestSettled);
 const withoutRecords = `task = 'creations' AND counted_until >= ${thisHour} + interval '${idempotencyKeyHours - 1} hours'`;
 
 /** One after the other, each in a snapshot of its own: what was counted until a moment ago is there. */
@@ -254,10 +253,10 @@ const takeBack = [
   `DELETE FROM statistics_gap WHERE begins_at >= ${thisHour}`,
   // By a clock that was a day ahead the records of this hour's creations may be gone: what is found without them is a gap.
   `INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
-   SELECT ${thisHour}, least(counted_until, ${youngest}), ${firstIdAt(`${thisHour} - ${clockTrust}`)}
+   SELECT ${thisHour}, least(counted_until, ${youngestSettled}), ${firstIdAt(`${thisHour} - ${clockTrust}`)}
    FROM statistics_progress WHERE ${withoutRecords}`,
   `UPDATE statistics_progress SET
-     counted_until = least(counted_until, CASE WHEN ${withoutRecords} THEN ${youngest} ELSE ${thisHour} END)`,
+     counted_until = least(counted_until, CASE WHEN ${withoutRecords} THEN ${youngestSettled} ELSE ${thisHour} END)`,
 ];
 
 async function countAgain(database: Database): Promise<void> {

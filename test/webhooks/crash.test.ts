@@ -224,6 +224,11 @@ describe("a worker by hand", () => {
   ])("a result of $status does not take back that the event is to be sent again", async (ending) => {
     const { id, result } = await underWay();
     await service.client(WebhookService).resendWebhookEvent({ eventId: eventOf(id) });
+    // A claim that this process may still take for lost has nothing to do with what comes of it.
+    const { rows } = await service.db.query("SELECT claim FROM webhook_delivery WHERE verification_id = $1", [
+      result.verificationId,
+    ]);
+    expect(rows).toEqual([{ claim: null }]);
     await deliveries.record({ ...result, ...ending });
     expect(await stored(result.verificationId)).toEqual({
       state: "pending",
