@@ -124,6 +124,10 @@ export class ServiceClient {
     return this.#client.getChannel().getConnectivityState(false) === connectivityState.TRANSIENT_FAILURE;
   }
 
+  isConnected(): boolean {
+    return this.#client.getChannel().getConnectivityState(false) === connectivityState.READY;
+  }
+
   /**
    * What is called next goes over a connection of its own. The library waits without end for one that was taken and is not
    * answered, and has later calls wait for that one, too.

@@ -57,6 +57,8 @@ const groupBytes = 256 * 1024;
 
 /** Attempts at the first connection: a service that is not there should be told soon. */
 const firstAttempts = 3;
+/** Whatever has taken a connection and not answered it by then is no service, or has lost it: another is tried. */
+const answerWithinMs = 10_000;
 /** How long the service may take to end a stream in which every message has its receipt. */
 const farewellMs = 2_000;
 
@@ -153,6 +155,11 @@ async function exchange(
   const over = new AbortController();
   const either = AbortSignal.any([stop, over.signal]);
   const cancel = () => call.cancel();
+  let isUnanswered = false;
+  const answering = setTimeout(() => {
+    isUnanswered = !client.isConnected();
+    if (isUnanswered) cancel();
+  }, answerWithinMs);
   for (const signal of [stop, cut]) signal.addEventListener("abort", cancel, { once: true });
   window.startOver();
   const sending = send(call, window, either).catch((error: unknown) => {
@@ -172,11 +179,15 @@ async function exchange(
     stop.throwIfAborted();
     if (!isServiceError(error)) throw error;
     if (cut.aborted) return cut.reason;
+    if (isUnanswered) {
+      return unreachable(`no answer from ${client.address.shown} for ${answerWithinMs / 1_000} s`);
+    }
     const trouble = client.trouble(error);
     if (isLasting(error)) throw trouble;
     return trouble;
   } finally {
     over.abort();
+    clearTimeout(answering);
     for (const signal of [stop, cut]) signal.removeEventListener("abort", cancel);
     call.cancel();
     await sending;

@@ -22,6 +22,9 @@ export interface VerificationWatch {
   readonly patienceMs?: number;
 }
 
+/** A connection that has shown what is, and lasted for so long, was a good one. One that breaks behind that is as none. */
+const goodAfterMs = 1_000;
+
 export async function followVerification(watch: VerificationWatch): Promise<void> {
   const { client, verificationId, signal } = watch;
   const patience = watch.patienceMs ?? patienceMs;
@@ -53,10 +56,11 @@ export async function followVerification(watch: VerificationWatch): Promise<void
   /** One connection, until the verification is over or what broke it. */
   async function follow(): Promise<Trouble | undefined> {
     const method = VerificationService.method.watchVerification;
+    let shownAt = Number.POSITIVE_INFINITY;
     try {
       for await (const look of client.watch(method, { verificationId }, signal)) {
         const verification = present(look.verification, "a verification");
-        attempts = 0;
+        shownAt = Math.min(shownAt, performance.now());
         expiresAt = performance.now() + leftMs(verification);
         if (verification.status === shown) continue;
         shown = verification.status;
@@ -65,6 +69,8 @@ export async function followVerification(watch: VerificationWatch): Promise<void
     } catch (error) {
       if (!(error instanceof Trouble && isServiceError(error.cause)) || isLasting(error.cause)) throw error;
       return isOver() ? undefined : error;
+    } finally {
+      if (performance.now() - shownAt >= goodAfterMs) attempts = 0;
     }
     if (isOver()) return undefined;
     return unreachable(`the service at ${client.address.shown} ended the watch early`);

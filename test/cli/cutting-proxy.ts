@@ -13,6 +13,8 @@ export interface CuttingProxy {
   /** `host:port` to connect to instead. */
   readonly address: string;
   cuts(): number;
+  /** So many have come. */
+  connections(): number;
   /** Bytes that have come from each side. */
   readonly passed: Readonly<Record<Cut["from"], number>>;
   /** Breaks all connections now. */
@@ -32,6 +34,7 @@ export async function startCuttingProxy(
   const passed = { client: 0, server: 0 };
   const left = [...cuts];
   let made = 0;
+  let connections = 0;
   let next = left.shift();
   let after = { ...passed };
 
@@ -59,6 +62,7 @@ export async function startCuttingProxy(
   };
 
   const server = createServer((client) => {
+    connections += 1;
     const [host = "", port = ""] = target().split(":");
     const upstream = connect(Number(port), host);
     const end = () => {
@@ -80,6 +84,7 @@ export async function startCuttingProxy(
   return {
     address: `127.0.0.1:${own}`,
     cuts: () => made,
+    connections: () => connections,
     passed,
     breakAll,
     async close() {

@@ -395,24 +395,37 @@ describe("ending early", () => {
     away,
   }) => {
     const gone = await away();
+    onTestFinished(() => gone.close());
+    // Far beyond its patience.
+    const { received, losses } = await streamOver(gone.address, { losses: 4, patienceMs });
+    expect(received).toEqual(["before", "after"]);
+    expect(losses.slice(0, 4).map(({ isStill }) => isStill)).toEqual([false, true, true, true]);
+  });
+
+  test("a connection that was taken and is not answered is given up long before the service is", async () => {
+    const gone = await startSilentServer();
+    onTestFinished(() => gone.close());
+    const { received, losses } = await streamOver(gone.address, { losses: 1 });
+    expect(received).toEqual(["before", "after"]);
+    expect(losses).toEqual([{ isStill: false, reason: expect.any(String) }]);
+  });
+
+  /** Two messages; between them the service goes away and is found at `away`, until so many losses have been told. */
+  async function streamOver(away: string, until: { losses: number; patienceMs?: number }) {
     let target = service.grpcAddress;
     const proxy = await startCuttingProxy(() => target);
-    onTestFinished(async () => {
-      gone.close();
-      await proxy.close();
-    });
+    onTestFinished(() => proxy.close());
     const received: string[] = [];
     const losses: Loss[] = [];
     const message = (id: string) =>
-      Buffer.from(ndjson([{ message_id: id, from: sender(8), to: "#0797", text: `${id} ${gone.address}` }]));
+      Buffer.from(ndjson([{ message_id: id, from: sender(8), to: "#0797", text: `${id} ${proxy.address}` }]));
     const bytes = async function* () {
       yield message("before");
       await vi.waitUntil(() => received.length === 1, { timeout: 45_000 });
-      target = gone.address;
+      target = away;
       proxy.breakAll();
       yield message("after");
-      // Far beyond its patience.
-      await vi.waitUntil(() => losses.length === 4, { timeout: 45_000 });
+      await vi.waitUntil(() => losses.length >= until.losses && proxy.connections() > 1, { timeout: 45_000 });
       // What waits for an answer is left waiting: no end of a connection tells that another would be good.
       target = service.grpcAddress;
     };
@@ -423,11 +436,10 @@ describe("ending early", () => {
       onUnreadable: () => {},
       onLost: (loss) => losses.push(loss),
       signal: new AbortController().signal,
-      patienceMs,
+      patienceMs: until.patienceMs ?? 60_000,
     });
-    expect(received).toEqual(["before", "after"]);
-    expect(losses.slice(0, 4).map(({ isStill }) => isStill)).toEqual([false, true, true, true]);
-  });
+    return { received, losses };
+  }
 });
 
 function clientTowards(address: string): ServiceClient {

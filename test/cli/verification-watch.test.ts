@@ -4,6 +4,7 @@ import { once } from "node:events";
 import http2 from "node:http2";
 import type { AddressInfo } from "node:net";
 import { create, toBinary } from "@bufbuild/protobuf";
+import { timestampFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { ServiceClient } from "../../src/cli/client.ts";
 import type { Loss } from "../../src/cli/reconnect.ts";
@@ -28,33 +29,11 @@ const patienceMs = 1;
 async function startWatch(id: string) {
   let target = service.grpcAddress;
   const proxy = await startCuttingProxy(() => target);
-  const [host = "", port = ""] = proxy.address.split(":");
-  const client = new ServiceClient(
-    { shown: proxy.address, host, port: Number(port), tls: false },
-    service.adminToken,
-  );
-  const statuses: VerificationStatus[] = [];
-  const losses: Loss[] = [];
-  const aborted = new AbortController();
-  const ended = followVerification({
-    client,
-    verificationId: id,
-    onStatus: ({ status }) => statuses.push(status),
-    onLost: (loss) => losses.push(loss),
-    signal: aborted.signal,
-    patienceMs,
-  });
-  ended.catch(() => {});
-  onTestFinished(async () => {
-    aborted.abort();
-    client.close();
-    await proxy.close();
-  });
-  await vi.waitUntil(() => statuses.length === 1, { timeout: 45_000 });
+  onTestFinished(() => proxy.close());
+  const watch = watchAt(proxy.address, { id, patienceMs });
+  await vi.waitUntil(() => watch.statuses.length === 1, { timeout: 45_000 });
   return {
-    statuses,
-    losses,
-    ended,
+    ...watch,
     /** Whoever connects from now on comes there. */
     leadTo(address: string) {
       target = address;
@@ -98,15 +77,34 @@ test("a service that is away when the verification must be over is given up", as
 });
 
 test("a connection that breaks behind the last status takes nothing from it", async () => {
+  const peer = await startPeerThatBreaks(VerificationStatus.VERIFIED);
+  const watch = watchAt(peer.address);
+  await watch.ended;
+  expect([watch.statuses, watch.losses]).toEqual([[VerificationStatus.VERIFIED], []]);
+});
+
+test("one that breaks behind each first look is no connection that is back, and is told once", async () => {
+  const peer = await startPeerThatBreaks(VerificationStatus.PENDING);
+  const watch = watchAt(peer.address);
+  await vi.waitUntil(() => peer.calls() === 5, { timeout: 45_000 });
+  expect(watch.statuses).toEqual([VerificationStatus.PENDING]);
+  expect(watch.losses.map(({ isStill }) => isStill)).toEqual([false]);
+});
+
+/** Shows one status to each call and breaks it. */
+async function startPeerThatBreaks(status: VerificationStatus) {
+  const expiresAt = timestampFromMs(Date.now() + 600_000);
   const look = create(WatchVerificationResponseSchema, {
-    verification: { id: "vrf_1", status: VerificationStatus.VERIFIED },
+    verification: { id: "vrf_1", status, expiresAt, serverTime: timestampNow() },
   });
   const message = toBinary(WatchVerificationResponseSchema, look);
   const frame = Buffer.alloc(5 + message.length);
   frame.writeUInt32BE(message.length, 1);
   frame.set(message, 5);
+  let calls = 0;
   const server = http2.createServer();
   server.on("stream", (stream) => {
+    calls += 1;
     stream.on("error", () => {});
     stream.respond({ ":status": 200, "content-type": "application/grpc" });
     // Without trailers, which would say that this is all.
@@ -114,21 +112,35 @@ test("a connection that breaks behind the last status takes nothing from it", as
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
+  onTestFinished(() => void server.close());
   const { port } = server.address() as AddressInfo;
-  const shown = `127.0.0.1:${port}`;
-  const client = new ServiceClient({ shown, host: "127.0.0.1", port, tls: false }, service.adminToken);
-  onTestFinished(() => {
-    client.close();
-    server.close();
-  });
+  return { address: `127.0.0.1:${port}`, calls: () => calls };
+}
+
+function watchAt(
+  address: string,
+  { id = "vrf_1", patienceMs = 60_000 }: { id?: string; patienceMs?: number } = {},
+) {
+  const [host = "", port = ""] = address.split(":");
+  const client = new ServiceClient(
+    { shown: address, host, port: Number(port), tls: false },
+    service.adminToken,
+  );
   const statuses: VerificationStatus[] = [];
   const losses: Loss[] = [];
-  await followVerification({
+  const aborted = new AbortController();
+  const ended = followVerification({
     client,
-    verificationId: "vrf_1",
+    verificationId: id,
     onStatus: ({ status }) => statuses.push(status),
     onLost: (loss) => losses.push(loss),
-    signal: new AbortController().signal,
+    signal: aborted.signal,
+    patienceMs,
   });
-  expect([statuses, losses]).toEqual([[VerificationStatus.VERIFIED], []]);
-});
+  ended.catch(() => {});
+  onTestFinished(() => {
+    aborted.abort();
+    client.close();
+  });
+  return { statuses, losses, ended };
+}
