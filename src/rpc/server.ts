@@ -45,8 +45,10 @@ import { blamingClients } from "./standard-refusals.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
 import { takeStreamsInTurn } from "./stream-turns.ts";
+import { dropLongTimeouts } from "./timeouts.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
+import { discardGivenUp } from "./unread-rest.ts";
 import { refusingInWords } from "./unwritable-refusals.ts";
 import { expectWhole, overdueKey, overdueSignal, refusingHalves } from "./whole-messages.ts";
 
@@ -255,6 +257,7 @@ export function createRpcServer(parts: {
     if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
     dropLongTimeouts(raw.headers);
     if (!streamedPaths.has(url)) expectWhole(raw);
+    discardGivenUp(raw);
     done();
   });
 
@@ -314,22 +317,4 @@ function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest): voi
   }
   stream.respond({ ":status": codeToHttpStatus(absent.code), "content-type": "application/json" });
   stream.end(errorToJsonBytes(absent, undefined));
-}
-
-const longestTimerMs = 2 ** 31 - 1;
-const msByUnit: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1_000, m: 1, "": 1 };
-
-/** By header: digits and unit. */
-const timeouts = { "grpc-timeout": /^(\d{1,8})([HMSm])$/, "connect-timeout-ms": /^(\d{1,10})()$/ };
-
-/** Connect's timer holds no longer ones and would end the call at once. The client keeps its own. */
-function dropLongTimeouts(headers: http2.IncomingHttpHeaders): void {
-  for (const [header, form] of Object.entries(timeouts)) {
-    if (isBeyondTimers(headers[header], form)) delete headers[header];
-  }
-}
-
-function isBeyondTimers(timeout: string | string[] | undefined, form: RegExp): boolean {
-  const [, digits = "0", unit = ""] = form.exec(String(timeout)) ?? [];
-  return Number(digits) * (msByUnit[unit] ?? 0) > longestTimerMs;
 }

@@ -41,6 +41,10 @@ export function settlingUnread(
   ) {
     const { call, rateLimit, revision, startedAt } = unread;
     const { error, again } = await refusalIn(response);
+    if (error?.code === Code.DeadlineExceeded) {
+      note(unread, codeToString(error.code));
+      return response;
+    }
     const told = error && asUnread(error);
     const failure = await admission.settle(call, told ?? new Failure("malformed_request"), () => {
       if (admission.revision() === revision && performance.now() - startedAt <= trustedMs) return undefined;
@@ -66,7 +70,8 @@ export function settlingUnread(
       const stream = request.contextValues?.get(streamKey);
       if (!stream?.closed && !stream?.destroyed)
         return settle(response, unread, request.header.get("authorization"));
-      // A client that went away before its message was whole gets no answer, and is not charged for one.
+      // A client that went away before its message was whole gets no answer, and is not charged for one; nor is one whose own
+      // deadline passed before that.
       note(unread, "canceled");
       return response;
     });

@@ -2,14 +2,16 @@
 
 import { getEventListeners } from "node:events";
 import http2, { type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
-import { createContextKey } from "@connectrpc/connect";
+import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import { timeoutMs } from "./timeouts.ts";
 import { carried, notWhole } from "./unread.ts";
+import { discardRest } from "./unread-rest.ts";
 
 /** As long as the gateway gives a request. */
 const wholeWithinMs = 10_000;
 
-/** Aborted when its message has not come; undefined where a request is a stream of them. Put beside it by the server. */
+/** Aborted with the refusal when its message has not come; undefined where a request is a stream of them. Put beside it by the server. */
 export const overdueKey = createContextKey<AbortSignal | undefined>(undefined, {
   description: "whether the message is overdue",
 });
@@ -26,15 +28,30 @@ export function expectWhole(request: Http2ServerRequest): void {
   const { stream } = request;
   const overdue = new AbortController();
   signals.set(request, overdue.signal);
-  const timer = setTimeout(() => {
-    if (stream.headersSent || getEventListeners(overdue.signal, "abort").length === 0) {
-      stream.close(http2.constants.NGHTTP2_CANCEL);
-      return;
-    }
+  const isRead = () => getEventListeners(overdue.signal, "abort").length > 0;
+
+  function refuse(refusal: ConnectError): void {
+    const readerWaits = isRead();
     // Frames leave between this turn of the event loop and the one after the next.
-    stream.once("wantTrailers", () => setImmediate(() => setImmediate(endWhenSent, stream)));
-    overdue.abort();
-  }, wholeWithinMs);
+    if (readerWaits) stream.once("wantTrailers", () => setImmediate(() => setImmediate(endWhenSent, stream)));
+    overdue.abort(refusal);
+    if (readerWaits) discardRest(stream);
+  }
+
+  function end(): void {
+    if (stream.headersSent || !isRead()) stream.close(http2.constants.NGHTTP2_CANCEL);
+    else refuse(carried(notWhole()));
+  }
+
+  function passDeadline(givenMs: number): void {
+    timer = setTimeout(end, wholeWithinMs - givenMs);
+    // Of an answer that has begun it is kept where that is made.
+    if (!stream.headersSent) refuse(new ConnectError("the deadline has passed", Code.DeadlineExceeded));
+  }
+
+  const givenMs = timeoutMs(request.headers) ?? wholeWithinMs;
+  let timer =
+    givenMs < wholeWithinMs ? setTimeout(passDeadline, givenMs, givenMs) : setTimeout(end, wholeWithinMs);
   const arrived = () => clearTimeout(timer);
   request.once("end", arrived).once("close", arrived);
 }
@@ -61,7 +78,7 @@ function untilOverdue(body: AsyncIterable<Uint8Array>, overdue: AbortSignal): As
     [Symbol.asyncIterator]() {
       const chunks = body[Symbol.asyncIterator]();
       const tooLate = new Promise<never>((_, reject) => {
-        const refuse = () => reject(carried(notWhole()));
+        const refuse = () => reject(overdue.reason);
         if (overdue.aborted) refuse();
         else overdue.addEventListener("abort", refuse, { once: true });
       });

@@ -33,6 +33,8 @@ export interface RawCall {
 
 export interface RawConnection {
   call(path: string, headers?: Record<string, string>): RawCall;
+  /** As a client ends that has made its calls: settles when the server has nothing left of them either. */
+  close(): Promise<void>;
   /** As if the cable were cut. */
   destroy(): void;
 }
@@ -82,6 +84,7 @@ export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawC
         closed,
       };
     },
+    close: () => new Promise((resolve) => session.close(resolve)),
     destroy: () => session.destroy(),
   };
 }

@@ -3,6 +3,7 @@ import { gzipSync } from "node:zlib";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { afterAll, expect, test } from "vitest";
+import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   GetVerificationRequestSchema,
@@ -10,7 +11,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { hastenTimers } from "../harness/timers.ts";
+import { hastenTimers, withholdTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
@@ -153,6 +154,61 @@ test.for([
     await call.closed;
   }
   expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("3/unlimited");
+});
+
+test.for([
+  { what: "nothing", bytes: "" },
+  { what: "half of a message", bytes: "000000000a0a" },
+])("a call of which $what comes before its own deadline is told that, is over, and is not counted", async ({
+  bytes,
+}) => {
+  // Those that it would be told of otherwise.
+  withholdTimers(10_000);
+  const { liveKey } = await service.createProject();
+  for (const timeout of ["0m", "50000u", "200m"]) {
+    const call = open(liveKey, { "grpc-timeout": timeout });
+    call.write(Buffer.from(bytes, "hex"));
+    expect(await toldOf(call)).toMatchObject({
+      status: Code.DeadlineExceeded,
+      code: undefined,
+      usage: undefined,
+    });
+  }
+  const health = connection.call("grpc.health.v1.Health/Check", { "grpc-timeout": "200m" });
+  await health.next();
+  expect((await health.status).code).toBe(Code.DeadlineExceeded);
+  expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("1/unlimited");
+});
+
+test.for([
+  { what: "a read", path: pathOf(getVerification.name), bytes: 180_000 },
+  { what: "a watch", path: pathOf(watchVerification.name), bytes: 900_000 },
+  {
+    what: "a stream of SMS",
+    path: `${InboundMessageService.typeName}/StreamInboundMessages`,
+    bytes: 9_000_000,
+  },
+  { what: "health", path: "grpc.health.v1.Health/Check", bytes: 900_000 },
+])("$what whose message is far too large is over once it is refused, and so is its connection", async ({
+  path,
+  bytes,
+}) => {
+  const own = connectRaw(service.grpcAddress);
+  const call = own.call(path, { authorization: `Bearer ${service.adminToken}` });
+  call.send(Buffer.alloc(bytes)).catch(() => {});
+  call.halfClose();
+  await call.next();
+  expect((await call.status).code).not.toBe(Code.Unavailable);
+  await call.closed;
+  await own.close();
+});
+
+test("one whose client goes on sending after its refusal is over ten seconds later", async () => {
+  hastenTimers(10_000);
+  const call = open(service.adminToken);
+  call.send(Buffer.alloc(180_000)).catch(() => {});
+  expect(await toldOf(call)).toMatchObject(tooLarge);
+  await call.closed;
 });
 
 test("health is told so in gRPC's own words", async () => {
