@@ -3,6 +3,7 @@
 import closeWithGrace from "close-with-grace";
 import type { Logger } from "pino";
 import { type Config, parseConfig, SettingError } from "./config.ts";
+import { endAtOnce, endSignals } from "./end-signals.ts";
 import { createLog } from "./log.ts";
 import { stepLogLevel } from "./log-level.ts";
 import { type LogOutput, openLogOutput } from "./log-output.ts";
@@ -14,8 +15,6 @@ import { causeOf, oneLine } from "./setting-errors.ts";
  * with others beside it still answers.
  */
 export const closeTimeoutMs = { alone: 14_000, amongOthers: 11_000 };
-
-const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
 /** As a program: until a signal ends it. */
 export async function main(): Promise<void> {
@@ -37,7 +36,7 @@ export async function main(): Promise<void> {
     {
       delay: config.databaseUrl === null ? closeTimeoutMs.alone : closeTimeoutMs.amongOthers,
       logger: false,
-      skip: [...signals, "SIGUSR2"],
+      skip: [...endSignals, "SIGUSR2"],
     },
     async ({ err }) => {
       if (err) log.fatal({ err }, "the process ends because of an unexpected error");
@@ -51,7 +50,7 @@ export async function main(): Promise<void> {
   let closing = false;
   const impatience = new AbortController();
   const startEnds = new AbortController();
-  for (const signal of signals) {
+  for (const signal of endSignals) {
     process.on(signal, async () => {
       // A person waits for nobody; SIGTERM is what those send who send calls elsewhere first.
       if (signal !== "SIGTERM") impatience.abort();
@@ -61,6 +60,8 @@ export async function main(): Promise<void> {
       await running?.drain(impatience.signal);
       await grace.close();
     });
+    // Behind the other: without any, a signal that is on its way would be dropped.
+    process.off(signal, endAtOnce);
   }
   service = startService(config, log, output, undefined, startEnds.signal);
   running = await service.catch((error: unknown) => {

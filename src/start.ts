@@ -6,7 +6,10 @@
 import { enableCompileCache, flushCompileCache } from "node:module";
 import path from "node:path";
 import { setFlagsFromString } from "node:v8";
+import { endAtOnce, endSignals } from "./end-signals.ts";
 
+// What follows takes a good part of a second.
+for (const signal of endSignals) process.on(signal, endAtOnce);
 enableCompileCache(path.join(import.meta.dirname, "../.cache/compiled"));
 const { main } = await import("./main.ts");
 // What is compiled before and after flags are changed is of no use to the other: neither ours nor what Node brings of its own.

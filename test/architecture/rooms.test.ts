@@ -26,7 +26,8 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   jobs: ["core"],
   tracing: ["core"],
   cli: ["core", "gen"],
-  start: ["main"],
+  "end-signals": [],
+  start: ["end-signals", "main"],
   administration: ["core", "storage", "webhooks"],
   closers: ["jobs"],
   "setting-errors": ["config"],
@@ -64,7 +65,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "window",
     "worker",
   ],
-  main: ["config", "log", "log-level", "log-output", "service", "setting-errors"],
+  main: ["config", "end-signals", "log", "log-level", "log-output", "service", "setting-errors"],
 };
 
 /** Packages only some rooms may use. */

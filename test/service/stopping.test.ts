@@ -65,8 +65,8 @@ test.for([
 describe("a start that has to wait ends with 0 and without a word, when it is told to end", () => {
   const program = path.join(import.meta.dirname, "../../src/start.ts");
 
-  function begin(databaseUrl: string) {
-    const child = spawn(process.execPath, [program], {
+  function begin(databaseUrl: string, flags: readonly string[] = []) {
+    const child = spawn(process.execPath, [...flags, program], {
       stdio: ["ignore", "ignore", "pipe"],
       env: plainEnvironment({
         DATABASE_URL: databaseUrl,
@@ -110,6 +110,19 @@ describe("a start that has to wait ends with 0 and without a word, when it is to
       },
       { timeout: 45_000, interval: 20 },
     );
+  });
+
+  test("for its own program to be read", async () => {
+    const atMain = `import { registerHooks } from "node:module";
+      registerHooks({
+        load(url, context, next) {
+          if (url.endsWith("/src/main.ts")) process.kill(process.pid, "SIGTERM");
+          return next(url, context);
+        },
+      });`;
+    const preload = `--import=data:text/javascript,${encodeURIComponent(atMain)}`;
+    const { ended } = begin("postgres://phoneproof:secret@127.0.0.1:1/phoneproof", [preload]);
+    expect(await ended).toEqual([0, ""]);
   });
 
   test("for a database that takes connections and says nothing", async () => {
