@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
 import { afterAll, expect, onTestFinished, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
@@ -252,6 +253,11 @@ test("the message that verifies, and the webhook that tells of it, are linked to
     ({ name, traceId }) => name === "core createVerification" && traceId === creationTrace,
   );
   const creation = { traceId: created.traceId, spanId: created.spanId };
+  // It is written down beside the answer: a message that overtook it would lack the link.
+  const noted = "SELECT FROM creation_trace WHERE verification_id = $1";
+  await expect
+    .poll(async () => (await service.db.query(noted, [decodeId("vrf_", body.id)])).rowCount)
+    .toBe(1);
   const [receipt] = await service.sms({ to: body.destination, from: phone, text: body.sms_text });
   expect(receipt).toMatchObject({ outcome: "VERIFIED" });
 
