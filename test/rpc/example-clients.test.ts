@@ -78,6 +78,7 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     await service.sms({ to: destination ?? "", text: text ?? "", from: "01012345678" });
     expect((await succeeded(running)).at(-1)).toBe("verified 01012345678");
     expect(proxy.cuts()).toBeGreaterThan(0);
+    expect((await running.finished).stderr).toMatch(/^trying again: ./);
     const { rows } = await service.db.query("SELECT id FROM verification WHERE destination = $1", [
       destination,
     ]);

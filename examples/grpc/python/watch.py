@@ -43,6 +43,8 @@ def persistently(call):
             if not passes:
                 sys.exit(told_of(error))
             least = 0 if detail is None else detail.retry_after_seconds
+            if attempt == 0:
+                print("trying again:", error.details(), file=sys.stderr)
         time.sleep(max(least, min(5, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1)))
         attempt += 1
 

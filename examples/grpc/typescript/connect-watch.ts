@@ -45,6 +45,7 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
         console.error(toldOf(failure.rawMessage, detail));
         process.exit(1);
       }
+      if (attempt === 0) console.error(`trying again: ${failure.rawMessage}`);
       await delay(pauseMs);
     }
   }

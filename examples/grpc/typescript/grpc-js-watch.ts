@@ -70,7 +70,8 @@ async function watch(verificationId: string): Promise<Verification> {
   for await (const { verification } of call as ClientReadableStream<{ verification: Verification }>) {
     if (verification.status !== "VERIFICATION_STATUS_PENDING") return verification;
   }
-  throw Object.assign(new Error("the watch has ended early"), { code: status.UNAVAILABLE });
+  const details = "the watch has ended early";
+  throw Object.assign(new Error(details), { code: status.UNAVAILABLE, details });
 }
 
 /** Tries again what is worth it, with growing pauses. */
@@ -85,6 +86,7 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
         console.error(toldOf(failure.details, detailOf(failure)));
         process.exit(1);
       }
+      if (attempt === 0) console.error(`trying again: ${failure.details}`);
       await delay(pauseMs);
     }
   }

@@ -29,6 +29,9 @@ func persistently(call func() error) error {
 		if !passes {
 			return err
 		}
+		if pause == 100*time.Millisecond {
+			log.Print("trying again: ", err)
+		}
 		if pause > 5*time.Second {
 			pause = 5 * time.Second
 		}
