@@ -31,7 +31,10 @@ export async function raceTo<const Contenders extends readonly (() => Promise<un
       // Heard even where the wait below fails.
       started.catch(() => {});
       running.push(started);
-      await untilWaiting(db, running.length);
+      const unheld = started.then((told) => {
+        throw new Error(`contender ${running.length} was told ${JSON.stringify(told)} without waiting`);
+      });
+      await Promise.race([untilWaiting(db, running.length), unheld]);
     }
   } finally {
     holder.release(true);
