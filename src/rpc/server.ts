@@ -48,7 +48,7 @@ import { takeStreamsInTurn } from "./stream-turns.ts";
 import { dropLongTimeouts } from "./timeouts.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
-import { discardGivenUp } from "./unread-rest.ts";
+import { discardRest } from "./unread-rest.ts";
 import { refusingInWords } from "./unwritable-refusals.ts";
 import { expectWhole, overdueKey, overdueSignal, refusingHalves } from "./whole-messages.ts";
 
@@ -257,7 +257,7 @@ export function createRpcServer(parts: {
     if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
     dropLongTimeouts(raw.headers);
     if (!streamedPaths.has(url)) expectWhole(raw);
-    discardGivenUp(raw);
+    discardRest(raw);
     done();
   });
 

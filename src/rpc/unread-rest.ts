@@ -1,23 +1,17 @@
 /** Requests that are answered before all of them has come. */
 
-import http2, { type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
-
-/** What is on its way when the answer goes out has come by then. */
-const discardedForMs = 10_000;
-
-/** Where its reader gives it up, which is what closes a request before its stream is over. */
-export function discardGivenUp(request: Http2ServerRequest): void {
-  request.once("close", () => discardRest(request.stream));
-}
+import type { Http2ServerRequest } from "node:http2";
 
 /**
- * Nobody reads the rest: it would fill the stream's window and stay, and keep stream and connection from ever ending. It is
- * discarded, which lets a client of any kind take its answer; a reset at once could overtake it.
+ * Where its reader gives a request up, nobody reads the rest: it would fill the stream's window and stay, and keep stream and
+ * connection from ever ending. It is discarded, which lets a client of any kind take its answer (a reset at once could overtake
+ * that), for as long as an answer may wait to be taken.
  */
-export function discardRest(stream: ServerHttp2Stream): void {
-  if (stream.readableEnded || stream.closed || stream.destroyed) return;
-  // The request's own listener pauses for what it has no place for any more.
-  stream.removeAllListeners("data").resume();
-  const timer = setTimeout(() => stream.close(http2.constants.NGHTTP2_NO_ERROR), discardedForMs);
-  stream.once("end", () => clearTimeout(timer)).once("close", () => clearTimeout(timer));
+export function discardRest(request: Http2ServerRequest): void {
+  const { stream } = request;
+  // Before its stream is over a request closes where its reader has left it.
+  request.once("close", () => {
+    // The request's own listener pauses for what it has no place for any more.
+    if (!stream.readableEnded && !stream.destroyed) stream.removeAllListeners("data").resume();
+  });
 }

@@ -6,7 +6,6 @@ import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { timeoutMs } from "./timeouts.ts";
 import { carried, notWhole } from "./unread.ts";
-import { discardRest } from "./unread-rest.ts";
 
 /** As long as the gateway gives a request. */
 const wholeWithinMs = 10_000;
@@ -22,36 +21,31 @@ export const overdueSignal = (request: Http2ServerRequest) => signals.get(reques
 
 /**
  * Sent by halves a message would hold its stream for ever. Once the call is refused the stream ends, though its client has not
- * ended its side; where an answer has begun, or nobody is reading, there is nothing to wait for.
+ * ended its side; where an answer has begun, or nobody is reading, there is nothing to wait for. A deadline of the call's own may
+ * pass before anybody reads: then it is refused once somebody does.
  */
 export function expectWhole(request: Http2ServerRequest): void {
   const { stream } = request;
   const overdue = new AbortController();
   signals.set(request, overdue.signal);
-  const isRead = () => getEventListeners(overdue.signal, "abort").length > 0;
 
   function refuse(refusal: ConnectError): void {
-    const readerWaits = isRead();
     // Frames leave between this turn of the event loop and the one after the next.
-    if (readerWaits) stream.once("wantTrailers", () => setImmediate(() => setImmediate(endWhenSent, stream)));
+    stream.once("wantTrailers", () => setImmediate(() => setImmediate(endWhenSent, stream)));
     overdue.abort(refusal);
-    if (readerWaits) discardRest(stream);
   }
 
   function end(): void {
-    if (stream.headersSent || !isRead()) stream.close(http2.constants.NGHTTP2_CANCEL);
+    const isRead = getEventListeners(overdue.signal, "abort").length > 0;
+    if (stream.headersSent || !isRead) stream.close(http2.constants.NGHTTP2_CANCEL);
     else refuse(carried(notWhole()));
   }
 
-  function passDeadline(givenMs: number): void {
-    timer = setTimeout(end, wholeWithinMs - givenMs);
-    // Of an answer that has begun it is kept where that is made.
-    if (!stream.headersSent) refuse(new ConnectError("the deadline has passed", Code.DeadlineExceeded));
-  }
-
-  const givenMs = timeoutMs(request.headers) ?? wholeWithinMs;
-  let timer =
-    givenMs < wholeWithinMs ? setTimeout(passDeadline, givenMs, givenMs) : setTimeout(end, wholeWithinMs);
+  const givenMs = timeoutMs(request.headers);
+  const timer =
+    givenMs !== undefined && givenMs < wholeWithinMs
+      ? setTimeout(() => refuse(new ConnectError("the deadline has passed", Code.DeadlineExceeded)), givenMs)
+      : setTimeout(end, wholeWithinMs);
   const arrived = () => clearTimeout(timer);
   request.once("end", arrived).once("close", arrived);
 }

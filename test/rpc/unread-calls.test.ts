@@ -162,7 +162,7 @@ test.for([
 ])("a call of which $what comes before its own deadline is told that, is over, and is not counted", async ({
   bytes,
 }) => {
-  // Those that it would be told of otherwise.
+  // Those that it would be told of, and ended, by otherwise.
   withholdTimers(10_000);
   const { liveKey } = await service.createProject();
   for (const timeout of ["0m", "50000u", "200m"]) {
@@ -173,6 +173,7 @@ test.for([
       code: undefined,
       usage: undefined,
     });
+    await call.closed;
   }
   const health = connection.call("grpc.health.v1.Health/Check", { "grpc-timeout": "200m" });
   await health.next();
