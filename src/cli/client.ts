@@ -119,13 +119,22 @@ export class ServiceClient {
     return call;
   }
 
-  /** Whether the last attempt got no connection at all, as opposed to one that broke. */
-  neverConnected(): boolean {
-    return this.#client.getChannel().getConnectivityState(false) === connectivityState.TRANSIENT_FAILURE;
-  }
-
-  isConnected(): boolean {
-    return this.#client.getChannel().getConnectivityState(false) === connectivityState.READY;
+  /**
+   * Resolves once there is a connection on which the other side has spoken HTTP/2: false where it has not by then. Only looks:
+   * `waitForReady` would have a client that is closed meanwhile connect again.
+   */
+  untilConnected(milliseconds: number): Promise<boolean> {
+    const channel = this.#client.getChannel();
+    const deadline = Date.now() + milliseconds;
+    return new Promise((resolve) => {
+      const look = (timeout?: Error): void => {
+        const state = channel.getConnectivityState(false);
+        if (timeout || state === connectivityState.SHUTDOWN) resolve(false);
+        else if (state === connectivityState.READY) resolve(true);
+        else channel.watchConnectivityState(state, deadline, look);
+      };
+      look();
+    });
   }
 
   /**
@@ -168,7 +177,7 @@ export class ServiceClient {
         });
       }
       case status.DEADLINE_EXCEEDED:
-        return unreachable(`the service at ${shown} did not answer within ${deadlineMs / 1000} s`, details);
+        return this.unanswered(deadlineMs, error);
       case status.UNAUTHENTICATED:
       case status.PERMISSION_DENIED:
       case status.RESOURCE_EXHAUSTED:
@@ -181,6 +190,17 @@ export class ServiceClient {
       default:
         return unreachable(`what answers at ${shown} is not phoneproof (${said})`, details);
     }
+  }
+
+  /** What a service comes to that has said nothing for so long. */
+  unanswered(milliseconds: number, cause?: unknown): Trouble {
+    return unreachable(
+      `the service at ${this.address.shown} did not answer within ${milliseconds / 1000} s`,
+      {
+        advice: howToSetAddress,
+        cause,
+      },
+    );
   }
 
   #metadata(): Metadata {

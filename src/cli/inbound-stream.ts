@@ -6,7 +6,7 @@
 
 import { setTimeout as delay } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
-import type { ClientDuplexStream } from "@grpc/grpc-js";
+import type { ClientDuplexStream, ServiceError } from "@grpc/grpc-js";
 import {
   type InboundMessage,
   InboundMessageService,
@@ -14,7 +14,7 @@ import {
   StreamInboundMessagesRequestSchema,
   type StreamInboundMessagesResponse,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { isServiceError, type ServiceClient } from "./client.ts";
+import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
 import type { InboundLine } from "./inbound-lines.ts";
 import { isLasting, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
 import { Trouble, unreachable } from "./trouble.ts";
@@ -44,6 +44,8 @@ export interface InboundStream {
    * another connection, and tells again that it does.
    */
   readonly patienceMs?: number;
+  /** Whatever has taken a connection and said nothing on it by then is no service, or has lost it. */
+  readonly answerWithinMs?: number;
 }
 
 type Call = ClientDuplexStream<StreamInboundMessagesRequest, StreamInboundMessagesResponse>;
@@ -57,8 +59,6 @@ const groupBytes = 256 * 1024;
 
 /** Attempts at the first connection: a service that is not there should be told soon. */
 const firstAttempts = 3;
-/** Whatever has taken a connection and not answered it by then is no service, or has lost it: another is tried. */
-const answerWithinMs = 10_000;
 /** How long the service may take to end a stream in which every message has its receipt. */
 const farewellMs = 2_000;
 
@@ -97,12 +97,12 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
     while (true) {
       const receiptsBefore = window.acknowledged;
       cut = new AbortController();
-      const lost = await exchange(stream, window, stop, cut.signal);
+      const { lost, isConnected, isUnanswered } = await exchange(stream, window, stop, cut.signal);
       stop.throwIfAborted();
       if (lost === undefined) return;
-      connectedOnce ||= !client.neverConnected();
+      connectedOnce ||= isConnected;
       attempts = window.acknowledged > receiptsBefore ? 1 : attempts + 1;
-      if (!connectedOnce && attempts >= firstAttempts) throw lost;
+      if (!connectedOnce && (isUnanswered || attempts >= firstAttempts)) throw lost;
       if (connectedOnce && (attempts === 1 || isOverdue)) {
         stream.onLost({ reason: lost.message, isStill: attempts > 1 }, window.size);
         isOverdue = false;
@@ -143,23 +143,37 @@ async function fill(
   window.end();
 }
 
-/** One connection, until everything has its receipt, or it breaks or is cut; answers what broke it, if anything. */
+interface Exchange {
+  /** What broke it; undefined: everything has its receipt. */
+  readonly lost: Trouble | undefined;
+  readonly isConnected: boolean;
+  /** Given up since the other side said nothing. */
+  readonly isUnanswered: boolean;
+}
+
+/** One connection, until everything has its receipt, or it breaks or is cut. */
 async function exchange(
   stream: InboundStream,
   window: Window,
   stop: AbortSignal,
   cut: AbortSignal,
-): Promise<Trouble | undefined> {
-  const { client } = stream;
+): Promise<Exchange> {
+  const { client, answerWithinMs = unaryDeadlineMs } = stream;
   const call: Call = client.stream(InboundMessageService.method.streamInboundMessages);
   const over = new AbortController();
   const either = AbortSignal.any([stop, over.signal]);
   const cancel = () => call.cancel();
+  let isConnected = false;
   let isUnanswered = false;
-  const answering = setTimeout(() => {
-    isUnanswered = !client.isConnected();
-    if (isUnanswered) cancel();
-  }, answerWithinMs);
+  void client.untilConnected(answerWithinMs).then((connected) => {
+    isConnected ||= connected;
+    if (isConnected || either.aborted) return;
+    isUnanswered = true;
+    cancel();
+  });
+  call.once("metadata", () => {
+    isConnected = true;
+  });
   for (const signal of [stop, cut]) signal.addEventListener("abort", cancel, { once: true });
   window.startOver();
   const sending = send(call, window, either).catch((error: unknown) => {
@@ -174,23 +188,25 @@ async function exchange(
   sending.catch(() => {});
   try {
     await receive(stream, call, window, stop);
-    return window.done ? undefined : unreachable(`the service at ${client.address.shown} ended the stream`);
+    const ended = () => unreachable(`the service at ${client.address.shown} ended the stream`);
+    return { lost: window.done ? undefined : ended(), isConnected, isUnanswered };
   } catch (error) {
     stop.throwIfAborted();
     if (!isServiceError(error)) throw error;
-    if (cut.aborted) return cut.reason;
-    if (isUnanswered) {
-      return unreachable(`no answer from ${client.address.shown} for ${answerWithinMs / 1_000} s`);
-    }
-    const trouble = client.trouble(error);
-    if (isLasting(error)) throw trouble;
-    return trouble;
+    return { lost: loss(error), isConnected, isUnanswered };
   } finally {
     over.abort();
-    clearTimeout(answering);
     for (const signal of [stop, cut]) signal.removeEventListener("abort", cancel);
     call.cancel();
     await sending;
+  }
+
+  function loss(error: ServiceError): Trouble {
+    if (cut.aborted) return cut.reason;
+    if (isUnanswered) return client.unanswered(answerWithinMs);
+    const trouble = client.trouble(error);
+    if (isLasting(error)) throw trouble;
+    return trouble;
   }
 }
 

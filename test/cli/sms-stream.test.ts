@@ -1,18 +1,26 @@
 import { execFile, spawnSync } from "node:child_process";
 import { mkdtemp, open, rm, writeFile } from "node:fs/promises";
+import http2 from "node:http2";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { promisify } from "node:util";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { freePorts } from "../../deploy/cluster/ports.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { inboundLines } from "../../src/cli/inbound-lines.ts";
 import { streamInboundMessages } from "../../src/cli/inbound-stream.ts";
 import type { Loss } from "../../src/cli/reconnect.ts";
+import {
+  InboundMessageOutcome,
+  StreamInboundMessagesRequestSchema,
+  StreamInboundMessagesResponseSchema,
+} from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { type Finished, launcher, run, runProcess, startCommand, startProgram, towards } from "./command.ts";
 import { type Cut, startCuttingProxy } from "./cutting-proxy.ts";
+import { framed, messagesOf, startGrpcPeer } from "./grpc-peer.ts";
 import { startSilentServer } from "./silent-server.ts";
 
 interface Message {
@@ -402,16 +410,51 @@ describe("ending early", () => {
     expect(losses.slice(0, 4).map(({ isStill }) => isStill)).toEqual([false, true, true, true]);
   });
 
+  const answerWithinMs = 3_000;
+
   test("a connection that was taken and is not answered is given up long before the service is", async () => {
     const gone = await startSilentServer();
     onTestFinished(() => gone.close());
-    const { received, losses } = await streamOver(gone.address, { losses: 1 });
+    const { received, losses } = await streamOver(gone.address, { losses: 1, answerWithinMs });
     expect(received).toEqual(["before", "after"]);
     expect(losses).toEqual([{ isStill: false, reason: expect.any(String) }]);
   });
 
+  test("a connection that is to be used no more serves the stream that is on it to its end", async () => {
+    const leaving = await startLeavingPeer();
+    const received: string[] = [];
+    const losses: Loss[] = [];
+    const message = (id: string) =>
+      Buffer.from(ndjson([{ message_id: id, from: sender(9), to: "#0797", text: id }]));
+    const startedAt = performance.now();
+    const bytes = async function* () {
+      yield message("before");
+      await vi.waitUntil(
+        () => received.length === 1 && performance.now() - startedAt > answerWithinMs + 500,
+        {
+          timeout: 45_000,
+        },
+      );
+      yield message("after");
+    };
+    await streamInboundMessages({
+      client: clientTowards(leaving.address),
+      lines: inboundLines(bytes()),
+      onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
+      onUnreadable: () => {},
+      onLost: (loss) => losses.push(loss),
+      signal: new AbortController().signal,
+      answerWithinMs,
+    });
+    expect([received, losses]).toEqual([["before", "after"], []]);
+    expect(leaving.connections()).toBe(1);
+  });
+
   /** Two messages; between them the service goes away and is found at `away`, until so many losses have been told. */
-  async function streamOver(away: string, until: { losses: number; patienceMs?: number }) {
+  async function streamOver(
+    away: string,
+    until: { losses: number; patienceMs?: number; answerWithinMs?: number },
+  ) {
     let target = service.grpcAddress;
     const proxy = await startCuttingProxy(() => target);
     onTestFinished(() => proxy.close());
@@ -437,10 +480,27 @@ describe("ending early", () => {
       onLost: (loss) => losses.push(loss),
       signal: new AbortController().signal,
       patienceMs: until.patienceMs ?? 60_000,
+      answerWithinMs: until.answerWithinMs ?? 10_000,
     });
     return { received, losses };
   }
 });
+
+/** Receives, and tells each connection at its messages that no more calls are wanted on it. */
+const startLeavingPeer = () =>
+  startGrpcPeer(async (call) => {
+    for await (const bytes of messagesOf(call)) {
+      const { messages } = fromBinary(StreamInboundMessagesRequestSchema, bytes);
+      const receipts = messages.map(({ messageId }) => ({
+        messageId,
+        outcome: InboundMessageOutcome.NO_MATCH,
+      }));
+      const response = create(StreamInboundMessagesResponseSchema, { receipts });
+      call.write(framed(toBinary(StreamInboundMessagesResponseSchema, response)));
+      call.session?.goaway(http2.constants.NGHTTP2_NO_ERROR, call.id ?? 0);
+    }
+    call.end();
+  });
 
 function clientTowards(address: string): ServiceClient {
   const [host = "", port = ""] = address.split(":");

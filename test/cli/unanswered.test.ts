@@ -47,6 +47,7 @@ function started(running: Running): Running {
 const commands = [
   ["project", "list"],
   ["verification", "watch", "vrf_x"],
+  ["sms", "stream"],
   ["erase", "--phone", "01000000001"],
 ];
 const places = [silent.address, `https://${silent.address}`, full.address];

@@ -1,8 +1,6 @@
 /** A watch whose service goes away. */
 
-import { once } from "node:events";
 import http2 from "node:http2";
-import type { AddressInfo } from "node:net";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { timestampFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { expect, onTestFinished, test, vi } from "vitest";
@@ -17,6 +15,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
+import { framed, startGrpcPeer } from "./grpc-peer.ts";
 import { startSilentServer } from "./silent-server.ts";
 
 const service = await startTestService();
@@ -61,6 +60,21 @@ test.for([
   expect(watch.losses.slice(0, 2).map(({ isStill }) => isStill)).toEqual([false, true]);
 });
 
+test("a connection that has lasted is told when it is lost, as the one before it was", async () => {
+  const { body: created } = await shop.create();
+  const watch = await startWatch(created.id);
+  for (const losses of [1, 2]) {
+    // As long as one must last to have been good.
+    const since = performance.now();
+    await vi.waitUntil(() => performance.now() - since > 1_500, { timeout: 45_000 });
+    watch.breakAll();
+    await vi.waitUntil(() => watch.losses.length >= losses, { timeout: 45_000 });
+  }
+  await service.sms({ to: created.destination, text: created.sms_text, from: "01012345678" });
+  await watch.ended;
+  expect(watch.losses.map(({ isStill }) => isStill)).toEqual([false, false]);
+});
+
 test("a service that is away when the verification must be over is given up", async () => {
   const { body: created } = await shop.create({ client_reference: "soon over" });
   await moveExpiry(service.db, {
@@ -92,29 +106,16 @@ test("one that breaks behind each first look is no connection that is back, and 
 });
 
 /** Shows one status to each call and breaks it. */
-async function startPeerThatBreaks(status: VerificationStatus) {
+function startPeerThatBreaks(status: VerificationStatus) {
   const expiresAt = timestampFromMs(Date.now() + 600_000);
   const look = create(WatchVerificationResponseSchema, {
     verification: { id: "vrf_1", status, expiresAt, serverTime: timestampNow() },
   });
-  const message = toBinary(WatchVerificationResponseSchema, look);
-  const frame = Buffer.alloc(5 + message.length);
-  frame.writeUInt32BE(message.length, 1);
-  frame.set(message, 5);
-  let calls = 0;
-  const server = http2.createServer();
-  server.on("stream", (stream) => {
-    calls += 1;
-    stream.on("error", () => {});
-    stream.respond({ ":status": 200, "content-type": "application/grpc" });
+  const message = framed(toBinary(WatchVerificationResponseSchema, look));
+  return startGrpcPeer((call) => {
     // Without trailers, which would say that this is all.
-    stream.write(frame, () => stream.close(http2.constants.NGHTTP2_CANCEL));
+    call.write(message, () => call.close(http2.constants.NGHTTP2_CANCEL));
   });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  onTestFinished(() => void server.close());
-  const { port } = server.address() as AddressInfo;
-  return { address: `127.0.0.1:${port}`, calls: () => calls };
 }
 
 function watchAt(
