@@ -68,7 +68,7 @@ test("of several signatures one is enough", async () => {
 test.for<[what: string, body: string, headers: Record<string, string | undefined>]>([
   ["another body", `${body} `, signed()],
   ["another id", body, { ...signed(), "webhook-id": "evt_2" }],
-  ["another time", body, { ...signed(), "webhook-timestamp": String(Math.floor(Date.now() / 1000) - 1) }],
+  ["another time", body, { ...signed(), "webhook-timestamp": String(Math.floor(Date.now() / 1000) - 10) }],
   ["another secret", body, signed(new Date(), another)],
   [
     "another version",

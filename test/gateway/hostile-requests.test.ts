@@ -391,10 +391,9 @@ describe("answers keep the order of their requests", () => {
     await shop.call("GET", `/v1/verifications/${before}`);
     await lock.query("ROLLBACK");
     lock.release();
-    await vi.waitUntil(async () => {
-      const { body } = await shop.call("GET", `/v1/verifications/${before}`);
-      return body.status === "cancelled";
-    });
+    await expect
+      .poll(async () => (await shop.call("GET", `/v1/verifications/${before}`)).body.status)
+      .toBe("cancelled");
     expect((await shop.call("GET", `/v1/verifications/${behind}`)).body.status).toBe("pending");
   });
 

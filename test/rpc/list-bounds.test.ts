@@ -203,7 +203,7 @@ test.for<{ name: string; table: string; ask: (options?: CallOptions) => Promise<
         most = Math.max(most, rows[0]?.held);
         return refused === 20;
       },
-      { timeout: 8_000, interval: 20 },
+      { timeout: 45_000, interval: 20 },
     );
     expect(most).toBe(4);
     await locker.query("COMMIT");

@@ -188,7 +188,7 @@ test("a client that leaves was refused nothing, whatever it was being told", asy
     if (attempt % 2 === 0) stream.cut();
     connection.destroy();
   }
-  await expect.poll(() => streamsEnded("canceled"), { timeout: 10_000 }).toBe(endedBefore + left + 1);
+  await expect.poll(() => streamsEnded("canceled")).toBe(endedBefore + left + 1);
   expect(await refusals()).toEqual(before);
 });
 
@@ -213,7 +213,7 @@ test("nor was one that leaves while it is held back for receipts that it does no
   // As many as a stream may have without a receipt that was taken.
   await expect.poll(taken, { timeout: 30_000 }).toBeGreaterThanOrEqual(takenBefore + streams * 5_000);
   connection.destroy();
-  await expect.poll(() => streamsEnded("canceled"), { timeout: 10_000 }).toBe(endedBefore + streams);
+  await expect.poll(() => streamsEnded("canceled")).toBe(endedBefore + streams);
   expect(await refusals()).toEqual(before);
 });
 

@@ -294,7 +294,9 @@ test("while the charge cannot be made the call is told to come again, and is not
     void call.send(broken);
     call.halfClose();
     await untilWaiting(service.db, 1);
-    await lock.query("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted");
+    await lock.query(
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    );
   } finally {
     await lock.query("ROLLBACK");
     lock.release();

@@ -210,8 +210,14 @@ test("no secret and no phone is in a log, an answer to who is refused, a metric 
   const searched = { output, metrics, arguments_, refusals: refusals.join("\n") };
   const found = Object.entries(searched).flatMap(([place, text]) =>
     Object.entries(secrets)
-      .filter(([, secret]) => secret !== "" && text.includes(secret))
+      .filter(([, secret]) => secret !== "" && holds(text, secret))
       .map(([name]) => `${place}: ${name}`),
   );
   expect(found).toEqual([]);
 });
+
+/** Digits alone would be found by chance in longer numbers, such as times. */
+function holds(text: string, secret: string): boolean {
+  if (!/^\d+$/.test(secret)) return text.includes(secret);
+  return new RegExp(`(?<![\\d.])${secret}(?!\\d)`).test(text);
+}

@@ -46,6 +46,8 @@ test.for([
     const service = await startProcess({ DATABASE_URL: url, ROLES: roles });
     const call = roles === "worker" ? undefined : merchant(service.httpUrl, liveKey).create();
     await untilWaiting(beside.db, waiting);
+    // The jobs wait, too.
+    if (call) await expect.poll(waitingCharges).toBe(1);
     await proxy.turn("black hole");
     // Whatever looks into the database now and then has come to do so.
     if (known) {
@@ -139,3 +141,10 @@ describe("a start that has to wait ends with 0 and without a word, when it is to
     expect(await ended).toEqual([0, ""]);
   });
 });
+
+async function waitingCharges(): Promise<number | null> {
+  const { rowCount } = await beside.db.query(
+    "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%charged%'",
+  );
+  return rowCount;
+}

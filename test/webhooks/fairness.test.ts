@@ -62,9 +62,11 @@ describe("a service with endpoints that hang", () => {
     const healthy = await openShop(service);
     await healthy.setWebhook(`${receiver.origin}/ok`);
     for (const [index, shop] of prompt.entries()) await shop.setWebhook(`${receiver.origin}/${index}`);
-    // Each is then known to be quick, and may have eight under way.
-    await Promise.all([...prompt, healthy].map((shop) => shop.event()));
-    await untilReceived(receiver, 41);
+    // Each is then known to be quick, even where a busy machine made its first answer slow, and may have eight under way.
+    for (const round of [1, 2, 3]) {
+      await Promise.all([...prompt, healthy].map((shop) => shop.event()));
+      await untilReceived(receiver, 41 * round);
+    }
     withholdTimers(15_000);
     receiver.answer = (response, { path }) => {
       if (path === "/ok") response.writeHead(204).end();

@@ -432,9 +432,9 @@ test.for([
   await page.clock.runFor(3_000);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
   // Not before it may.
-  await page.clock.runFor(18_000);
+  await page.clock.runFor(12_000);
   expect(asked).toBe(1);
-  await page.clock.runFor(6_000);
+  await page.clock.runFor(18_000);
   await expect.poll(() => asked).toBe(2);
   await page.clock.fastForward(600_000);
   await expect.poll(() => connection.textContent()).toContain("시간이 지난 것 같아요");

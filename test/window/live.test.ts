@@ -403,7 +403,7 @@ test("clients that are gone before their stream begins keep no room", async () =
   await lock.query("BEGIN; LOCK TABLE pending_hint");
   const blocked = async () => {
     const { rows } = await service.db.query(
-      "SELECT count(*)::int AS count FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pending_hint%'",
+      "SELECT count(*)::int AS count FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%pending_hint%'",
     );
     return rows[0].count;
   };
