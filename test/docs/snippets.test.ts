@@ -10,8 +10,8 @@ import { promisify } from "node:util";
 import { Script } from "node:vm";
 import { Webhook } from "standardwebhooks";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
-import { freePorts } from "../../deploy/cluster/ports.ts";
 import { type Running, startProgram } from "../cli/command.ts";
+import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { pages, readPage, root } from "./pages.ts";
 

@@ -4,8 +4,8 @@ import { spawn } from "node:child_process";
 import { appendFile, cp, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { freePorts } from "../../deploy/cluster/ports.ts";
 import { chooseLaunch, giveTo } from "../../src/storage/postgres-launch.ts";
+import { freePorts } from "../harness/ports.ts";
 import {
   type DatabaseServer,
   databaseServer,

@@ -8,8 +8,8 @@ import os from "node:os";
 import path from "node:path";
 import { Readable } from "node:stream";
 import { onTestFinished, vi } from "vitest";
-import { freePorts } from "../../deploy/cluster/ports.ts";
 import { plainEnvironment } from "../harness/environment.ts";
+import { freePorts } from "../harness/ports.ts";
 
 const program = path.join(import.meta.dirname, "../../src/start.ts");
 

@@ -3,9 +3,9 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import net from "node:net";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
-import { freePorts } from "../../deploy/cluster/ports.ts";
 import { findProgram } from "../../deploy/cluster/programs.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
+import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { createWindow, getPage } from "../window/open-window.ts";
 

@@ -6,7 +6,7 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { freePorts } from "../../deploy/cluster/ports.ts";
+import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveryWhen, openShop } from "./shop.ts";

@@ -3,7 +3,7 @@ import http from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Page } from "playwright-core";
 import { expect, onTestFinished, test } from "vitest";
-import { freePorts } from "../../deploy/cluster/ports.ts";
+import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { letExpire } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";

@@ -2,8 +2,8 @@
 import { once } from "node:events";
 import path from "node:path";
 import { afterAll, expect, test, vi } from "vitest";
-import { freePorts } from "../../deploy/cluster/ports.ts";
 import { answerOf, type Running, startNode, towards } from "../cli/command.ts";
+import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { startBrowser } from "./chromium.ts";
 import { person } from "./person.ts";
