@@ -166,13 +166,10 @@ async function exchange(
   let isConnected = false;
   let isUnanswered = false;
   void client.untilConnected(answerWithinMs).then((connected) => {
-    isConnected ||= connected;
+    isConnected = connected;
     if (isConnected || either.aborted) return;
     isUnanswered = true;
     cancel();
-  });
-  call.once("metadata", () => {
-    isConnected = true;
   });
   for (const signal of [stop, cut]) signal.addEventListener("abort", cancel, { once: true });
   window.startOver();
@@ -188,8 +185,8 @@ async function exchange(
   sending.catch(() => {});
   try {
     await receive(stream, call, window, stop);
-    const ended = () => unreachable(`the service at ${client.address.shown} ended the stream`);
-    return { lost: window.done ? undefined : ended(), isConnected, isUnanswered };
+    const ended = `the service at ${client.address.shown} ended the stream`;
+    return { lost: window.done ? undefined : unreachable(ended), isConnected, isUnanswered };
   } catch (error) {
     stop.throwIfAborted();
     if (!isServiceError(error)) throw error;

@@ -45,7 +45,7 @@ import { blamingClients } from "./standard-refusals.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
 import { takeStreamsInTurn } from "./stream-turns.ts";
-import { dropLongTimeouts } from "./timeouts.ts";
+import { takeTimeout } from "./timeouts.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
 import { discardRest } from "./unread-rest.ts";
@@ -255,8 +255,8 @@ export function createRpcServer(parts: {
     }
     const asksWho = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
     if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
-    dropLongTimeouts(raw.headers);
-    if (!streamedPaths.has(url)) expectWhole(raw);
+    const timeoutMs = takeTimeout(raw.headers);
+    if (!streamedPaths.has(url)) expectWhole(raw, timeoutMs);
     discardRest(raw);
     done();
   });

@@ -15,27 +15,20 @@ const msByUnit: Readonly<Record<string, number>> = {
 
 /** By header: digits and unit. */
 const timeouts = { "grpc-timeout": /^(\d{1,8})([HMSmun])$/, "connect-timeout-ms": /^(\d{1,10})()$/ };
-const timeoutHeaders = ["grpc-timeout", "connect-timeout-ms"] as const;
 
-/** In milliseconds; undefined where it gives none, or none that can be read. */
-export function timeoutMs(headers: http2.IncomingHttpHeaders): number | undefined {
-  const isGrpc = headers["content-type"]?.startsWith("application/grpc");
-  return timeoutIn(headers, isGrpc ? "grpc-timeout" : "connect-timeout-ms");
-}
-
-/** Connect's timer holds no longer ones and would end the call at once. The client keeps its own. */
-export function dropLongTimeouts(headers: http2.IncomingHttpHeaders): void {
-  for (const header of timeoutHeaders) {
-    if ((timeoutIn(headers, header) ?? 0) > longestTimerMs) delete headers[header];
-  }
-}
-
-function timeoutIn(
-  headers: http2.IncomingHttpHeaders,
-  header: (typeof timeoutHeaders)[number],
-): number | undefined {
+/**
+ * In milliseconds; undefined where it gives none, or none that can be read. One that is longer than timers are is taken away:
+ * Connect's would go off, and end the call, at once. The client keeps its own.
+ */
+export function takeTimeout(headers: http2.IncomingHttpHeaders): number | undefined {
+  const isGrpc = /^application\/grpc/i.test(headers["content-type"] ?? "");
+  const header = isGrpc ? "grpc-timeout" : "connect-timeout-ms";
   const given = headers[header];
   if (given === undefined) return undefined;
   const [, digits, unit = ""] = timeouts[header].exec(String(given)) ?? [];
-  return digits === undefined ? undefined : Number(digits) * (msByUnit[unit] ?? 0);
+  if (digits === undefined) return undefined;
+  const milliseconds = Number(digits) * (msByUnit[unit] ?? 0);
+  if (milliseconds <= longestTimerMs) return milliseconds;
+  delete headers[header];
+  return undefined;
 }

@@ -41,6 +41,7 @@ export function settlingUnread(
   ) {
     const { call, rateLimit, revision, startedAt } = unread;
     const { error, again } = await refusalIn(response);
+    // Its own deadline passed before its message was whole: as little was done as for one that went away.
     if (error?.code === Code.DeadlineExceeded) {
       note(unread, codeToString(error.code));
       return response;
@@ -70,8 +71,7 @@ export function settlingUnread(
       const stream = request.contextValues?.get(streamKey);
       if (!stream?.closed && !stream?.destroyed)
         return settle(response, unread, request.header.get("authorization"));
-      // A client that went away before its message was whole gets no answer, and is not charged for one; nor is one whose own
-      // deadline passed before that.
+      // A client that went away before its message was whole gets no answer, and is not charged for one.
       note(unread, "canceled");
       return response;
     });

@@ -4,7 +4,6 @@ import { getEventListeners } from "node:events";
 import http2, { type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
 import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
-import { timeoutMs } from "./timeouts.ts";
 import { carried, notWhole } from "./unread.ts";
 
 /** As long as the gateway gives a request. */
@@ -24,7 +23,7 @@ export const overdueSignal = (request: Http2ServerRequest) => signals.get(reques
  * ended its side; where an answer has begun, or nobody is reading, there is nothing to wait for. A deadline of the call's own may
  * pass before anybody reads: then it is refused once somebody does.
  */
-export function expectWhole(request: Http2ServerRequest): void {
+export function expectWhole(request: Http2ServerRequest, timeoutMs: number | undefined): void {
   const { stream } = request;
   const overdue = new AbortController();
   signals.set(request, overdue.signal);
@@ -41,10 +40,12 @@ export function expectWhole(request: Http2ServerRequest): void {
     else refuse(carried(notWhole()));
   }
 
-  const givenMs = timeoutMs(request.headers);
   const timer =
-    givenMs !== undefined && givenMs < wholeWithinMs
-      ? setTimeout(() => refuse(new ConnectError("the deadline has passed", Code.DeadlineExceeded)), givenMs)
+    timeoutMs !== undefined && timeoutMs < wholeWithinMs
+      ? setTimeout(
+          () => refuse(new ConnectError("the deadline has passed", Code.DeadlineExceeded)),
+          timeoutMs,
+        )
       : setTimeout(end, wholeWithinMs);
   const arrived = () => clearTimeout(timer);
   request.once("end", arrived).once("close", arrived);

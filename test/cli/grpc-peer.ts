@@ -34,26 +34,3 @@ export async function startGrpcPeer(answer: (call: http2.ServerHttp2Stream) => v
   const { port } = server.address() as AddressInfo;
   return { address: `127.0.0.1:${port}`, connections: () => connections, calls: () => calls };
 }
-
-const prefixBytes = 5;
-
-export function framed(message: Uint8Array): Buffer {
-  const frame = Buffer.alloc(prefixBytes + message.length);
-  frame.writeUInt32BE(message.length, 1);
-  frame.set(message, prefixBytes);
-  return frame;
-}
-
-/** The messages of a call. */
-export async function* messagesOf(call: http2.ServerHttp2Stream): AsyncGenerator<Uint8Array> {
-  let unread: Buffer = Buffer.alloc(0);
-  for await (const chunk of call) {
-    unread = Buffer.concat([unread, chunk as Buffer]);
-    while (unread.length >= prefixBytes) {
-      const end = prefixBytes + unread.readUInt32BE(1);
-      if (unread.length < end) break;
-      yield unread.subarray(prefixBytes, end);
-      unread = unread.subarray(end);
-    }
-  }
-}

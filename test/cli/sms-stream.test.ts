@@ -8,7 +8,7 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { inboundLines } from "../../src/cli/inbound-lines.ts";
-import { streamInboundMessages } from "../../src/cli/inbound-stream.ts";
+import { type InboundStream, streamInboundMessages } from "../../src/cli/inbound-stream.ts";
 import type { Loss } from "../../src/cli/reconnect.ts";
 import {
   InboundMessageOutcome,
@@ -18,9 +18,10 @@ import {
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { framed, messagesOf } from "../rpc/raw-grpc.ts";
 import { type Finished, launcher, run, runProcess, startCommand, startProgram, towards } from "./command.ts";
 import { type Cut, startCuttingProxy } from "./cutting-proxy.ts";
-import { framed, messagesOf, startGrpcPeer } from "./grpc-peer.ts";
+import { startGrpcPeer } from "./grpc-peer.ts";
 import { startSilentServer } from "./silent-server.ts";
 
 interface Message {
@@ -422,69 +423,71 @@ describe("ending early", () => {
 
   test("a connection that is to be used no more serves the stream that is on it to its end", async () => {
     const leaving = await startLeavingPeer();
-    const received: string[] = [];
-    const losses: Loss[] = [];
-    const message = (id: string) =>
-      Buffer.from(ndjson([{ message_id: id, from: sender(9), to: "#0797", text: id }]));
     const startedAt = performance.now();
-    const bytes = async function* () {
-      yield message("before");
-      await vi.waitUntil(
-        () => received.length === 1 && performance.now() - startedAt > answerWithinMs + 500,
-        {
-          timeout: 45_000,
-        },
-      );
-      yield message("after");
-    };
-    await streamInboundMessages({
-      client: clientTowards(leaving.address),
-      lines: inboundLines(bytes()),
-      onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
-      onUnreadable: () => {},
-      onLost: (loss) => losses.push(loss),
-      signal: new AbortController().signal,
-      answerWithinMs,
-    });
+    const isLater = () => performance.now() - startedAt > answerWithinMs + 500;
+    const { received, losses } = await streamTwo(
+      leaving.address,
+      { answerWithinMs },
+      async ({ received }) => {
+        await vi.waitUntil(() => received.length === 1 && isLater(), { timeout: 45_000 });
+      },
+    );
     expect([received, losses]).toEqual([["before", "after"], []]);
     expect(leaving.connections()).toBe(1);
   });
 
-  /** Two messages; between them the service goes away and is found at `away`, until so many losses have been told. */
-  async function streamOver(
-    away: string,
-    until: { losses: number; patienceMs?: number; answerWithinMs?: number },
-  ) {
+  /** Between its messages the service goes away and is found at `away`, until so many losses have been told. */
+  async function streamOver(away: string, { losses: least, ...times }: { losses: number } & Times) {
     let target = service.grpcAddress;
     const proxy = await startCuttingProxy(() => target);
     onTestFinished(() => proxy.close());
-    const received: string[] = [];
-    const losses: Loss[] = [];
-    const message = (id: string) =>
-      Buffer.from(ndjson([{ message_id: id, from: sender(8), to: "#0797", text: `${id} ${proxy.address}` }]));
-    const bytes = async function* () {
-      yield message("before");
+    const leave = async ({ received }: Told) => {
       await vi.waitUntil(() => received.length === 1, { timeout: 45_000 });
       target = away;
       proxy.breakAll();
-      yield message("after");
-      await vi.waitUntil(() => losses.length >= until.losses && proxy.connections() > 1, { timeout: 45_000 });
+    };
+    return streamTwo(proxy.address, times, leave, async ({ losses }) => {
+      await vi.waitUntil(() => losses.length >= least && proxy.connections() > 1, { timeout: 45_000 });
       // What waits for an answer is left waiting: no end of a connection tells that another would be good.
       target = service.grpcAddress;
-    };
-    await streamInboundMessages({
-      client: clientTowards(proxy.address),
-      lines: inboundLines(bytes()),
-      onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
-      onUnreadable: () => {},
-      onLost: (loss) => losses.push(loss),
-      signal: new AbortController().signal,
-      patienceMs: until.patienceMs ?? 60_000,
-      answerWithinMs: until.answerWithinMs ?? 10_000,
     });
-    return { received, losses };
   }
 });
+
+type Times = Pick<InboundStream, "patienceMs" | "answerWithinMs">;
+
+interface Told {
+  readonly received: string[];
+  readonly losses: Loss[];
+}
+
+/** Two messages, and what is done between them and behind the second; answers what was told. */
+async function streamTwo(
+  address: string,
+  times: Times,
+  between: (told: Told) => Promise<void>,
+  behind: (told: Told) => Promise<void> = async () => {},
+): Promise<Told> {
+  const told: Told = { received: [], losses: [] };
+  const message = (id: string) =>
+    Buffer.from(ndjson([{ message_id: id, from: sender(8), to: "#0797", text: `${id} ${address}` }]));
+  const bytes = async function* () {
+    yield message("before");
+    await between(told);
+    yield message("after");
+    await behind(told);
+  };
+  await streamInboundMessages({
+    client: clientTowards(address),
+    lines: inboundLines(bytes()),
+    onReceipts: async (receipts) => void told.received.push(...receipts.map(({ messageId }) => messageId)),
+    onUnreadable: () => {},
+    onLost: (loss) => told.losses.push(loss),
+    signal: new AbortController().signal,
+    ...times,
+  });
+  return told;
+}
 
 /** Receives, and tells each connection at its messages that no more calls are wanted on it. */
 const startLeavingPeer = () =>

@@ -14,8 +14,9 @@ import {
 import { merchant } from "../gateway/merchant.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
+import { framed } from "../rpc/raw-grpc.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
-import { framed, startGrpcPeer } from "./grpc-peer.ts";
+import { startGrpcPeer } from "./grpc-peer.ts";
 import { startSilentServer } from "./silent-server.ts";
 
 const service = await startTestService();

@@ -69,11 +69,7 @@ export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawC
       return {
         send: (message, packed = false) =>
           new Promise((resolve, reject) => {
-            const frame = Buffer.alloc(prefixBytes + message.length);
-            frame[0] = packed ? 1 : 0;
-            frame.writeUInt32BE(message.length, 1);
-            frame.set(message, prefixBytes);
-            stream.write(frame, (error) => (error ? reject(error) : resolve()));
+            stream.write(framed(message, packed), (error) => (error ? reject(error) : resolve()));
           }),
         halfClose: () => stream.end(),
         cut: () => stream.close(http2.constants.NGHTTP2_CANCEL),
@@ -105,7 +101,17 @@ function detailOf(fields: http2.IncomingHttpHeaders): ErrorDetail | undefined {
   return findTrailerError(headers)?.findDetails(ErrorDetailSchema)[0];
 }
 
-async function* messagesOf(stream: http2.ClientHttp2Stream): AsyncGenerator<Uint8Array, undefined> {
+/** `packed`: in the call's `grpc-encoding`. */
+export function framed(message: Uint8Array, packed = false): Buffer {
+  const frame = Buffer.alloc(prefixBytes + message.length);
+  frame[0] = packed ? 1 : 0;
+  frame.writeUInt32BE(message.length, 1);
+  frame.set(message, prefixBytes);
+  return frame;
+}
+
+/** What the other side of a call sends. */
+export async function* messagesOf(stream: http2.Http2Stream): AsyncGenerator<Uint8Array, undefined> {
   let rest = Buffer.alloc(0);
   try {
     for await (const chunk of stream) {

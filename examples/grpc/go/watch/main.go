@@ -20,7 +20,8 @@ import (
 
 // persistently tries again what is worth it, with growing pauses.
 func persistently(call func() error) error {
-	for pause := 100 * time.Millisecond; ; pause *= 2 {
+	const shortest = 100 * time.Millisecond
+	for pause := shortest; ; pause *= 2 {
 		err := call()
 		if err == nil {
 			return nil
@@ -29,7 +30,7 @@ func persistently(call func() error) error {
 		if !passes {
 			return err
 		}
-		if pause == 100*time.Millisecond {
+		if pause == shortest {
 			log.Print("trying again: ", err)
 		}
 		if pause > 5*time.Second {
