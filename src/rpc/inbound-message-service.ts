@@ -17,6 +17,7 @@ import {
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { maxMessagesInRequest, tooManyMessages } from "./inbound-message-bounds.ts";
 import { outcomeMessage } from "./messages.ts";
+import { inSlices } from "./slices.ts";
 
 /** A stream reads on while it has fewer messages without a receipt than this; then flow control holds the sender. */
 const maxUnderWay = 5_000;
@@ -92,7 +93,7 @@ export async function* streamInboundMessages(
   }
 
   async function read(): Promise<void> {
-    for await (const { messages } of requests) {
+    for await (const { messages } of inSlices(requests)) {
       if (!reading) return;
       if (messages.length > maxMessagesInRequest) {
         throw tooManyMessages();

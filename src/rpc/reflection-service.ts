@@ -2,6 +2,7 @@ import { type DescFile, type DescService, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import { Code, type ConnectRouter } from "@connectrpc/connect";
 import { ServerReflection } from "../gen/proto/grpc/reflection/v1/reflection_pb.ts";
+import { inSlices } from "./slices.ts";
 
 /** Longer names there are none: strangers may ask, and each part of a name takes as long as the name is. */
 const longestName = 255;
@@ -38,6 +39,16 @@ export function reflectionRoutes(
     return undefined;
   }
 
+  const descriptors = new Map<DescFile, Uint8Array>();
+
+  function descriptorOf(file: DescFile): Uint8Array {
+    const known = descriptors.get(file);
+    if (known !== undefined) return known;
+    const descriptor = toBinary(FileDescriptorProtoSchema, file.proto);
+    descriptors.set(file, descriptor);
+    return descriptor;
+  }
+
   /** A file with all it imports, which spares the client a question for each. */
   function descriptorsOf(file: DescFile): Uint8Array[] {
     const found = new Set<DescFile>();
@@ -47,12 +58,12 @@ export function reflectionRoutes(
       next.dependencies.forEach(collect);
     };
     collect(file);
-    return [...found].map(({ proto }) => toBinary(FileDescriptorProtoSchema, proto));
+    return [...found].map(descriptorOf);
   }
 
   router.service(ServerReflection, {
     async *serverReflectionInfo(requests) {
-      for await (const request of requests) {
+      for await (const request of inSlices(requests)) {
         const answer = (file: DescFile | undefined, what: string) =>
           file === undefined
             ? refused(Code.NotFound, `${what} is not known here`)
