@@ -276,7 +276,11 @@ export function createVerifications(database: Database): Verifications {
         const statement = listStatement(filter);
         const rows = await runStatement(database, statement, statement.values);
         const { verifications, after } = pageOf(rows, filter.limit);
-        return { verifications: await Promise.all(verifications.map(settled)), after };
+        const shown = await Promise.all(verifications.map(settled));
+        const isAskedFor = ({ status }: Verification) =>
+          filter.statuses.length === 0 || filter.statuses.includes(status);
+        // What was found as expired may have been verified in time, by somebody who has committed since.
+        return { verifications: shown.filter(isAskedFor), after };
       }),
 
     isOverloaded: (operation) => asked[operation].isOverloaded(),

@@ -1,5 +1,9 @@
 import { afterEach, describe, expect, test } from "vitest";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  VerificationService,
+  VerificationStatus,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
@@ -17,6 +21,7 @@ const [shopHere, shopThere] = [
   merchant(there.httpUrl, project.liveKey),
 ];
 const [sourceHere, sourceThere] = [smsSource(here), smsSource(there)];
+const listing = there.client(VerificationService, project.liveKey);
 
 afterEach(() => resetClock(service.db));
 
@@ -101,6 +106,20 @@ describe("of two that want to end a verification at the same time", () => {
     ]);
     expect(told).toEqual(["cancelled", "cancelled"]);
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
+  });
+
+  test("a list of what has expired waits for the SMS that was in time, and holds none that it has verified", async () => {
+    const [raced, other] = [await createPending(shopHere), await createPending(shopHere)];
+    await stopClock(service.db, new Date(raced.expiresAt.getTime() - 1));
+    const expired = async () => {
+      await moveClock(service.db, 1_000);
+      const { verifications } = await listing.listVerifications({ statuses: [VerificationStatus.EXPIRED] });
+      return verifications.map(({ id }) => id);
+    };
+    const [outcome, listed] = await raceTo(service.db, "event", [() => outcomeOf(raced), expired]);
+    expect(outcome).toBe("VERIFIED");
+    expect(listed).toContain(other.id);
+    expect(listed).not.toContain(raced.id);
   });
 
   test("an SMS that came in time but waited past the expiry is LATE once a read has told of that", async () => {
