@@ -130,7 +130,7 @@ export function createVerification(parts: {
       // It has been counted, and a number that was shown cannot be taken back; but a 503 is not reported as counted.
       if (again === null) throw refusal();
       verification = again;
-      outcome = await verifications.recreate(again);
+      outcome = (await verifications.create(again, null)).value;
     }
     call.usage = usage;
     if (outcome.kind === "conflict") throw new Failure("idempotency_conflict");
@@ -212,7 +212,7 @@ class Rooms {
     this.asSeen = {
       pending: (...asked) => this.#occupancy.pending(...asked),
       barred: (number, format, length) =>
-        this.#taken.get(`${number} ${length}`) === takenInTurn
+        (this.#taken.get(`${number} ${length}`) ?? 0) >= takenInTurn
           ? Number.POSITIVE_INFINITY
           : this.#occupancy.barred(number, format, length),
     };

@@ -78,9 +78,11 @@ export interface CodeHolder {
 }
 
 export interface Sender {
+  readonly environment: Environment;
+  readonly phone: string;
   /** The misses of the last `missWindowMs`, oldest first. */
-  missTimes: number[];
-  mutedUntil: number | null;
+  readonly missTimes: readonly number[];
+  readonly mutedUntil: number | null;
 }
 
 export interface Answered extends Judgement {
@@ -253,13 +255,15 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   function countMiss({ environment, from }: InboundContent): void {
     if (environment === null) return;
     const key = senderKey(environment, from);
-    const sender = state.senders.get(key) ?? { missTimes: [], mutedUntil: null };
-    state.senders.set(key, sender);
-    const counted = sender.missTimes.filter((time) => time > state.now - missWindowMs);
-    counted.push(state.now);
-    const muted = counted.length >= missesUntilMuted;
-    sender.missTimes = muted ? [] : counted;
-    if (muted) sender.mutedUntil = state.now + muteMs;
+    const { missTimes = [], mutedUntil = null } = state.senders.get(key) ?? {};
+    const counted = [...missTimes.filter((time) => time > state.now - missWindowMs), state.now];
+    const isMuted = counted.length >= missesUntilMuted;
+    state.senders.set(key, {
+      environment,
+      phone: from,
+      missTimes: isMuted ? [] : counted,
+      mutedUntil: isMuted ? state.now + muteMs : mutedUntil,
+    });
     changedSenders.add(key);
   }
 }

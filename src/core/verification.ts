@@ -107,8 +107,6 @@ export interface VerificationPage {
  */
 export interface Verifications {
   create(verification: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
-  /** Another try for a creation whose code was taken: charged already. */
-  recreate(verification: NewVerification): Promise<CreationOutcome>;
   /** Whether an idempotency key has been answered, and until when the project has no calls left; null: it has. Charges nothing. */
   peekCreation(
     request: Pick<NewVerification, "projectId" | "environment" | "idempotencyKey">,

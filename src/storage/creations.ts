@@ -1,6 +1,5 @@
-import pg from "pg";
 import { idempotencyKeyHours } from "../core/idempotency-key.ts";
-import { usageLimitExceeded } from "../core/usage.ts";
+import { type UsageCount, usageLimitExceeded } from "../core/usage.ts";
 import {
   type Charged,
   type CreatedVerification,
@@ -12,7 +11,7 @@ import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
 import { isLetGo } from "./code-occupancy.ts";
-import { type Database, type Lane, runStatement } from "./database.ts";
+import { type Database, type Lane, runStatement, tryStatement } from "./database.ts";
 import { chargedCalls, type Demand, demandOf, Exhausted, secondsToNextMonth, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
@@ -56,8 +55,8 @@ created AS (
     r.parent_origin, r.return_url, r.destination, r.sms_text, ${nowMs},
     ${nowMs} + make_interval(secs => r.validity_seconds), ${webhookInForce}
   FROM unnest(
-    $3::uuid[], $4::uuid[], $5::environment[], $13::verification_mode[], $14::text[], $15::text[], $16::text[],
-    $17::text[], $18::text[], $8::text[], $19::text[], $7::int[]
+    $7::uuid[], $3::uuid[], $4::environment[], $8::verification_mode[], $9::text[], $10::text[], $11::text[],
+    $12::text[], $13::text[], $14::text[], $17::text[], $20::int[]
   ) AS r (
     id, project_id, environment, mode, expected_phone, client_reference, state, parent_origin, return_url,
     destination, sms_text, validity_seconds
@@ -67,7 +66,7 @@ keyed AS (
   INSERT INTO idempotency_record
     (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
   SELECT r.project_id, r.environment, r.key, decode(r.request_digest, 'hex'), r.verification_id, r.verification_url, ${nowMs}
-  FROM unnest($4::uuid[], $5::environment[], $6::text[], $11::text[], $3::uuid[], $12::text[])
+  FROM unnest($3::uuid[], $4::environment[], $5::text[], $6::text[], $7::uuid[], $18::text[])
     AS r (project_id, environment, key, request_digest, verification_id, verification_url)
   ORDER BY r.project_id, r.environment, r.key
 ),
@@ -75,7 +74,7 @@ reserved AS (
   INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone, window_digest)
   SELECT r.destination, r.code, r.code_format, r.verification_id, ${nowMs} + make_interval(secs => r.validity_seconds),
     r.expected_phone, decode(r.window_digest, 'hex')
-  FROM unnest($8::text[], $9::text[], $10::code_format[], $3::uuid[], $7::int[], $14::text[], $20::text[])
+  FROM unnest($14::text[], $15::text[], $16::code_format[], $7::uuid[], $20::int[], $9::text[], $19::text[])
     AS r (destination, code, code_format, verification_id, validity_seconds, expected_phone, window_digest)
   ORDER BY r.destination, r.code
 )
@@ -109,14 +108,14 @@ request AS MATERIALIZED (
     ${nowMs} + make_interval(secs => r.validity_seconds) AS expires_at,
     c.calls, c.granted, c.call_limit, r.rank = 0 OR r.rank <= c.granted AS admitted
   FROM ROWS FROM (
-    generate_series(0, $3::int - 1), unnest(
-    $4::uuid[], $5::int[], $6::uuid[], $7::environment[], $8::text[], $9::text[], $10::uuid[],
-    $11::verification_mode[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-    $17::text[], $18::text[], $19::code_format[], $20::text[], $21::text[], $22::text[], $23::int[], $24::bool[])
+    generate_series(0, $21::int - 1), unnest(
+    $3::uuid[], $4::environment[], $5::text[], $6::text[], $7::uuid[], $8::verification_mode[], $9::text[], $10::text[],
+    $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::code_format[], $17::text[], $18::text[],
+    $19::text[], $20::int[], $22::uuid[], $23::int[], $24::bool[])
   ) AS r (
-    position, charge_to, rank, project_id, environment, key, request_digest, verification_id,
-    mode, expected_phone, client_reference, state, parent_origin, return_url,
-    destination, code, code_format, sms_text, verification_url, window_digest, validity_seconds, leads
+    position, project_id, environment, key, request_digest, verification_id, mode, expected_phone, client_reference,
+    state, parent_origin, return_url, destination, code, code_format, sms_text, verification_url,
+    window_digest, validity_seconds, charge_to, rank, leads
   )
   LEFT JOIN charged c ON c.project_id = r.charge_to
 ),
@@ -182,8 +181,8 @@ LEFT JOIN LATERAL (SELECT * FROM verification v WHERE v.id = i.verification_id O
 const firstAnswerStatement = {
   name: "first_answer",
   text: `
-SELECT r.position, ${firstAnswerColumns}
-FROM unnest($1::int[], $2::uuid[], $3::environment[], $4::text[]) AS r (position, project_id, environment, key)
+SELECT r.position::int, ${firstAnswerColumns}
+FROM unnest($1::uuid[], $2::environment[], $3::text[]) WITH ORDINALITY AS r (project_id, environment, key, position)
 CROSS JOIN LATERAL (
   SELECT * FROM idempotency_record i
   WHERE i.project_id = r.project_id AND i.environment = r.environment AND i.key = r.key AND ${liveRecord} OFFSET 0
@@ -201,7 +200,6 @@ type Outcome = Charged<CreationOutcome> | Exhausted;
 
 export interface Creations {
   create(request: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
-  recreate(request: NewVerification): Promise<CreationOutcome>;
   isOverloaded(): boolean;
 }
 
@@ -235,13 +233,7 @@ export function createCreations(database: Database): Creations {
     return outcome;
   }
 
-  return {
-    create,
-    async recreate(request) {
-      return (await create(request, null)).value;
-    },
-    isOverloaded: enqueue.isOverloaded,
-  };
+  return { create, isOverloaded: enqueue.isOverloaded };
 }
 
 interface Roles {
@@ -279,13 +271,9 @@ async function createNew(
   items: readonly ChargedCreation[],
   demand: Demand,
 ): Promise<Outcome[] | null> {
-  let rows: unknown[][];
-  try {
-    rows = await runStatement(lane, createNewStatement, newParametersOf(items, demand));
-  } catch (error) {
-    if (error instanceof pg.DatabaseError && notAllNew.test(error.code ?? "")) return null;
-    throw error;
-  }
+  const values = [demand.projects, demand.calls, ...columnsOf(items)];
+  const rows = await tryStatement(lane, createNewStatement, values, notAllNew);
+  if (rows === null) return null;
   const createdAt = rows[0]?.[0] as number;
   const charged = new Map(rows.map((row) => [row[1], row]));
   return items.map(({ request, chargeTo }, position): Outcome => {
@@ -297,32 +285,31 @@ async function createNew(
   });
 }
 
-function newParametersOf(items: readonly ChargedCreation[], demand: Demand): unknown[] {
+/** $3 to $20 of either statement. */
+function columnsOf(items: readonly ChargedCreation[]): string[] {
   const plain = (pick: (request: NewVerification) => string | number | null) =>
     plainArray(items.map(({ request }) => pick(request)));
   const text = (pick: (request: NewVerification) => string | null) =>
     textArray(items.map(({ request }) => pick(request)));
   return [
-    demand.projects,
-    demand.calls,
-    plain(({ id }) => id),
     plain(({ projectId }) => projectId),
     plain(({ environment }) => environment),
     text(({ idempotencyKey }) => idempotencyKey),
-    plain(({ validitySeconds }) => validitySeconds),
-    text(({ destination }) => destination),
-    text(({ code }) => code),
-    plain(({ codeFormat }) => codeFormat),
     plain(({ requestDigest }) => requestDigest),
-    text(({ verificationUrl }) => verificationUrl),
+    plain(({ id }) => id),
     plain(({ mode }) => mode),
     text(({ expectedPhone }) => expectedPhone),
     text(({ clientReference }) => clientReference),
     text(({ state }) => state),
     text(({ parentOrigin }) => parentOrigin),
     text(({ returnUrl }) => returnUrl),
+    text(({ destination }) => destination),
+    text(({ code }) => code),
+    plain(({ codeFormat }) => codeFormat),
     text(({ smsText }) => smsText),
+    text(({ verificationUrl }) => verificationUrl),
     plain(({ windowDigest }) => windowDigest),
+    plain(({ validitySeconds }) => validitySeconds),
   ];
 }
 
@@ -332,107 +319,78 @@ async function createBatch(
   { leaderOf, leads }: Roles,
   demand: Demand,
 ): Promise<Outcome[]> {
-  const rows = await runStatement(lane, createStatement, parametersOf(items, leads, demand));
+  const rows = await runStatement(lane, createStatement, [
+    demand.projects,
+    demand.calls,
+    ...columnsOf(items),
+    items.length,
+    plainArray(items.map(({ chargeTo }) => chargeTo)),
+    plainArray(demand.ranks),
+    plainArray(leads),
+  ]);
+  if (rows.length !== items.length) throw new Error("a creation came back without an answer");
 
-  const outcomes: Outcome[] = new Array(items.length).fill(new Exhausted(null));
+  const outcomes = new Array<Outcome>(items.length);
   const created = new Map<number, CreatedVerification>();
-  const undecided: { position: number; reserved: boolean }[] = [];
+  const undecided: Undecided[] = [];
   for (const row of rows) {
     const position = row[0] as number;
     const { request } = items[position] as ChargedCreation;
     const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3], row[8]);
     if (usage instanceof Exhausted) {
       outcomes[position] = usage;
-      continue;
-    }
-    let value: CreationOutcome = { kind: "code_taken" };
-    if (row[4] === true) {
+    } else if (row[4] === true) {
       const answer = answerOf(request, row[6] as number, row[7] as number);
       created.set(position, answer);
-      value = { kind: "created", created: answer };
+      outcomes[position] = { usage, value: { kind: "created", created: answer } };
     } else if (row[9] !== null) {
-      value = repeated(request, row, 9);
+      outcomes[position] = { usage, value: repeated(request, row, 9) };
     } else {
-      undecided.push({ position, reserved: row[5] === true });
+      undecided.push({ position, request, usage, reserved: row[5] === true });
     }
-    outcomes[position] = { usage, value };
   }
 
-  const lost: number[] = [];
-  for (const { position, reserved } of undecided) {
-    const outcome = outcomes[position];
+  for (const { position, request, usage } of undecided) {
     const leader = leaderOf[position] as number;
     const answer = created.get(leader);
-    if (reserved) lost.push(position);
-    else if (answer !== undefined && outcome !== undefined && !(outcome instanceof Exhausted)) {
-      const { request } = items[position] as ChargedCreation;
-      const same = request.requestDigest === (items[leader] as ChargedCreation).request.requestDigest;
-      const value: CreationOutcome = same ? { kind: "replayed", created: answer } : { kind: "conflict" };
-      outcomes[position] = { usage: outcome.usage, value };
-    }
+    const same = request.requestDigest === (items[leader] as ChargedCreation).request.requestDigest;
+    const asLeader: CreationOutcome = !answer
+      ? { kind: "code_taken" }
+      : same
+        ? { kind: "replayed", created: answer }
+        : { kind: "conflict" };
+    outcomes[position] = { usage, value: asLeader };
   }
-  if (lost.length > 0) await answerLost(lane, items, lost, outcomes);
+  await answerLost(
+    lane,
+    undecided.filter(({ reserved }) => reserved),
+    outcomes,
+  );
   return outcomes;
 }
 
-/** The keys of these requests were taken by another process while the statement ran. */
-async function answerLost(
-  lane: Lane,
-  items: readonly ChargedCreation[],
-  lost: readonly number[],
-  outcomes: Outcome[],
-): Promise<void> {
-  const requests = lost.map((position) => (items[position] as ChargedCreation).request);
+/** Charged, and neither created nor known. */
+interface Undecided {
+  readonly position: number;
+  readonly request: NewVerification;
+  readonly usage: UsageCount | undefined;
+  /** A code was, so the key was taken by another process while the statement ran. */
+  readonly reserved: boolean;
+}
+
+/** Answers those as whoever took their keys was answered. */
+async function answerLost(lane: Lane, lost: readonly Undecided[], outcomes: Outcome[]): Promise<void> {
+  if (lost.length === 0) return;
+  const requests = lost.map(({ request }) => request);
   const rows = await runStatement(lane, firstAnswerStatement, [
-    plainArray(lost),
     plainArray(requests.map(({ projectId }) => projectId)),
     plainArray(requests.map(({ environment }) => environment)),
     textArray(requests.map(({ idempotencyKey }) => idempotencyKey)),
   ]);
   for (const row of rows) {
-    const position = row[0] as number;
-    const outcome = outcomes[position];
-    if (outcome !== undefined && !(outcome instanceof Exhausted)) {
-      outcomes[position] = {
-        usage: outcome.usage,
-        value: repeated((items[position] as ChargedCreation).request, row, 1),
-      };
-    }
+    const { position, request, usage } = lost[(row[0] as number) - 1] as Undecided;
+    outcomes[position] = { usage, value: repeated(request, row, 1) };
   }
-}
-
-function parametersOf(
-  items: readonly ChargedCreation[],
-  leads: readonly string[],
-  demand: Demand,
-): unknown[] {
-  const requests = items.map(({ request }) => request);
-  return [
-    demand.projects,
-    demand.calls,
-    items.length,
-    plainArray(items.map(({ chargeTo }) => chargeTo)),
-    plainArray(demand.ranks),
-    plainArray(requests.map(({ projectId }) => projectId)),
-    plainArray(requests.map(({ environment }) => environment)),
-    textArray(requests.map(({ idempotencyKey }) => idempotencyKey)),
-    plainArray(requests.map(({ requestDigest }) => requestDigest)),
-    plainArray(requests.map(({ id }) => id)),
-    plainArray(requests.map(({ mode }) => mode)),
-    textArray(requests.map(({ expectedPhone }) => expectedPhone)),
-    textArray(requests.map(({ clientReference }) => clientReference)),
-    textArray(requests.map(({ state }) => state)),
-    textArray(requests.map(({ parentOrigin }) => parentOrigin)),
-    textArray(requests.map(({ returnUrl }) => returnUrl)),
-    textArray(requests.map(({ destination }) => destination)),
-    textArray(requests.map(({ code }) => code)),
-    plainArray(requests.map(({ codeFormat }) => codeFormat)),
-    textArray(requests.map(({ smsText }) => smsText)),
-    textArray(requests.map(({ verificationUrl }) => verificationUrl)),
-    plainArray(requests.map(({ windowDigest }) => windowDigest)),
-    plainArray(requests.map(({ validitySeconds }) => validitySeconds)),
-    plainArray(leads),
-  ];
 }
 
 function answerOf(request: NewVerification, createdAt: number, expiresAt: number): CreatedVerification {

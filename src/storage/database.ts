@@ -246,6 +246,24 @@ export async function runStatement(
   }
 }
 
+/**
+ * The same, or null where the database refuses the statement with one of these states: then nothing has happened. (A deadlock
+ * counts among the database's own troubles and comes wrapped.)
+ */
+export async function tryStatement(
+  database: Statements,
+  statement: { readonly name: string; readonly text: string },
+  values: readonly unknown[],
+  refusals: RegExp,
+): Promise<unknown[][] | null> {
+  try {
+    return await runStatement(database, statement, values);
+  } catch (error) {
+    if (refusals.test(refusedState(error) ?? "")) return null;
+    throw error;
+  }
+}
+
 /** Whatever keeps a connection from being made, it says nothing about what was to be asked on it. */
 async function connectionOf(pool: pg.Pool): Promise<pg.PoolClient> {
   return pool.connect().catch((cause: unknown) => {

@@ -1,19 +1,12 @@
 import type { ErasureStore } from "../core/administration/erasure.ts";
 import { firstUuid } from "../core/ids.ts";
 import { mayCarry } from "../core/message-text.ts";
-import type { CodeFormat, Environment } from "../core/project.ts";
+import { type CodeFormat, type Environment, environments } from "../core/project.ts";
 import { codesIn, defaultSmsTemplate } from "../core/sms-text.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { codeQuarantine } from "./code-occupancy.ts";
 import { type Database, runStatement } from "./database.ts";
-import {
-  cancelledLive,
-  cancelledTest,
-  expiredLive,
-  expiredTest,
-  noticeSent,
-  transitionEffects,
-} from "./transition.ts";
+import { movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
 /**
@@ -99,8 +92,8 @@ cancelled AS (
   WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at > ${nowMs}
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")},${transitionEffects("cancelled")}
-SELECT coalesce((SELECT array_agg(id::text) FROM cancelled), '{}'), ${cancelledLive}, ${cancelledTest},
-  ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}, ${noticeSent("cancelled")}`,
+SELECT coalesce((SELECT array_agg(id::text) FROM cancelled), '{}'), ${movedColumns("cancelled")}, ${movedColumns("expired")},
+  ${noticeSent("expired")}, ${noticeSent("cancelled")}`,
 };
 
 /**
@@ -324,17 +317,9 @@ export function createErasureStore(database: Database): ErasureStore {
   /** Answers the ids of those it has cancelled. */
   async function end(ids: readonly string[]): Promise<string[]> {
     const [row] = await runStatement(database, endStatement, [plainArray(ids)]);
-    const [cancelled, liveCancelled, testCancelled, liveExpired, testExpired] = row as [
-      string[],
-      number,
-      number,
-      number,
-      number,
-    ];
-    database.observer.moved("cancelled", "live", liveCancelled);
-    database.observer.moved("cancelled", "test", testCancelled);
-    database.observer.moved("expired", "live", liveExpired);
-    database.observer.moved("expired", "test", testExpired);
+    const [cancelled, ...moved] = row as [string[], ...number[]];
+    tellMoved(database.observer, "cancelled", moved);
+    tellMoved(database.observer, "expired", moved.slice(environments.length));
     return cancelled;
   }
 
@@ -387,6 +372,20 @@ export function createErasureStore(database: Database): ErasureStore {
     }
   }
 
+  /** Walks on from `first`, a batch a statement, which answers where it has come to and what it yields. */
+  async function* passes(
+    statement: { readonly name: string; readonly text: string },
+    first: string,
+    valuesOf: (since: string) => unknown[],
+  ) {
+    for (let since: unknown = first; ; ) {
+      const [row] = await runStatement(database, statement, valuesOf(since as string));
+      since = row?.[0] ?? null;
+      if (since === null) return;
+      yield row?.[1];
+    }
+  }
+
   return {
     async projectOf(verificationId) {
       const [row] = await runStatement(database, projectStatement, [verificationId]);
@@ -408,27 +407,22 @@ export function createErasureStore(database: Database): ErasureStore {
     },
 
     async *erasePhone(phone) {
+      const number = patternOf(phone);
       await runStatement(database, senderStatement, [phone]);
-      for (let since: string | null = firstUuid; ; ) {
-        const [row] = await runStatement(database, verificationPassStatement, [phone, since]);
-        since = (row?.[0] ?? null) as string | null;
-        if (since === null) break;
-        const concerned = row?.[1] as string[];
+      for await (const ids of passes(verificationPassStatement, firstUuid, (since) => [phone, since])) {
+        const concerned = ids as string[];
         const erased = concerned.length > 0 && (await eraseNumbers(concerned, await end(concerned)));
         yield { ...(erased || noVerifications), messages: 0 };
       }
-      for (let since: string | null = "-infinity"; ; ) {
-        const values = [phone, since, patternOf(phone)];
-        const [row] = await runStatement(database, messagePassStatement, values);
-        since = (row?.[0] ?? null) as string | null;
-        if (since === null) break;
-        yield { ...noVerifications, messages: row?.[1] as number };
+      for await (const messages of passes(messagePassStatement, "-infinity", (since) => [
+        phone,
+        since,
+        number,
+      ])) {
+        yield { ...noVerifications, messages: messages as number };
       }
-      for (let since: string | null = firstUuid; ; ) {
-        const [row] = await runStatement(database, answerPassStatement, [since, patternOf(phone)]);
-        since = (row?.[0] ?? null) as string | null;
-        if (since === null) break;
-        yield { ...noVerifications, messages: 0, webhookAnswers: row?.[1] as number };
+      for await (const answers of passes(answerPassStatement, firstUuid, (since) => [since, number])) {
+        yield { ...noVerifications, messages: 0, webhookAnswers: answers as number };
       }
       await runStatement(database, phoneCodesStatement, [phone]);
     },

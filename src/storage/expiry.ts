@@ -1,6 +1,6 @@
 import { validityRange } from "../core/project.ts";
 import { type Database, runStatement } from "./database.ts";
-import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
+import { dueExpired, movedColumns, noticeSent, tellMoved } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
 /** Up to when everything that was due has been expired, verified or cancelled. Codes are not let go before that. */
@@ -51,17 +51,7 @@ every_due AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
   SELECT * FROM every_due ORDER BY expires_at FETCH FIRST ${dueAtOnce} ROWS WITH TIES
-),
-locked AS MATERIALIZED (
-  SELECT v.id FROM verification v
-  WHERE v.id = ANY (ARRAY(SELECT id FROM due)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  ORDER BY v.id FOR NO KEY UPDATE SKIP LOCKED
-),
-expired AS (
-  UPDATE verification v SET status = 'expired'
-  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  RETURNING v.id, v.webhook_configuration_id, v.environment
-),${transitionEffects("expired")},
+),${dueExpired("v.id = ANY (ARRAY(SELECT id FROM due))", "skip")},
 looked AS MATERIALIZED (
   SELECT count(*) AS codes, max(b.expires_at) AS last_code,
     (SELECT count(*) FROM every_due) > (SELECT count(*) FROM due) AS is_cut,
@@ -82,7 +72,7 @@ moved AS (
   FROM passed p
   WHERE r.task = 'expire' AND (p.ahead OR p.codes > 0 AND $2::timestamptz IS NULL)
 )
-SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}, coalesce(p.more, false), p.upto::text,
+SELECT ${movedColumns("expired")}, ${noticeSent("expired")}, coalesce(p.more, false), p.upto::text,
   coalesce(p.over < p.upto, false)
 FROM (VALUES (0)) AS always LEFT JOIN passed p ON true`,
 };
@@ -117,16 +107,8 @@ export function createExpireDue(
       lookedBackAt = now;
     }
     const [row] = await runStatement(database, expireDueStatement, [settled.until, goingOnAt]);
-    const [live, test, , more, upTo, isHeldBack] = row as [
-      number,
-      number,
-      number,
-      boolean,
-      string | null,
-      boolean,
-    ];
-    database.observer.moved("expired", "live", live);
-    database.observer.moved("expired", "test", test);
+    const [, , , more, upTo, isHeldBack] = row as [number, number, number, boolean, string | null, boolean];
+    tellMoved(database.observer, "expired", row as number[]);
     if (isHeldBack || goingOnAt !== null) goingOnAt = upTo ?? goingOnAt;
     return more;
   };

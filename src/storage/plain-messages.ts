@@ -7,7 +7,7 @@
 import type { InboundContent, InboundMessage } from "../core/inbound-judgement.ts";
 import type { Environment } from "../core/project.ts";
 import { plainArray, textArray } from "./array-literal.ts";
-import { type Database, refusedState, runStatement } from "./database.ts";
+import { type Database, tryStatement } from "./database.ts";
 import { noticeSent, transitionEffects } from "./transition.ts";
 
 /** Plain, so far as it can be seen without asking the database. */
@@ -89,25 +89,20 @@ export async function verifyPlain(
   messages: readonly PlainMessage[],
 ): Promise<(PlainlyVerified | undefined)[] | null> {
   const contents = messages.map(({ content }) => content);
-  let rows: unknown[][];
-  try {
-    rows = await runStatement(database, plainStatement, [
-      textArray(messages.map(({ source }) => source)),
-      textArray(messages.map(({ messageId }) => messageId)),
-      plainArray(contents.map(({ from }) => from)),
-      textArray(contents.map(({ to }) => to)),
-      textArray(contents.map(({ text }) => text)),
-      plainArray(contents.map(({ carrier }) => carrier)),
-      plainArray(contents.map(({ receivedAtMs }) => receivedAtMs)),
-      plainArray(contents.map(({ environment }) => environment)),
-      plainArray(contents.map(({ candidates }) => candidates[0] ?? null)),
-      plainArray(contents.map(({ fingerprint }) => fingerprint)),
-    ]);
-  } catch (error) {
-    // A deadlock counts among the database's own troubles and comes wrapped.
-    if (changedMeanwhile.test(refusedState(error) ?? "")) return null;
-    throw error;
-  }
+  const values = [
+    textArray(messages.map(({ source }) => source)),
+    textArray(messages.map(({ messageId }) => messageId)),
+    plainArray(contents.map(({ from }) => from)),
+    textArray(contents.map(({ to }) => to)),
+    textArray(contents.map(({ text }) => text)),
+    plainArray(contents.map(({ carrier }) => carrier)),
+    plainArray(contents.map(({ receivedAtMs }) => receivedAtMs)),
+    plainArray(contents.map(({ environment }) => environment)),
+    plainArray(contents.map(({ candidates }) => candidates[0] ?? null)),
+    plainArray(contents.map(({ fingerprint }) => fingerprint)),
+  ];
+  const rows = await tryStatement(database, plainStatement, values, changedMeanwhile);
+  if (rows === null) return null;
   const verified = new Array<PlainlyVerified | undefined>(messages.length).fill(undefined);
   const told = rows[0]?.[0] as string | null;
   for (const one of told?.split(",") ?? []) {

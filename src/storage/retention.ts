@@ -5,9 +5,9 @@ import { isLetGo } from "./code-occupancy.ts";
 import { keyLife } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
-import { duplicateWindow } from "./inbound-messages.ts";
-import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
-import { firstIdAt, nowMs } from "./verification-row.ts";
+import { duplicateWindow } from "./inbound-state.ts";
+import { dueExpired, movedColumns, noticeSent, tellMoved } from "./transition.ts";
+import { firstIdAt } from "./verification-row.ts";
 
 /** How long things are kept, in days. */
 export interface RetentionSettings {
@@ -143,18 +143,8 @@ WITH batch AS MATERIALIZED (
   SELECT v.id, v.status FROM verification v
   WHERE v.id > (SELECT done_up_to::uuid FROM retention_progress WHERE task = 'erase_verifications') AND v.id <= ${oldestKept}
   ORDER BY v.id LIMIT ${batchSize}
-),
-locked AS MATERIALIZED (
-  SELECT v.id FROM verification v
-  WHERE v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending')) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  ORDER BY v.id FOR NO KEY UPDATE SKIP LOCKED
-),
-expired AS (
-  UPDATE verification v SET status = 'expired'
-  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  RETURNING v.id, v.webhook_configuration_id, v.environment
-),${transitionEffects("expired")}
-SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}`;
+),${dueExpired("v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending'))", "skip")}
+SELECT ${movedColumns("expired")}, ${noticeSent("expired")}`;
 
 /**
  * What that pass went by, found by its deliveries: none but theirs are left behind it. Looks at a batch after $1 and answers the
@@ -216,11 +206,8 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       async work() {
         if (await erasing.work()) return true;
         const statement = { name: "expire_overdue", text: overdueEnd };
-        const [row] = await runStatement(database, statement, [finishedDays]);
-        const [live, test] = row as [number, number];
-        database.observer.moved("expired", "live", live);
-        database.observer.moved("expired", "test", test);
-        return live + test > 0;
+        const [moved = []] = await runStatement(database, statement, [finishedDays]);
+        return tellMoved(database.observer, "expired", moved) > 0;
       },
     };
   }

@@ -3,7 +3,9 @@
  * written, its delivery is due, and the processes that wait for it are told.
  */
 
-import type { Environment } from "../core/project.ts";
+import { environments } from "../core/project.ts";
+import type { StorageObserver } from "./observer.ts";
+import { nowMs } from "./verification-row.ts";
 
 /**
  * Channel of the notices `uuid:status`, joined by commas, or `uuid:status:due` where a webhook may have a delivery due.
@@ -62,13 +64,43 @@ export function noticeSent(transition: "verified" | "cancelled" | "expired"): st
   return `(SELECT count(*) FROM ${transition}_notice)::float8`;
 }
 
-/** How many a CTE `expired` that returns their `environment` has moved, by environment. */
-export const expiredLive = movedIn("expired", "live");
-export const expiredTest = movedIn("expired", "test");
-/** The same of a CTE `cancelled`. */
-export const cancelledLive = movedIn("cancelled", "live");
-export const cancelledTest = movedIn("cancelled", "test");
+/**
+ * CTEs `locked` and `expired`, and what `expired` does besides: those of the verifications `v` that hold `which` are expired, as far
+ * as they are due. Which are is looked at again in the rows that have been locked, in order of their ids.
+ */
+export function dueExpired(which: string, held: "wait" | "skip"): string {
+  const isDue = `v.status = 'pending' AND v.expires_at <= ${nowMs}`;
+  return `
+locked AS MATERIALIZED (
+  SELECT v.id FROM verification v
+  WHERE ${which} AND ${isDue}
+  ORDER BY v.id FOR NO KEY UPDATE${held === "skip" ? " SKIP LOCKED" : ""}
+),
+expired AS (
+  UPDATE verification v SET status = 'expired'
+  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND ${isDue}
+  RETURNING v.id, v.webhook_configuration_id, v.environment
+),${transitionEffects("expired")}`;
+}
 
-function movedIn(transition: "expired" | "cancelled", environment: Environment): string {
-  return `(SELECT count(*) FROM ${transition} WHERE environment = '${environment}')::float8`;
+/** How many a CTE that returns their `environment` has moved: two columns, for `tellMoved`. */
+export function movedColumns(transition: "expired" | "cancelled"): string {
+  return environments
+    .map((environment) => `(SELECT count(*) FROM ${transition} WHERE environment = '${environment}')::float8`)
+    .join(", ");
+}
+
+/** `moved` begins with the values of `movedColumns`. Answers how many they are together. */
+export function tellMoved(
+  observer: StorageObserver,
+  transition: "expired" | "cancelled",
+  moved: readonly unknown[],
+): number {
+  let sum = 0;
+  for (const [index, environment] of environments.entries()) {
+    const count = moved[index] as number;
+    observer.moved(transition, environment, count);
+    sum += count;
+  }
+  return sum;
 }

@@ -6,7 +6,7 @@ import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCreations, liveRecord } from "./creations.ts";
 import { type Database, isDeadlock, type Lane, runStatement } from "./database.ts";
-import { expiredLive, expiredTest, noticeSent, transitionEffects } from "./transition.ts";
+import { dueExpired, movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
 import { createTurns } from "./turns.ts";
 import { chargedCalls, demandOf, Exhausted, secondsToNextMonth, usageMonth, usageOf } from "./usage.ts";
 import { listStatement, pageOf } from "./verification-list.ts";
@@ -84,17 +84,8 @@ LEFT JOIN cancelled c ON c.id = v.id`,
 const expireStatement = {
   name: "expire",
   text: `
-WITH locked AS MATERIALIZED (
-  SELECT v.id FROM verification v
-  WHERE v.id = ANY ($1::uuid[]) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  ORDER BY v.id FOR NO KEY UPDATE
-),
-expired AS (
-  UPDATE verification v SET status = 'expired'
-  WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at <= ${nowMs}
-  RETURNING v.id, v.webhook_configuration_id, v.environment
-),${transitionEffects("expired")}
-SELECT ${expiredLive}, ${expiredTest}, ${noticeSent("expired")}`,
+WITH ${dueExpired("v.id = ANY ($1::uuid[])", "wait")}
+SELECT ${movedColumns("expired")}, ${noticeSent("expired")}`,
 };
 
 const readAgainStatement = {
@@ -144,9 +135,8 @@ export function createVerifications(database: Database): Verifications {
       plainArray(items.map(({ chargeTo }) => chargeTo)),
       plainArray(demand.ranks),
     ]);
-    const results: (Charged<Verification | null> | Exhausted)[] = new Array(items.length).fill(
-      new Exhausted(null),
-    );
+    if (rows.length !== items.length) throw new Error("a lookup came back without an answer");
+    const results = new Array<Charged<Verification | null> | Exhausted>(items.length);
     const charged = new Map<string | null | undefined, readonly unknown[]>();
     for (const row of rows) {
       if (row[1] !== null) charged.set(items[row[0] as number]?.chargeTo, row);
@@ -197,10 +187,8 @@ export function createVerifications(database: Database): Verifications {
     maxSize: batchSize,
     maxWaiting,
     async run(ids) {
-      const [row] = await runStatement(database, expireStatement, [plainArray(ids)]);
-      const [live, test] = row as [number, number];
-      database.observer.moved("expired", "live", live);
-      database.observer.moved("expired", "test", test);
+      const [moved = []] = await runStatement(database, expireStatement, [plainArray(ids)]);
+      tellMoved(database.observer, "expired", moved);
       return ids.map(() => undefined);
     },
   });
@@ -257,7 +245,6 @@ export function createVerifications(database: Database): Verifications {
 
   return {
     create: creations.create,
-    recreate: creations.recreate,
 
     async peekCreation({ projectId, environment, idempotencyKey }) {
       const [row] = await runStatement(database, peekStatement, [projectId, environment, idempotencyKey]);
