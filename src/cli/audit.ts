@@ -4,9 +4,8 @@ import { type AuditEntry, AuditService } from "../gen/proto/phoneproof/v1/audit_
 import type { CliCommand } from "./command.ts";
 import { table } from "./layout.ts";
 import { atLeastOne, nonEmpty } from "./option-values.ts";
-import { gather } from "./paging.ts";
+import { gather, moreNote } from "./paging.ts";
 import type { Session } from "./session.ts";
-import { escapeControls } from "./terminal.ts";
 import { dateOf, isoTime } from "./words.ts";
 
 interface ListOptions {
@@ -53,9 +52,10 @@ async function listEntries(session: Session, options: ListOptions): Promise<void
     return { items: answer.entries, nextPageToken: answer.nextPageToken };
   });
   session.answer({ entries: entries.map(entryJson), next_page_token: nextPageToken || null }, () => {
-    const more =
-      nextPageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(nextPageToken)}`];
-    return [entries.length === 0 ? "Nothing was done here." : entryTable(entries), ...more].join("\n\n");
+    return [
+      entries.length === 0 ? "Nothing was done here." : entryTable(entries),
+      ...moreNote(nextPageToken),
+    ].join("\n\n");
   });
 }
 

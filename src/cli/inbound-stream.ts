@@ -172,7 +172,6 @@ async function exchange(
     cancel();
   });
   for (const signal of [stop, cut]) signal.addEventListener("abort", cancel, { once: true });
-  window.startOver();
   const sending = send(call, window, either).catch((error: unknown) => {
     // A connection that broke is told by its reading side. Anything else is a fault of this side.
     if (!either.aborted) {

@@ -1,5 +1,7 @@
 /** Lists that the service answers page by page. */
 
+import { escapeControls } from "./terminal.ts";
+
 /**
  * The first `limit` of a list from `pageToken` on, and the token of what comes after them, empty where nothing does. A page may
  * be short or empty and not be the last: what ends the list is that there is no token, or that it is long enough.
@@ -20,4 +22,9 @@ export async function gather<Item>(
     nextPageToken = page.nextPageToken;
   } while (nextPageToken !== "" && items.length < from.limit);
   return { items, nextPageToken };
+}
+
+/** What a person reads below a list that goes on; nothing where it does not. */
+export function moreNote(nextPageToken: string): string[] {
+  return nextPageToken === "" ? [] : [`There may be more: add --page-token ${escapeControls(nextPageToken)}`];
 }

@@ -12,7 +12,7 @@ import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, instant, nonEmpty, severalOf } from "./option-values.ts";
-import { gather } from "./paging.ts";
+import { gather, moreNote } from "./paging.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
@@ -221,13 +221,7 @@ async function listVerifications(session: Session, options: ListOptions): Promis
   );
   session.answer(
     { verifications: verifications.map(verificationJson), next_page_token: nextPageToken || null },
-    () => {
-      const more =
-        nextPageToken === ""
-          ? []
-          : ["", `There may be more: add --page-token ${escapeControls(nextPageToken)}`];
-      return [verificationTable(verifications), ...more].join("\n");
-    },
+    () => [verificationTable(verifications), ...moreNote(nextPageToken)].join("\n\n"),
   );
 }
 

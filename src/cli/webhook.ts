@@ -11,9 +11,8 @@ import {
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, nonEmpty, severalOf } from "./option-values.ts";
-import { gather } from "./paging.ts";
+import { gather, moreNote } from "./paging.ts";
 import type { Session } from "./session.ts";
-import { escapeControls } from "./terminal.ts";
 import { present, wrongUsage } from "./trouble.ts";
 import {
   dateOf,
@@ -222,10 +221,8 @@ async function listDeliveries(session: Session, options: DeliveriesOptions): Pro
     },
   );
   session.answer({ deliveries: deliveries.map(deliveryJson), next_page_token: nextPageToken || null }, () => {
-    const more =
-      nextPageToken === "" ? [] : [`There are more: add --page-token ${escapeControls(nextPageToken)}`];
     const shown = deliveries.length === 0 ? ["No deliveries here."] : deliveries.map(deliveryText);
-    return [...shown, ...more].join("\n\n");
+    return [...shown, ...moreNote(nextPageToken)].join("\n\n");
   });
 }
 

@@ -1,4 +1,4 @@
-import { Failure } from "../failures.ts";
+import { Failure, type FieldViolation } from "../failures.ts";
 import { decodeId, firstUuid } from "./ids.ts";
 import type { Caller, Environment, ServiceTokenScope } from "./project.ts";
 import type { VerificationLookup } from "./verification.ts";
@@ -31,6 +31,12 @@ export function boundsOf(caller: Caller, named: NamedScope): Bounds {
   }
   return { projectId: ownProject ?? namedProject, environment: ownEnvironment ?? named.environment };
 }
+
+/** A merchant's key has said which it is. */
+export const missingProject: FieldViolation = {
+  field: "project_id",
+  message: "is required from a service token: prj_…",
+};
 
 export function noSuchProject(): Failure {
   return new Failure("not_found", { message: "There is no such project." });

@@ -4,6 +4,7 @@ import {
   type Bounds,
   boundsOf,
   chargedProject,
+  missingProject,
   type NamedScope,
   noSuchProject,
   requireScope,
@@ -222,14 +223,20 @@ class Rooms {
 /** A service token says where it creates; a merchant's key has said it. */
 function missingBounds({ projectId, environment }: Bounds): FieldViolation[] {
   const missing: FieldViolation[] = [];
-  if (projectId === null)
-    missing.push({ field: "project_id", message: "is required from a service token: prj_…" });
+  if (projectId === null) missing.push(missingProject);
   if (environment === null)
     missing.push({ field: "environment", message: "is required from a service token: live or test" });
   return missing;
 }
 
-const limits = { expectedPhone: 32, clientReference: 160, state: 256, parentOrigin: 2048, returnUrl: 2048 };
+/** Of text fields, in code points. */
+export const creationLimits = {
+  expectedPhone: 32,
+  clientReference: 160,
+  state: 256,
+  parentOrigin: 2048,
+  returnUrl: 2048,
+};
 
 /** What is wrong with it whatever the project has registered. */
 function checkForm(request: CreationRequest, expectedPhone: string | null): FieldViolation[] {
@@ -239,7 +246,9 @@ function checkForm(request: CreationRequest, expectedPhone: string | null): Fiel
     return violation === undefined;
   };
   if (request.expectedPhone !== null) {
-    const sound = add(checkText("expected_phone", request.expectedPhone, { max: limits.expectedPhone }));
+    const sound = add(
+      checkText("expected_phone", request.expectedPhone, { max: creationLimits.expectedPhone }),
+    );
     if (sound && request.mode === "match" && expectedPhone === null) {
       violations.push(notMobile("expected_phone"));
     }
@@ -249,12 +258,13 @@ function checkForm(request: CreationRequest, expectedPhone: string | null): Fiel
       message: "is required where mode is match: a 010 mobile number, such as 010-1234-5678",
     });
   }
-  add(checkText("client_reference", request.clientReference, { max: limits.clientReference }));
-  add(checkText("state", request.state, { max: limits.state }));
+  add(checkText("client_reference", request.clientReference, { max: creationLimits.clientReference }));
+  add(checkText("state", request.state, { max: creationLimits.state }));
   if (request.parentOrigin !== null) {
-    add(checkText("parent_origin", request.parentOrigin, { max: limits.parentOrigin }));
+    add(checkText("parent_origin", request.parentOrigin, { max: creationLimits.parentOrigin }));
   }
-  if (request.returnUrl !== null) add(checkText("return_url", request.returnUrl, { max: limits.returnUrl }));
+  if (request.returnUrl !== null)
+    add(checkText("return_url", request.returnUrl, { max: creationLimits.returnUrl }));
   return violations;
 }
 

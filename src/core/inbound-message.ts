@@ -1,7 +1,7 @@
 import type { FieldViolation } from "../failures.ts";
 import { type Carrier, normaliseCarrier } from "./carrier.ts";
 import { normaliseDestination, normaliseMobile, notDestination, notMobile } from "./phone.ts";
-import { checkText } from "./text-field.ts";
+import { checkText, isStorable } from "./text-field.ts";
 
 /** The source of messages that administrators send with the command. */
 export const adminSource = "cli";
@@ -89,20 +89,6 @@ export function inboundViolations(fields: InboundMessageFields): FieldViolation[
 
 function isPresent(text: string, limit: number): boolean {
   return text !== "" && isStorable(text, limit);
-}
-
-/** PostgreSQL's text holds no NUL, and UTF-8 no lone surrogate. */
-function isStorable(text: string, limit: number): boolean {
-  return isWithin(text, limit) && !text.includes("\0") && text.isWellFormed();
-}
-
-/** Counts code points only where the number of UTF-16 units leaves it open. */
-function isWithin(text: string, limit: number): boolean {
-  if (text.length <= limit) return true;
-  if (text.length > 2 * limit) return false;
-  let count = 0;
-  for (const _ of text) count++;
-  return count <= limit;
 }
 
 function isTimestamp({ seconds, nanos }: { readonly seconds: number; readonly nanos: number }): boolean {

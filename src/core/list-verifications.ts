@@ -1,8 +1,16 @@
 import { Failure, type FieldViolation } from "../failures.ts";
-import { boundsOf, chargedProject, type NamedScope, noSuchProject, requireScope } from "./access.ts";
+import {
+  boundsOf,
+  chargedProject,
+  missingProject,
+  type NamedScope,
+  noSuchProject,
+  requireScope,
+} from "./access.ts";
 import type { Call } from "./call.ts";
+import { creationLimits } from "./create-verification.ts";
 import type { Directory } from "./directory.ts";
-import { lastOfPage, pageToken, strayPageToken } from "./page-token.ts";
+import { lastOfPage, pageLimit, pageToken, strayPageToken } from "./page-token.ts";
 import { normaliseMobile, notMobile } from "./phone.ts";
 import { checkText } from "./text-field.ts";
 import type { UsageCount } from "./usage.ts";
@@ -31,8 +39,7 @@ export interface ListedPage {
 
 export type ListVerifications = (request: ListRequest, call: Call) => Promise<ListedPage>;
 
-const defaultPageSize = 100;
-const maxPageSize = 1000;
+const pageSizes = { usual: 100, most: 1000 };
 
 /** Lists a project's verifications, newest first. The page token is the last id that the page before has looked at. */
 export function listVerifications(parts: {
@@ -57,12 +64,11 @@ export function listVerifications(parts: {
 function filterOf(request: ListRequest, call: Call): VerificationFilter {
   const { projectId, environment } = boundsOf(call.caller, request);
   const violations: FieldViolation[] = [...call.violations];
-  if (projectId === null)
-    violations.push({ field: "project_id", message: "is required from a service token: prj_…" });
-  if (request.pageSize < 0 || request.pageSize > maxPageSize) {
-    violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
-  }
-  const reference = checkText("client_reference", request.clientReference, { max: 160 });
+  if (projectId === null) violations.push(missingProject);
+  const limit = pageLimit(request.pageSize, pageSizes, violations);
+  const reference = checkText("client_reference", request.clientReference, {
+    max: creationLimits.clientReference,
+  });
   if (reference) violations.push(reference);
   const phone = request.phone === "" ? null : normaliseMobile(request.phone);
   if (request.phone !== "" && phone === null) violations.push(notMobile("phone"));
@@ -75,7 +81,7 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
     phone,
     createdFrom: request.createdFrom,
     createdBefore: request.createdBefore,
-    limit: request.pageSize === 0 ? defaultPageSize : request.pageSize,
+    limit,
   };
   // Of a list that is not clear itself a token can only be told by its form.
   const isClear = violations.every(({ field }) => field === "page_size");

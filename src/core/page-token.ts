@@ -9,6 +9,17 @@ export const strayPageToken: FieldViolation = {
   message: "must be the next_page_token of an earlier answer to the same request",
 };
 
+/** How many a page holds: the usual number where the request says 0. One that it may not ask for is added to the violations. */
+export function pageLimit(
+  pageSize: number,
+  { usual, most }: { readonly usual: number; readonly most: number },
+  violations: FieldViolation[],
+): number {
+  if (pageSize < 0 || pageSize > most)
+    violations.push({ field: "page_size", message: `must be 1 to ${most}` });
+  return pageSize === 0 ? usual : pageSize;
+}
+
 /**
  * Where a page ended, by the UUID of the last of it, and in which list: `list` is what was asked for besides page size and
  * token. In another list it would answer what looks like a page and is none.

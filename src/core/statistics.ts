@@ -1,5 +1,12 @@
 import { Failure, type FieldViolation } from "../failures.ts";
-import { boundsOf, chargedProject, type NamedScope, noSuchProject, requireScope } from "./access.ts";
+import {
+  boundsOf,
+  chargedProject,
+  missingProject,
+  type NamedScope,
+  noSuchProject,
+  requireScope,
+} from "./access.ts";
 import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
 import type { Directory } from "./directory.ts";
@@ -118,8 +125,7 @@ export function getStatistics(parts: {
 
 function violationsIn({ hours }: StatisticsRequest, projectId: string | null): FieldViolation[] {
   const violations: FieldViolation[] = [];
-  if (projectId === null)
-    violations.push({ field: "project_id", message: "is required from a service token" });
+  if (projectId === null) violations.push(missingProject);
   if (hours < 0 || hours > maxHours) violations.push({ field: "hours", message: `must be 1 to ${maxHours}` });
   return violations;
 }

@@ -9,19 +9,24 @@ export function checkText(
   text: string,
   bounds: { readonly required?: true; readonly max: number },
 ): FieldViolation | undefined {
-  if (text.includes("\u0000")) return { field, message: "must not contain the character NUL" };
+  if (text.includes("\0")) return { field, message: "must not contain the character NUL" };
   if (!text.isWellFormed())
     return { field, message: "must be well-formed Unicode: it holds a lone surrogate" };
-  const length = codePointLength(text, bounds.max);
-  if (length > bounds.max) return { field, message: `must be at most ${bounds.max} characters` };
-  if (bounds.required && length === 0) return { field, message: "must not be empty" };
+  if (!isWithin(text, bounds.max)) return { field, message: `must be at most ${bounds.max} characters` };
+  if (bounds.required && text === "") return { field, message: "must not be empty" };
   return undefined;
 }
 
-/** Exact only up to `max`, which most texts meet by their length in code units alone. */
-function codePointLength(text: string, max: number): number {
-  if (text.length <= max) return text.length;
-  let length = 0;
-  for (const _ of text) length++;
-  return length;
+/** Whether `checkText` has nothing against it: PostgreSQL's text holds no NUL, and UTF-8 no lone surrogate. */
+export function isStorable(text: string, max: number): boolean {
+  return isWithin(text, max) && !text.includes("\0") && text.isWellFormed();
+}
+
+/** Counts code points only where the number of UTF-16 units leaves it open. */
+function isWithin(text: string, max: number): boolean {
+  if (text.length <= max) return true;
+  if (text.length > 2 * max) return false;
+  let count = 0;
+  for (const _ of text) count++;
+  return count <= max;
 }

@@ -43,6 +43,9 @@ export interface Attempt {
 /** What is due again is found by looking, so often. */
 export const retryLookMs = 500;
 
+/** The longest exchange and as long again for writing its result. A crash delays what it cut off by no more than this. */
+export const leaseSeconds = 30;
+
 /** An event on its way. The verification's id is the event's as well, since it has at most one. */
 export interface Delivery {
   readonly verificationId: string;

@@ -4,6 +4,7 @@ import {
   type Claim,
   type ClaimBounds,
   type DueAttempt,
+  leaseSeconds,
   type MakeAttempt,
   retryLookMs,
 } from "../core/webhook.ts";
@@ -25,8 +26,8 @@ const troubledMs = 1_000;
 const graceMs = 3_000;
 /** A database that does not answer keeps nobody any longer. */
 const lastGraceMs = 4_000;
-/** How long a result is worth being written down: later its lease has run out and somebody else has it. */
-const recordForMs = 30_000;
+/** How long a result is worth being written down: later somebody else has the delivery. */
+const recordForMs = leaseSeconds * 1_000;
 
 const limits: SlotLimits = {
   inAll: 1_024,
@@ -90,7 +91,7 @@ export function deliverInTime(parts: {
     // Whoever finishes looks again.
     if (slots.free === 0) return idleMs;
     try {
-      const { attempts, heldBack } = await parts.claim(slots.bounds());
+      const { attempts, heldBack } = await parts.claim(slots.look());
       if (cut.signal.aborted) return idleMs;
       for (const due of attempts) {
         const making = make(due).finally(() => underWay.delete(making));

@@ -23,10 +23,8 @@ export interface SlotLimits {
 /** Endpoints remembered as quick: each claim names them. */
 const maxRemembered = 1_000;
 
-interface Endpoint {
-  /** When what is under way began, by `performance.now()`. */
-  readonly begun: Set<{ readonly at: number }>;
-}
+/** When what is under way of an endpoint began, by `performance.now()`: the oldest first. */
+type Begun = Set<{ readonly at: number }>;
 
 /**
  * What may be under way at a time, so that an endpoint that hangs holds up nobody else. Whoever has not lately answered
@@ -46,7 +44,7 @@ interface Endpoint {
  */
 export class EndpointSlots {
   readonly #limits: SlotLimits;
-  readonly #underWay = new Map<string, Endpoint>();
+  readonly #underWay = new Map<string, Begun>();
   /** How many of each that is quick; the longest unused first. */
   readonly #quick = new Map<string, number>();
   /** Who has had something under way since the last look. */
@@ -61,13 +59,13 @@ export class EndpointSlots {
     return this.#limits.inAll - this.#taken;
   }
 
-  /** What there is room for now. */
-  bounds(): ClaimBounds {
+  /** What there is room for now. Who hangs by now is no longer quick, and who was active is asked for since the last look. */
+  look(): ClaimBounds {
     const { inAll, quickInAll, slowInAll, perQuickEndpoint, extraInAll, perEndpoint, slowAfterMs } =
       this.#limits;
     const slowSince = performance.now() - slowAfterMs;
     let slowTaken = 0;
-    for (const [key, { begun }] of this.#underWay) {
+    for (const [key, begun] of this.#underWay) {
       const [oldest] = begun;
       if (oldest && oldest.at <= slowSince) this.#quick.delete(key);
       if (!this.#quick.has(key)) slowTaken += begun.size;
@@ -80,14 +78,14 @@ export class EndpointSlots {
     for (const key of active) {
       const most = this.#quick.get(key);
       if (most === undefined) continue;
-      extraFree -= Math.max(0, (this.#underWay.get(key)?.begun.size ?? 0) - perQuickEndpoint);
+      extraFree -= Math.max(0, (this.#underWay.get(key)?.size ?? 0) - perQuickEndpoint);
       if (most > perQuickEndpoint) grown++;
     }
     const extraEach = Math.max(0, Math.floor(extraFree / Math.max(1, grown)));
     const named = new Set([...this.#underWay.keys(), ...this.#quick.keys()]);
     const endpoints = [...named].map((endpoint) => {
       const slow = !this.#quick.has(endpoint);
-      const taken = this.#underWay.get(endpoint)?.begun.size ?? 0;
+      const taken = this.#underWay.get(endpoint)?.size ?? 0;
       const bound = this.#quick.get(endpoint) ?? perEndpoint;
       const mostNow = Math.max(taken, perQuickEndpoint) + (active.has(endpoint) ? extraEach : 0);
       const most = Math.min(bound, mostNow);
@@ -105,17 +103,17 @@ export class EndpointSlots {
 
   /** Takes a slot; what is answered gives it back and tells whether the event was taken. */
   take(key: string): (accepted: boolean) => void {
-    const endpoint = this.#underWay.get(key) ?? { begun: new Set() };
+    const begun: Begun = this.#underWay.get(key) ?? new Set();
     const entry = { at: performance.now() };
-    endpoint.begun.add(entry);
-    this.#underWay.set(key, endpoint);
+    begun.add(entry);
+    this.#underWay.set(key, begun);
     this.#active.add(key);
     this.#taken += 1;
     return (accepted) => {
       this.#taken -= 1;
       this.#active.add(key);
-      endpoint.begun.delete(entry);
-      if (endpoint.begun.size === 0) this.#underWay.delete(key);
+      begun.delete(entry);
+      if (begun.size === 0) this.#underWay.delete(key);
       const tookMs = performance.now() - entry.at;
       const before = this.#quick.get(key);
       this.#quick.delete(key);

@@ -21,50 +21,50 @@ import { stopOrphan } from "./postgres-orphans.ts";
 import { startServer, supervise } from "./postgres-process.ts";
 import { discreetLogSettings } from "./server-log.ts";
 
-const NAME = "phoneproof";
-const SOCKET_PORT = 5432;
+const ownName = "phoneproof";
+const socketPort = 5432;
 /** sun_path is 108 bytes on Linux and 104 on macOS, with its terminator. */
-const SOCKET_PATH_LIMIT = 100;
-const PROGRESS_INTERVAL = "5s";
+const longestSocketPath = 100;
+const progressInterval = "5s";
 
 /**
  * For `pg`, which takes from the caller's PG* variables whatever it is not told, and what it is told emptily as well: with
  * PGSSLMODE no connection came about, and PGOPTIONS could turn `synchronous_commit` off.
  */
-const NOTHING_OF_THE_CALLERS = {
+const nothingOfTheCallers = {
   ssl: false,
   sslnegotiation: "postgres",
   options: " ",
   replication: "false",
-  application_name: NAME,
+  application_name: ownName,
 } as const;
 
 export interface EmbeddedPostgres {
   /** Client settings for `pg`: the host is a socket directory, or 127.0.0.1. */
-  connection: typeof NOTHING_OF_THE_CALLERS & {
-    host: string;
-    port: number;
-    user: string;
-    password?: string;
-    database: string;
+  readonly connection: typeof nothingOfTheCallers & {
+    readonly host: string;
+    readonly port: number;
+    readonly user: string;
+    readonly password?: string;
+    readonly database: string;
   };
   /** Resolves, with why, when the server has died by itself and does not start again; never after `stop()`. */
-  exited: Promise<string>;
+  readonly exited: Promise<string>;
   /** Ends the server: fast, after 5 s immediately, after 3 s more by force. */
   stop(): Promise<void>;
 }
 
 export interface EmbeddedPostgresOptions {
   /** DATA_DIR; made if it is missing. */
-  dataDir: string;
+  readonly dataDir: string;
   /** Server settings by name, over the defaults. */
-  settings?: Record<string, string>;
+  readonly settings?: Record<string, string>;
   /** The server's log, line by line, besides `postgres.log`. */
-  onLog?: (line: string) => void;
+  readonly onLog?: (line: string) => void;
   /** Ends the start, however long the server takes to be initialised or to recover. */
-  signal?: AbortSignal;
+  readonly signal?: AbortSignal;
   /** "tcp" listens on a free port of 127.0.0.1 even where a socket would do. */
-  transport?: "socket" | "tcp";
+  readonly transport?: "socket" | "tcp";
 }
 
 /**
@@ -78,10 +78,10 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
   try {
     const launch = await chooseLaunch(postgres, dataDir);
     const cluster = path.join(dataDir, "postgres");
-    await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: NAME, signal: options.signal });
+    await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: ownName, signal: options.signal });
     const password = await readFile(passwordFile(cluster), "utf8");
     // In the title of each of its processes, by which they can be told from those of any other Postgres.
-    const clusterName = `${NAME}-${hash(password + cluster)}`;
+    const clusterName = `${ownName}-${hash(password + cluster)}`;
     const foreignPid = await stopOrphan(cluster, clusterName);
     await giveTo(launch.owner, cluster);
 
@@ -109,7 +109,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
       });
 
     const { host, port } = endpoint;
-    const connection = { ...NOTHING_OF_THE_CALLERS, host, port, user: NAME, password, database: NAME };
+    const connection = { ...nothingOfTheCallers, host, port, user: ownName, password, database: ownName };
     const supervision = supervise(first, async () =>
       startAt(endpoint, await stopOrphan(cluster, clusterName)),
     );
@@ -152,10 +152,10 @@ async function findBinaries(): Promise<{ initdb: string; postgres: string }> {
 }
 
 interface Endpoint {
-  host: string;
-  port: number;
+  readonly host: string;
+  readonly port: number;
   /** The private directory of the socket; undefined over TCP. */
-  directory?: string;
+  readonly directory?: string;
 }
 
 async function chooseEndpoint(
@@ -167,13 +167,13 @@ async function chooseEndpoint(
     // Named after the data directory: however often a service is killed, the next finds and reuses it.
     const candidates = [
       path.join(dataDir, "postgres.run"),
-      path.join(os.tmpdir(), `${NAME}-${hash(dataDir)}`),
-      path.join("/tmp", `${NAME}-${hash(dataDir)}`),
+      path.join(os.tmpdir(), `${ownName}-${hash(dataDir)}`),
+      path.join("/tmp", `${ownName}-${hash(dataDir)}`),
     ];
     for (const directory of candidates) {
-      if (Buffer.byteLength(path.join(directory, `.s.PGSQL.${SOCKET_PORT}.lock`)) > SOCKET_PATH_LIMIT)
+      if (Buffer.byteLength(path.join(directory, `.s.PGSQL.${socketPort}.lock`)) > longestSocketPath)
         continue;
-      if (await makePrivate(directory, launch)) return { host: directory, port: SOCKET_PORT, directory };
+      if (await makePrivate(directory, launch)) return { host: directory, port: socketPort, directory };
     }
   }
   return { host: "127.0.0.1", port: await freePort() };
@@ -226,7 +226,7 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
     log_timezone: "UTC",
     log_checkpoints: "off",
     ...discreetLogSettings,
-    log_startup_progress_interval: PROGRESS_INTERVAL,
+    log_startup_progress_interval: progressInterval,
     // Back after a crash in 0.4 s; fsync of every file of the cluster took 3.5 s.
     ...(process.platform === "linux" ? { recovery_init_sync_method: "syncfs" } : {}),
   };
@@ -236,8 +236,8 @@ async function createDatabaseIfMissing(connection: EmbeddedPostgres["connection"
   const probe = new pg.Client({ ...connection, database: "postgres", connectionTimeoutMillis: 10_000 });
   try {
     await probe.connect();
-    const { rowCount } = await probe.query("SELECT FROM pg_database WHERE datname = $1", [NAME]);
-    if (rowCount === 0) await probe.query(`CREATE DATABASE ${NAME}`);
+    const { rowCount } = await probe.query("SELECT FROM pg_database WHERE datname = $1", [ownName]);
+    if (rowCount === 0) await probe.query(`CREATE DATABASE ${ownName}`);
   } catch (error) {
     throw new Error(`PostgreSQL has started but does not answer: ${(error as Error).message}`);
   } finally {

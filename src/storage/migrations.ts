@@ -12,19 +12,19 @@ import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
 
 /** Of one start: each is another throw of the dice. */
-const MOST_DEADLOCKS = 10;
+const mostDeadlocks = 10;
 
 /**
  * The key of Prisma's advisory lock (prisma-engines, sql-schema-connector). Prisma holds it for its session
  * and we for one transaction, which also works behind a transaction pooler; both exclude each other.
  */
-const PRISMA_LOCK = 72_707_369;
-const CONNECT_TIMEOUT_MS = 10_000;
-const QUERY_TIMEOUT_MS = 10_000;
-const LOCK_TIMEOUT_MS = 30_000;
+const prismaLock = 72_707_369;
+const connectTimeoutMs = 10_000;
+const queryTimeoutMs = 10_000;
+const usualLockTimeoutMs = 30_000;
 
 /** As Prisma makes it. */
-const MIGRATIONS_TABLE = `
+const migrationsTable = `
   CREATE TABLE IF NOT EXISTS _prisma_migrations (
     id                  VARCHAR(36) PRIMARY KEY NOT NULL,
     checksum            VARCHAR(64) NOT NULL,
@@ -37,14 +37,14 @@ const MIGRATIONS_TABLE = `
   )`;
 
 interface Migration {
-  name: string;
-  sql: string;
+  readonly name: string;
+  readonly sql: string;
 }
 
 interface MigrationRow {
-  name: string;
-  checksum: string;
-  finished: boolean;
+  readonly name: string;
+  readonly checksum: string;
+  readonly finished: boolean;
 }
 
 /**
@@ -64,7 +64,7 @@ export async function applyMigrations(
   options.signal?.throwIfAborted();
   const client = new pg.Client({
     ...(typeof connection === "string" ? { connectionString: connection } : connection),
-    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    connectionTimeoutMillis: connectTimeoutMs,
     keepAlive: true,
   });
   // A connection that breaks fails the statement in flight as well; unheard, the event would end the process.
@@ -82,12 +82,12 @@ export async function applyMigrations(
     const applied: string[] = [];
     for (let deadlocks = 0; ; ) {
       try {
-        const name = await applyNext(client, migrations, options.lockTimeoutMs ?? LOCK_TIMEOUT_MS);
+        const name = await applyNext(client, migrations, options.lockTimeoutMs ?? usualLockTimeoutMs);
         if (name === undefined) return { applied };
         applied.push(name);
       } catch (error) {
         // With what processes beside this one are doing. Nothing of it was kept.
-        if (!isDeadlock((error as Error).cause) || ++deadlocks > MOST_DEADLOCKS) throw error;
+        if (!isDeadlock((error as Error).cause) || ++deadlocks > mostDeadlocks) throw error;
       }
     }
   } finally {
@@ -112,7 +112,7 @@ export async function migratedAs(folder: string): Promise<(database: Statements)
 }
 
 /** By `server_version_num`: on an older one nothing is tried, and it seems to work. */
-const OLDEST_VERSION = 150_000;
+const oldestVersion = 150_000;
 
 /** In SQL_ASCII, say, lengths are of bytes: a long message in Korean would be refused as oversized. */
 async function refuseUnfit(client: pg.Client): Promise<void> {
@@ -122,10 +122,10 @@ async function refuseUnfit(client: pg.Client): Promise<void> {
             current_setting('server_encoding') AS encoding`,
   );
   const { number = 0, version = "", encoding = "" } = rows[0] ?? {};
-  if (number < OLDEST_VERSION) {
+  if (number < oldestVersion) {
     // Behind a blank follows who has packed it.
     const [bare] = version.split(" ");
-    throw new Error(`PostgreSQL ${bare} is too old: ${OLDEST_VERSION / 10_000} or newer`);
+    throw new Error(`PostgreSQL ${bare} is too old: ${oldestVersion / 10_000} or newer`);
   }
   if (encoding !== "UTF8") {
     throw new Error(
@@ -177,7 +177,7 @@ async function applyNext(
        SET LOCAL client_connection_check_interval = '1s'`,
     );
     await lock(client, lockTimeoutMs);
-    await run(client, MIGRATIONS_TABLE);
+    await run(client, migrationsTable);
     const rows = await readRows(client);
     const failed = rows.find(({ finished }) => !finished);
     if (failed !== undefined) {
@@ -199,7 +199,7 @@ async function applyNext(
 
 async function lock(client: pg.Client, lockTimeoutMs: number): Promise<void> {
   try {
-    await run(client, `SELECT pg_advisory_xact_lock(${PRISMA_LOCK})`, lockTimeoutMs + QUERY_TIMEOUT_MS);
+    await run(client, `SELECT pg_advisory_xact_lock(${prismaLock})`, lockTimeoutMs + queryTimeoutMs);
   } catch (error) {
     if ((error as pg.DatabaseError).code !== "55P03") throw error;
     throw new Error(
@@ -231,7 +231,7 @@ async function apply(client: pg.Client, { name, sql }: Migration): Promise<void>
       INSERT INTO _prisma_migrations (id, checksum, migration_name, started_at, finished_at, applied_steps_count)
       VALUES ($1, $2, $3, $4, clock_timestamp(), 1)`,
     values: [randomUUID(), checksum(sql), name, startedAt],
-    ...{ query_timeout: QUERY_TIMEOUT_MS },
+    ...{ query_timeout: queryTimeoutMs },
   });
 }
 
@@ -294,7 +294,7 @@ function describe(error: unknown, sql: string): string {
 function run<Row extends pg.QueryResultRow>(
   client: pg.Client,
   text: string,
-  timeoutMs = QUERY_TIMEOUT_MS,
+  timeoutMs = queryTimeoutMs,
 ): Promise<pg.QueryResult<Row>> {
   const query: pg.QueryConfig & { query_timeout: number } = { text, query_timeout: timeoutMs };
   return client.query<Row>(query);

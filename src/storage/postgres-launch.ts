@@ -13,10 +13,10 @@ export interface Launch {
   /** The command that becomes `binary`, under the same process id. */
   command(binary: string, args: string[]): { file: string; args: string[]; uid?: number; gid?: number };
   /** Whom the files of the cluster must belong to; undefined: whoever made them is the one who runs it. */
-  owner: { uid: number; gid: number } | undefined;
+  readonly owner: { uid: number; gid: number } | undefined;
 }
 
-const AS_OURSELVES: Launch = { command: (file, args) => ({ file, args }), owner: undefined };
+const asOurselves: Launch = { command: (file, args) => ({ file, args }), owner: undefined };
 
 /**
  * In a user namespace our own files stay reachable (root's clone under /root, mode 700) while the process shows
@@ -39,9 +39,9 @@ export async function chooseLaunch(postgres: string, dataDir: string): Promise<L
   const unprivileged = accounts.find((account) => account.uid !== 0);
   if (uid !== 0) {
     // initdb wants an account for its uid, which a container's arbitrary one (`docker run --user`) lacks.
-    if (accounts.some((account) => account.uid === uid) || process.platform !== "linux") return AS_OURSELVES;
+    if (accounts.some((account) => account.uid === uid) || process.platform !== "linux") return asOurselves;
     const namespace = inNamespace(unprivileged?.uid ?? 65_534, undefined);
-    return (await reaches(namespace, postgres, dataDir)) ? namespace : AS_OURSELVES;
+    return (await reaches(namespace, postgres, dataDir)) ? namespace : asOurselves;
   }
   const namespace = inNamespace(unprivileged?.uid ?? 65_534, { uid: 0, gid: 0 });
   if (await reaches(namespace, postgres, dataDir)) return namespace;
@@ -80,9 +80,9 @@ async function otherUsers(accounts: Account[], postgres: string, dataDir: string
 }
 
 interface Account {
-  name: string;
-  uid: number;
-  gid: number;
+  readonly name: string;
+  readonly uid: number;
+  readonly gid: number;
 }
 
 /** The machine's own; those of a directory service are not for us to run a server as. */

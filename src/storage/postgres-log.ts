@@ -1,10 +1,10 @@
 /** The log of an embedded Postgres. */
 import { copyFile, open, stat, truncate } from "node:fs/promises";
 
-const LOG_LIMIT_BYTES = 10 * 1024 * 1024;
+const maxLogBytes = 10 * 1024 * 1024;
 
 export interface ServerLog {
-  fd: number;
+  readonly fd: number;
   size(): Promise<number>;
   since(offset: number): Promise<string>;
   close(): Promise<void>;
@@ -13,7 +13,7 @@ export interface ServerLog {
 /** The log file, kept within bounds: the server appends, so that it may be cut under it. */
 export async function openLog(file: string, onLog: ((line: string) => void) | undefined): Promise<ServerLog> {
   const rotate = async () => {
-    if ((await stat(file)).size <= LOG_LIMIT_BYTES) return;
+    if ((await stat(file)).size <= maxLogBytes) return;
     await copyFile(file, `${file}.1`);
     await truncate(file);
   };

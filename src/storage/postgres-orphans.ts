@@ -13,7 +13,7 @@ import { promisify } from "node:util";
 const run = promisify(execFile);
 
 /** Fast shutdown; immediate shutdown, as a fast one was seen to hang during recovery; and the end. */
-const STOPPING = [
+const endingSignals = [
   ["SIGINT", 5_000],
   ["SIGQUIT", 3_000],
   ["SIGKILL", 3_000],
@@ -24,7 +24,7 @@ export async function stopInSteps(
   signal: (name: NodeJS.Signals) => void,
   gone: (patienceMs: number) => Promise<boolean>,
 ): Promise<boolean> {
-  for (const [name, patienceMs] of STOPPING) {
+  for (const [name, patienceMs] of endingSignals) {
     signal(name);
     if (await gone(patienceMs)) return true;
   }
@@ -32,10 +32,10 @@ export async function stopInSteps(
 }
 
 export interface PidFile {
-  pid: number;
-  ready: boolean;
+  readonly pid: number;
+  readonly ready: boolean;
   /** Which start it is from: a pid comes back soon, in a container at every start. */
-  startedAt: string;
+  readonly startedAt: string;
 }
 
 const pidFileOf = (cluster: string) => path.join(cluster, "postmaster.pid");

@@ -7,7 +7,7 @@ import { reasonIn, type ServerLog } from "./postgres-log.ts";
 import { readPidFile, stopInSteps } from "./postgres-orphans.ts";
 
 /** Of silence: a long recovery writes its progress to the log, and to stop it would only start it over. */
-const START_PATIENCE_MS = 30_000;
+const startPatienceMs = 30_000;
 
 export function serverEnvironment(): NodeJS.ProcessEnv {
   // Nothing of the caller's: PG* variables and locales would change what the server does.
@@ -15,14 +15,14 @@ export function serverEnvironment(): NodeJS.ProcessEnv {
 }
 
 export interface ServerStart {
-  postgres: string;
-  launch: Launch;
-  cluster: string;
-  settings: Record<string, string>;
-  foreignPid: number | undefined;
-  log: ServerLog;
+  readonly postgres: string;
+  readonly launch: Launch;
+  readonly cluster: string;
+  readonly settings: Record<string, string>;
+  readonly foreignPid: number | undefined;
+  readonly log: ServerLog;
   /** Ends it while it is starting. */
-  signal: AbortSignal | undefined;
+  readonly signal: AbortSignal | undefined;
 }
 
 /** Resolves once it takes connections; rejects with why it does not, in one line. */
@@ -62,8 +62,8 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
       logSize = size;
       lastSign = performance.now();
     }
-    if (performance.now() - lastSign > START_PATIENCE_MS) {
-      failure = `it is not ready after ${START_PATIENCE_MS / 1000} s`;
+    if (performance.now() - lastSign > startPatienceMs) {
+      failure = `it is not ready after ${startPatienceMs / 1000} s`;
       await stopChild(child, exit);
     }
     if (signal?.aborted) {
@@ -76,8 +76,8 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
 }
 
 /** A server that died is tried again for this long: what its crash left of it may take a while to go. */
-const RESTART_PATIENCE_MS = 30_000;
-const RESTART_PAUSE_MS = 100;
+const restartPatienceMs = 30_000;
+const restartPauseMs = 100;
 
 /**
  * Starts a server that has died again, where it was. A crash of one backend is Postgres' own to recover from;
@@ -93,13 +93,13 @@ export function supervise(
   let reason = "";
 
   async function restart(): Promise<ChildProcess | undefined> {
-    const deadline = performance.now() + RESTART_PATIENCE_MS;
+    const deadline = performance.now() + restartPatienceMs;
     while (!stopping && performance.now() < deadline) {
       try {
         return await startAgain();
       } catch (error) {
         reason = (error as Error).message;
-        await delay(RESTART_PAUSE_MS);
+        await delay(restartPauseMs);
       }
     }
     return undefined;

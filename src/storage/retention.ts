@@ -231,8 +231,8 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     deleting("idempotency_records", deletion("idempotency_record", `created_at <= now() - ${keyLife}`)),
     deleting("codes", deletion("live_code", isLetGo("live_code"))),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
-    // The last attempt of a delivery is made three days after its transition.
-    deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '4 days'")),
+    // Each of the nine waits between a delivery's attempts may be a day where the endpoint asks for it.
+    deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '10 days'")),
     // None is looked at once its verification is over.
     deleting(
       "pending_hints",

@@ -1,5 +1,12 @@
 import { newId } from "../core/ids.ts";
-import type { AttemptResult, Claim, ClaimBounds, DueAttempt, EventType } from "../core/webhook.ts";
+import {
+  type AttemptResult,
+  type Claim,
+  type ClaimBounds,
+  type DueAttempt,
+  type EventType,
+  leaseSeconds,
+} from "../core/webhook.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
@@ -18,9 +25,6 @@ export interface WebhookDeliveries {
   claim(bounds: ClaimBounds): Promise<Claim>;
   record(result: AttemptResult): Promise<void>;
 }
-
-/** The longest exchange and as long again for writing its result. A crash delays what it cut off by no more than this. */
-export const leaseSeconds = 30;
 
 /** Deliveries of disabled webhooks taken out of the queue by one claim. */
 const heldBackAtOnce = 500;

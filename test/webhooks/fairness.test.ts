@@ -228,10 +228,10 @@ describe("slots", () => {
   });
   afterEach(() => vi.restoreAllMocks());
 
-  const roomOf = (key: string) => slots.bounds().endpoints.find(({ endpoint }) => endpoint === key);
+  const roomOf = (key: string) => slots.look().endpoints.find(({ endpoint }) => endpoint === key);
 
   function limitsNow() {
-    const { endpoints, perEndpoint, ...limits } = slots.bounds();
+    const { endpoints, perEndpoint, ...limits } = slots.look();
     return limits;
   }
 
@@ -247,7 +247,7 @@ describe("slots", () => {
 
   test("an endpoint has few until it has answered quickly, and then more", () => {
     const giveBack = [slots.take("a"), slots.take("a")];
-    expect(slots.bounds()).toEqual({
+    expect(slots.look()).toEqual({
       limit: 28,
       quickLimit: 10,
       slowLimit: 3,
@@ -256,7 +256,7 @@ describe("slots", () => {
       endpoints: [{ endpoint: "a", slow: true, underWay: 2, room: 0 }],
     });
     for (const end of giveBack) end(true);
-    expect(slots.bounds()).toEqual({
+    expect(slots.look()).toEqual({
       limit: 30,
       quickLimit: 10,
       slowLimit: 5,
@@ -275,7 +275,7 @@ describe("slots", () => {
 
   test("should those that have grown hang, they hold no more beyond the others than is set for all of them", () => {
     for (const key of ["a", "b", "a", "b", "a", "b"]) answers(key, 10);
-    const rooms = () => slots.bounds().endpoints.map(({ endpoint, room }) => [endpoint, room]);
+    const rooms = () => slots.look().endpoints.map(({ endpoint, room }) => [endpoint, room]);
     for (const key of ["a", "b"]) slots.take(key);
     // Three more for two: one each.
     expect(rooms()).toEqual([

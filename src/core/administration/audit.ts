@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { encodeId } from "../ids.ts";
-import { lastOfPage, pageOf, strayPageToken } from "../page-token.ts";
+import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts";
 import type { Caller } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import { projectUuidOf } from "./projects.ts";
@@ -82,17 +82,14 @@ export interface AuditLog {
   }): Promise<{ readonly entries: readonly AuditEntry[]; readonly nextPageToken: string }>;
 }
 
-const defaultPageSize = 50;
-const maxPageSize = 200;
+const pageSizes = { usual: 50, most: 200 };
 const maxActorLength = 255;
 
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   return {
     async list({ projectId, actor, pageSize, pageToken: token }) {
       const violations: FieldViolation[] = [];
-      if (pageSize < 0 || pageSize > maxPageSize) {
-        violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
-      }
+      const limit = pageLimit(pageSize, pageSizes, violations);
       const before = token === "" ? null : lastOfPage(token, [projectId, actor]);
       if (before === undefined) violations.push(strayPageToken);
       const actorViolation = checkText("actor", actor, { max: maxActorLength });
@@ -101,7 +98,6 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
         throw new Failure("validation_failed", { fields: violations });
       }
       const project = projectId === "" ? null : projectUuidOf(projectId);
-      const limit = pageSize === 0 ? defaultPageSize : pageSize;
       const found = await audit.list({ projectId: project, actor, before, limit: limit + 1 });
       if (found === null) throw noSuchProject();
       const { items: entries, nextPageToken } = pageOf(found, limit, ({ id }) => id, [projectId, actor]);

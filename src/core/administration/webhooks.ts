@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
-import { lastOfPage, pageOf, strayPageToken } from "../page-token.ts";
+import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
@@ -108,8 +108,7 @@ export interface Webhooks {
 }
 
 const maxUrlLength = 2048;
-const defaultPageSize = 50;
-const maxPageSize = 200;
+const pageSizes = { usual: 50, most: 200 };
 
 export function administerWebhooks(parts: {
   readonly webhooks: WebhookStore;
@@ -242,9 +241,7 @@ function filterOf(
 ): DeliveryFilter {
   const { verificationId, projectId, environment, pageSize, pageToken: token } = request;
   const violations = [...found];
-  if (pageSize < 0 || pageSize > maxPageSize) {
-    violations.push({ field: "page_size", message: `must be 1 to ${maxPageSize}` });
-  }
+  const limit = pageLimit(pageSize, pageSizes, violations);
   if (environment !== null && projectId === "") {
     violations.push({
       field: "environment",
@@ -257,7 +254,7 @@ function filterOf(
     verificationId: verification,
     projectId: projectId === "" ? null : projectUuidOf(projectId),
     environment,
-    limit: pageSize === 0 ? defaultPageSize : pageSize,
+    limit,
   };
   // A token is good for a list, and what is asked for here may be none.
   const before = token === "" || found.length > 0 ? null : lastOfPage(token, listOf(filter));

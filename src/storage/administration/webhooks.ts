@@ -2,10 +2,16 @@ import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { DeliveryFilter, WebhookPlace, WebhookStore } from "../../core/administration/webhooks.ts";
 import { encodeId, newId } from "../../core/ids.ts";
 import { type Environment, environments } from "../../core/project.ts";
-import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../../core/webhook.ts";
+import {
+  type Attempt,
+  type Delivery,
+  type DeliveryState,
+  type EventType,
+  leaseSeconds,
+  type Webhook,
+} from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
-import { leaseSeconds } from "../webhook-deliveries.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 import { lockProject } from "./projects.ts";
 
