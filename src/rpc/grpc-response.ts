@@ -59,8 +59,7 @@ export function grpcResponse(parts: {
     }
 
     get #method(): string {
-      const [path = ""] = this.req.url.split("?");
-      return path.slice(1);
+      return this.req.url.slice(1);
     }
 
     /** Connect prints whatever fails, but for a stream that is gone by one of the codes it knows, of which a cut write's is none. */

@@ -16,7 +16,7 @@ import { ownerOf } from "./caller-bounds.ts";
 import type { RequestRoom } from "./request-room.ts";
 import { notWhole, unreadable } from "./unread.ts";
 
-export const maxMessagesInRequest = 1_000;
+const maxMessagesInRequest = 1_000;
 /** A message has eight, an instant's two among them. As many again may come with later versions. */
 const maxFieldsInRequest = maxMessagesInRequest * 17;
 
@@ -32,8 +32,8 @@ const lastInstantField = 2;
 const maxTagBytes = 5;
 const maxVarintBytes = 10;
 const prefixBytes = 5;
-/** Of an envelope's flags: that it is packed, and that it is no message but the end of a stream. */
-const isNoPlainMessage = 0b11;
+/** Of an envelope's flags: that it is packed. All others Connect reads over, over gRPC. */
+const isPacked = 0b1;
 /** A request is held without asking for room where it is no longer than this: that is 200 messages. */
 const modestBytes = 64 * 1024;
 /** As long as the gateway gives a request: so long this process may have to wait for the rest of one that has begun. */
@@ -41,7 +41,7 @@ const restWithinMs = 10_000;
 /** With two bytes a field what is no longer than this cannot be too much, and is not looked at. */
 const harmlessBytes = 2 * maxMessagesInRequest;
 
-export const tooManyMessages = () =>
+const tooManyMessages = () =>
   new Failure("validation_failed", {
     fields: [{ field: "messages", message: `must be at most ${maxMessagesInRequest} in one request` }],
   });
@@ -261,9 +261,7 @@ class Envelopes {
     this.ordinal += 1;
     // What is too large is refused for that.
     const isToBeCounted =
-      (this.#flags & isNoPlainMessage) === 0 &&
-      this.#length > harmlessBytes &&
-      this.#length <= this.#maxBytes;
+      (this.#flags & isPacked) === 0 && this.#length > harmlessBytes && this.#length <= this.#maxBytes;
     this.#count = isToBeCounted ? new FieldCount(this.#length) : undefined;
     if (this.#left === 0) this.#prefixBytes = 0;
   }

@@ -15,7 +15,6 @@ import {
   type StreamInboundMessagesResponse,
   StreamInboundMessagesResponseSchema,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { maxMessagesInRequest, tooManyMessages } from "./inbound-message-bounds.ts";
 import { outcomeMessage } from "./messages.ts";
 import { inSlices } from "./slices.ts";
 
@@ -95,9 +94,6 @@ export async function* streamInboundMessages(
   async function read(): Promise<void> {
     for await (const { messages } of inSlices(requests)) {
       if (!reading) return;
-      if (messages.length > maxMessagesInRequest) {
-        throw tooManyMessages();
-      }
       const entries = messages.map(() => new Entry(process));
       const known = takeMessages(messages.map(fieldsOf), call, entries);
       if (known !== undefined) await known;

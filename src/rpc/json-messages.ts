@@ -13,7 +13,7 @@ import {
 import { DurationSchema, TimestampSchema } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter, MethodImpl } from "@connectrpc/connect";
 import { Failure, type FieldViolation } from "../failures.ts";
-import { carried } from "./unread.ts";
+import { carried, unreadable } from "./unread.ts";
 
 /** Passed over, a mistyped filter, mode or restriction would mean all, or the default. */
 export const strictJson = { ignoreUnknownFields: false };
@@ -43,12 +43,19 @@ const optionsFor = (message: DescMessage) => ({ grpcWeb: false, jsonOptions: jso
 
 /** Connect gives the message's bytes to a decoder of ours, if there is one, and reads what that answers as the message. */
 function jsonOptionsOf(message: DescMessage) {
-  const utf8 = new TextDecoder();
+  const utf8 = new TextDecoder("utf-8", { fatal: true });
+  const textOf = (bytes: Uint8Array) => {
+    try {
+      return utf8.decode(bytes);
+    } catch {
+      throw carried(unreadable());
+    }
+  };
   return {
     ...strictJson,
     textDecoder: {
       decode(bytes: Uint8Array): string {
-        const text = utf8.decode(bytes);
+        const text = textOf(bytes);
         const fields = violationsIn(message, text);
         if (fields.length > 0) throw carried(new Failure("validation_failed", { fields }));
         return text;

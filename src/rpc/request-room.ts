@@ -17,22 +17,26 @@ export class RequestRoom {
 
   /** Resolves once there is room, in the order of asking but for callers who have theirs. What it answers gives the room back. */
   async enter(key: string, bytes: number): Promise<() => void> {
-    if (this.#has(key, bytes)) this.#take(key, bytes);
-    else await new Promise<void>((resolve) => this.#waiting.add({ key, bytes, enter: resolve }));
+    await new Promise<void>((resolve) => {
+      this.#waiting.add({ key, bytes, enter: resolve });
+      this.#letIn();
+    });
     return () => {
       this.#take(key, -bytes);
-      for (const next of this.#waiting) {
-        if (!this.#has(next.key, next.bytes)) continue;
-        this.#waiting.delete(next);
-        this.#take(next.key, next.bytes);
-        next.enter();
-      }
+      this.#letIn();
     };
   }
 
-  #has(key: string, bytes: number): boolean {
-    const own = this.#takenBy.get(key) ?? 0;
-    return own + bytes <= this.#most.each && this.#taken + bytes <= this.#most.inAll;
+  #letIn(): void {
+    for (const next of this.#waiting) {
+      // Waits for its own, and keeps nobody else from theirs.
+      if ((this.#takenBy.get(next.key) ?? 0) + next.bytes > this.#most.each) continue;
+      // What others leave is for it: smaller ones would go in past it for ever.
+      if (this.#taken + next.bytes > this.#most.inAll) return;
+      this.#waiting.delete(next);
+      this.#take(next.key, next.bytes);
+      next.enter();
+    }
   }
 
   #take(key: string, bytes: number): void {

@@ -246,7 +246,13 @@ export function createRpcServer(parts: {
   }
 
   server.addHook("onRequest", (request, reply, done) => {
-    const { raw, url } = request;
+    const { raw } = request;
+    // As it was matched: without a query and escapes, which whoever goes by it would read otherwise.
+    raw.url = request.routeOptions.url ?? raw.url;
+    const { url } = raw;
+    // Connect knows a media type in any case.
+    const mediaType = raw.headers["content-type"]?.toLowerCase();
+    if (mediaType !== undefined) raw.headers["content-type"] = mediaType;
     // Connect makes a URL of it.
     if (raw.authority === undefined || !URL.canParse(`http://${raw.authority}`)) {
       reply.hijack();

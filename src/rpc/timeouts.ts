@@ -21,7 +21,7 @@ const timeouts = { "grpc-timeout": /^(\d{1,8})([HMSmun])$/, "connect-timeout-ms"
  * Connect's would go off, and end the call, at once. The client keeps its own.
  */
 export function takeTimeout(headers: http2.IncomingHttpHeaders): number | undefined {
-  const isGrpc = /^application\/grpc/i.test(headers["content-type"] ?? "");
+  const isGrpc = headers["content-type"]?.startsWith("application/grpc") === true;
   const header = isGrpc ? "grpc-timeout" : "connect-timeout-ms";
   const given = headers[header];
   if (given === undefined) return undefined;

@@ -121,6 +121,11 @@ test.for<{ what: string; body: Uint8Array | string; headers?: Record<string, str
   },
   { what: "no object", body: "[]", code: "malformed_request" },
   {
+    what: "not in UTF-8",
+    body: Buffer.from('{"verificationId":"vrf_\xff"}', "latin1"),
+    code: "malformed_request",
+  },
+  {
     what: "one field twice",
     body: '{"verificationId":"a","verification_id":"a"}',
     code: "malformed_request",

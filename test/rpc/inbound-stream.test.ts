@@ -17,7 +17,7 @@ import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf } from "../service/pending.ts";
 import { inboundMessage, newPhone, receiptOf, type SmsFields } from "../service/sms-source.ts";
 import { refusalOf } from "./grpc-answer.ts";
-import { connectRaw, type RawCall, type RawConnection } from "./raw-grpc.ts";
+import { connectRaw, framed, type RawCall, type RawConnection } from "./raw-grpc.ts";
 
 const service = await startTestService();
 const project = await service.createProject();
@@ -206,16 +206,19 @@ test.for([
     ]),
     code: "malformed_request",
   },
-] as const)("$name: refused uncounted further, plain and packed, after the receipts of those before", async ({
+] as const)("$name: refused uncounted further, however it is sent, after the receipts of those before", async ({
   bytes,
   code,
 }) => {
-  for (const packed of [false, true]) {
+  for (const way of ["plain", "packed", "with a flag that gRPC does not know"]) {
+    const packed = way === "packed";
     const stream = openStream(service, service.adminToken, packed ? { "grpc-encoding": "gzip" } : {});
     const id = `before-too-much-${newPhone()}`;
     const before = bytesOf([hello(id)]);
     await stream.call.send(packed ? gzipSync(before) : before, packed);
-    void stream.call.send(packed ? gzipSync(bytes) : bytes, packed).catch(() => {});
+    const frame = framed(packed ? gzipSync(bytes) : bytes, packed);
+    if (way.startsWith("with")) frame[0] = 0b10;
+    stream.call.write(frame);
     const ids = (await stream.receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId);
     expect(ids).toEqual([id]);
     expect(await stream.call.status).toMatchObject({ code: Code.InvalidArgument, detail: { code } });
@@ -368,6 +371,25 @@ describe("a large request whose rest does not come", () => {
       detail: { code: "malformed_request" },
     });
   });
+});
+
+test.for([
+  "StreamInboundMessages?as=one",
+  "Stream%49nboundMessages",
+])("at %s it is the same stream, and as long as its client likes", async (name) => {
+  hastenTimers(10_000);
+  const connection = connectRaw(service.grpcAddress);
+  connections.add(connection);
+  const call = connection.call(`${InboundMessageService.typeName}/${name}`, {
+    authorization: `Bearer ${service.adminToken}`,
+  });
+  for (const round of times(3, (index) => index)) {
+    await call.send(bytesOf([hello(`${name}-${round}`)]));
+    expect(await receiptsFrom(call, 1)).toHaveLength(1);
+    await new Promise<void>((resolve) => setTimeout(resolve, 10_000));
+  }
+  call.halfClose();
+  expect((await call.status).code).toBe(0);
 });
 
 test("a client that reads no receipts is held back, and loses nothing when it reads them", async () => {

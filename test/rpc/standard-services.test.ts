@@ -106,6 +106,17 @@ test.for([
   });
 });
 
+test("nor does one break off where its JSON holds half a character, in whatever case its type is named", async () => {
+  const connection = connectRaw(service.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  for (const type of ["application/grpc+json", "application/grpc+JSON", "Application/gRPC+Json"]) {
+    const call = connection.call("grpc.health.v1.Health/Check", { "content-type": type });
+    void call.send(Buffer.from(String.raw`{"\ud800":1}`));
+    call.halfClose();
+    expect((await call.status).code).toBe(Code.InvalidArgument);
+  }
+});
+
 test("in Connect's own protocol, too", async () => {
   const session = http2.connect(`http://${service.grpcAddress}`);
   onTestFinished(() => session.destroy());

@@ -1,0 +1,35 @@
+import { setImmediate } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { RequestRoom } from "../../src/rpc/request-room.ts";
+
+test("who has waited longest for much is not passed by whoever asks for less", async () => {
+  const room = new RequestRoom({ inAll: 10, each: 10 });
+  const entered: string[] = [];
+  const enter = (key: string, bytes: number) =>
+    room.enter(key, bytes).then((leave) => {
+      entered.push(key);
+      return leave;
+    });
+  const leave = await enter("first", 5);
+  const much = enter("much", 10);
+  const little = enter("little", 5);
+  await setImmediate();
+  expect(entered).toEqual(["first"]);
+  leave();
+  (await much)();
+  await little;
+  expect(entered).toEqual(["first", "much", "little"]);
+});
+
+test("who waits for its own room to be given back keeps nobody from theirs", async () => {
+  const room = new RequestRoom({ inAll: 10, each: 5 });
+  await room.enter("one", 5);
+  let isIn = false;
+  void room.enter("one", 1).then(() => {
+    isIn = true;
+  });
+  const leave = await room.enter("other", 5);
+  leave();
+  await setImmediate();
+  expect(isIn).toBe(false);
+});
