@@ -98,6 +98,16 @@ describe("a key", () => {
     expect(Math.round(overlapMs / 60_000)).toBe(72 * 60);
   });
 
+  test.for([
+    { environment: Environment.LIVE, prefix: "pp_live_" },
+    { environment: Environment.TEST, prefix: "pp_test_" },
+  ])("that is rotated is replaced by one of its environment: $prefix", async ({ environment, prefix }) => {
+    const { id, projectId, name } = await newKey(await newProject(), { environment, name: "till" });
+    const { apiKey, secret } = await keys.rotateApiKey({ apiKeyId: id });
+    expect(secret.slice(0, prefix.length)).toBe(prefix);
+    expect(apiKey).toMatchObject({ projectId, environment, name, ending: secret.slice(-4) });
+  });
+
   test("that is rotated ends no later than it would have ended anyway", async () => {
     const old = await newKey(await newProject(), { expiresIn: { seconds: hourSeconds } });
     const { replaced } = await keys.rotateApiKey({ apiKeyId: old.id });

@@ -34,16 +34,17 @@ export interface NewApiKey {
 export interface ApiKeyStore {
   add(key: NewApiKey, maxActive: number): Promise<ApiKey | "no_project" | "too_many">;
   list(projectId: string): Promise<ApiKey[] | null>;
-  /** Adds a key like the given one and lets that end after the overlap. */
+  /**
+   * Adds a key like the given one and lets that end after the overlap. `secretFor` makes the added one's secret and answers
+   * what is kept of it; it is called while nobody else can add one, where the given one still works.
+   */
   replace(
     id: string,
-    secret: Pick<NewApiKey, "digest" | "ending">,
+    secretFor: (environment: Environment) => Pick<NewApiKey, "digest" | "ending">,
     overlapSeconds: number,
     maxActive: number,
   ): Promise<{ readonly added: ApiKey; readonly replaced: ApiKey } | "no_key" | "too_many">;
   revoke(id: string): Promise<ApiKey | null>;
-  /** The environment of a key that still works. */
-  activeEnvironment(id: string): Promise<Environment | null>;
 }
 
 export interface ApiKeys {
@@ -102,11 +103,12 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
           fields: [{ field: "overlap", message: "must be 0 to 30 days" }],
         });
       }
-      const uuid = keyUuidOf(id);
-      const environment = await apiKeys.activeEnvironment(uuid);
-      if (environment === null) throw noSuchKey();
-      const secret = newCredential(environment);
-      const result = await apiKeys.replace(uuid, keptOf(secret), overlap, maxActive);
+      let secret = "";
+      const secretFor = (environment: Environment) => {
+        secret = newCredential(environment);
+        return keptOf(secret);
+      };
+      const result = await apiKeys.replace(keyUuidOf(id), secretFor, overlap, maxActive);
       if (result === "no_key") throw noSuchKey();
       if (result === "too_many") throw new Failure("too_many_api_keys");
       return { apiKey: result.added, secret, replaced: result.replaced };

@@ -2,7 +2,7 @@ import type { ApiKey, ApiKeyStore, NewApiKey } from "../../core/administration/a
 import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import { encodeId, newId } from "../../core/ids.ts";
 import type { Environment } from "../../core/project.ts";
-import type { ApiKey as ApiKeyRow } from "../../gen/prisma/client.ts";
+import { type ApiKey as ApiKeyRow, Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 import { lockProject } from "./projects.ts";
@@ -28,7 +28,7 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
       return project?.apiKeys.map(apiKeyOf) ?? null;
     },
 
-    replace: (id, secret, overlapSeconds, maxActive) =>
+    replace: (id, secretFor, overlapSeconds, maxActive) =>
       administer(
         async (transaction) => {
           const found = await transaction.apiKey.findUnique({ where: { id } });
@@ -39,10 +39,14 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
           const changed = await transaction.$executeRaw`
           UPDATE api_key
           SET expires_at = least(expires_at, date_trunc('milliseconds', now()) + make_interval(secs => ${overlapSeconds}))
-          WHERE id = ${id}::uuid AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
+          WHERE id = ${id}::uuid AND ${active}`;
           if (changed === 0) return "no_key";
           if (others - (overlapSeconds === 0 ? 1 : 0) >= maxActive) throw new TooManyActive();
-          const added = await insert(transaction, { ...found, ...secret, expiresInSeconds: null });
+          const added = await insert(transaction, {
+            ...found,
+            ...secretFor(found.environment),
+            expiresInSeconds: null,
+          });
           const replaced = await transaction.apiKey.findUniqueOrThrow({ where: { id } });
           return { added, replaced: apiKeyOf(replaced) };
         },
@@ -68,13 +72,6 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
         },
         (revoked) => revoked && act("api_key.revoked", revoked),
       ),
-
-    async activeEnvironment(id) {
-      const rows = await database.prisma.$queryRaw<{ environment: Environment }[]>`
-        SELECT environment::text FROM api_key
-        WHERE id = ${id}::uuid AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
-      return rows[0]?.environment ?? null;
-    },
   };
 }
 
@@ -89,6 +86,9 @@ function act(action: AuditAction, key: ApiKey, details: Act["details"] = {}): Ac
   };
 }
 
+/** What still works. */
+const active = Prisma.sql`revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
+
 /** Rolls the transaction back: the old key must not be shortened where no new one is made. */
 class TooManyActive extends Error {}
 
@@ -99,8 +99,7 @@ async function countActive(
 ): Promise<number> {
   const rows = await transaction.$queryRaw<{ active: number }[]>`
     SELECT count(*)::int AS active FROM api_key
-    WHERE project_id = ${projectId}::uuid AND environment = ${environment}::environment
-      AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
+    WHERE project_id = ${projectId}::uuid AND environment = ${environment}::environment AND ${active}`;
   return rows[0]?.active ?? 0;
 }
 
