@@ -74,7 +74,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
         async (transaction) => {
           await lockProject(transaction, place.projectId);
           const replaced = await replaceInForce(transaction, place);
-          return replaced && versionWith(transaction, replaced.id);
+          return replaced && webhookOf(replaced);
         },
         (webhook) => webhook && act("webhook.removed", webhook),
       ),
@@ -103,9 +103,9 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
       const resent = await administer(
         async (transaction) => {
           // No lease of an attempt under way is waited for: `resends` makes its result count no more.
-          const [row] = await transaction.$queryRaw<{ disabled: boolean }[]>`
+          const [row] = await transaction.$queryRaw<{ disabled: boolean; project_id: string }[]>`
         WITH target AS MATERIALIZED (
-          SELECT d.verification_id, w.disabled_at IS NOT NULL AS disabled
+          SELECT d.verification_id, w.project_id, w.disabled_at IS NOT NULL AS disabled
           FROM webhook_delivery d JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
           WHERE d.verification_id = ${verificationId}::uuid
           FOR NO KEY UPDATE OF d
@@ -116,14 +116,9 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
             next_attempt_at = date_trunc('milliseconds', now()), claim = NULL
           FROM target t WHERE d.verification_id = t.verification_id AND NOT t.disabled
         )
-        SELECT disabled FROM target`;
+        SELECT disabled, project_id FROM target`;
           if (!row) return "no_delivery";
-          if (row.disabled) return "disabled";
-          const verification = await transaction.verification.findUnique({
-            where: { id: verificationId },
-            select: { projectId: true },
-          });
-          return { projectId: verification?.projectId ?? null };
+          return row.disabled ? "disabled" : { projectId: row.project_id };
         },
         (result) =>
           typeof result === "string"
@@ -166,12 +161,14 @@ interface VersionRow {
 const of = ({ projectId, environment }: WebhookPlace) =>
   Prisma.sql`project_id = ${projectId}::uuid AND environment = ${environment}::environment`;
 
+const versionColumns = Prisma.sql`
+  id, project_id, environment::text, url, events::text[], secret, created_at, replaced_at, disabled_at, disabled_reason,
+  failing_since, now()`;
+
 /** The versions that a condition names, the newest first. */
 function versions(connection: Pick<Transaction, "$queryRaw">, condition: Prisma.Sql): Promise<VersionRow[]> {
   return connection.$queryRaw<VersionRow[]>`
-    SELECT id, project_id, environment::text, url, events::text[], secret, created_at, replaced_at, disabled_at,
-      disabled_reason, failing_since, now()
-    FROM webhook_configuration WHERE ${condition} ORDER BY version DESC`;
+    SELECT ${versionColumns} FROM webhook_configuration WHERE ${condition} ORDER BY version DESC`;
 }
 
 /** The versions with a URL, locked in the one order for locking versions: by id. The newest first. */
@@ -221,13 +218,11 @@ async function holdBack(
 
 /** Takes the version in force out of force. Its clock is read under the project's lock, not at the transaction's start. */
 async function replaceInForce(transaction: Transaction, place: WebhookPlace): Promise<VersionRow | null> {
-  const [inForce] = await versions(transaction, Prisma.sql`${of(place)} AND replaced_at IS NULL`);
-  if (!inForce) return null;
-  await transaction.$executeRaw`
+  const [replaced] = await transaction.$queryRaw<VersionRow[]>`
     UPDATE webhook_configuration SET replaced_at = date_trunc('milliseconds', statement_timestamp())
-    WHERE id = ${inForce.id}::uuid`;
-  const [locked] = await versions(transaction, Prisma.sql`id = ${inForce.id}::uuid`);
-  return locked ?? null;
+    WHERE ${of(place)} AND replaced_at IS NULL
+    RETURNING ${versionColumns}`;
+  return replaced ?? null;
 }
 
 async function insert(
