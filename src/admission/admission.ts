@@ -108,8 +108,9 @@ export function createAdmission(parts: {
       if (remembered !== undefined) return known(remembered, address);
       // In no table, though it may have the shape of a service token: known without the database.
       if (isInstallationAdmin(credential)) return installationAdmin;
-      if (parseCredential(credential) === null) return refused(address);
-      const found = directory.caller(credential);
+      const kind = parseCredential(credential);
+      if (kind === null) return refused(address);
+      const found = directory.caller(credential, kind);
       return found instanceof Promise
         ? found.then((caller) => known(caller, address))
         : known(found, address);

@@ -28,11 +28,11 @@ export function newCredential(kind: CredentialKind): string {
 }
 
 /** What kind of credential the text is by its shape and checksum; null for anything else. Says nothing about validity. */
-export function parseCredential(text: string): { kind: CredentialKind } | null {
+export function parseCredential(text: string): CredentialKind | null {
   const kind = shape.exec(text)?.[1] as CredentialKind | undefined;
   if (kind === undefined) return null;
   const checksumStart = text.length - checksumLength;
-  return checksum(text.slice(0, checksumStart)) === text.slice(checksumStart) ? { kind } : null;
+  return checksum(text.slice(0, checksumStart)) === text.slice(checksumStart) ? kind : null;
 }
 
 /**

@@ -1,6 +1,7 @@
 /** Who may call and where SMS arrive: what every call needs to know and administration seldom changes. */
 
 import type { CodeLengths } from "./code.ts";
+import type { CredentialKind } from "./credential.ts";
 import type { Caller, CodeFormat, Environment, Project } from "./project.ts";
 
 export interface DestinationNumber {
@@ -24,8 +25,8 @@ export interface Directory {
   onRevision(listener: () => void): { stop(): void };
   /** Whose credential it is, where that has just been asked; undefined says nothing about it. */
   remembered(credential: string): Caller | undefined;
-  /** Who a well-formed credential belongs to; null where it is unknown, revoked or expired. */
-  caller(credential: string): Caller | null | Promise<Caller | null>;
+  /** Who a well-formed credential of that kind belongs to; null where it is unknown, revoked or expired. */
+  caller(credential: string, kind: CredentialKind): Caller | null | Promise<Caller | null>;
   /** Null where there is no such project. */
   project(id: string): Promise<Project | null>;
   /**

@@ -1,6 +1,6 @@
 import { LRUCache } from "lru-cache";
 import type { CodeLengths } from "../core/code.ts";
-import { digestCredential } from "../core/credential.ts";
+import { type CredentialKind, digestCredential } from "../core/credential.ts";
 import type { DestinationNumber, Directory } from "../core/directory.ts";
 import { adminSource } from "../core/inbound-message.ts";
 import type { Caller, CodeFormat, Environment, Project, ServiceTokenScope } from "../core/project.ts";
@@ -141,8 +141,8 @@ export function createDirectory(database: Database): CachedDirectory {
   const findMerchant = callersBy(apiKeysStatement, merchantCallerOf);
   const findService = callersBy(serviceTokensStatement, serviceCallerOf);
 
-  async function findCaller(credential: string): Promise<Caller | null> {
-    const find = credential.startsWith("pp_svc_") ? findService : findMerchant;
+  function findCaller(credential: string, kind: CredentialKind): Promise<Caller | null> {
+    const find = kind === "svc" ? findService : findMerchant;
     return find(digestCredential(credential));
   }
 
@@ -201,7 +201,7 @@ export function createDirectory(database: Database): CachedDirectory {
   }
 
   return {
-    caller: (credential) => recall(callers, credential, () => findCaller(credential)),
+    caller: (credential, kind) => recall(callers, credential, () => findCaller(credential, kind)),
 
     remembered(credential) {
       const known = callers.get(credential);
