@@ -92,7 +92,11 @@ export function createDirectory(database: Database): CachedDirectory {
   /** By the credential itself: its digest would take longer than all the rest of knowing it. */
   const callers = new LRUCache<string, Remembered<Caller | null>>({ max: rememberedCredentials });
   const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
-  const lists = new Map<string, Remembered<unknown>>();
+  /** One list in each, by `all`. */
+  const numberLists = new Map<string, Remembered<Numbers>>();
+  const codeLengthLists = new Map<string, Remembered<CodeLengths>>();
+  /** By format and length. */
+  const addedCodeLengths = new Map<string, Remembered<true>>();
   let revision = 0;
   const revisionListeners = new Set<() => void>();
 
@@ -175,7 +179,7 @@ export function createDirectory(database: Database): CachedDirectory {
     return lengths;
   }
 
-  const numbers = () => recall(lists as Memory<Numbers>, "numbers", loadNumbers);
+  const numbers = () => recall(numberLists, "all", loadNumbers);
 
   /** By a look-up that begins after it was asked for. One at a time, whoever asks how often. */
   const numbersNow = createBatcher<null, Numbers>({
@@ -183,13 +187,13 @@ export function createDirectory(database: Database): CachedDirectory {
     maxSize: 10_000,
     maxWaiting: 10_000,
     async run(askers) {
-      lists.delete("numbers");
+      numberLists.clear();
       const loaded = await numbers();
       return askers.map(() => loaded);
     },
   });
 
-  const codeLengths = () => recall(lists as Memory<CodeLengths>, "codeLengths", loadCodeLengths);
+  const codeLengths = () => recall(codeLengthLists, "all", loadCodeLengths);
 
   const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
@@ -234,9 +238,9 @@ export function createDirectory(database: Database): CachedDirectory {
     async addCodeLength(format, length) {
       const known = codeLengths();
       if ((known instanceof Promise ? await known : known)[format].includes(length)) return;
-      await recall(lists as Memory<true>, `${format} ${length}`, async () => {
+      await recall(addedCodeLengths, `${format} ${length}`, async () => {
         await runStatement(database, addCodeLengthStatement, [format, length]);
-        lists.delete("codeLengths");
+        codeLengthLists.clear();
         return true;
       });
     },
@@ -252,7 +256,9 @@ export function createDirectory(database: Database): CachedDirectory {
       revision++;
       callers.clear();
       projects.clear();
-      lists.clear();
+      numberLists.clear();
+      codeLengthLists.clear();
+      addedCodeLengths.clear();
       for (const listener of revisionListeners) listener();
     },
   };
