@@ -29,13 +29,13 @@ export interface OpenAdministration {
   writeDown(actor: Actor, act: Act): Promise<void>;
 }
 
-export function openAdministration(parts: {
+export async function openAdministration(parts: {
   readonly database: Database;
   readonly directory: CachedDirectory;
   readonly endpoints: Endpoints;
-}): OpenAdministration {
+}): Promise<OpenAdministration> {
   const { directory, endpoints } = parts;
-  const database = withPrisma(parts.database);
+  const database = await withPrisma(parts.database);
   return {
     as(actor) {
       const administer = createAdminister(database, directory, actor);

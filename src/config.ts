@@ -383,7 +383,10 @@ function isAddressRange(text: string): boolean {
   const [address, prefix, ...rest] = text.split("/");
   const family = isIP(address ?? "");
   if (family === 0 || rest.length > 0) return false;
-  return prefix === undefined || (/^\d{1,3}$/.test(prefix) && Number(prefix) <= (family === 4 ? 32 : 128));
+  // Of a prefix of no bits, which is everybody, Fastify makes an error of its own.
+  return (
+    prefix === undefined || (/^[1-9]\d{0,2}$/.test(prefix) && Number(prefix) <= (family === 4 ? 32 : 128))
+  );
 }
 
 const loopback = new BlockList();

@@ -68,6 +68,8 @@ function presentError(error: unknown): unknown {
     message: blot(error.message),
     stack: blot(error.stack ?? ""),
     ...(error.cause === undefined ? {} : { cause: presentError(error.cause) }),
+    // Of several addresses none of which answered: it says nothing itself.
+    ...(error instanceof AggregateError ? { errors: error.errors.map(presentError) } : {}),
   };
 }
 

@@ -173,15 +173,15 @@ async function start(
   });
   closers.add(() => endpoints.close());
 
-  // With Prisma it would be a tenth of every start. What could not be loaded, for want of a file handle say, is tried again.
+  // With Prisma it would be a tenth of every start. What could not be opened, for want of a file handle say, is tried again.
   let opened: Promise<OpenAdministration> | undefined;
   const administration = () => {
-    opened ??= import("./administration.ts").then(({ openAdministration }) =>
-      openAdministration({ database, directory, endpoints }),
-    );
-    opened.catch(() => {
-      opened = undefined;
-    });
+    opened ??= import("./administration.ts")
+      .then(({ openAdministration }) => openAdministration({ database, directory, endpoints }))
+      .catch((error: unknown) => {
+        opened = undefined;
+        throw error;
+      });
     return opened;
   };
 

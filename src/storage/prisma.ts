@@ -1,13 +1,20 @@
 import { PrismaPg } from "@prisma/adapter-pg";
 import { PrismaClient } from "../gen/prisma/client.ts";
-import { asStorageError, connectTimeoutMs, type Database } from "./database.ts";
+import { asStorageError, connectTimeoutMs, type Database, runStatement } from "./database.ts";
 
-export type PrismaDatabase = ReturnType<typeof withPrisma>;
+export type PrismaDatabase = Awaited<ReturnType<typeof withPrisma>>;
+
+/** Prisma names tables with their schema, all others find them by the search path. */
+const schemaStatement = {
+  name: "schema",
+  text: "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('project')",
+};
 
 /** A Prisma client on the pool's connections, with the errors of `runStatement`. It ends with the pool. */
-export function withPrisma(database: Database) {
+export async function withPrisma(database: Database) {
+  const [row] = await runStatement(database, schemaStatement, []);
   const client = new PrismaClient({
-    adapter: new PrismaPg(database.pool),
+    adapter: new PrismaPg(database.pool, { schema: (row?.[0] as string | undefined) ?? "public" }),
     // Two seconds by default, which a database that has just come back may need for its first connections.
     transactionOptions: { maxWait: connectTimeoutMs },
   });

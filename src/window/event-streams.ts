@@ -18,10 +18,11 @@ export interface EventStream {
 
 /** The open streams of server-sent events of this process. */
 export interface EventStreams {
-  /** Null where there is no room for another. */
+  /** Null where there is no room for another, and once all are closed. */
   open(response: ServerResponse, key: string, headers: Record<string, string>): EventStream | null;
-  /** Ends all of them; their windows come again. */
+  /** Ends all of them, and opens none any more; their windows come again. */
   close(): void;
+  readonly isClosed: boolean;
 }
 
 /** Told of streams as they come and go. */
@@ -34,6 +35,7 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
   const open = new Map<ServerResponse, { readonly controller: AbortController; readonly key: string }>();
   const perKey = new Map<string, number>();
   let beating: NodeJS.Timeout | undefined;
+  let isClosed = false;
 
   /** May be told more than once. */
   function release(response: ServerResponse): void {
@@ -59,7 +61,7 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
   return {
     open(response, key, headers) {
       // A client that was gone before its stream began is not heard of again.
-      if (response.destroyed) return null;
+      if (response.destroyed || isClosed) return null;
       const ofKey = perKey.get(key) ?? 0;
       if (open.size >= streamsPerProcess || ofKey >= streamsPerWindow) return null;
       const controller = new AbortController();
@@ -80,7 +82,11 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
         end: () => response.end(),
       };
     },
+    get isClosed() {
+      return isClosed;
+    },
     close() {
+      isClosed = true;
       clearInterval(beating);
       for (const [response, { controller }] of open) {
         controller.abort();

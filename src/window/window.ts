@@ -154,7 +154,11 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         "x-accel-buffering": "no",
         "x-request-id": request.id,
       });
-      if (stream === null) throw new Failure("rate_limited", { retryAfterSeconds: 10 });
+      if (stream === null) {
+        throw streams.isClosed
+          ? new Failure("service_unavailable")
+          : new Failure("rate_limited", { retryAfterSeconds: 10 });
+      }
       reply.hijack();
       const known = request.headers["last-event-id"];
       const message = create(WatchVerificationWindowRequestSchema, { windowToken: token });
@@ -236,10 +240,20 @@ async function sendAsset(file: string, request: FastifyRequest, reply: FastifyRe
   const accepted = request.headers["accept-encoding"] ?? "";
   reply.type(asset.type).header("vary", "Accept-Encoding");
   if (exact) reply.header("cache-control", "public, max-age=31536000, immutable");
-  const encoding = /\bbr\b/.test(accepted) ? "br" : /\bgzip\b/.test(accepted) ? "gzip" : undefined;
+  const encoding = takes("br", accepted) ? "br" : takes("gzip", accepted) ? "gzip" : undefined;
   if (encoding === undefined) return asset.plain;
   reply.header("content-encoding", encoding);
   return encoding === "br" ? asset.brotli() : asset.gzip();
+}
+
+/** As Accept-Encoding says (RFC 9110, 12.5.3): named, and not with the weight 0. */
+function takes(coding: string, accepted: string | readonly string[]): boolean {
+  return String(accepted)
+    .split(",")
+    .some((one) => {
+      const [name = "", ...parameters] = one.split(";").map((part) => part.trim().toLowerCase());
+      return name === coding && !parameters.some((parameter) => /^q=0(\.0*)?$/.test(parameter));
+    });
 }
 
 function otherVersion(file: string) {

@@ -300,6 +300,16 @@ test.for([
   for (const value of refused) expect(() => parseConfig({ [name]: value })).toThrow(`${name} must be `);
 });
 
+test.for([
+  "0.0.0.0/0",
+  "::/0",
+  "10.0.0.0/33",
+  "10.0.0.0/08",
+  "10.0.0.0/",
+])("TRUSTED_PROXIES of %s end the start", (range) => {
+  expect(() => parseConfig({ TRUSTED_PROXIES: `127.0.0.1,${range}` })).toThrow(/^TRUSTED_PROXIES /);
+});
+
 test("nobody waits for a process that has its database with it to be heard of as stopping", () => {
   expect(parseConfig({ DRAIN_SECONDS: "9" }).drainSeconds).toBe(0);
   const databaseUrl = "postgres://localhost/phoneproof";

@@ -16,7 +16,7 @@ afterAll(() => own.drop());
 const statement = { name: "sum", text: "SELECT $1::int + $2::int" };
 
 test.for([
-  { preparedStatements: true, kept: ["sum"] },
+  { preparedStatements: true, kept: ["sum", "schema"] },
   { preparedStatements: false, kept: [] },
 ])("with preparedStatements $preparedStatements a connection keeps $kept", async ({
   preparedStatements,
@@ -25,7 +25,8 @@ test.for([
   const database = openDatabase(own.connection, { poolSize: 1, preparedStatements, onError() {} });
   for (const term of [1, 2])
     expect(await runStatement(database, statement, [term, 40])).toEqual([[40 + term]]);
-  expect(await withPrisma(database).prisma.project.count()).toBe(0);
+  const { prisma } = await withPrisma(database);
+  expect(await prisma.project.count()).toBe(0);
   const { rows } = await database.pool.query<{ name: string }>("SELECT name FROM pg_prepared_statements");
   expect(rows.map(({ name }) => name)).toEqual(kept);
   await database.close();
@@ -75,9 +76,7 @@ test.for([
   const error = await runStatement(database, statement, [1, 2]).catch((thrown: unknown) => thrown);
   expect(error).toMatchObject({ code: "service_unavailable" });
   expect(isDatabaseUnavailable(error)).toBe(true);
-  const administered = await withPrisma(database)
-    .prisma.project.count()
-    .catch((thrown: unknown) => thrown);
+  const administered = await withPrisma(database).catch((thrown: unknown) => thrown);
   expect(administered).toMatchObject({ code: "service_unavailable" });
   await database.close();
 });

@@ -459,6 +459,20 @@ test("who takes nothing of its stream is cut at the next beat, and others go on"
   }
 });
 
+test("a stream that comes when all have been ended is not opened, and keeps no process from its end", async () => {
+  const streams = createEventStreams({ opened() {}, closed() {} });
+  const server = createServer((request, response) => {
+    if (streams.open(response, request.url ?? "", {}) === null) response.writeHead(503).end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  streams.close();
+  const { port } = server.address() as net.AddressInfo;
+  const late = await fetch(`http://127.0.0.1:${port}/late`);
+  expect([late.status, await late.text()]).toEqual([503, ""]);
+});
+
 test("a stream that has ended behind another on its connection is not written to, and is cut where nobody takes it", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());

@@ -199,6 +199,8 @@ test("with everything it weighs less than 40 KiB", async () => {
 test.for([
   { accepted: "gzip, deflate, br", encoding: "br" },
   { accepted: "gzip", encoding: "gzip" },
+  { accepted: "br;q=0, gzip;q=0.5", encoding: "gzip" },
+  { accepted: "gzip; q=0.0", encoding: null },
   { accepted: "identity", encoding: null },
 ])("a file of the page comes to who takes $accepted as $encoding, the same in each", async (row) => {
   const page = await getPage(`${service.httpUrl}/v/none`);
