@@ -83,7 +83,8 @@ test("what has had its time goes, what has not stays, and the contract still ans
 
   await moveClock(plain.db, 6 * day);
   await roundUntil(async () => (await tablesWith("secret-text")).length === 0);
-  expect(await count("creation_trace")).toBe(0);
+  // An endpoint may have put its last attempt off until now.
+  expect(await count("creation_trace")).toBe(1);
   expect(await tablesWith(holder)).toEqual(["inbound_message", "verification"]);
   expect(
     await service.sms({ to: verified.to, from: stranger, text: "new", messageId: "unmatched" }),
@@ -91,6 +92,7 @@ test("what has had its time goes, what has not stays, and the contract still ans
 
   await moveClock(plain.db, 83 * day);
   await roundUntil(async () => (await tablesWith(holder)).length === 0);
+  expect(await count("creation_trace")).toBe(0);
   for (const phone of [holder, expected, stranger]) expect(await tablesWith(phone)).toEqual([]);
   const { status, body } = await shop.read(verified.id);
   expect(status).toBe(200);
