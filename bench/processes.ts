@@ -209,12 +209,13 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
   while (processes.length < Math.max(...processCounts)) {
     const own = path.join(directory, `process-${processes.length}`);
     await mkdir(own);
-    const started = await startReady(own, {
+    const settings = {
       ROLES: processes.length === 0 ? "api,worker" : "api",
       DATABASE_URL: url,
       PHONEPROOF_ADMIN_TOKEN: adminToken,
       LOG_LEVEL: "info",
-    });
+    };
+    const started = await startReady(own, settings, endings);
     processes.push(started);
     const keeper = new Talker("keeper.ts", [String(started.pid), own]);
     endings.add(() => started.stop().then(() => keeper.close()));

@@ -6,6 +6,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
 import { freePorts } from "../deploy/cluster/ports.ts";
 import { type Daemon, startDaemon } from "./child.ts";
+import type { Endings } from "./endings.ts";
 import { startFlags } from "./start-flags.ts";
 
 export interface ReadyService extends Daemon {
@@ -20,10 +21,14 @@ const root = path.join(import.meta.dirname, "..");
 const patienceMs = 60_000;
 const pollMs = 5;
 
-/** On ports of its own, with its output in `directory`; nothing of the caller's settings reaches it. */
+/**
+ * On ports of its own, with its output in `directory`; nothing of the caller's settings reaches it. It ends with the run, at the
+ * latest.
+ */
 export async function startReady(
   directory: string,
   settings: Readonly<Record<string, string>>,
+  endings: Endings,
 ): Promise<ReadyService> {
   const [port = 0, grpcPort = 0, opsPort = 0] = await freePorts(3);
   const outputFile = path.join(directory, "ready-service.log");
@@ -44,6 +49,7 @@ export async function startReady(
       ...settings,
     },
   });
+  endings.add(daemon.stop);
   let ended: string | undefined;
   daemon.exited.then((how) => {
     ended = how;

@@ -58,7 +58,7 @@ async function bench(options: Options, endings: Endings): Promise<Report> {
   const loadBefore = os.loadavg()[0] ?? 0;
   const directory = await openDirectory(endings);
   tell("start");
-  const starts = await measureStarts(directory);
+  const starts = await measureStarts(directory, endings);
   tell("starting");
   const subjects = await openSubjects(directory, options, endings);
   tell("making pending verifications");

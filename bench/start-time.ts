@@ -2,6 +2,7 @@
 
 import path from "node:path";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
+import type { Endings } from "./endings.ts";
 import { median } from "./load.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";
 
@@ -16,29 +17,32 @@ export const startGoals: StartTimes = { embeddedMs: 2_000, besidePostgresMs: 1_0
 const starts = 3;
 
 /** Leaves its databases in `directory`. */
-export async function measureStarts(directory: string): Promise<StartTimes> {
+export async function measureStarts(directory: string, endings: Endings): Promise<StartTimes> {
   const embedded = { DATA_DIR: path.join(directory, "start-embedded") };
-  const embeddedMs = await medianStart(directory, embedded);
+  const embeddedMs = await medianStart(directory, embedded, endings);
   const postgres = await startEmbeddedPostgres({
     dataDir: path.join(directory, "start-beside"),
     transport: "tcp",
   });
-  try {
-    const beside = { DATABASE_URL: databaseUrlOf(postgres.connection), PHONEPROOF_ADMIN_TOKEN: adminToken };
-    return { embeddedMs, besidePostgresMs: await medianStart(directory, beside) };
-  } finally {
-    await postgres.stop();
-  }
+  endings.add(() => postgres.stop());
+  const beside = { DATABASE_URL: databaseUrlOf(postgres.connection), PHONEPROOF_ADMIN_TOKEN: adminToken };
+  const besidePostgresMs = await medianStart(directory, beside, endings);
+  await postgres.stop();
+  return { embeddedMs, besidePostgresMs };
 }
 
 /** Good for these services alone, which nobody reaches. */
 const adminToken = "start-time-bench-token-of-no-other-use";
 
-async function medianStart(directory: string, settings: Readonly<Record<string, string>>): Promise<number> {
+async function medianStart(
+  directory: string,
+  settings: Readonly<Record<string, string>>,
+  endings: Endings,
+): Promise<number> {
   const times: number[] = [];
   // The first makes the database.
   for (let start = 0; start <= starts; start++) {
-    const service = await startReady(directory, settings);
+    const service = await startReady(directory, settings, endings);
     await service.stop();
     if (start > 0) times.push(service.readyAfterMs);
   }

@@ -17,7 +17,8 @@ import { StatisticsService } from "../src/gen/proto/phoneproof/v1/statistics_pb.
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
-import { databaseUrlOf, type ReadyService, startReady } from "./ready-service.ts";
+import { type Endings, runToItsEnd } from "./endings.ts";
+import { databaseUrlOf, startReady } from "./ready-service.ts";
 
 const verifications = 1_000_000;
 const chunk = 50_000;
@@ -108,33 +109,32 @@ async function measure(client: Statistics, projectId: string, hours: number, cal
   return cells.map((cell) => cell.padStart(12)).join("");
 }
 
-async function main(): Promise<void> {
-  const calls = Number(process.argv[2] ?? 100);
-  if (!Number.isInteger(calls) || calls < 5) throw new Error("usage: node bench/statistics.ts [calls]");
+async function bench(calls: number, endings: Endings): Promise<void> {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
   const postgres = await startEmbeddedPostgres({ dataDir: directory, transport: "tcp" });
+  endings.add(() => postgres.stop());
   const database = new pg.Client(postgres.connection);
-  let service: ReadyService | undefined;
-  try {
-    await applyMigrations(postgres.connection, { folder: path.join(root, "prisma/migrations") });
-    await database.connect();
-    const projectId = encodeId("prj_", await makePast(database));
-    const token = newCredential("svc");
-    const settings = { DATABASE_URL: databaseUrlOf(postgres.connection), PHONEPROOF_ADMIN_TOKEN: token };
-    service = await startReady(directory, settings);
-    const client = statisticsOf(service.grpcAddress, token);
-    const seconds = await counted(client, projectId);
-    const heading = ["", "verified", "p50 ms", "p95 ms"].map((cell) => cell.padStart(12)).join("");
-    const lines = [heading];
-    for (const hours of [24, 169]) lines.push(await measure(client, projectId, hours, calls));
-    const past = `${verifications.toLocaleString("en")} verifications, counted as the past in ${seconds.toFixed(1)} s`;
-    process.stdout.write(`${[past, "", ...lines].join("\n")}\n`);
-  } finally {
-    await service?.stop();
-    await database.end().catch(() => undefined);
-    await postgres.stop();
-    await rm(directory, { recursive: true, force: true });
-  }
+  endings.add(() => database.end());
+  await applyMigrations(postgres.connection, { folder: path.join(root, "prisma/migrations") });
+  await database.connect();
+  const projectId = encodeId("prj_", await makePast(database));
+  const token = newCredential("svc");
+  const settings = { DATABASE_URL: databaseUrlOf(postgres.connection), PHONEPROOF_ADMIN_TOKEN: token };
+  const service = await startReady(directory, settings, endings);
+  const client = statisticsOf(service.grpcAddress, token);
+  const seconds = await counted(client, projectId);
+  const heading = ["", "verified", "p50 ms", "p95 ms"].map((cell) => cell.padStart(12)).join("");
+  const lines = [heading];
+  for (const hours of [24, 169]) lines.push(await measure(client, projectId, hours, calls));
+  const past = `${verifications.toLocaleString("en")} verifications, counted as the past in ${seconds.toFixed(1)} s`;
+  process.stdout.write(`${[past, "", ...lines].join("\n")}\n`);
 }
 
-await main();
+const calls = Number(process.argv[2] ?? 100);
+if (Number.isInteger(calls) && calls >= 5) {
+  await runToItsEnd((endings) => bench(calls, endings));
+} else {
+  process.stderr.write("usage: node bench/statistics.ts [calls]\n");
+  process.exitCode = 2;
+}

@@ -13,6 +13,7 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { Agent, request } from "undici";
 import { encodeId, newId } from "../src/core/ids.ts";
 import { VerificationService } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { type Endings, runToItsEnd } from "./endings.ts";
 import { median } from "./load.ts";
 import { creationBody } from "./requests.ts";
 import { type ServiceUnderLoad, startService } from "./service.ts";
@@ -97,29 +98,29 @@ async function compare(ask: Ask, existing: readonly string[]): Promise<{ existin
   return { existing: median(times.existing), never: median(times.never) };
 }
 
-async function main(): Promise<void> {
-  const pairs = Number(process.argv[2] ?? 1_000);
-  if (!Number.isInteger(pairs) || pairs < 1) throw new Error("usage: node bench/tenancy-timing.ts [pairs]");
+async function run(pairs: number, endings: Endings): Promise<void> {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  let service: ServiceUnderLoad | undefined;
-  try {
-    service = await startService(directory, { execArgv: [] });
-    const existing = await createMany(service, pairs);
-    const line = (name: string, cells: readonly string[]) =>
-      name.padEnd(14) + cells.map((cell) => cell.padStart(12)).join("");
-    console.log(`${pairs.toLocaleString("en")} interleaved pairs, medians in ms\n`);
-    console.log(line("", ["another's", "never was", "difference"]));
-    for (const [name, ask] of Object.entries(questions(service))) {
-      const medians = await compare(ask, existing);
-      const difference = medians.existing / medians.never - 1;
-      if (!(Math.abs(difference) <= allowedDifference)) process.exitCode = 1;
-      const percent = `${difference < 0 ? "" : "+"}${(difference * 100).toFixed(1)} %`;
-      console.log(line(name, [medians.existing.toFixed(3), medians.never.toFixed(3), percent]));
-    }
-  } finally {
-    await service?.close();
-    await rm(directory, { recursive: true, force: true, maxRetries: 3 });
+  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  const service = await startService(directory, { execArgv: [] });
+  endings.add(service.close);
+  const existing = await createMany(service, pairs);
+  const line = (name: string, cells: readonly string[]) =>
+    name.padEnd(14) + cells.map((cell) => cell.padStart(12)).join("");
+  console.log(`${pairs.toLocaleString("en")} interleaved pairs, medians in ms\n`);
+  console.log(line("", ["another's", "never was", "difference"]));
+  for (const [name, ask] of Object.entries(questions(service))) {
+    const medians = await compare(ask, existing);
+    const difference = medians.existing / medians.never - 1;
+    if (!(Math.abs(difference) <= allowedDifference)) process.exitCode = 1;
+    const percent = `${difference < 0 ? "" : "+"}${(difference * 100).toFixed(1)} %`;
+    console.log(line(name, [medians.existing.toFixed(3), medians.never.toFixed(3), percent]));
   }
 }
 
-await main();
+const pairs = Number(process.argv[2] ?? 1_000);
+if (Number.isInteger(pairs) && pairs >= 1) {
+  await runToItsEnd((endings) => run(pairs, endings));
+} else {
+  process.stderr.write("usage: node bench/tenancy-timing.ts [pairs]\n");
+  process.exitCode = 2;
+}

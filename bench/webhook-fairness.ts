@@ -12,6 +12,7 @@ import pg from "pg";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
 import { Talker } from "./child.ts";
+import { type Endings, runToItsEnd } from "./endings.ts";
 import { median } from "./load.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";
 import type { Expectation, RoundDone } from "./webhook-receivers.ts";
@@ -34,6 +35,7 @@ interface Bench {
   readonly directory: string;
   readonly receivers: Talker<Expectation, object>;
   readonly receiversPort: number;
+  readonly endings: Endings;
 }
 
 /** A hundred projects with a webhook each, the first five of which are those that hang. */
@@ -95,8 +97,12 @@ async function measure(bench: Bench, withHanging: boolean): Promise<Round> {
   }
 }
 
-const startWorker = ({ directory, databaseUrl }: Bench) =>
-  startReady(directory, { ROLES: "worker", DATABASE_URL: databaseUrl, WEBHOOK_ALLOW_PRIVATE: "true" });
+const startWorker = ({ directory, databaseUrl, endings }: Bench) =>
+  startReady(
+    directory,
+    { ROLES: "worker", DATABASE_URL: databaseUrl, WEBHOOK_ALLOW_PRIVATE: "true" },
+    endings,
+  );
 
 function table(without: readonly Round[], within: readonly Round[]): string {
   const healthy = (endpoints - hanging) * eventsEach;
@@ -119,41 +125,41 @@ function table(without: readonly Round[], within: readonly Round[]): string {
   ].join("\n");
 }
 
-async function main(): Promise<void> {
-  const rounds = Number(process.argv[2] ?? 5);
-  if (!Number.isInteger(rounds) || rounds < 1)
-    throw new Error("usage: node bench/webhook-fairness.ts [rounds]");
+async function run(rounds: number, endings: Endings): Promise<void> {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
   const postgres = await startEmbeddedPostgres({ dataDir: directory, transport: "tcp" });
+  endings.add(() => postgres.stop());
   const receivers = new Talker<Expectation, object>("webhook-receivers.ts");
+  endings.add(() => receivers.close());
   const database = new pg.Client(postgres.connection);
-  try {
-    const { port } = (await receivers.heard()) as { port: number };
-    await applyMigrations(postgres.connection, { folder: path.join(root, "prisma/migrations") });
-    await database.connect();
-    const databaseUrl = databaseUrlOf(postgres.connection);
-    const bench = { database, databaseUrl, directory, receivers, receiversPort: port };
-    await makeWebhooks(bench);
-    // Both in turn, and each first every other time; the first pair only warms up.
-    const without: Round[] = [];
-    const within: Round[] = [];
-    for (let round = 0; round <= rounds; round += 1) {
-      const [first, second] = [await measure(bench, round % 2 === 1), await measure(bench, round % 2 === 0)];
-      const [alone, beside] = round % 2 === 1 ? [second, first] : [first, second];
-      process.stderr.write(
-        `round ${round}: ${alone.seconds.toFixed(2)} s without, ${beside.seconds.toFixed(2)} s with\n`,
-      );
-      if (round === 0) continue;
-      without.push(alone);
-      within.push(beside);
-    }
-    process.stdout.write(`${table(without, within)}\n`);
-  } finally {
-    receivers.close();
-    await database.end().catch(() => undefined);
-    await postgres.stop();
-    await rm(directory, { recursive: true, force: true, maxRetries: 3 });
+  endings.add(() => database.end());
+  const { port } = (await receivers.heard()) as { port: number };
+  await applyMigrations(postgres.connection, { folder: path.join(root, "prisma/migrations") });
+  await database.connect();
+  const databaseUrl = databaseUrlOf(postgres.connection);
+  const bench = { database, databaseUrl, directory, receivers, receiversPort: port, endings };
+  await makeWebhooks(bench);
+  // Both in turn, and each first every other time; the first pair only warms up.
+  const without: Round[] = [];
+  const within: Round[] = [];
+  for (let round = 0; round <= rounds; round += 1) {
+    const [first, second] = [await measure(bench, round % 2 === 1), await measure(bench, round % 2 === 0)];
+    const [alone, beside] = round % 2 === 1 ? [second, first] : [first, second];
+    process.stderr.write(
+      `round ${round}: ${alone.seconds.toFixed(2)} s without, ${beside.seconds.toFixed(2)} s with\n`,
+    );
+    if (round === 0) continue;
+    without.push(alone);
+    within.push(beside);
   }
+  process.stdout.write(`${table(without, within)}\n`);
 }
 
-await main();
+const rounds = Number(process.argv[2] ?? 5);
+if (Number.isInteger(rounds) && rounds >= 1) {
+  await runToItsEnd((endings) => run(rounds, endings));
+} else {
+  process.stderr.write("usage: node bench/webhook-fairness.ts [rounds]\n");
+  process.exitCode = 2;
+}
