@@ -54,3 +54,14 @@ export async function runToItsEnd(work: (endings: Endings) => Promise<void>): Pr
   }
   await endings.endAll();
 }
+
+/** The same for a command whose one argument is a whole number, `least` or more, and `usual` where it is left out. */
+export async function runCounted(
+  { usage, usual, least = 1 }: { readonly usage: string; readonly usual: number; readonly least?: number },
+  work: (count: number, endings: Endings) => Promise<void>,
+): Promise<void> {
+  const count = Number(process.argv[2] ?? usual);
+  if (Number.isInteger(count) && count >= least) return runToItsEnd((endings) => work(count, endings));
+  process.stderr.write(`usage: node bench/${usage}\n`);
+  process.exitCode = 2;
+}

@@ -11,7 +11,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
 import { Talker } from "./child.ts";
-import { type Endings, runToItsEnd } from "./endings.ts";
+import { type Endings, runCounted } from "./endings.ts";
 import { HttpLoad } from "./http-load.ts";
 import { type LockWaits, together, watchLocks } from "./lock-waits.ts";
 import type { Arm } from "./operations.ts";
@@ -253,10 +253,4 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
   if (deadlocks !== 0) throw new Error(`there were ${deadlocks} deadlocks`);
 }
 
-const rounds = Number(process.argv[2] ?? 5);
-if (Number.isInteger(rounds) && rounds > 0) {
-  await runToItsEnd((endings) => bench(rounds, endings));
-} else {
-  process.stderr.write("usage: node bench/processes.ts [rounds]\n");
-  process.exitCode = 2;
-}
+await runCounted({ usage: "processes.ts [rounds]", usual: 5 }, bench);

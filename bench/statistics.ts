@@ -17,7 +17,7 @@ import { StatisticsService } from "../src/gen/proto/phoneproof/v1/statistics_pb.
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
-import { type Endings, runToItsEnd } from "./endings.ts";
+import { type Endings, runCounted } from "./endings.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";
 
 const verifications = 1_000_000;
@@ -131,10 +131,4 @@ async function bench(calls: number, endings: Endings): Promise<void> {
   process.stdout.write(`${[past, "", ...lines].join("\n")}\n`);
 }
 
-const calls = Number(process.argv[2] ?? 100);
-if (Number.isInteger(calls) && calls >= 5) {
-  await runToItsEnd((endings) => bench(calls, endings));
-} else {
-  process.stderr.write("usage: node bench/statistics.ts [calls]\n");
-  process.exitCode = 2;
-}
+await runCounted({ usage: "statistics.ts [calls]", usual: 100, least: 5 }, bench);

@@ -13,7 +13,7 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { Agent, request } from "undici";
 import { encodeId, newId } from "../src/core/ids.ts";
 import { VerificationService } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { type Endings, runToItsEnd } from "./endings.ts";
+import { type Endings, runCounted } from "./endings.ts";
 import { median } from "./load.ts";
 import { creationBody } from "./requests.ts";
 import { type ServiceUnderLoad, startService } from "./service.ts";
@@ -117,10 +117,4 @@ async function run(pairs: number, endings: Endings): Promise<void> {
   }
 }
 
-const pairs = Number(process.argv[2] ?? 1_000);
-if (Number.isInteger(pairs) && pairs >= 1) {
-  await runToItsEnd((endings) => run(pairs, endings));
-} else {
-  process.stderr.write("usage: node bench/tenancy-timing.ts [pairs]\n");
-  process.exitCode = 2;
-}
+await runCounted({ usage: "tenancy-timing.ts [pairs]", usual: 1_000 }, run);

@@ -12,7 +12,7 @@ import pg from "pg";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
 import { Talker } from "./child.ts";
-import { type Endings, runToItsEnd } from "./endings.ts";
+import { type Endings, runCounted } from "./endings.ts";
 import { median } from "./load.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";
 import type { Expectation, RoundDone } from "./webhook-receivers.ts";
@@ -156,10 +156,4 @@ async function run(rounds: number, endings: Endings): Promise<void> {
   process.stdout.write(`${table(without, within)}\n`);
 }
 
-const rounds = Number(process.argv[2] ?? 5);
-if (Number.isInteger(rounds) && rounds >= 1) {
-  await runToItsEnd((endings) => run(rounds, endings));
-} else {
-  process.stderr.write("usage: node bench/webhook-fairness.ts [rounds]\n");
-  process.exitCode = 2;
-}
+await runCounted({ usage: "webhook-fairness.ts [rounds]", usual: 5 }, run);

@@ -22,6 +22,7 @@ export interface EventStreams {
   open(response: ServerResponse, key: string, headers: Record<string, string>): EventStream | null;
   /** Ends all of them, and opens none any more; their windows come again. */
   close(): void;
+  /** Why `open` answers null from then on. */
   readonly isClosed: boolean;
 }
 

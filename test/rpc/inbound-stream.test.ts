@@ -386,6 +386,7 @@ test.for([
   for (const round of times(3, (index) => index)) {
     await call.send(bytesOf([hello(`${name}-${round}`)]));
     expect(await receiptsFrom(call, 1)).toHaveLength(1);
+    // Hastened as well, and set later: where the service waited for a whole message, it has given up by then.
     await new Promise<void>((resolve) => setTimeout(resolve, 10_000));
   }
   call.halfClose();
