@@ -1,7 +1,7 @@
 /** Messages that are alone in their request: each is to come in time, or its call is refused. */
 
 import { getEventListeners } from "node:events";
-import http2, { type Http2ServerRequest, type ServerHttp2Stream } from "node:http2";
+import http2, { type Http2ServerRequest, type Http2Session, type ServerHttp2Stream } from "node:http2";
 import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { carried, notWhole } from "./unread.ts";
@@ -51,9 +51,35 @@ export function expectWhole(request: Http2ServerRequest, timeoutMs: number | und
   request.once("end", arrived).once("close", arrived);
 }
 
-/** A reset would overtake the refusal. One that waits for its client has what any answer has, until it is taken. */
+/** Between two looks at whether a connection's frames have left. */
+const lookAgainMs = 50;
+
+/** By connection: whose refusals are on their way. */
+const leaving = new WeakMap<Http2Session, Set<ServerHttp2Stream>>();
+
+/**
+ * A reset would overtake the refusal, so it waits until nothing of the connection is still to leave. All that wait then end together:
+ * the reset of one has to leave, too.
+ */
 function endWhenSent(stream: ServerHttp2Stream): void {
-  if (stream.session?.state.outboundQueueSize === 0) stream.close(http2.constants.NGHTTP2_NO_ERROR);
+  const { session } = stream;
+  if (session === undefined) return;
+  const waiting = leaving.get(session) ?? new Set();
+  waiting.add(stream);
+  if (leaving.has(session)) return;
+  leaving.set(session, waiting);
+  setImmediate(endAllSent, session, waiting);
+}
+
+/** One whose client takes nothing has what any answer has, and is closed then. */
+function endAllSent(session: Http2Session, waiting: Set<ServerHttp2Stream>): void {
+  const open = [...waiting].filter((stream) => !stream.closed && !stream.destroyed);
+  if (open.length > 0 && session.state.outboundQueueSize !== 0) {
+    setTimeout(endAllSent, lookAgainMs, session, waiting);
+    return;
+  }
+  leaving.delete(session);
+  for (const stream of open) stream.close(http2.constants.NGHTTP2_NO_ERROR);
 }
 
 /** The same handler. What it reads ends with a refusal where the rest is overdue. */

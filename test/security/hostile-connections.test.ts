@@ -133,7 +133,7 @@ const slow = Promise.all([
   ].map(async (head) => {
     const all = await connectMany(100, attacked.httpUrl, head);
     await Promise.all(all.map(drip));
-    return { heard: all.map(({ heard }) => heard()), tookMs: slowTook() };
+    return all.map(({ heard }) => heard());
   }),
 ]);
 const slowCall = connectHttp2();
@@ -386,16 +386,10 @@ describe("on the port of gRPC", () => {
   });
 });
 
-test("what comes a byte at a time is told so after ten seconds, and who sent half a call is let go as soon", async () => {
+test("what comes a byte at a time is told so after ten seconds, and who sent half a call is let go", async () => {
   const told = await slow;
-  for (const heard of told.flatMap(({ heard }) => heard))
-    expect(heard).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
-  const toldMs = Math.max(...told.map(({ tookMs }) => tookMs));
-  for (const tookMs of await Promise.all(slowCalls)) {
-    expect(tookMs).toBeGreaterThanOrEqual(9_900);
-    // Both took as much longer as the machine has others to serve.
-    expect(tookMs).toBeLessThan(2 * toldMs);
-  }
+  for (const heard of told.flat()) expect(heard).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
+  for (const tookMs of await Promise.all(slowCalls)) expect(tookMs).toBeGreaterThanOrEqual(9_900);
 });
 
 test("after all of this the service answers as before, and nothing of it was a fault", async () => {

@@ -1,0 +1,38 @@
+import { once } from "node:events";
+import http2 from "node:http2";
+import type net from "node:net";
+import { expect, onTestFinished, test } from "vitest";
+import { expectWhole, overdueSignal } from "../../src/rpc/whole-messages.ts";
+
+const half = Buffer.of(0, 0, 0, 0, 100);
+const calls = 100;
+
+test("however many of a connection's calls are overdue at once, each ends with its refusal, though its client ends none", async () => {
+  const server = http2.createServer();
+  server.on("request", (request, response) => {
+    expectWhole(request, 100);
+    overdueSignal(request)?.addEventListener("abort", () => {
+      response.writeHead(200);
+      response.addTrailers({ "grpc-status": "4" });
+      response.end();
+    });
+    request.resume();
+  });
+  server.listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
+  onTestFinished(() => client.destroy());
+  const ends = Array.from({ length: calls }, async () => {
+    const call = client.request({ ":method": "POST" });
+    call.write(half);
+    call.resume();
+    let status: unknown;
+    call.on("trailers", (trailers) => {
+      status = trailers["grpc-status"];
+    });
+    await once(call, "close");
+    return status;
+  });
+  expect(await Promise.all(ends)).toEqual(Array.from({ length: calls }, () => "4"));
+});
