@@ -50,6 +50,9 @@ export interface Admission {
   settle(call: Call, failure: Failure, lookAgain: () => Promise<void> | undefined): Promise<Failure>;
 }
 
+const noBearer =
+  "The Authorization header is not one: send the word Bearer, a space, and the API key or token, with nothing after it.";
+
 const digestOf = (credential: string) => Buffer.from(digestCredential(credential), "hex");
 
 /** The installation's own token, which no table holds. */
@@ -82,12 +85,9 @@ export function createAdmission(parts: {
   }
 
   /** It counts against its address, and never against a valid credential from there. */
-  async function refused(
-    address: string,
-    code: "missing_api_key" | "invalid_api_key" = "invalid_api_key",
-  ): Promise<never> {
+  async function refused(address: string, failure = new Failure("invalid_api_key")): Promise<never> {
     await rateLimits.takeFailedAuthentication(address);
-    throw new Failure(code);
+    throw failure;
   }
 
   function known(caller: Caller | null, address: string): Caller | Promise<never> {
@@ -102,8 +102,8 @@ export function createAdmission(parts: {
 
     authenticate(authorization, address) {
       const credential = bearerCredential(authorization);
-      if (credential === undefined) return refused(address, "missing_api_key");
-      if (credential === null) return refused(address);
+      if (credential === undefined) return refused(address, new Failure("missing_api_key"));
+      if (credential === null) return refused(address, new Failure("invalid_api_key", { message: noBearer }));
       const remembered = directory.remembered(credential);
       if (remembered !== undefined) return known(remembered, address);
       // In no table, though it may have the shape of a service token: known without the database.

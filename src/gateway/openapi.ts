@@ -209,7 +209,7 @@ function webhook(type: keyof typeof eventExamples, summary: string) {
         webhookHeader("webhook-timestamp", "When this attempt was made, in seconds since 1970."),
         webhookHeader(
           "webhook-signature",
-          "`v1,` and the signature in base64; two of them while a secret rotates.",
+          "`v1,` and the signature in base64; while a secret rotates several of them, with spaces between.",
         ),
       ],
       requestBody: {

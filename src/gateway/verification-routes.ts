@@ -124,13 +124,16 @@ const forgetContentType: onRequestHookHandler = (request, _reply, done) => {
 
 const compressed = "The body is compressed: send it as it is, one JSON object in UTF-8.";
 const isGzip = (body: Buffer) => body[0] === 0x1f && body[1] === 0x8b;
+const marked =
+  "The body begins with a byte order mark, which JSON has not: send it without those three bytes.";
 
 /** Of duplicate members the last counts, and `__proto__` is a member like any other. */
 function parseJson(body: Buffer): unknown {
   if (!isUtf8(body)) throw new Failure("invalid_json", isGzip(body) ? { message: compressed } : {});
+  const text = body.toString();
   try {
-    return JSON.parse(body.toString());
+    return JSON.parse(text);
   } catch {
-    throw new Failure("invalid_json");
+    throw new Failure("invalid_json", text.startsWith("\ufeff") ? { message: marked } : {});
   }
 }

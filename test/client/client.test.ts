@@ -1,6 +1,6 @@
 /** The merchant's package against the service, as npm would install it. */
 
-import { createPhoneproof, type ServiceRefusal } from "@phoneproof/client";
+import { createPhoneproof, type ServiceRefusal, type Settings } from "@phoneproof/client";
 import { describe, expect, test, vi } from "vitest";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -98,6 +98,21 @@ describe("waitUntilFinished", () => {
   });
 });
 
+test("a runtime that keeps what fetch reads unless told otherwise, such as Next.js, keeps none of it", async () => {
+  const kept = new Map<string, Response>();
+  const keeping = async (url: string, init: RequestInit): Promise<Response> => {
+    if (init.method !== "GET" || init.cache === "no-store") return fetch(url, init);
+    const response = kept.get(url) ?? (await fetch(url, init));
+    kept.set(url, response);
+    return response.clone();
+  };
+  const behind = createPhoneproof({ ...settings, fetch: keeping });
+  const { id } = await behind.create();
+  expect(await behind.read(id)).toMatchObject({ status: "pending" });
+  await behind.cancel(id);
+  expect(await behind.read(id)).toMatchObject({ status: "cancelled" });
+});
+
 describe("errors", () => {
   test("have every code of the contract, with its status", () => {
     type StatusOf<R, Code> = R extends { code: infer Known; status: infer Status }
@@ -158,7 +173,9 @@ describe("errors", () => {
     expect(await failureOf(elsewhere.create())).toMatchObject({ code: "unexpected_answer", status: 404 });
   });
 
-  test.for([408, 429, 500, 502, 503, 504])("say when a proxy answers in its place: %s", async (status) => {
+  test.for([
+    408, 425, 429, 500, 502, 503, 504, 520, 524, 599,
+  ])("say when a proxy answers in its place: %s", async (status) => {
     const fetch = async () => new Response("<h1>later</h1>", { status });
     const behind = createPhoneproof({ ...settings, timeoutMs: 20, retryPauseMs: 1, fetch });
     const { code, message, idempotencyKey } = await failureOf(behind.create());
@@ -181,6 +198,9 @@ describe("errors", () => {
       "http://%zz",
       "http://localhost:8080 ",
     ].map((baseUrl): [string, object] => [`a base URL that is none: ${baseUrl}`, { baseUrl }]),
+    ["a base URL that is not a string", { baseUrl: new URL("http://localhost:8080") }],
+    ["a fetch that is none", { fetch: null }],
+    ["what fetch answered", { fetch: Promise.resolve() }],
     ["a key that no header can carry", { apiKey: "pp\n" }],
     ["no key", { apiKey: undefined }],
     ...notTimes.flatMap((time) =>
@@ -190,9 +210,15 @@ describe("errors", () => {
       ]),
     ),
   ])("are TypeErrors for what is wrong with the settings: %s", ([, settings]) => {
-    const wrong = { baseUrl: service.httpUrl, apiKey: project.liveKey, ...settings };
+    const wrong = { baseUrl: service.httpUrl, apiKey: project.liveKey, ...settings } as Settings;
     expect(() => createPhoneproof(wrong)).toThrow(TypeError);
     expect(() => createPhoneproof(wrong)).toThrow(Object.keys(settings)[0]);
+  });
+
+  test.for([undefined, null, "http://localhost:8080"])("are TypeErrors for settings of %s", (settings) => {
+    expect(() => createPhoneproof(settings as unknown as Settings)).toThrow(
+      new TypeError("settings must be an object"),
+    );
   });
 
   const { read, cancel, create, waitUntilFinished } = phoneproof;
@@ -202,6 +228,13 @@ describe("errors", () => {
     ["an empty id", "id", () => cancel("")],
     ["an id that is none", "id", () => read(undefined as unknown as string)],
     ["half a character in an id", "id", () => cancel("vrf_\ud800")],
+    ["a creation of nothing", "verification must be an object", () => create(null as unknown as object)],
+    ["a creation's options of nothing", "options must be", () => create({}, null as unknown as object)],
+    [
+      "a wait's options of nothing",
+      "options must be",
+      () => waitUntilFinished("vrf_none", null as unknown as object),
+    ],
     ["a key that is too short", "idempotencyKey", () => create({}, { idempotencyKey: "short" })],
     ...notTimes.flatMap((time): [string, string, () => Promise<unknown>][] => [
       [`a creation's timeoutMs of ${time}`, "timeoutMs", () => create({}, { timeoutMs: time })],

@@ -1,6 +1,6 @@
 /** verifyWebhook against what the service sends, and against the reference implementation. */
 
-import { verifyWebhook } from "@phoneproof/client";
+import { verifyWebhook, type WebhookHeaders } from "@phoneproof/client";
 import { Webhook } from "standardwebhooks";
 import { expect, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
@@ -128,4 +128,9 @@ test.for<[what: string, body: unknown]>([
 test.for([Number.NaN, 0, -1, "5"])("a tolerance of %s is told", async (toleranceSeconds) => {
   const failing = verifyWebhook(body, signed(), secret, { toleranceSeconds: toleranceSeconds as number });
   await expect(failing).rejects.toThrow("toleranceSeconds");
+});
+
+test.for([undefined, null, "webhook-id: evt_1"])("headers of %s are told", async (headers) => {
+  const failing = verifyWebhook(body, headers as unknown as WebhookHeaders, secret);
+  await expect(failing).rejects.toThrow(new TypeError("headers must be an object"));
 });

@@ -58,6 +58,10 @@ const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
     ? [{ command: /python3 /, why: "takes the libraries of gRPC for Python, which are not here" }]
     : []),
   {
+    command: /^npm install @bufbuild/,
+    why: "takes packages from the network, into a project of one's own",
+  },
+  {
     command: /npm prune/,
     why: "removes the development tools, these tests with them; what is left does, as test/deploy/files.test.ts tells",
   },

@@ -83,7 +83,9 @@ def connect():
 def method(channel, service, name):
     """A call such as method(channel, "VerificationService", "GetVerification")."""
     methods = [m for f in _files.file for s in f.service if s.name == service for m in s.method]
-    found = next(m for m in methods if m.name == name)
+    found = next((m for m in methods if m.name == name), None)
+    if found is None:
+        sys.exit(f"{os.environ['PHONEPROOF_DESCRIPTORS']} has no {service}.{name}: make a newer one")
     kind = f"{'stream' if found.client_streaming else 'unary'}_{'stream' if found.server_streaming else 'unary'}"
     return getattr(channel, kind)(
         f"/phoneproof.v1.{service}/{name}",

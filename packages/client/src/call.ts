@@ -47,8 +47,17 @@ const longestPauseMs = 5_000;
 /** A longer one goes off at once. */
 const longestTimerMs = 2 ** 31 - 1;
 
-/** Statuses with which a proxy says what will pass. The service's own are 429 and 503. */
-const passing = new Set([408, 429, 500, 502, 503, 504]);
+/**
+ * Whether it is a status with which a proxy says what will pass, such as Cloudflare's 520 to 527. The service's own are
+ * 429 and 503.
+ */
+const isPassing = (status: number) => status >= 500 || [408, 425, 429].includes(status);
+
+/**
+ * Next.js keeps what is read with `fetch` unless it is told not to: a verification would be pending for ever, and phones
+ * would lie in its cache. Workers without the option refuse it, and keep nothing that was asked for with a key.
+ */
+const notKept: RequestInit = "cache" in (globalThis.Request?.prototype ?? {}) ? { cache: "no-store" } : {};
 
 /** On a clock that nobody sets. */
 export const now = () => performance.now();
@@ -56,11 +65,16 @@ export const now = () => performance.now();
 /** Not by instanceof: test runners and sandboxes have more than one of each class. */
 export const classOf = (value: unknown) => Object.prototype.toString.call(value).slice(8, -1);
 
+export function checkObject(value: unknown, argument: string): void {
+  if (typeof value !== "object" || value === null) throw new TypeError(`${argument} must be an object`);
+}
+
 /**
  * With a time that is none, a pause would be no pause and a call would never end; what is no signal, such as its
  * controller, would give nothing up.
  */
-export function checkOptions(options: object): void {
+export function checkOptions(options: object, argument = "options"): void {
+  checkObject(options, argument);
   for (const [name, value] of Object.entries(options)) {
     if (name === "signal" && !/^(AbortSignal|Undefined|Null)$/.test(classOf(value))) {
       throw new TypeError("signal must be an AbortSignal");
@@ -104,6 +118,7 @@ async function attempt(settings: Settings, call: Call, timeoutMs: number): Promi
         ...(idempotencyKey && { "content-type": "application/json", "idempotency-key": idempotencyKey }),
       },
       body,
+      ...notKept,
       // Followed, a creation would arrive elsewhere as a read.
       redirect: "manual",
       signal: attemptEnds.signal,
@@ -139,7 +154,7 @@ function understood(response: Response, text: string, idempotencyKey: string | u
   }
   if (ok && typeof body?.id === "string") return body;
   const retryAfterMs = retryAfter(headers);
-  const isLasting = !passing.has(status);
+  const isLasting = !isPassing(status);
   const told = body?.error;
   const isTold = !ok && typeof told?.code === "string";
   const error = new PhoneproofError(

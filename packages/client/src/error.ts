@@ -82,8 +82,8 @@ export interface WebhookNotAuthentic {
 
 interface Circumstances {
   /**
-   * The key of a creation that failed. With `no_answer`, `aborted`, `service_unavailable` and `internal_error` it may
-   * have been made all the same: create again with this key and the same body, and it is made once.
+   * The key of a creation that failed. With `no_answer`, `unexpected_answer`, `aborted`, `service_unavailable` and
+   * `internal_error` it may have been made all the same: create again with this key and the same body, and it is made once.
    */
   readonly idempotencyKey: string | undefined;
 }

@@ -1,6 +1,7 @@
 import {
   type CallOptions,
   callService,
+  checkObject,
   checkOptions,
   defaultTimeoutMs,
   now,
@@ -80,7 +81,10 @@ export function createPhoneproof(settings: Settings): Phoneproof {
   return {
     read,
 
-    async create(verification = {}, { idempotencyKey = crypto.randomUUID(), ...options } = {}) {
+    async create(verification = {}, options = {}) {
+      checkObject(verification, "verification");
+      checkOptions(options);
+      const { idempotencyKey = crypto.randomUUID() } = options;
       if (!/^[\w.:-]{8,128}$/.test(idempotencyKey)) {
         throw new TypeError("idempotencyKey must be 8 to 128 characters of A-Z a-z 0-9 _ . : -");
       }
@@ -134,13 +138,18 @@ export function createPhoneproof(settings: Settings): Phoneproof {
 
 /** What `fetch` would object to only at the first call, and then with the key in its message. */
 function checkSettings(settings: Settings): void {
-  checkOptions(settings);
-  const { baseUrl, apiKey } = settings;
-  if (!/^https?:\/\/[^@?#]+$/.test(baseUrl) || !URL.canParse(`${baseUrl}/v1`)) {
+  checkOptions(settings, "settings");
+  const { baseUrl, apiKey, fetch } = settings;
+  if (
+    typeof baseUrl !== "string" ||
+    !/^https?:\/\/[^@?#]+$/.test(baseUrl) ||
+    !URL.canParse(`${baseUrl}/v1`)
+  ) {
     throw new TypeError("baseUrl must be an http(s) URL, such as https://phoneproof.example");
   }
   if (!/^[!-~]+$/.test(apiKey ?? ""))
     throw new TypeError("apiKey must be an API key: pp_live_… or pp_test_…");
+  if (fetch !== undefined && typeof fetch !== "function") throw new TypeError("fetch must be a function");
 }
 
 /** An id of dots would be taken for a step up the path. */

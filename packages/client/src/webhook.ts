@@ -1,6 +1,6 @@
 /** Webhooks, signed as Standard Webhooks (https://www.standardwebhooks.com) has it. */
 
-import { checkOptions, classOf } from "./call.js";
+import { checkObject, checkOptions, classOf } from "./call.js";
 import { PhoneproofError } from "./error.js";
 import type { FinishedVerification } from "./verification.js";
 
@@ -42,6 +42,7 @@ export async function verifyWebhook(
   if (!/^(String|Uint8Array|ArrayBuffer)$/.test(classOf(body))) {
     throw new TypeError("body must be what was received, not parsed: a string, Uint8Array or ArrayBuffer");
   }
+  checkObject(headers, "headers");
   const keys = [secrets].flat().map(keyOf);
   if (keys.length === 0) throw new TypeError("secrets must be at least one");
 

@@ -11,7 +11,7 @@ const advice: Partial<Record<ContractCode, Prose>> = {
   idempotency_key_required:
     "Make it when the person begins, and store it with the body before you send them: then a creation whose answer was lost can be repeated, also by a process that comes after yours.",
   invalid_api_key:
-    "A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `npx phoneproof key list` shows which are active, `npx phoneproof key create` makes another.",
+    "The header is `Authorization: Bearer <API_KEY>`, without quotes. A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `npx phoneproof key list` shows which are active, `npx phoneproof key create` makes another.",
   missing_api_key:
     "Calls are made by your server only: a page or an app that held the key would give it away.",
   insufficient_scope:

@@ -93,7 +93,7 @@ export const korean: ReferenceTexts = {
         meaning:
           "API 키나 토큰이 유효하지 않습니다. 없는 키이거나, 잘못 입력했거나, 폐기되었거나, 만료되었습니다. 사용 중인 키를 발급될 때 나온 그대로 전부 보내십시오.",
         advice:
-          "키는 만들 때 한 번만 보여 주며 체크섬이 들어 있어, 잘리거나 잘못 입력한 키는 절대로 통하지 않습니다. `npx phoneproof key list`로 사용 중인 키를 확인하고 `npx phoneproof key create`로 새로 만듭니다.",
+          "헤더는 따옴표 없이 `Authorization: Bearer <API_KEY>`입니다. 키는 만들 때 한 번만 보여 주며 체크섬이 들어 있어, 잘리거나 잘못 입력한 키는 절대로 통하지 않습니다. `npx phoneproof key list`로 사용 중인 키를 확인하고 `npx phoneproof key create`로 새로 만듭니다.",
       },
       project_suspended: {
         meaning: "프로젝트가 정지되었습니다. 관리자가 정지를 풀 때까지 호출이 거절됩니다.",
