@@ -15,7 +15,15 @@ export type RateLimitBucket = "create" | "read" | "cancel";
  * So long a credential holds without another look, where no change is heard of: of a call whose message comes later than its
  * headers, and of a stream. (A look at it for each of a stream's messages was a tenth of their time.)
  */
-export const trustedMs = 100;
+const trustedMs = 100;
+
+/** A look at a credential. */
+export interface Look {
+  /** By performance.now(). */
+  readonly at: number;
+  /** The directory's. */
+  readonly revision: number;
+}
 
 /**
  * What stands around both faces, once, so that a caller meets the same rules in the same order over
@@ -33,9 +41,11 @@ export interface Admission {
    * Answers without a promise where the key is known already.
    */
   authenticate(authorization: string | undefined, address: string): Caller | Promise<Caller>;
-  /** While this answers the same, what `authenticate` answered holds, for as long as anything is believed unheard. */
-  revision(): number;
-  /** Calls back when it answers another. */
+  /** To be asked before `authenticate`: what changes meanwhile is not missed then. */
+  look(): Look;
+  /** Whether what `authenticate` answered after it is as good now. */
+  holds(look: Look): boolean;
+  /** Calls back when no look before holds any more. */
   onRevision(listener: () => void): { stop(): void };
   /**
    * Takes one call from a merchant's allowance; undefined for service tokens, which have no limit.
@@ -116,7 +126,8 @@ export function createAdmission(parts: {
         : known(found, address);
     },
 
-    revision: () => directory.revision(),
+    look: () => ({ at: performance.now(), revision: directory.revision() }),
+    holds: ({ at, revision }) => directory.revision() === revision && performance.now() - at <= trustedMs,
     onRevision: (listener) => directory.onRevision(listener),
 
     async takeAllowance(caller, bucket) {

@@ -1,7 +1,7 @@
 /** Admission at this face: who calls, whether the call may be made, and what is charged where it fails. */
 
 import type { FastifyReply, FastifyRequest, onRequestHookHandler, preValidationHookHandler } from "fastify";
-import { type Admission, type RateLimitBucket, trustedMs } from "../admission/admission.ts";
+import type { Admission, Look, RateLimitBucket } from "../admission/admission.ts";
 import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
@@ -13,9 +13,8 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
     call: Call | undefined;
-    /** By performance.now(), before its credential was looked at, and the directory's revision then. */
-    admittedAt: number;
-    admittedUnder: number;
+    /** The look at its credential. */
+    look: Look | undefined;
     /** What it was refused with. */
     failureCode: string | undefined;
   }
@@ -31,8 +30,7 @@ export function admitting(admission: Admission, bucket: RateLimitBucket): onRequ
       return;
     }
     const refused = (thrown: unknown) => done(asFailure(thrown));
-    request.admittedAt = performance.now();
-    request.admittedUnder = admission.revision();
+    request.look = admission.look();
     identify(admission, request, refused, (caller) => {
       if (caller.kind === "service") refused(new Failure("insufficient_scope"));
       else takeAllowance(admission, bucket, caller, reply, refused, () => done());
@@ -58,9 +56,8 @@ export function stillAdmitting(admission: Admission): preValidationHookHandler {
 
 /** Looks at the credential of a call that was let in; undefined where what was seen of it then is as good now. */
 export function lookAgain(admission: Admission, request: FastifyRequest): Promise<void> | undefined {
-  const { call, admittedAt, admittedUnder } = request;
-  const isKnown = admission.revision() === admittedUnder && performance.now() - admittedAt <= trustedMs;
-  if (isKnown || call === undefined) return undefined;
+  const { call, look } = request;
+  if (call === undefined || (look !== undefined && admission.holds(look))) return undefined;
   return new Promise((resolve, reject) => {
     identify(admission, request, reject, (caller) => {
       call.caller = caller;

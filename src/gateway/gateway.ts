@@ -126,8 +126,7 @@ export function createGateway({
 
   gateway.removeAllContentTypeParsers();
   gateway.decorateRequest("call", undefined);
-  gateway.decorateRequest("admittedAt", 0);
-  gateway.decorateRequest("admittedUnder", 0);
+  gateway.decorateRequest("look", undefined);
   gateway.decorateRequest("failureCode", undefined);
 
   gateway.addHook("preClose", (done) => {

@@ -9,6 +9,9 @@ import {
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 
+/** The contract's words, by the numbers of a protobuf enumeration. */
+type Words = Readonly<Record<number, string>>;
+
 interface VerificationResult {
   id: string;
   status: string;
@@ -34,11 +37,11 @@ export function presentVerification(verification: Verification | undefined): Ver
   if (verification === undefined) throw new Error("the core answered without a verification");
   return {
     id: verification.id,
-    status: presentStatus(verification.status),
-    environment: presentEnvironment(verification.environment),
-    mode: presentMode(verification.mode),
+    status: wordFor("status", statuses, verification.status),
+    environment: wordFor("environment", environments, verification.environment),
+    mode: wordFor("mode", modes, verification.mode),
     phone: verification.phone ?? null,
-    carrier: presentCarrier(verification.carrier),
+    carrier: carriers[verification.carrier] ?? null,
     client_reference: verification.clientReference,
     state: verification.state,
     created_at: presentTimestamp(verification.createdAt),
@@ -56,54 +59,27 @@ export function presentCreatedVerification(created: CreateVerificationResponse):
   return presented;
 }
 
-function presentStatus(status: VerificationStatus): string {
-  switch (status) {
-    case VerificationStatus.PENDING:
-      return "pending";
-    case VerificationStatus.VERIFIED:
-      return "verified";
-    case VerificationStatus.EXPIRED:
-      return "expired";
-    case VerificationStatus.CANCELLED:
-      return "cancelled";
-    default:
-      throw new Error(`the contract has no word for the status ${status}`);
-  }
-}
+const statuses: Words = {
+  [VerificationStatus.PENDING]: "pending",
+  [VerificationStatus.VERIFIED]: "verified",
+  [VerificationStatus.EXPIRED]: "expired",
+  [VerificationStatus.CANCELLED]: "cancelled",
+};
 
-function presentEnvironment(environment: Environment): string {
-  switch (environment) {
-    case Environment.LIVE:
-      return "live";
-    case Environment.TEST:
-      return "test";
-    default:
-      throw new Error(`the contract has no word for the environment ${environment}`);
-  }
-}
+const environments: Words = { [Environment.LIVE]: "live", [Environment.TEST]: "test" };
 
-function presentMode(mode: VerificationMode): string {
-  switch (mode) {
-    case VerificationMode.DISCOVER:
-      return "discover";
-    case VerificationMode.MATCH:
-      return "match";
-    default:
-      throw new Error(`the contract has no word for the mode ${mode}`);
-  }
-}
+const modes: Words = { [VerificationMode.DISCOVER]: "discover", [VerificationMode.MATCH]: "match" };
 
-function presentCarrier(carrier: Carrier): string | null {
-  switch (carrier) {
-    case Carrier.SKT:
-      return "SKT";
-    case Carrier.KT:
-      return "KT";
-    case Carrier.LGU_PLUS:
-      return "LGU+";
-    default:
-      return null;
-  }
+const carriers: Words = {
+  [Carrier.SKT]: "SKT",
+  [Carrier.KT]: "KT",
+  [Carrier.LGU_PLUS]: "LGU+",
+};
+
+function wordFor(field: string, words: Words, number: number): string {
+  const word = words[number];
+  if (word === undefined) throw new Error(`the contract has no word for the ${field} ${number}`);
+  return word;
 }
 
 const milliseconds: readonly string[] = Array.from(

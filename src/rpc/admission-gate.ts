@@ -45,7 +45,7 @@ export function admissionGate(parts: {
   const { admission, strangers, log, observer } = parts;
   const countCall = boundCalls();
   return async ({ method, requestHeader, values }) => {
-    const startedAt = performance.now();
+    const look = admission.look();
     const requestId = newRequestId();
     const address = values.get(addressKey);
     const stream = values.get(streamKey);
@@ -56,7 +56,7 @@ export function admissionGate(parts: {
     const refusal = (thrown: unknown): ConnectError => {
       const failure = asFailure(thrown);
       observer.begun(methodName(method), method.methodKind !== "unary");
-      const call = { requestId, usage: undefined, method, code: failure.code, startedAt, caller };
+      const call = { requestId, usage: undefined, method, code: failure.code, startedAt: look.at, caller };
       noteAnswer({ log, observer }, call, failure);
       return connectError(failure, requestId, undefined, rateLimit);
     };
@@ -64,7 +64,6 @@ export function admissionGate(parts: {
     if (bucket !== undefined && admission.isOverloaded(bucket)) {
       throw refusal(new Failure("service_unavailable"));
     }
-    const revision = admission.revision();
     try {
       const found = admission.authenticate(requestHeader.get("authorization") ?? undefined, address);
       caller = found instanceof Promise ? await found : found;
@@ -79,7 +78,7 @@ export function admissionGate(parts: {
       rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
       if (stream && method.methodKind === "unary") countCall(caller, stream);
       const call: Call = { requestId, address, caller, usage: undefined, violations: [] };
-      values.set(callKey, call).set(admittedKey, { call, rateLimit, startedAt, revision });
+      values.set(callKey, call).set(admittedKey, { call, rateLimit, look });
     } catch (thrown) {
       throw refusal(thrown);
     }

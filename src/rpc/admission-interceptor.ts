@@ -8,7 +8,7 @@ import {
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
-import { type Admission, trustedMs } from "../admission/admission.ts";
+import type { Admission } from "../admission/admission.ts";
 import { asFailure, Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
@@ -32,10 +32,10 @@ export function admissionInterceptor(parts: {
     const admitted = request.contextValues.get(admittedKey);
     if (admitted === undefined) throw new Error("the interceptor was reached without the gate");
     request.contextValues.delete(admittedKey);
-    const { call, rateLimit, startedAt } = admitted;
+    const { call, rateLimit } = admitted;
     const { requestId, address } = call;
-    let { revision } = admitted;
-    let authenticatedAt = startedAt;
+    const startedAt = admitted.look.at;
+    let { look } = admitted;
     let finished = false;
     let leave = () => {};
     const finish = (code: string, failure?: Failure) => {
@@ -53,17 +53,14 @@ export function admissionInterceptor(parts: {
         return refusal;
       }
       const failure = await admission.settle(call, refusal, () =>
-        isKnown() ? undefined : authenticateAgain(),
+        admission.holds(look) ? undefined : authenticateAgain(),
       );
       finish(failure.code, failure);
       return connectError(failure, requestId, call, rateLimit);
     };
 
-    const authenticate = () =>
-      admission.authenticate(request.header.get("authorization") ?? undefined, address);
-
     try {
-      if (!isKnown()) await authenticateAgain();
+      if (!admission.holds(look)) await authenticateAgain();
       const entered = request.stream ? opened(request) : request;
       const response = await untilAborted(next(entered), request.signal);
       for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
@@ -74,17 +71,11 @@ export function admissionInterceptor(parts: {
       throw await refuse(thrown);
     }
 
-    /** Whether its credential is as good as it was. */
-    function isKnown(): boolean {
-      return admission.revision() === revision && performance.now() - authenticatedAt <= trustedMs;
-    }
-
     async function authenticateAgain(): Promise<void> {
-      const asked = admission.revision();
-      call.caller = await authenticate();
+      const again = admission.look();
+      call.caller = await admission.authenticate(request.header.get("authorization") ?? undefined, address);
       // Not before: what comes amid the look would count as known.
-      revision = asked;
-      authenticatedAt = performance.now();
+      look = again;
     }
 
     /** Ends when its credential does, whether or not anything moves on it. */
@@ -103,7 +94,7 @@ export function admissionInterceptor(parts: {
 
     /** A stream may stay open for days: its messages are let through as calls of their own would be. */
     function authenticated<Message>(messages: AsyncIterable<Message>): AsyncIterable<Message> {
-      return checked(messages, () => (isKnown() ? undefined : authenticateAgain()));
+      return checked(messages, () => (admission.holds(look) ? undefined : authenticateAgain()));
     }
 
     async function* translated(response: StreamResponse) {

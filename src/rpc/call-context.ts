@@ -1,6 +1,7 @@
 import type { ServerHttp2Stream } from "node:http2";
 import type { HandlerContext } from "@connectrpc/connect";
 import { createContextKey } from "@connectrpc/connect";
+import type { Look } from "../admission/admission.ts";
 import type { Call } from "../core/call.ts";
 import type { RateLimitState } from "../failures.ts";
 
@@ -19,10 +20,8 @@ export const callKey = createContextKey<Call | undefined>(undefined, { descripti
 export interface AdmittedCall {
   readonly call: Call;
   readonly rateLimit: RateLimitState | undefined;
-  /** By performance.now(). */
-  readonly startedAt: number;
-  /** The directory's, before its credential was looked at. */
-  readonly revision: number;
+  /** The look at its credential, with which it began. */
+  readonly look: Look;
 }
 
 /** Taken away by the interceptor: what is left of it had no message that could be read. */

@@ -1,6 +1,6 @@
+import { StreamBounds } from "../admission/stream-bounds.ts";
 import type { Caller } from "../core/project.ts";
 import { Failure } from "../failures.ts";
-import { StreamBounds } from "./stream-bounds.ts";
 
 /** Whose something is: a project's or a token's. */
 export const ownerOf = (caller: Caller): string =>

@@ -2,7 +2,6 @@
 
 import { create } from "@bufbuild/protobuf";
 import { type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
-import type { Call } from "../core/call.ts";
 import type { Carrier as CarrierName } from "../core/carrier.ts";
 import { encodeId } from "../core/ids.ts";
 import type { InboundOutcome, PendingReason as PendingReasonName } from "../core/inbound-judgement.ts";
@@ -71,47 +70,47 @@ export const carrierMessage = (carrier: CarrierName | null) =>
   carrier === null ? Carrier.UNSPECIFIED : carriers[carrier];
 export const outcomeMessage = (outcome: InboundOutcome) => outcomes[outcome];
 
-/** Null for unspecified. Refuses a number that this version does not know. */
-export function environmentOf(environment: Environment): EnvironmentName | null {
+/** What was found wrong while a request was decoded, to be told with whatever else is wrong with it. A call is one. */
+export interface Found {
+  violations: readonly FieldViolation[];
+}
+
+/** Null for unspecified, and for a number that this version does not know: that is refused, or added to what was found. */
+export function environmentOf(environment: Environment, found?: Found): EnvironmentName | null {
   if (environment === Environment.UNSPECIFIED) return null;
-  return known("environment", environments, environment);
+  return knownName("environment", environments, environment, found);
 }
 
 /** The same where an environment is required: null for what is none. */
 export const requiredEnvironmentOf = (environment: Environment): EnvironmentName | null =>
   nameOf(environments, environment) ?? null;
 
-/** Null for unspecified, and for a number this version does not know, which is added to the violations. */
-export function environmentAmong(
-  environment: Environment,
-  violations: FieldViolation[],
-): EnvironmentName | null {
-  if (environment === Environment.UNSPECIFIED) return null;
-  return knownAmong("environment", environments, environment, violations);
-}
-
-/** Where a number is not known, the call is told so with whatever else is wrong with the request. */
-export function modeOf(mode: VerificationMode, call: Call): VerificationModeName {
+export function modeOf(mode: VerificationMode, found: Found): VerificationModeName {
   if (mode === VerificationMode.UNSPECIFIED) return "discover";
-  return nameOf(modes, mode) ?? violated(unknownValue("mode"), call, "discover");
+  return knownName("mode", modes, mode, found) ?? "discover";
 }
 
-export function statusesOf(numbers: readonly VerificationStatus[], call: Call): VerificationStatusName[] {
-  return numbers.map(
-    (status) => nameOf(statuses, status) ?? violated(unknownValue("statuses"), call, "pending"),
-  );
+export function statusesOf(numbers: readonly VerificationStatus[], found: Found): VerificationStatusName[] {
+  return numbers.flatMap((status) => knownName("statuses", statuses, status, found) ?? []);
 }
 
-function violated<Value>(violation: FieldViolation, call: Call, instead: Value): Value {
-  if (!call.violations.some(({ field }) => field === violation.field)) {
-    call.violations = [...call.violations, violation];
-  }
-  return instead;
+/**
+ * The name of an enumeration's number; protobuf passes numbers it does not know through. Such a one is refused, or added
+ * to what was found and null.
+ */
+export function knownName<Name extends string>(
+  field: string,
+  numbers: Readonly<Record<Name, number>>,
+  number: number,
+  found?: Found,
+): Name | null {
+  const name = nameOf(numbers, number);
+  if (name !== undefined) return name;
+  const violation = { field, message: "is not a value this service knows" };
+  if (found === undefined) throw new Failure("validation_failed", { fields: [violation] });
+  return violated(violation, found);
 }
 
-const unknownValue = (field: string) => ({ field, message: "is not a value this service knows" });
-
-/** The name of an enumeration's number; protobuf passes numbers it does not know through. */
 function nameOf<Name extends string>(
   numbers: Readonly<Record<Name, number>>,
   number: number,
@@ -120,48 +119,19 @@ function nameOf<Name extends string>(
   return undefined;
 }
 
-/** The same; null where it is not known, which is added to the violations. */
-export function knownAmong<Name extends string>(
-  field: string,
-  numbers: Readonly<Record<Name, number>>,
-  number: number,
-  violations: FieldViolation[],
-): Name | null {
-  const name = nameOf(numbers, number);
-  if (name === undefined) violations.push(unknownValue(field));
-  return name ?? null;
-}
-
-/** The same where there is nothing else that could be wrong. */
-function known<Name extends string>(
-  field: string,
-  numbers: Readonly<Record<Name, number>>,
-  number: number,
-): Name {
-  const name = nameOf(numbers, number);
-  if (name === undefined) throw new Failure("validation_failed", { fields: [unknownValue(field)] });
-  return name;
+function violated(violation: FieldViolation, found: Found): null {
+  found.violations = [...found.violations, violation];
+  return null;
 }
 
 const emptyToNull = (text: string) => (text === "" ? null : text);
 
-/**
- * What a request names of project and environment. With a call, that is told of an environment that is not
- * known, with whatever else is wrong; without, there is nothing else that could be.
- */
+/** What a request names of project and environment. */
 export function namedScopeOf(
-  request: { readonly projectId: string; readonly environment: Environment },
-  call?: Call,
+  { projectId, environment }: { readonly projectId: string; readonly environment: Environment },
+  found?: Found,
 ) {
-  const { projectId, environment } = request;
-  const isUnknown =
-    call !== undefined &&
-    environment !== Environment.UNSPECIFIED &&
-    nameOf(environments, environment) === undefined;
-  return {
-    projectId: emptyToNull(projectId),
-    environment: isUnknown ? violated(unknownValue("environment"), call, null) : environmentOf(environment),
-  };
+  return { projectId: emptyToNull(projectId), environment: environmentOf(environment, found) };
 }
 
 /** From whole milliseconds since the epoch. */
@@ -177,35 +147,35 @@ export function timestamp(milliseconds: number): Timestamp {
 const [earliest, latest] = [-62_135_596_800n, 253_402_300_799n];
 
 /**
- * The whole millisecond since the epoch in which an instant lies; null where absent. The call is told of one that is no
- * Timestamp.
+ * The whole millisecond since the epoch in which an instant lies; null where absent, and for what is no Timestamp, which is
+ * added to what was found.
  */
-export function millisecondsOf(field: string, timestamp: Timestamp | undefined, call: Call): number | null {
-  return wholeMilliseconds(field, timestamp, call, Math.floor);
+export function millisecondsOf(field: string, timestamp: Timestamp | undefined, found: Found): number | null {
+  return wholeMilliseconds(field, timestamp, found, Math.floor);
 }
 
 /** The first whole millisecond that is not before an instant: what is of whole milliseconds lies before both or before neither. */
 export function firstMillisecondOf(
   field: string,
   timestamp: Timestamp | undefined,
-  call: Call,
+  found: Found,
 ): number | null {
-  return wholeMilliseconds(field, timestamp, call, Math.ceil);
+  return wholeMilliseconds(field, timestamp, found, Math.ceil);
 }
 
 function wholeMilliseconds(
   field: string,
   timestamp: Timestamp | undefined,
-  call: Call,
+  found: Found,
   whole: (milliseconds: number) => number,
 ): number | null {
   if (timestamp === undefined) return null;
   const { seconds, nanos } = timestamp;
   if (seconds < earliest || seconds > latest) {
-    return violated({ field, message: "must be an instant of the years 1 to 9999" }, call, null);
+    return violated({ field, message: "must be an instant of the years 1 to 9999" }, found);
   }
   if (nanos < 0 || nanos > 999_999_999) {
-    return violated({ field, message: "must have nanos from 0 to 999999999" }, call, null);
+    return violated({ field, message: "must have nanos from 0 to 999999999" }, found);
   }
   return Number(seconds) * 1000 + whole(nanos / 1_000_000);
 }

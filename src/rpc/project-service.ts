@@ -5,7 +5,6 @@ import type { ProjectChanges } from "../core/administration/projects.ts";
 import { encodeId } from "../core/ids.ts";
 import type { CodeFormat as CodeFormatName, Project } from "../core/project.ts";
 import { defaultSmsTemplate } from "../core/sms-text.ts";
-import type { FieldViolation } from "../failures.ts";
 import {
   CodeFormat,
   type CreateProjectRequest,
@@ -14,7 +13,7 @@ import {
   type UpdateProjectRequest,
 } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { knownAmong } from "./messages.ts";
+import { type Found, knownName } from "./messages.ts";
 
 const codeFormats: Record<CodeFormatName, CodeFormat> = {
   numeric: CodeFormat.NUMERIC,
@@ -25,8 +24,8 @@ const codeFormats: Record<CodeFormatName, CodeFormat> = {
 export function projectRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(ProjectService, {
     createProject: asAdmin(async ({ projects }, request) => {
-      const violations: FieldViolation[] = [];
-      const project = await projects.create(createdSettings(request, violations), violations);
+      const found: Found = { violations: [] };
+      const project = await projects.create(createdSettings(request, found), found.violations);
       return { project: projectMessage(project) };
     }),
     getProject: asAdmin(async ({ projects }, { projectId }) => ({
@@ -36,9 +35,9 @@ export function projectRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
       projects: (await projects.list()).map(projectMessage),
     })),
     updateProject: asAdmin(async ({ projects }, request) => {
-      const violations: FieldViolation[] = [];
-      const changes = changedSettings(request, violations);
-      return { project: projectMessage(await projects.update(request.projectId, changes, violations)) };
+      const found: Found = { violations: [] };
+      const changes = changedSettings(request, found);
+      return { project: projectMessage(await projects.update(request.projectId, changes, found.violations)) };
     }),
     suspendProject: asAdmin(async ({ projects }, { projectId }) => ({
       project: projectMessage(await projects.suspend(projectId)),
@@ -49,9 +48,9 @@ export function projectRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   });
 }
 
-function createdSettings(request: CreateProjectRequest, violations: FieldViolation[]): ProjectChanges {
+function createdSettings(request: CreateProjectRequest, found: Found): ProjectChanges {
   return {
-    ...settingsOf(request, violations),
+    ...settingsOf(request, found),
     name: request.name,
     smsTemplate: request.smsTemplate,
     parentOrigin: request.parentOrigin,
@@ -61,10 +60,10 @@ function createdSettings(request: CreateProjectRequest, violations: FieldViolati
 }
 
 /** In an update the empty string and -1 say "none", since absence says "as it is". */
-function changedSettings(request: UpdateProjectRequest, violations: FieldViolation[]): ProjectChanges {
+function changedSettings(request: UpdateProjectRequest, found: Found): ProjectChanges {
   const usageLimit = numberOf(request.usageLimit);
   return {
-    ...settingsOf(request, violations),
+    ...settingsOf(request, found),
     name: request.name,
     smsTemplate: emptyToNull(request.smsTemplate),
     parentOrigin: emptyToNull(request.parentOrigin),
@@ -73,16 +72,13 @@ function changedSettings(request: UpdateProjectRequest, violations: FieldViolati
   };
 }
 
-function settingsOf(
-  request: CreateProjectRequest | UpdateProjectRequest,
-  violations: FieldViolation[],
-): ProjectChanges {
+function settingsOf(request: CreateProjectRequest | UpdateProjectRequest, found: Found): ProjectChanges {
   const { codeFormat, codeLength, validitySeconds, rateLimitPerMinute } = request;
   return {
     codeFormat:
       codeFormat === CodeFormat.UNSPECIFIED
         ? undefined
-        : (knownAmong("code_format", codeFormats, codeFormat, violations) ?? undefined),
+        : (knownName("code_format", codeFormats, codeFormat, found) ?? undefined),
     codeLength,
     validitySeconds,
     rateLimitPerMinute,

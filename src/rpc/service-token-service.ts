@@ -4,14 +4,13 @@ import type { ConnectRouter } from "@connectrpc/connect";
 import type { ServiceToken } from "../core/administration/service-tokens.ts";
 import { encodeId } from "../core/ids.ts";
 import type { ServiceTokenScope as ScopeName } from "../core/project.ts";
-import type { FieldViolation } from "../failures.ts";
 import {
   ServiceTokenSchema,
   ServiceTokenScope,
   ServiceTokenService,
 } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { environmentAmong, environmentMessage, knownAmong } from "./messages.ts";
+import { environmentMessage, environmentOf, type Found, knownName } from "./messages.ts";
 
 const scopes: Record<ScopeName, ServiceTokenScope> = {
   read: ServiceTokenScope.READ,
@@ -25,17 +24,16 @@ export function serviceTokenRoutes(router: ConnectRouter, asAdmin: AsAdmin): voi
   router.service(ServiceTokenService, {
     createServiceToken: asAdmin(
       async ({ serviceTokens }, { scope, source, projectId, environment, numbers }) => {
-        const violations: FieldViolation[] = [];
+        const found: Found = { violations: [] };
         const { serviceToken, secret } = await serviceTokens.create(
           {
-            scope:
-              scope === ServiceTokenScope.UNSPECIFIED ? null : knownAmong("scope", scopes, scope, violations),
+            scope: scope === ServiceTokenScope.UNSPECIFIED ? null : knownName("scope", scopes, scope, found),
             source,
             projectId,
-            environment: environmentAmong(environment, violations),
+            environment: environmentOf(environment, found),
             numbers,
           },
-          violations,
+          found.violations,
         );
         return { serviceToken: tokenMessage(serviceToken), secret };
       },

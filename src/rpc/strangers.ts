@@ -1,8 +1,8 @@
 import http2, { type Http2Session, type ServerHttp2Stream } from "node:http2";
 import { Code } from "@connectrpc/connect";
 import { networkOf } from "../admission/network.ts";
+import { StreamBounds } from "../admission/stream-bounds.ts";
 import { refuseInHeaders } from "./refusal.ts";
-import { StreamBounds } from "./stream-bounds.ts";
 
 /** Enough for every balancer and client that looks whether the service is well; each costs some 30 to 50 KiB. */
 const mostOfStrangers = { inAll: 1_000, each: 500 };

@@ -11,7 +11,7 @@ import {
 } from "@connectrpc/connect/protocol-connect";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type { Logger } from "pino";
-import { type Admission, trustedMs } from "../admission/admission.ts";
+import type { Admission } from "../admission/admission.ts";
 import { Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
@@ -29,9 +29,9 @@ export function settlingUnread(
   const { admission, log, observer } = parts;
   const { method } = handler;
 
-  function note({ call, startedAt }: AdmittedCall, code: string, failure?: Failure): void {
+  function note({ call, look }: AdmittedCall, code: string, failure?: Failure): void {
     observer.begun(methodName(method), false);
-    noteAnswer({ log, observer }, { ...call, method, code, startedAt }, failure);
+    noteAnswer({ log, observer }, { ...call, method, code, startedAt: look.at }, failure);
   }
 
   async function settle(
@@ -39,7 +39,7 @@ export function settlingUnread(
     unread: AdmittedCall,
     authorization: string | null,
   ) {
-    const { call, rateLimit, revision, startedAt } = unread;
+    const { call, rateLimit, look } = unread;
     const { error, again } = await refusalIn(response);
     // Its own deadline passed before its message was whole: as little was done as for one that went away.
     if (error?.code === Code.DeadlineExceeded) {
@@ -48,7 +48,7 @@ export function settlingUnread(
     }
     const told = error && asUnread(error);
     const failure = await admission.settle(call, told ?? new Failure("malformed_request"), () => {
-      if (admission.revision() === revision && performance.now() - startedAt <= trustedMs) return undefined;
+      if (admission.holds(look)) return undefined;
       return Promise.try(() => admission.authenticate(authorization ?? undefined, call.address)).then(
         () => {},
       );

@@ -3,7 +3,6 @@ import { DurationSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { encodeId } from "../core/ids.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../core/webhook.ts";
-import type { FieldViolation } from "../failures.ts";
 import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import {
   WebhookAttemptSchema,
@@ -15,10 +14,10 @@ import {
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
 import {
-  environmentAmong,
   environmentMessage,
   environmentOf,
-  knownAmong,
+  type Found,
+  knownName,
   requiredEnvironmentOf,
 } from "./messages.ts";
 
@@ -38,11 +37,11 @@ const states: Record<DeliveryState, WebhookDeliveryState> = {
 export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(WebhookService, {
     setWebhook: asAdmin(async ({ webhooks }, request) => {
-      const violations: FieldViolation[] = [];
-      const events = request.events.flatMap((type) => knownAmong("events", types, type, violations) ?? []);
+      const found: Found = { violations: [] };
+      const events = request.events.flatMap((type) => knownName("events", types, type, found) ?? []);
       const { webhook, secret } = await webhooks.set(
         { ...referenceOf(request), url: request.url, events },
-        violations,
+        found.violations,
       );
       return { webhook: webhookMessage(webhook), secret };
     }),
@@ -67,11 +66,11 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
     })),
     listWebhookDeliveries: asAdmin(async ({ webhooks }, request) => {
       const { projectId, verificationId, pageSize, pageToken } = request;
-      const violations: FieldViolation[] = [];
-      const environment = environmentAmong(request.environment, violations);
+      const found: Found = { violations: [] };
+      const environment = environmentOf(request.environment, found);
       const page = await webhooks.deliveries(
         { projectId, environment, verificationId, pageSize, pageToken },
-        violations,
+        found.violations,
       );
       return { deliveries: page.deliveries.map(deliveryMessage), nextPageToken: page.nextPageToken };
     }),
@@ -79,14 +78,12 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
       delivery: deliveryMessage(await webhooks.resend(eventId)),
     })),
     sendTestWebhook: asAdmin(async ({ webhooks }, request) => {
-      const violations: FieldViolation[] = [];
+      const found: Found = { violations: [] };
       const asked =
-        request.type === WebhookEventType.UNSPECIFIED
-          ? null
-          : knownAmong("type", types, request.type, violations);
+        request.type === WebhookEventType.UNSPECIFIED ? null : knownName("type", types, request.type, found);
       const { webhook, eventId, type, attempt } = await webhooks.test(
         { ...referenceOf(request), type: asked },
-        violations,
+        found.violations,
       );
       return {
         webhook: webhookMessage(webhook),

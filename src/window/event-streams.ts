@@ -1,12 +1,12 @@
 import type { ServerResponse } from "node:http";
+import { StreamBounds } from "../admission/stream-bounds.ts";
 
 /** Proxies and phones drop a connection that is silent for a minute, often sooner. */
 const beatMs = 15_000;
 const beatEvent = "event: beat\ndata:\n\n";
 
 /** A stream costs memory only, 31 KiB with its socket as bench/idle-windows.ts measures; beyond this a window asks instead. */
-const streamsPerProcess = 20_000;
-const streamsPerWindow = 10;
+const most = { inAll: 20_000, each: 10 };
 
 export interface EventStream {
   /** Ends with the connection, or when the process stops. */
@@ -18,8 +18,8 @@ export interface EventStream {
 
 /** The open streams of server-sent events of this process. */
 export interface EventStreams {
-  /** Null where there is no room for another, and once all are closed. */
-  open(response: ServerResponse, key: string, headers: Record<string, string>): EventStream | null;
+  /** Null where there is no room for another in all or of a window, and once all are closed. */
+  open(response: ServerResponse, token: string, headers: Record<string, string>): EventStream | null;
   /** Ends all of them, and opens none any more; their windows come again. */
   close(): void;
   /** Why `open` answers null from then on. */
@@ -33,8 +33,11 @@ export interface EventStreamObserver {
 }
 
 export function createEventStreams(observer: EventStreamObserver): EventStreams {
-  const open = new Map<ServerResponse, { readonly controller: AbortController; readonly key: string }>();
-  const perKey = new Map<string, number>();
+  const open = new Map<
+    ServerResponse,
+    { readonly controller: AbortController; readonly giveBack: () => void }
+  >();
+  const bounds = new StreamBounds(most);
   let beating: NodeJS.Timeout | undefined;
   let isClosed = false;
 
@@ -43,10 +46,8 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
     const entry = open.get(response);
     if (entry === undefined) return;
     open.delete(response);
+    entry.giveBack();
     observer.closed();
-    const left = (perKey.get(entry.key) ?? 1) - 1;
-    if (left === 0) perKey.delete(entry.key);
-    else perKey.set(entry.key, left);
     entry.controller.abort();
   }
 
@@ -60,15 +61,14 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
   }
 
   return {
-    open(response, key, headers) {
+    open(response, token, headers) {
       // A client that was gone before its stream began is not heard of again.
       if (response.destroyed || isClosed) return null;
-      const ofKey = perKey.get(key) ?? 0;
-      if (open.size >= streamsPerProcess || ofKey >= streamsPerWindow) return null;
+      const giveBack = bounds.take(token);
+      if (typeof giveBack === "string") return null;
       const controller = new AbortController();
-      open.set(response, { controller, key });
+      open.set(response, { controller, giveBack });
       observer.opened();
-      perKey.set(key, ofKey + 1);
       beating ??= setInterval(beat, beatMs).unref();
       response.on("close", () => release(response));
       response.writeHead(200, { ...headers, "content-type": "text/event-stream; charset=utf-8" });
