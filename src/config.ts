@@ -72,20 +72,23 @@ const endpointUrl = z
     "must be an http(s) URL of a collector",
   );
 
-const port = z
-  .string()
-  .regex(/^\d{1,5}$/, "must be a port from 0 to 65535")
-  .transform(Number)
-  .refine((value) => value <= 65_535, "must be a port from 0 to 65535");
+/** `what`: with its unit. */
+function wholeNumber(what: string, least: number, most: number) {
+  const told = `must be ${what} from ${least} to ${most}`;
+  return z
+    .string()
+    .regex(new RegExp(`^\\d{1,${String(most).length}}$`), told)
+    .transform(Number)
+    .refine((value) => value >= least && value <= most, told);
+}
+
+const port = wholeNumber("a port", 0, 65_535);
+
+const days = (least: number) => wholeNumber("a whole number of days", least, 9_999);
 
 const host = z.string().regex(/^[A-Za-z0-9.:_-]+$/, "must be an address or a host name to listen on");
 
 const flag = z.enum(["true", "false"], "must be true or false").transform((value) => value === "true");
-
-const days = z
-  .string()
-  .regex(/^[1-9]\d{0,3}$/, "must be a whole number of days from 1 to 9999")
-  .transform(Number);
 
 const roles = z
   .string()
@@ -156,12 +159,7 @@ const environmentSchema = z.object({
   ROLES: roles.default({ api: true, worker: true }),
   TRUSTED_PROXIES: proxies.default([]),
   DATABASE_URL: databaseUrl.optional(),
-  DATABASE_POOL_SIZE: z
-    .string()
-    .regex(/^\d{1,3}$/, "must be a whole number from 4 to 200")
-    .transform(Number)
-    .refine((value) => value >= 4 && value <= 200, "must be a whole number from 4 to 200")
-    .default(16),
+  DATABASE_POOL_SIZE: wholeNumber("a whole number", 4, 200).default(16),
   DATABASE_NOTICES_URL: databaseUrl.optional(),
   DATABASE_PREPARED_STATEMENTS: flag.default(true),
   // From a shell it would come along unseen, and `synchronous_commit=off` would lose what was acknowledged.
@@ -171,18 +169,11 @@ const environmentSchema = z.object({
   PHONEPROOF_ADMIN_TOKEN: adminToken.optional(),
   PUBLIC_BASE_URL: publicBaseUrl.optional(),
   WEBHOOK_ALLOW_PRIVATE: flag.default(false),
-  DRAIN_SECONDS: z
-    .string()
-    .regex(/^\d{1,2}$/, "must be a whole number of seconds from 0 to 60")
-    .transform(Number)
-    .refine((value) => value <= 60, "must be a whole number of seconds from 0 to 60")
-    .default(3),
-  RETENTION_UNMATCHED_DAYS: days.default(7),
-  RETENTION_FINISHED_DAYS: days.default(90),
+  DRAIN_SECONDS: wholeNumber("a whole number of seconds", 0, 60).default(3),
+  RETENTION_UNMATCHED_DAYS: days(1).default(7),
+  RETENTION_FINISHED_DAYS: days(1).default(90),
   // No fewer than can be asked for at once, which is more than silence is judged by.
-  RETENTION_STATISTICS_DAYS: days
-    .refine((value) => value >= 32, "must be a whole number of days from 32 to 9999")
-    .default(400),
+  RETENTION_STATISTICS_DAYS: days(32).default(400),
   LOG_LEVEL: z.enum(logLevels, `must be one of ${logLevels.join(", ")}`).default("info"),
   // OpenTelemetry's specification takes it in any case.
   OTEL_SDK_DISABLED: z.string().toLowerCase().pipe(flag).default(false),
@@ -210,12 +201,10 @@ const environmentSchema = z.object({
     .regex(/^(0(\.\d+)?|1(\.0+)?)$/, "must be a number from 0 to 1")
     .transform(Number)
     .default(1),
-  OTEL_BSP_SCHEDULE_DELAY: z
-    .string()
-    .regex(/^\d{1,6}$/, "must be a whole number of milliseconds")
-    .transform(Number)
-    .default(5_000),
+  OTEL_BSP_SCHEDULE_DELAY: wholeNumber("a whole number of milliseconds", 0, 999_999).default(5_000),
 });
+
+type Settings = z.output<typeof environmentSchema>;
 
 /** An empty variable counts as one that is not set, as it does in compose files and unit files. */
 export function parseConfig(environment: NodeJS.ProcessEnv): Config {
@@ -274,7 +263,7 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
 }
 
 /** Two settings of this process that name the same port; 0 is another each time. */
-function sharedPort(settings: z.output<typeof environmentSchema>): [string, string] | undefined {
+function sharedPort(settings: Settings): [string, string] | undefined {
   const { HOST, PORT, GRPC_HOST, GRPC_PORT, OPS_HOST, OPS_PORT, ROLES } = settings;
   const listening = [
     { name: "OPS_PORT", host: OPS_HOST, port: OPS_PORT },
@@ -298,7 +287,7 @@ function sharedPort(settings: z.output<typeof environmentSchema>): [string, stri
 }
 
 /** An endpoint is what asks for traces: without one they would go to whatever listens on this machine. */
-function tracingOf(settings: z.output<typeof environmentSchema>): Config["tracing"] {
+function tracingOf(settings: Settings): Config["tracing"] {
   const endpoint = settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? settings.OTEL_EXPORTER_OTLP_ENDPOINT;
   if (endpoint === undefined || settings.OTEL_TRACES_EXPORTER === "none") return null;
   if (settings.OTEL_SDK_DISABLED) return null;
@@ -311,7 +300,7 @@ function tracingOf(settings: z.output<typeof environmentSchema>): Config["tracin
 }
 
 /** The same files as the exporter takes: where there is one for traces alone, that. */
-function tryExporterTls(settings: z.output<typeof environmentSchema>): void {
+function tryExporterTls(settings: Settings): void {
   const pemOf = (kind: "CERTIFICATE" | "CLIENT_CERTIFICATE" | "CLIENT_KEY") => {
     const names = [`OTEL_EXPORTER_OTLP_TRACES_${kind}`, `OTEL_EXPORTER_OTLP_${kind}`] as const;
     const name = names.find((one) => settings[one] !== undefined);
@@ -330,12 +319,7 @@ function tryExporterTls(settings: z.output<typeof environmentSchema>): void {
     throw new SettingError(`${key.name} must be set together with OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE`);
 }
 
-function tlsOf(settings: {
-  readonly GRPC_TLS_CERT?: string | undefined;
-  readonly GRPC_TLS_KEY?: string | undefined;
-  readonly GRPC_TLS_CA?: string | undefined;
-}): Config["grpcTls"] {
-  const { GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA } = settings;
+function tlsOf({ GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA }: Settings): Config["grpcTls"] {
   if (GRPC_TLS_CERT === undefined && GRPC_TLS_KEY === undefined && GRPC_TLS_CA === undefined) return null;
   if (GRPC_TLS_CERT === undefined)
     throw new SettingError("GRPC_TLS_CERT must be set with the other GRPC_TLS settings");
