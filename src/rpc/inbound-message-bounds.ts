@@ -3,16 +3,12 @@
  * bounds what is held of requests that have begun.
  */
 
-import type {
-  Compression,
-  UniversalHandler,
-  UniversalServerRequest,
-  UniversalServerResponse,
-} from "@connectrpc/connect/protocol";
+import type { Compression, UniversalHandler } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { Failure } from "../failures.ts";
 import { callKey } from "./call-context.ts";
 import { ownerOf } from "./caller-bounds.ts";
+import { around, bytesOf } from "./handlers.ts";
 import type { RequestRoom } from "./request-room.ts";
 import { notWhole, unreadable } from "./unread.ts";
 
@@ -349,19 +345,17 @@ export function countedRequests(
   handler: UniversalHandler,
   { maxBytes, room }: { readonly maxBytes: number; readonly room: RequestRoom },
 ): UniversalHandler {
-  const bounded = async (request: UniversalServerRequest): Promise<UniversalServerResponse> => {
+  return around(handler, async (request) => {
     // Its bytes would have to be in base64, which no client knows of.
     if (request.header.get("content-type")?.includes("json")) return { status: 415 };
-    const { body } = request;
-    const isBytes = typeof body === "object" && body !== null && Symbol.asyncIterator in body;
-    if (!isBytes) return handler(request);
+    const body = bytesOf(request);
+    if (body === undefined) return handler(request);
     const enter: Enter = (bytes) => {
       const caller = request.contextValues?.get(callKey)?.caller;
       return room.enter(caller ? ownerOf(caller) : "", bytes);
     };
     return handler({ ...request, body: counted(body, maxBytes, enter) });
-  };
-  return Object.assign(bounded, handler);
+  });
 }
 
 export const countedWhenUnpacked: Compression[] = [compressionGzip, compressionBrotli].map((compression) => ({

@@ -3,6 +3,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { around } from "./handlers.ts";
 import { asUnread } from "./unread.ts";
 import { refusalIn } from "./unread-calls.ts";
 
@@ -12,15 +13,16 @@ const isUnreadable = (error: ConnectError | undefined) =>
 
 /** The same handler. A message that cannot be read, which Connect takes for a fault of the server, is its client's. */
 export function blamingClients(handler: UniversalHandler): UniversalHandler {
-  async function blaming(request: Parameters<UniversalHandler>[0]) {
+  return around(handler, async (request) => {
     const response = await handler(request);
     const { status, body, trailer } = response;
-    if (trailer !== undefined) return { ...response, body: body && untilRefused(body, trailer) };
+    if (trailer !== undefined) {
+      return body === undefined ? response : { ...response, body: untilRefused(body, trailer) };
+    }
     if (status === 200) return response;
     const { error, again } = await refusalIn(response);
     return isUnreadable(error) ? again(unreadable) : response;
-  }
-  return Object.assign(blaming, handler);
+  });
 }
 
 /** A stream is refused at the message that cannot be read, after what it has answered to those before. */

@@ -15,6 +15,7 @@ import type { Admission } from "../admission/admission.ts";
 import { Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
+import { around } from "./handlers.ts";
 import { connectError, metadataOf } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
 
@@ -64,7 +65,7 @@ export function settlingUnread(
     return response;
   }
 
-  const settling = (request: Parameters<UniversalHandler>[0]) =>
+  return around(handler, (request) =>
     handler(request).then((response) => {
       const unread = request.contextValues?.get(admittedKey);
       if (unread === undefined) return response;
@@ -74,8 +75,8 @@ export function settlingUnread(
       // A client that went away before its message was whole gets no answer, and is not charged for one.
       note(unread, "canceled");
       return response;
-    });
-  return Object.assign(settling, handler);
+    }),
+  );
 }
 
 interface Refusal {

@@ -1,15 +1,20 @@
 /** gRPC in JSON whose text holds half a character: Connect repeats it in its refusal, where it cannot be written. */
 
 import { Code, ConnectError } from "@connectrpc/connect";
-import { createAsyncIterable, type UniversalHandler } from "@connectrpc/connect/protocol";
+import {
+  createAsyncIterable,
+  type UniversalHandler,
+  type UniversalServerRequest,
+} from "@connectrpc/connect/protocol";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { around } from "./handlers.ts";
 
 const grpcJson = "application/grpc+json";
 const unwritable = new ConnectError("the message could not be read", Code.InvalidArgument);
 
 /** The same handler. What it cannot refuse in its own words it refuses in these. */
 export function refusingInWords(handler: UniversalHandler): UniversalHandler {
-  async function inWords(request: Parameters<UniversalHandler>[0]) {
+  async function inWords(request: UniversalServerRequest) {
     try {
       const response = await handler(request);
       const { body, trailer } = response;
@@ -22,9 +27,9 @@ export function refusingInWords(handler: UniversalHandler): UniversalHandler {
       return { status: 200, header, body: createAsyncIterable([]), trailer };
     }
   }
-  const refusing = (request: Parameters<UniversalHandler>[0]) =>
-    request.header.get("content-type")?.startsWith(grpcJson) ? inWords(request) : handler(request);
-  return Object.assign(refusing, handler);
+  return around(handler, (request) =>
+    request.header.get("content-type")?.startsWith(grpcJson) ? inWords(request) : handler(request),
+  );
 }
 
 async function* untilUnwritable(body: AsyncIterable<Uint8Array>, trailer: Headers) {

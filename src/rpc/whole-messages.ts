@@ -4,6 +4,7 @@ import { getEventListeners } from "node:events";
 import http2, { type Http2ServerRequest, type Http2Session, type ServerHttp2Stream } from "node:http2";
 import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import { around, bytesOf } from "./handlers.ts";
 import { carried, notWhole } from "./unread.ts";
 
 /** As long as the gateway gives a request. */
@@ -84,14 +85,12 @@ function endAllSent(session: Http2Session, waiting: Set<ServerHttp2Stream>): voi
 
 /** The same handler. What it reads ends with a refusal where the rest is overdue. */
 export function refusingHalves(handler: UniversalHandler): UniversalHandler {
-  const refusing = (request: Parameters<UniversalHandler>[0]) => {
-    const { body } = request;
+  return around(handler, (request) => {
+    const body = bytesOf(request);
     const overdue = request.contextValues?.get(overdueKey);
-    const isBytes = typeof body === "object" && body !== null && Symbol.asyncIterator in body;
-    if (overdue === undefined || !isBytes) return handler(request);
+    if (overdue === undefined || body === undefined) return handler(request);
     return handler({ ...request, body: untilOverdue(body, overdue) });
-  };
-  return Object.assign(refusing, handler);
+  });
 }
 
 function untilOverdue(body: AsyncIterable<Uint8Array>, overdue: AbortSignal): AsyncIterable<Uint8Array> {
