@@ -109,6 +109,10 @@ const proxies = z
   )
   .refine((list) => list.every(isAddressRange), "must be IP addresses or CIDR ranges separated by commas");
 
+/** What the service asks of each of its connections: the driver would let the URL's word count. */
+const ownParameters =
+  /([?&])(?:application_name|client_encoding|statement_timeout|query_timeout|idle_in_transaction_session_timeout)=[^&]*(?=&|$)/g;
+
 const databaseUrl = z
   .string()
   .refine(
@@ -120,14 +124,17 @@ const databaseUrl = z
     /[?&]uselibpqcompat=true(&|$)/.test(text)
       ? text
       : text.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/g, "$1verify-full"),
-  );
+  )
+  .transform((text) => text.replace(ownParameters, "$1"));
 
-const redisUrl = z
-  .string()
-  .refine(
-    (text) => /^rediss?:\/\//.test(text) && /^\/?\d*$/.test(URL.parse(text)?.pathname ?? "none"),
-    "must be a URL such as redis://user:password@host:6379/0",
-  );
+/** What the driver knows: with anything else it connects without TLS. */
+const sslModes = ["disable", "prefer", "require", "verify-ca", "verify-full", "no-verify"] as const;
+
+const redisUrl = z.string().refine((text) => {
+  const { protocol = "", hostname = "", pathname = "", username = "", password = "" } = URL.parse(text) ?? {};
+  const isWhole = /^rediss?:$/.test(protocol) && hostname !== "" && /^\/?\d*$/.test(pathname);
+  return isWhole && isEscaped(username) && isEscaped(password);
+}, "must be a URL such as redis://user:password@host:6379/0, with %25 for a % in user or password");
 
 /** What a path can be put behind as it is written: `URL` forgives more, which other programs read differently. */
 const publicBaseUrl = z
@@ -144,6 +151,15 @@ const publicBaseUrl = z
 export const adminToken = z
   .string()
   .regex(/^[A-Za-z0-9._~+/-]+=*$/, "must be of A-Z a-z 0-9 . _ ~ + / - and, at its end, =");
+
+function isEscaped(text: string): boolean {
+  try {
+    decodeURIComponent(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
 
 const environmentSchema = z.object({
   PORT: port.default(8080),
@@ -164,6 +180,7 @@ const environmentSchema = z.object({
   DATABASE_PREPARED_STATEMENTS: flag.default(true),
   // From a shell it would come along unseen, and `synchronous_commit=off` would lose what was acknowledged.
   PGOPTIONS: z.string().optional(),
+  PGSSLMODE: z.string().optional(),
   REDIS_URL: redisUrl.optional(),
   DATA_DIR: z.string().default(".data"),
   PHONEPROOF_ADMIN_TOKEN: adminToken.optional(),
@@ -231,6 +248,12 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
       "PGOPTIONS would change every session of the service's: unset it; what is meant for the service stands in DATABASE_URL, as ?options=…",
     );
   }
+  if (
+    settings.DATABASE_URL !== undefined &&
+    !sslModes.some((mode) => mode === (settings.PGSSLMODE ?? "disable"))
+  ) {
+    throw new SettingError(`PGSSLMODE must be one of ${sslModes.join(", ")}`);
+  }
   return {
     httpHost: settings.HOST,
     httpPort: settings.PORT,
@@ -275,12 +298,13 @@ function sharedPort(settings: Settings): [string, string] | undefined {
       : []),
   ];
   const isEvery = (host: string) => host === "0.0.0.0" || host === "::";
+  const isLocal = (one: string, other: string) => one === "localhost" && isLoopback(other);
+  const isSame = (one: string, other: string) =>
+    one === other || isEvery(one) || isEvery(other) || isLocal(one, other) || isLocal(other, one);
   for (const [index, one] of listening.entries()) {
     const other = listening
       .slice(index + 1)
-      .find(
-        ({ host, port }) => port === one.port && (host === one.host || isEvery(host) || isEvery(one.host)),
-      );
+      .find(({ host, port }) => port === one.port && isSame(host, one.host));
     if (other && one.port !== 0) return [other.name, one.name];
   }
   return undefined;

@@ -52,8 +52,8 @@ export async function main(): Promise<void> {
   const startEnds = new AbortController();
   for (const signal of endSignals) {
     process.on(signal, async () => {
-      // A person waits for nobody; SIGTERM is what those send who send calls elsewhere first.
-      if (signal !== "SIGTERM") impatience.abort();
+      // A person waits for nobody; the others are what those send who send calls elsewhere first.
+      if (signal === "SIGINT") impatience.abort();
       if (closing) return;
       closing = true;
       startEnds.abort();

@@ -22,7 +22,7 @@ import { createCreationTraces } from "./storage/creation-traces.ts";
 import { type Database, openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
-import { applyMigrations, migratedAs } from "./storage/migrations.ts";
+import { applyMigrations, usableAs } from "./storage/migrations.ts";
 import { createNotices, refuseDeaf } from "./storage/notices.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { tracedParts } from "./tracing/traced.ts";
@@ -87,11 +87,16 @@ async function start(
 ): Promise<RunningService> {
   const connection = await connectionOf(config, closers, signal);
   const { databaseUrl, noticesUrl } = config;
-  const migrate = () => applyMigrations(connection, { folder: migrations, signal });
+  const migrate = () =>
+    applyMigrations(connection, {
+      folder: migrations,
+      sharesSessions: noticesUrl !== null || !config.databasePreparedStatements,
+      signal,
+    });
   if (databaseUrl === null) await reachEmbedded(config.dataDir, migrate);
   else await reach("DATABASE_URL", databaseUrl, migrate);
 
-  const isMigrated = await migratedAs(migrations);
+  const isUsable = await usableAs(migrations);
 
   const metrics = createMetrics();
   const tracing =
@@ -155,7 +160,8 @@ async function start(
     },
   });
   closers.add(() => notices.stop());
-  if (databaseUrl === null || noticesUrl === null) await notices.start();
+  if (databaseUrl === null) await notices.start();
+  else if (noticesUrl === null) await reach("DATABASE_URL", databaseUrl, () => notices.start());
   else {
     const announce = (channel: string, payload: string) =>
       reach("DATABASE_URL", databaseUrl, () =>
@@ -195,7 +201,7 @@ async function start(
     phase: () => (stopping ? "stopping" : serving ? "serving" : "starting"),
     reachesDatabase: () =>
       Promise.race([
-        isMigrated(database).catch(() => false),
+        isUsable(database).catch(() => false),
         delay(readinessPatienceMs, false, { ref: false }),
       ]),
   });

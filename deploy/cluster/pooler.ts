@@ -22,6 +22,7 @@ export interface Pooler {
  * every connection to the server.
  */
 const connectQuery = [
+  "SET timezone = UTC",
   "SET statement_timeout = 10000",
   "SET idle_in_transaction_session_timeout = 10000",
   "SET plan_cache_mode = force_generic_plan",

@@ -44,7 +44,7 @@ export function startServiceProcess(options: {
 
   function launch(): Process {
     const started = startProcess(
-      { file: process.execPath, args: ["--max-semi-space-size=16", program], env },
+      { file: process.execPath, args: ["--disable-sigusr1", "--max-semi-space-size=16", program], env },
       options.logFile,
     );
     void started.ended.then(async (how) => {

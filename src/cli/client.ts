@@ -317,6 +317,9 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
  */
 function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): string | undefined {
   const said = reason(error);
+  if (said === "certificate has expired") {
+    return "the service's certificate is to be renewed: GRPC_TLS_CERT, which it reads at its start";
+  }
   if (said === "Protocol error") {
     return "name the service's gRPC port, which is 50051 unless GRPC_PORT says another";
   }

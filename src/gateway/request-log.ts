@@ -1,6 +1,7 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { type DestinationStream, type Logger, symbols } from "pino";
 import { encodeId } from "../core/ids.ts";
+import type { Caller } from "../core/project.ts";
 import type { Failure } from "../failures.ts";
 import { sentStatus } from "./answered-request.ts";
 
@@ -20,12 +21,11 @@ export function logRequest(
   const status = sentStatus(reply);
   const durationMs = Math.round((performance.now() - startedAt) * 1000) / 1000;
   const route = routeOptions.url === undefined ? "" : `,"route":${quoted(routeOptions.url)}`;
-  const project =
-    call?.caller.kind === "merchant" ? `,"projectId":"${encodeId("prj_", call.caller.project.id)}"` : "";
+  const caller = call === undefined ? "" : callerFields(call.caller);
   const code = failureCode === undefined ? "" : `,"code":"${failureCode}"`;
   writeLine(
     log,
-    `"requestId":"${id}","method":"${method}"${route},"status":${status},"durationMs":${durationMs}${project}${code},"msg":"request"`,
+    `"requestId":"${id}","method":"${method}"${route},"status":${status},"durationMs":${durationMs}${caller}${code},"msg":"request"`,
   );
 }
 
@@ -48,6 +48,21 @@ function quoted(text: string): string {
   const known = quotedTexts.get(text) ?? JSON.stringify(text);
   quotedTexts.set(text, known);
   return known;
+}
+
+/** A caller that is known is the same object for as long as nothing is heard of it. */
+const knownCallers = new WeakMap<Caller, string>();
+
+/** Which key it was, so that what a leaked one was used for can be told. */
+function callerFields(caller: Caller): string {
+  if (caller.kind !== "merchant") return "";
+  let text = knownCallers.get(caller);
+  if (text === undefined) {
+    const { project, apiKeyId, environment } = caller;
+    text = `,"projectId":"${encodeId("prj_", project.id)}","apiKeyId":"${encodeId("key_", apiKeyId)}","environment":"${environment}"`;
+    knownCallers.set(caller, text);
+  }
+  return text;
 }
 
 /** At once and by itself: the request's line waits for the answer to leave. The client never sees the stack. */

@@ -47,10 +47,13 @@ export function noteAnswer(
   });
 }
 
-/** Who called, for the log: a merchant's project, or which service token. */
+/** Who called, for the log: a merchant's project and which of its keys, or which service token. */
 function callerFields(caller: Caller | undefined) {
   if (caller === undefined) return {};
-  if (caller.kind === "merchant") return { projectId: encodeId("prj_", caller.project.id) };
+  if (caller.kind === "merchant") {
+    const { project, apiKeyId, environment } = caller;
+    return { projectId: encodeId("prj_", project.id), apiKeyId: encodeId("key_", apiKeyId), environment };
+  }
   const { tokenId, scope, source } = caller;
   return { tokenId: tokenId === null ? "installation" : encodeId("tok_", tokenId), scope, source };
 }

@@ -5,6 +5,7 @@ import { watchConnections } from "./connection-watch.ts";
 import { createLane } from "./lane.ts";
 import { type StorageObserver, unobserved } from "./observer.ts";
 import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
+import { decisiveSettings } from "./session-settings.ts";
 
 /** Where statements are run. */
 export interface Statements {
@@ -77,7 +78,7 @@ export function openDatabase(
     keepAlive: true,
     onConnect: async (client) => {
       watch.keep(client as PooledClient);
-      await client.query(plannerSettings);
+      await client.query(`${decisiveSettings}; ${plannerSettings}`);
       await watch.meet(client as PooledClient);
     },
   });

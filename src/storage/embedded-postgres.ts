@@ -213,7 +213,8 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
     cluster_name: clusterName,
     port: String(port),
     listen_addresses: directory === undefined ? host : "",
-    unix_socket_directories: directory ?? "",
+    // A list, whose members may be quoted.
+    unix_socket_directories: directory === undefined ? "" : `"${directory.replaceAll('"', '""')}"`,
     unix_socket_permissions: "0700",
     max_connections: "100",
     shared_buffers: "256MB",

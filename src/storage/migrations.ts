@@ -10,6 +10,7 @@ import type { Socket } from "node:net";
 import path from "node:path";
 import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
+import { unfitSetting } from "./session-settings.ts";
 
 /** Of one start: each is another throw of the dice. */
 const mostDeadlocks = 10;
@@ -54,11 +55,17 @@ interface MigrationRow {
  *
  * Rejects, with the migration's name, when an applied file was edited, when one is recorded as
  * failed, and when one fails now; when the lock is not to be had within `lockTimeoutMs`; when the database is older than
- * Postgres 15, not in UTF-8 or another program's; and when `signal` aborts: what is in the midst of it is then rolled back.
+ * Postgres 15, not in UTF-8, takes no writes or is another program's; and when `signal` aborts: what is in the midst of it is then rolled back.
  */
 export async function applyMigrations(
   connection: string | pg.ClientConfig,
-  options: { folder: string; lockTimeoutMs?: number; signal?: AbortSignal },
+  options: {
+    folder: string;
+    /** A pooler hands other programs' sessions on: what a session of ours would be set to, those must be by themselves. */
+    sharesSessions?: boolean;
+    lockTimeoutMs?: number;
+    signal?: AbortSignal;
+  },
 ): Promise<{ applied: string[] }> {
   const migrations = await readMigrations(options.folder);
   options.signal?.throwIfAborted();
@@ -78,6 +85,7 @@ export async function applyMigrations(
   });
   try {
     await refuseUnfit(client);
+    if (options.sharesSessions) await refuseUnfitSessions(client);
     if (await isUpToDate(client, migrations)) return { applied: [] };
     const applied: string[] = [];
     for (let deadlocks = 0; ; ) {
@@ -101,11 +109,16 @@ function streamOf(client: pg.Client): Socket {
   return (client as unknown as { readonly connection: { readonly stream: Socket } }).connection.stream;
 }
 
-/** Asks whether all of a folder's migrations are there, whatever else: another database may have come in this one's place. */
-export async function migratedAs(folder: string): Promise<(database: Statements) => Promise<boolean>> {
+/**
+ * Asks whether all of a folder's migrations are there, whatever else, and whether it takes writes: another database may have come
+ * in this one's place, or its standby.
+ */
+export async function usableAs(folder: string): Promise<(database: Statements) => Promise<boolean>> {
   const newest = (await readMigrations(folder)).at(-1)?.name;
   return async (database) => {
-    const text = "SELECT FROM _prisma_migrations WHERE migration_name = $1 AND finished_at IS NOT NULL";
+    const text = `
+      SELECT FROM _prisma_migrations WHERE migration_name = $1 AND finished_at IS NOT NULL
+        AND current_setting('transaction_read_only') = 'off'`;
     const { rows } = await database.query({ text, values: [newest], rowMode: "array" });
     return rows.length > 0;
   };
@@ -116,12 +129,13 @@ const oldestVersion = 150_000;
 
 /** In SQL_ASCII, say, lengths are of bytes: a long message in Korean would be refused as oversized. */
 async function refuseUnfit(client: pg.Client): Promise<void> {
-  const { rows } = await run<{ number: number; version: string; encoding: string }>(
+  const { rows } = await run<{ number: number; version: string; encoding: string; isReadOnly: boolean }>(
     client,
     `SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
-            current_setting('server_encoding') AS encoding`,
+            current_setting('server_encoding') AS encoding,
+            current_setting('transaction_read_only')::bool AS "isReadOnly"`,
   );
-  const { number = 0, version = "", encoding = "" } = rows[0] ?? {};
+  const { number = 0, version = "", encoding = "", isReadOnly } = rows[0] ?? {};
   if (number < oldestVersion) {
     // Behind a blank follows who has packed it.
     const [bare] = version.split(" ");
@@ -132,6 +146,16 @@ async function refuseUnfit(client: pg.Client): Promise<void> {
       `its encoding is ${encoding} and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`,
     );
   }
+  if (isReadOnly)
+    throw new Error("it takes no writes: it is a standby, or has default_transaction_read_only");
+}
+
+async function refuseUnfitSessions(client: pg.Client): Promise<void> {
+  const unfit = await unfitSetting(client);
+  if (unfit === undefined) return;
+  throw new Error(
+    `behind a pooler a session is as the database makes it, and that has ${unfit.isNow}: ALTER DATABASE … ${unfit.remedy}`,
+  );
 }
 
 async function readMigrations(folder: string): Promise<Migration[]> {

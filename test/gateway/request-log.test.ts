@@ -3,6 +3,8 @@ import net from "node:net";
 import { pino } from "pino";
 import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";
 import { withholdTimers } from "../harness/timers.ts";
@@ -38,6 +40,12 @@ async function linesOf(requestId: string | null): Promise<Line[]> {
   return found();
 }
 
+const { apiKeys } = await service.client(ApiKeyService).listApiKeys({ projectId });
+const testKeyId = apiKeys.find(({ environment }) => environment === Environment.TEST)?.id;
+
+/** Who called: with two keys of a project in use, which of them. */
+const caller = { projectId, apiKeyId: testKeyId, environment: "test" };
+
 const route = "/v1/verifications/:verification_id";
 
 test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>([
@@ -45,17 +53,17 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
     name: "a creation",
     call: () =>
       shop.create({ mode: "match", expected_phone: "010-7777-8888", client_reference: "secret-reference" }),
-    line: { method: "POST", route: "/v1/verifications", status: 201, projectId },
+    line: { method: "POST", route: "/v1/verifications", status: 201, ...caller },
   },
   {
     name: "a creation with wrong fields",
     call: () => shop.create({ mode: "match", expected_phone: "010-7777-888", "secret-field": 1 }),
-    line: { method: "POST", route: "/v1/verifications", status: 422, projectId, code: "validation_failed" },
+    line: { method: "POST", route: "/v1/verifications", status: 422, ...caller, code: "validation_failed" },
   },
   {
     name: "a read",
     call: () => shop.read("secret-id?token=secret-query"),
-    line: { method: "GET", route, status: 404, projectId, code: "verification_not_found" },
+    line: { method: "GET", route, status: 404, ...caller, code: "verification_not_found" },
   },
   {
     name: "a cancel",
@@ -64,7 +72,7 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
       method: "POST",
       route: `${route}/cancel`,
       status: 404,
-      projectId,
+      ...caller,
       code: "verification_not_found",
     },
   },
@@ -76,7 +84,7 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
   {
     name: "an unknown route",
     call: () => shop.call("DELETE", "/secret-path"),
-    line: { method: "DELETE", status: 404, projectId, code: "route_not_found" },
+    line: { method: "DELETE", status: 404, ...caller, code: "route_not_found" },
   },
   {
     name: "an undecodable path",
@@ -89,7 +97,7 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
   const durationMs = expect.any(Number);
   expect(await linesOf(requestId)).toEqual([{ level: 30, requestId, durationMs, msg: "request", ...line }]);
   // Ids are random, and may hold any digits.
-  const withoutIds = lines.join("").replaceAll(/\b(req|prj|vrf)_[0-9a-z]+/g, "");
+  const withoutIds = lines.join("").replaceAll(/\b(req|prj|key|vrf)_[0-9a-z]+/g, "");
   expect(withoutIds).not.toMatch(/secret|7777|pp_test_|pp_live_/);
 });
 

@@ -39,7 +39,6 @@ export default async function setup(project: TestProject): Promise<() => Promise
       // Nothing here outlives the run.
       fsync: "off",
       full_page_writes: "off",
-      synchronous_commit: "off",
       wal_level: "minimal",
       max_wal_senders: "0",
       // With a database for every suite, a worker would look at one of them every second.

@@ -12,6 +12,7 @@ import {
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { startTestService } from "../harness/service.ts";
+import { refusalOf } from "../rpc/grpc-answer.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 const { projectId } = await service.createProject();
@@ -256,7 +257,17 @@ describe("the log is read", () => {
       pageToken = page.nextPageToken;
     } while (pageToken !== "");
     expect(seen).toEqual(["three", "two", "one", "Paged"]);
-    expect((await audit.listAuditEntries({ actor: "tok_nobody" })).entries).toEqual([]);
+    expect((await audit.listAuditEntries({ actor: "service", projectId: paged })).entries).toEqual([]);
+    // An actor that there is not has done nothing, which must not read as an all-clear.
+    const refusalFor = (nobody: string) =>
+      audit.listAuditEntries({ actor: nobody }).then(
+        () => undefined,
+        (error) => refusalOf(error).code,
+      );
+    for (const nobody of ["nobody", "tok_nobody", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"]) {
+      expect(await refusalFor(nobody)).toBe("validation_failed");
+    }
+    expect(await refusalFor("tok_01kaex4mpyf2xbtyt1s6vdr4e9")).toBe("not_found");
     expect((await audit.listAuditEntries({ actor, projectId })).entries).toEqual([]);
   });
 

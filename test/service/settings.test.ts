@@ -63,6 +63,10 @@ test.for([
   { settings: { PORT: "8099", GRPC_PORT: "8099" }, told: "PORT and GRPC_PORT must differ" },
   { settings: { HOST: "0.0.0.0", PORT: "8099", OPS_PORT: "8099" }, told: "PORT and OPS_PORT must differ" },
   { settings: { GRPC_PORT: "8099", OPS_PORT: "8099" }, told: "GRPC_PORT and OPS_PORT must differ" },
+  {
+    settings: { HOST: "localhost", PORT: "8099", GRPC_PORT: "8099" },
+    told: "PORT and GRPC_PORT must differ",
+  },
 ])("$told, and the start does not blame another program", ({ settings, told }) => {
   expect(() => parseConfig(settings)).toThrow(told);
 });
@@ -308,6 +312,18 @@ test.for([
   "10.0.0.0/",
 ])("TRUSTED_PROXIES of %s end the start", (range) => {
   expect(() => parseConfig({ TRUSTED_PROXIES: `127.0.0.1,${range}` })).toThrow(/^TRUSTED_PROXIES /);
+});
+
+test("a PGSSLMODE that the driver does not know ends the start: it would connect without TLS", () => {
+  const DATABASE_URL = "postgres://localhost/phoneproof";
+  for (const mode of ["disable", "require", "verify-full"]) parseConfig({ DATABASE_URL, PGSSLMODE: mode });
+  for (const mode of ["verify_full", "REQUIRE", "bogus"]) {
+    expect(() => parseConfig({ DATABASE_URL, PGSSLMODE: mode })).toThrow(
+      /^PGSSLMODE must be one of disable, /,
+    );
+    // None of the embedded database's business.
+    parseConfig({ PGSSLMODE: mode });
+  }
 });
 
 test("nobody waits for a process that has its database with it to be heard of as stopping", () => {

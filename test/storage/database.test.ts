@@ -233,6 +233,8 @@ test.for([
   { name: "REDIS_URL", value: "127.0.0.1:6379" },
   { name: "REDIS_URL", value: "redis://127.0.0.1/not-a-number" },
   { name: "REDIS_URL", value: "redis://:a b@" },
+  { name: "REDIS_URL", value: "redis://user:100%zz@127.0.0.1:6379/0" },
+  { name: "REDIS_URL", value: "redis:///3" },
 ])("$name=$value alone is refused by its name, without its value", ({ name, value }) => {
   expect(() => parseConfig({ [name]: value })).toThrow(new RegExp(`^${name} must `));
   expect(() => parseConfig({ [name]: value })).not.toThrow(value);

@@ -1,7 +1,18 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import {
+  chmod,
+  mkdir,
+  mkdtemp,
+  readdir,
+  readFile,
+  realpath,
+  rename,
+  rm,
+  stat,
+  writeFile,
+} from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
@@ -215,6 +226,16 @@ describe("the server", () => {
     await server.stop();
     expect(existsSync(host)).toBe(false);
   });
+});
+
+test("a data directory may be named with anything, Postgres' own separators too", async () => {
+  const named = path.join(dataDir, 'a, "b"');
+  await mkdir(named);
+  await rename(path.join(dataDir, "postgres"), path.join(named, "postgres"));
+  const server = await startEmbeddedPostgres({ dataDir: named });
+  cleanUp.push(server.stop);
+  expect(await query(server, "SELECT 1")).toEqual([1]);
+  expect(server.connection.host.startsWith(named)).toBe(true);
 });
 
 test("a restart keeps the data, and leaves no socket directory when it stops", async () => {

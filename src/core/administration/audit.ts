@@ -1,9 +1,8 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
-import { encodeId } from "../ids.ts";
+import { decodeId, encodeId } from "../ids.ts";
 import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts";
 import type { Caller } from "../project.ts";
-import { checkText } from "../text-field.ts";
 import { projectUuidOf } from "./projects.ts";
 
 /** What an administrator can do, in the past tense. */
@@ -58,8 +57,10 @@ export interface AuditEntry {
 export interface AuditFilter {
   /** A UUID; null: any. */
   readonly projectId: string | null;
-  /** Empty: any. */
+  /** As it is written down; empty: any. */
   readonly actor: string;
+  /** The UUID of the service token that `actor` names, if it names one. */
+  readonly tokenId: string | null;
   /** Only entries older than this id; null: from the newest. */
   readonly before: string | null;
   readonly limit: number;
@@ -68,8 +69,8 @@ export interface AuditFilter {
 export interface AuditStore {
   /** Writes down an act that no single transaction of ours does, before it is done. */
   add(act: Act): Promise<void>;
-  /** The newest first; null where there is no such project. */
-  list(filter: AuditFilter): Promise<AuditEntry[] | null>;
+  /** The newest first. */
+  list(filter: AuditFilter): Promise<AuditEntry[] | "no_project" | "no_token">;
 }
 
 export interface AuditLog {
@@ -83,7 +84,8 @@ export interface AuditLog {
 }
 
 const pageSizes = { usual: 50, most: 200 };
-const maxActorLength = 255;
+/** Actors that are no service token. */
+const itself = ["installation", "service"];
 
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   return {
@@ -92,14 +94,17 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
       const limit = pageLimit(pageSize, pageSizes, violations);
       const before = token === "" ? null : lastOfPage(token, [projectId, actor]);
       if (before === undefined) violations.push(strayPageToken);
-      const actorViolation = checkText("actor", actor, { max: maxActorLength });
-      if (actorViolation) violations.push(actorViolation);
+      const tokenId = decodeId("tok_", actor);
+      if (tokenId === null && !["", ...itself].includes(actor)) {
+        violations.push({ field: "actor", message: "must be a token's id, tok_…, installation or service" });
+      }
       if (violations.length > 0 || before === undefined) {
         throw new Failure("validation_failed", { fields: violations });
       }
       const project = projectId === "" ? null : projectUuidOf(projectId);
-      const found = await audit.list({ projectId: project, actor, before, limit: limit + 1 });
-      if (found === null) throw noSuchProject();
+      const found = await audit.list({ projectId: project, actor, tokenId, before, limit: limit + 1 });
+      if (found === "no_project") throw noSuchProject();
+      if (found === "no_token") throw new Failure("not_found", { message: "There is no such token." });
       const { items: entries, nextPageToken } = pageOf(found, limit, ({ id }) => id, [projectId, actor]);
       return { entries, nextPageToken };
     },

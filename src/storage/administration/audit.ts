@@ -8,8 +8,13 @@ export function createAuditStore({ prisma }: PrismaDatabase, actor: Actor): Audi
   return {
     add: (act) => writeDown(prisma, actor, act),
 
-    async list({ projectId, actor: name, before, limit }) {
-      if (projectId !== null && !(await prisma.project.findUnique({ where: { id: projectId } }))) return null;
+    async list({ projectId, actor: name, tokenId, before, limit }) {
+      if (projectId !== null && !(await prisma.project.findUnique({ where: { id: projectId } }))) {
+        return "no_project";
+      }
+      if (tokenId !== null && !(await prisma.serviceToken.findUnique({ where: { id: tokenId } }))) {
+        return "no_token";
+      }
       const rows = await prisma.auditEntry.findMany({
         where: {
           ...(projectId === null ? {} : { projectId }),

@@ -1,0 +1,130 @@
+/** Whatever the database, its server or the role has sessions begin with. */
+
+import pg from "pg";
+import { expect, test } from "vitest";
+import { parseConfig } from "../../src/config.ts";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { createLog } from "../../src/log.ts";
+import { openLogOutput } from "../../src/log-output.ts";
+import { startService } from "../../src/service.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { createDatabase } from "../harness/database.ts";
+import { startTestService } from "../harness/service.ts";
+import { createPending } from "./pending.ts";
+import { smsSource } from "./sms-source.ts";
+
+/** What sessions of this database begin with from now on. */
+async function haveSessionsBegin(connection: pg.ClientConfig, settings: Readonly<Record<string, string>>) {
+  const client = new pg.Client(connection);
+  await client.connect();
+  for (const [name, value] of Object.entries(settings)) {
+    await client.query(`ALTER DATABASE ${connection.database} SET ${name} = '${value}'`);
+  }
+  await client.end();
+}
+
+const elsewhere = {
+  timezone: "Asia/Seoul",
+  datestyle: "German, DMY",
+  default_transaction_isolation: "serializable",
+  synchronous_commit: "off",
+};
+
+test("of another time zone, date style, isolation and durability, the service says and does the same", async () => {
+  const before = await startTestService();
+  await haveSessionsBegin(
+    { connectionString: before.databaseUrl, database: new URL(before.databaseUrl).pathname.slice(1) },
+    elsewhere,
+  );
+  const service = await before.startAnother();
+
+  const project = await service.createProject();
+  const keys = service.client(ApiKeyService);
+  const soon = { seconds: 3_600n, nanos: 0 };
+  const { apiKey, secret } = await keys.createApiKey({
+    projectId: project.projectId,
+    environment: Environment.LIVE,
+    expiresIn: soon,
+  });
+  const now = Math.floor(Date.now() / 1000);
+  expect(Math.abs(Number(apiKey?.createdAt?.seconds) - now)).toBeLessThan(300);
+  expect(Math.abs(Number(apiKey?.expiresAt?.seconds) - now - 3_600)).toBeLessThan(300);
+  const { entries } = await service.client(AuditService).listAuditEntries({ projectId: project.projectId });
+  for (const { occurredAt } of entries) {
+    expect(Math.abs(Number(occurredAt?.seconds) - now)).toBeLessThan(300);
+  }
+
+  const shop = merchant(service.httpUrl, secret);
+  const { id, to, text } = await createPending(shop);
+  expect(await smsSource(service).send({ to, text })).toMatchObject({ outcome: "VERIFIED" });
+  expect((await shop.read(id)).body.status).toBe("verified");
+  const statuses = await Promise.all(Array.from({ length: 40 }, async () => (await shop.create()).status));
+  expect(new Set(statuses)).toEqual(new Set([201]));
+});
+
+test("its own connections are durable, and by its own name", async () => {
+  const { connection, url, drop } = await createDatabase();
+  await haveSessionsBegin(connection, elsewhere);
+  const named = `${url}?application_name=myapp&statement_timeout=1`;
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
+    DATABASE_URL: named,
+  });
+  const output = openLogOutput();
+  const service = await startService(config, createLog("silent", output), output);
+  const client = new pg.Client({ ...connection, application_name: "looking" });
+  await client.connect();
+  const { rows } = await client.query(
+    "SELECT DISTINCT application_name AS name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY 1",
+  );
+  expect(rows.map(({ name }) => name)).toEqual(["phoneproof", "phoneproof-notices"]);
+  await client.end();
+  await service.close();
+  await drop();
+});
+
+test.for(
+  Object.entries(elsewhere),
+)("behind a pooler the database itself has to have it right: %s = %s ends the start", async ([
+  name,
+  value,
+]) => {
+  const { connection, url, drop } = await createDatabase();
+  await haveSessionsBegin(connection, { [name]: value });
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
+    DATABASE_URL: url,
+    DATABASE_PREPARED_STATEMENTS: "false",
+  });
+  await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
+    new RegExp(`^DATABASE_URL: .* ${name} = '${value}': ALTER DATABASE … SET ${name} = `),
+  );
+  await drop();
+});
+
+test("a database that takes no writes ends the start, and one that takes none any more makes a process unready", async () => {
+  const service = await startTestService();
+  const database = new URL(service.databaseUrl).pathname.slice(1);
+  const isReady = async () => (await fetch(`${service.opsUrl}/readyz`)).status;
+  expect(await isReady()).toBe(200);
+  await haveSessionsBegin(
+    { connectionString: service.databaseUrl, database },
+    { default_transaction_read_only: "on" },
+  );
+  await expect(service.startAnother()).rejects.toThrow(
+    /^DATABASE_URL: .* takes no writes: it is a standby, or/,
+  );
+  await service.db.query(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'phoneproof%'",
+  );
+  await expect.poll(isReady).toBe(503);
+  await service.db.query(
+    `BEGIN READ WRITE; ALTER DATABASE ${database} RESET default_transaction_read_only; COMMIT`,
+  );
+  await service.db.query(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'phoneproof%'",
+  );
+  await expect.poll(isReady).toBe(200);
+});
