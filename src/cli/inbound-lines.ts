@@ -4,6 +4,7 @@ import { isUtf8 } from "node:buffer";
 import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { inboundLimits } from "../core/inbound-message.ts";
 import { type InboundMessage, InboundMessageSchema } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { parseRfc3339 } from "./option-values.ts";
 
@@ -109,8 +110,13 @@ function readMessage(text: string, lineNumber: number): InboundMessage {
   if (receivedAt !== "" && date === undefined) {
     throw new UnreadableLine("received_at is not an RFC 3339 instant with its time zone");
   }
+  const messageId = field("message_id");
+  // Its receipt would not say it whole, so that nobody would know whose it is.
+  if ([...messageId].length > inboundLimits.messageId) {
+    throw new UnreadableLine(`message_id is longer than ${inboundLimits.messageId} characters`);
+  }
   return create(InboundMessageSchema, {
-    messageId: field("message_id") || derivedId(lineNumber, [...Object.values(message), receivedAt]),
+    messageId: messageId || derivedId(lineNumber, [...Object.values(message), receivedAt]),
     ...message,
     ...(date === undefined ? {} : { receivedAt: timestampFromDate(date) }),
   });

@@ -196,13 +196,15 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   function judgeContent(content: InboundContent): Judgement {
     if (content.environment === null) return answer(content.webSent ? "web_sent" : "no_match");
     const sender = state.senders.get(senderKey(content.environment, content.from));
+    const expects = (holder: CodeHolder) => holder.mode !== "match" || holder.expectedPhone === content.from;
     const muted = sender?.mutedUntil != null && sender.mutedUntil > state.now;
     const holders = holdersOf(content);
     const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
     const holder = live[0] ?? holders[0];
     if (muted && !content.webSent && !content.played) {
       withoutCode.push({ content, reason: "muted" });
-      hint(live, "muted");
+      // Who waits for another number has not done wrong with this one.
+      for (const one of live) hint([one], expects(one) ? "muted" : "another_number");
       return answer("muted");
     }
     if (content.webSent) {
@@ -210,8 +212,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
       return answer("web_sent", live.length === 1 ? holder : undefined);
     }
     const isAmbiguous = content.tooManyCandidates || live.length > 1;
-    const isExpected = holder?.mode !== "match" || holder.expectedPhone === content.from;
-    if (holder && live.length === 1 && isExpected && !isAmbiguous) {
+    if (holder && live.length === 1 && expects(holder) && !isAmbiguous) {
       holder.status = "verified";
       verified.push({ verificationId: holder.verificationId, phone: content.from, carrier: content.carrier });
       return answer("verified", holder);

@@ -52,7 +52,7 @@ ${state.status === "pending" && (gated ? gate(name, view, words) : pending(windo
 <section data-status="verified" data-title="${title(words.verified)}" class="result good"${hiddenUnless(state.status === "verified")}>
 ${marks.check}<h1 tabindex="-1">${words.verified}</h1>
 <p>${words.verifiedMore}</p>
-<p class="phone"><span data-phone>${state.phone}</span> <span data-carrier>${state.carrier}</span></p>
+<p class="phone"${hiddenUnless(state.phone !== null)}><span data-phone>${state.phone}</span> <span data-carrier>${state.carrier}</span></p>
 </section>
 <section data-status="expired" data-title="${title(words.expired)}" class="result"${hiddenUnless(state.status === "expired")}>
 ${marks.clock}<h1 tabindex="-1">${words.expired}</h1>
@@ -106,12 +106,12 @@ function pending(
 ${hintTexts(words)}
 <div class="ways">
 <div>
-${view.platform === "desktop" && !view.viaQr ? byQrCode(address, words) : bySmsApp(view.platform, destination, smsText, words)}
+${view.platform === "desktop" && !view.viaQr ? byQrCode(address, smsLink(view.platform, destination, smsText), words) : bySmsApp(view.platform, destination, smsText, words)}
 <p class="waiting"><span class="pulse" aria-hidden="true"></span><span>${words.waiting}</span>
 <span class="quiet" data-until>${until(window, view.language, words)}</span>
 <span class="quiet" data-countdown hidden>${words.timeLeft} <span role="timer" data-remaining></span></span></p>
 <p class="quiet" role="status" data-connection></p>
-<noscript><p class="quiet">${words.withoutScript} <a href="${queryOf(view)}">${words.refresh}</a></p></noscript>
+<div class="late" data-without-script><p class="quiet">${words.withoutScript} <a href="${queryOf(view)}">${words.refresh}</a></p></div>
 </div>
 <div>
 <h2>${words.byHand}</h2>
@@ -140,9 +140,11 @@ function bySmsApp(platform: Platform, destination: string, smsText: string, word
 <p class="quiet centred">${words.filledIn}</p>`;
 }
 
-function byQrCode(address: string, words: Texts): Html {
+/** What says that it is no phone may be one all the same, in the mode of a desktop: the script knows it by its screen. */
+function byQrCode(address: string, sms: string, words: Texts): Html {
   return html`<figure>${qrCode(`${address}?via=qr`, words.qrLabel)}
-<figcaption><strong>${words.scan}</strong> ${words.scanMore}</figcaption></figure>`;
+<figcaption><strong>${words.scan}</strong> ${words.scanMore}</figcaption></figure>
+<p class="quiet centred" data-on-this-device hidden>${words.onThisDevice} <a href="${sms}">${words.openSmsApp}</a></p>`;
 }
 
 /** What stands in the countdown's place without a script: then no time zone is known, and Korea has one. */

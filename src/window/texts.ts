@@ -17,6 +17,7 @@ export interface Texts {
   readonly byHand: string;
   readonly scan: string;
   readonly scanMore: string;
+  readonly onThisDevice: string;
   readonly qrLabel: string;
   readonly number: string;
   readonly text: string;
@@ -87,6 +88,7 @@ const korean: Texts = {
   byHand: "직접 입력해도 돼요",
   scan: "휴대전화 카메라로 비춰 주세요",
   scanMore: "휴대전화에 열리는 화면에서 문자를 보낼 수 있어요.",
+  onThisDevice: "이 기기로 문자를 보낼 수 있다면:",
   qrLabel: "이 페이지를 휴대전화에서 여는 QR 코드",
   number: "받는 번호",
   text: "문자 내용",
@@ -174,6 +176,7 @@ const english: Texts = {
   byHand: "Or type it yourself",
   scan: "Scan the QR code with your phone’s camera",
   scanMore: "You send the SMS from the page that opens there.",
+  onThisDevice: "If this device can send SMS:",
   qrLabel: "QR code that opens this page on your phone",
   number: "Send to",
   text: "Text",

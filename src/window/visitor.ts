@@ -2,7 +2,7 @@
 
 export type Language = "ko" | "en";
 
-/** `android` stands for every phone that is no iPhone. */
+/** `android` stands for every phone that is no iPhone, `desktop` for whatever is no phone, or does not say so. */
 export type Platform = "android" | "ios" | "desktop";
 
 /**
@@ -27,18 +27,23 @@ export function languageOf(acceptLanguage: string | undefined): Language {
   return isKoreanUnwanted ? "en" : (best?.language ?? "ko");
 }
 
-/** An iPad has no SIM that sends SMS: it is shown the QR code, as a desktop is. */
+/**
+ * A tablet or a television has no SIM that sends SMS: it is shown the QR code, as a desktop is. Of those with Android only phones
+ * call themselves mobile, and an iPad says which it is.
+ */
 export function platformOf(userAgent: string | undefined): Platform {
   if (userAgent === undefined) return "desktop";
   if (/iPhone|iPod/.test(userAgent)) return "ios";
-  return /Android|Mobile/.test(userAgent) && !userAgent.includes("iPad") ? "android" : "desktop";
+  return userAgent.includes("Mobile") && !userAgent.includes("iPad") ? "android" : "desktop";
 }
 
 /**
- * A link that opens the SMS app with number and text filled in. iOS takes the body after `&`, Android after `?`. Both
- * want %20 for a space, and `#` of a short number encoded.
+ * A link that opens the SMS app with number and text filled in. iOS takes the body after `&`, Android after `?`; what may be
+ * either is given both. All want %20 for a space, and `#` of a short number encoded.
  */
+const separators: Readonly<Record<Platform, string>> = { ios: "&", android: "?", desktop: "?&" };
+
 export function smsLink(platform: Platform, destination: string, text: string): string {
-  const separator = platform === "ios" ? "&" : "?";
+  const separator = separators[platform];
   return `sms:${encodeURIComponent(destination)}${separator}body=${encodeURIComponent(text)}`;
 }

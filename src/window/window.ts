@@ -142,7 +142,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       return renderWindow({ window, token, address, view: viewOf(request), assets: paths });
     });
 
-    scope.get<WindowRoute>("/:token/status", async (request) => windowState(await read(request)));
+    scope.get<WindowRoute>("/:token/status", withHead, async (request) => windowState(await read(request)));
 
     scope.get<WindowRoute>("/:token/events", async (request, reply) => {
       // Refusals are answered before the stream begins: a client that is refused asks instead.

@@ -24,8 +24,15 @@ const { NUMERIC, ALPHANUMERIC } = CodeFormat;
 test.for<[field: string, taken: readonly object[], refused: readonly object[]]>([
   [
     "name",
-    [{ name: "가".repeat(10) }],
-    [{ name: "" }, { name: " " }, { name: "a".repeat(101) }, { name: "a\0" }],
+    [{ name: "가".repeat(10) }, { name: "متجر", smsTemplate: "본인확인 {code}" }],
+    [
+      ...["", " ", "a".repeat(101), "a\0"].map((name) => ({ name })),
+      // With a template that leaves the name out: the window tells it all the same.
+      ...["abc\u202emoc.evil", "\u200b", "\u3164", "a\nb", "\u001b[31mShop", "\u2068Shop"].map((name) => ({
+        name,
+        smsTemplate: "본인확인 {code}",
+      })),
+    ],
   ],
   [
     "code_length",

@@ -39,6 +39,14 @@ const unsendable = [
   '["01098765432"]',
   '{"message_id":"of another type","from":1098765432,"to":"1","text":"01098765432"}',
   JSON.stringify({ message_id: "too long", from: "01098765432", to: "1", text: "x".repeat(70_000) }),
+  JSON.stringify({
+    message_id: "too long in bytes",
+    from: "01098765432",
+    to: "1",
+    text: "가".repeat(30_000),
+  }),
+  // Its receipt would have its beginning alone.
+  JSON.stringify({ message_id: "i".repeat(1_100), from: "01098765432", to: "1", text: "x" }),
 ];
 
 async function start(command: readonly string[], token: string, cuts: readonly Cut[]) {

@@ -1,8 +1,9 @@
 import { once } from "node:events";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
-import type { Page } from "playwright-core";
+import type { Page, Route } from "playwright-core";
 import { expect, onTestFinished, test } from "vitest";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { letExpire } from "../service/pending.ts";
@@ -363,6 +364,55 @@ test("with JavaScript off everything can be read, and a refresh shows the status
   await page.getByRole("link", { name: "결과 보기" }).click();
   await result(page, "verified").waitFor();
   expect(await page.getByRole("link", { name: "화면으로 가기" }).isVisible()).toBe(true);
+});
+
+test.for([
+  { how: "is lost", answer: (route: Route) => route.abort() },
+  {
+    how: "is not understood",
+    answer: (route: Route) => route.fulfill({ body: "let const", contentType: "text/javascript" }),
+  },
+])("where the script $how, the page says that it does not change by itself, and a refresh shows the status", async ({
+  answer,
+}) => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await page.route("**/*.js", answer);
+  await page.goto(window.url);
+  await send(window);
+  await page.getByRole("link", { name: "결과 보기" }).click();
+  await result(page, "verified").waitFor();
+});
+
+test("where the script runs, nothing says that the page does not change by itself", async () => {
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto((await live()).url);
+  await expect.poll(() => page.locator("[data-remaining]").textContent()).toMatch(/^\d+:\d\d$/);
+  expect(await page.getByText("저절로 바뀌지 않아요").count()).toBe(0);
+});
+
+test("a phone in the mode of a desktop has the way to its SMS app as well, and a desktop has not", async () => {
+  const window = await live();
+  const desktop = await (await person(browser, "desktop")).newPage();
+  await desktop.goto(window.url);
+  await expect.poll(() => desktop.locator("[data-remaining]").textContent()).toMatch(/^\d+:\d\d$/);
+  expect(await desktop.locator("[data-on-this-device]").isVisible()).toBe(false);
+  const phone = await (await person(browser, "desktop", { hasTouch: true, isMobile: true })).newPage();
+  await phone.goto(window.url);
+  await phone.locator("[data-on-this-device] a").waitFor();
+});
+
+test("of a phone that was erased nothing is left in large letters", async () => {
+  const window = await live();
+  const phone = newPhone();
+  await send(window, phone);
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  await page.locator(".phone").waitFor();
+  await Array.fromAsync(service.client(ErasureService).erasePhone({ phone }));
+  await page.reload();
+  await result(page, "verified").waitFor();
+  expect(await page.locator(".phone").isVisible()).toBe(false);
 });
 
 test("the window survives a restart of the service", async () => {

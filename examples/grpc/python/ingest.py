@@ -44,6 +44,9 @@ def message_of(line):
     fields = {name: fields[name] for name in ("message_id", "from", "to", "text", "carrier")}
     if not all(isinstance(value, str) for value in fields.values()):
         raise ValueError("a field is no text")
+    # The receipt of a longer one has its beginning alone.
+    if len(fields["message_id"]) > 255:
+        raise ValueError("a message_id of more than 255 characters")
     # "from" is a word of Python's own: as a keyword argument it has to come out of a dict.
     return InboundMessage(**fields)
 

@@ -8,8 +8,11 @@ export interface Sms {
   readonly carrier: string;
 }
 
-/** Far beyond any SMS: a hundred of them are one request, which may have 8 MiB. */
+/** In bytes, far beyond any SMS: a hundred of them are one request, which may have 8 MiB. */
 const longestLine = 65_536;
+
+/** In characters: what the service takes. */
+const longestId = 255;
 
 /** Lines end at \n alone: node:readline would cut them at U+2028 and U+2029, too, which JSON may hold as they are. */
 async function* lines(): AsyncGenerator<string> {
@@ -40,7 +43,7 @@ export async function* messages(): AsyncGenerator<Sms> {
 
 /** The SMS, or what is wrong with it: without the line itself, which holds a person's number. */
 function read(line: string): Sms | string {
-  if (line.length > longestLine) return "too long";
+  if (Buffer.byteLength(line) > longestLine) return "too long";
   let given: unknown;
   try {
     given = JSON.parse(line);
@@ -53,5 +56,7 @@ function read(line: string): Sms | string {
   const { message_id: messageId, from, to, text, carrier } = fields;
   const sms = { messageId, from, to, text, carrier };
   const isText = (value: unknown) => typeof value === "string" && value.isWellFormed();
-  return Object.values(sms).every(isText) ? sms : "a field is no text";
+  if (!Object.values(sms).every(isText)) return "a field is no text";
+  // The receipt of a longer one has its beginning alone.
+  return [...messageId].length > longestId ? "a message_id of more than 255 characters" : sms;
 }

@@ -121,8 +121,19 @@ function checkTemplate(settings: ProjectSettings): readonly FieldViolation[] {
   });
 }
 
+/** What nobody sees, or what turns the reading of what stands beside it: the window would name another than it is. */
+const unseen = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/u;
+
+/** The person who is to send the SMS is told it, as the one thing that shows a foreign request. */
 function checkVisible(field: string, text: string): FieldViolation | undefined {
-  return text.trim() === "" ? { field, message: "must not be blank" } : undefined;
+  if (text.trim() === "") return { field, message: "must not be blank" };
+  if (unseen.test(text)) {
+    return {
+      field,
+      message: "must not contain control characters, nor such as are not seen or change the direction",
+    };
+  }
+  return undefined;
 }
 
 function checkWhole(

@@ -27,6 +27,8 @@ function open(main: HTMLElement): void {
   /** Nothing is heard of the service. */
   let isCutOff = false;
 
+  find("[data-without-script]")?.remove();
+  if (matchMedia("(pointer: coarse) and (hover: none)").matches) show("[data-on-this-device]");
   copyButtons(main);
   playedPhone(address);
   countDown();
@@ -62,6 +64,8 @@ function open(main: HTMLElement): void {
       document.title = section.dataset.title ?? document.title;
       if (live) section.querySelector("h1")?.focus();
     }
+    const line = find(".phone");
+    if (line) line.hidden = state.phone === null;
     const phone = find("[data-phone]");
     const carrier = find("[data-carrier]");
     if (phone) phone.textContent = state.phone;

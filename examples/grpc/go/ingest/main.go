@@ -141,6 +141,10 @@ func messageOf(line []byte) (*phoneproofv1.InboundMessage, error) {
 	if err := json.Unmarshal(line, &sms); err != nil {
 		return nil, err
 	}
+	// The receipt of a longer one has its beginning alone.
+	if utf8.RuneCountInString(sms.MessageID) > 255 {
+		return nil, errors.New("a message_id of more than 255 characters")
+	}
 	return &phoneproofv1.InboundMessage{
 		MessageId: sms.MessageID, From: sms.From, To: sms.To, Text: sms.Text, Carrier: sms.Carrier,
 	}, nil
