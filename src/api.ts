@@ -83,7 +83,7 @@ export async function startApi(parts: {
   });
   writingLastUses.start();
   closers.add(() => writingLastUses.stop());
-  const countsOf = await countsFor(config, log, closers);
+  const countsOf = await countsFor(config, metrics, log, closers);
   const usage = createUsageLedger(database);
   const verifications = createVerifications(database);
   const admission = createAdmission({
@@ -202,13 +202,24 @@ export async function startApi(parts: {
   return { http, grpc };
 }
 
-async function countsFor(config: Config, log: Logger, closers: Closers): Promise<CountsOf> {
+async function countsFor(
+  config: Config,
+  metrics: ReturnType<typeof createMetrics>,
+  log: Logger,
+  closers: Closers,
+): Promise<CountsOf> {
   if (config.redisUrl === null) return ownCounts;
   // Its client is only loaded where it is wanted: it would be a tenth of every start.
   const { shareCounts } = await import("./admission/shared-counts.ts");
   const shared = await shareCounts(config.redisUrl, {
-    onLost: (error) => log.warn({ err: error }, "Redis is away: this process limits rates by itself"),
-    onFound: () => log.info("Redis is back: rate limits are shared again"),
+    onLost(error) {
+      metrics.redisLost(true);
+      log.warn({ err: error }, "Redis is away: this process limits rates by itself");
+    },
+    onFound() {
+      metrics.redisLost(false);
+      log.info("Redis is back: rate limits are shared again");
+    },
   });
   closers.add(async () => shared.close());
   return shared.countsOf;

@@ -25,12 +25,21 @@ export function createMetrics() {
       last = now;
     },
   });
+  const lostRedis = new Gauge({
+    name: "phoneproof_redis_lost",
+    help: "1 while Redis is away, so that this process limits rates by itself",
+    registers: [registry],
+  });
   return {
     registry,
     calls: createCallMetrics(registry),
     verifications: createVerificationMetrics(registry),
     storage: createStorageMetrics(registry),
     deliveries: createDeliveryMetrics(registry),
+
+    redisLost(isLost: boolean): void {
+      lostRedis.set(isLost ? 1 : 0);
+    },
 
     watchLog(figures: LogFigures): void {
       new Gauge({

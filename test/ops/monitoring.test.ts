@@ -156,7 +156,7 @@ test("the dashboard's metrics are there, and its panels are told apart", () => {
 
 test("every metric of the service stands in the table with its labels, and on the dashboard", async () => {
   const shown = [...text.matchAll(/^# TYPE (phoneproof_\S+) /gm)].map(([, name]) => name ?? "");
-  const documented = [...monitoring.matchAll(/^\| `(phoneproof_\w+)` \| (.*?) \|/gm)];
+  const documented = [...monitoring.matchAll(/^\| `(phoneproof_\w+)` \|(.*?)\|/gm)];
   expect(documented.map(([, name]) => name).sort()).toEqual([...shown].sort());
   const drawn = dashboard.panels.flatMap(({ targets = [] }) =>
     targets.flatMap(({ expr }) => metricsIn(expr)),

@@ -7,6 +7,7 @@ import { findProgram } from "../../deploy/cluster/programs.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { createWindow, getPage } from "../window/open-window.ts";
 
 const redisServer = findProgram("redis-server") ?? findProgram("valkey-server");
@@ -21,12 +22,40 @@ async function admitted(services: readonly TestService[], key: string, calls: nu
   return answers.filter((answer) => answer?.status === 201).length;
 }
 
+/** What its metrics say of Redis: 1 while it is away. */
+const lostBy = async ({ opsUrl }: TestService) =>
+  (await scrape(opsUrl)).samples.find(({ name }) => name === "phoneproof_redis_lost")?.value;
+
+test("without Redis none is away", async () => {
+  expect(await lostBy(await startTestService())).toBe(0);
+});
+
 describe("where Redis is out of reach", () => {
   test("the service starts, answers, and limits rates by itself", async () => {
     const [port] = await freePorts(1);
     const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
     const { testKey } = await service.createProject({ rateLimitPerMinute: 5 });
     expect(await admitted([service], testKey, 8)).toBe(5);
+  });
+
+  test("from the start on, the metrics say so until it is there", async () => {
+    const [port] = await freePorts(1);
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
+    expect(await lostBy(service)).toBe(1);
+    // Whatever a client of Redis sends here is fine.
+    const sockets: net.Socket[] = [];
+    const agreeing = net.createServer((socket) => {
+      sockets.push(socket.on("error", () => {}));
+      socket.on("data", (data) => {
+        for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
+      });
+    });
+    await new Promise<void>((resolve) => agreeing.listen(port, "127.0.0.1", resolve));
+    await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(0);
+    const closed = new Promise((resolve) => agreeing.close(resolve));
+    for (const socket of sockets) socket.destroy();
+    await closed;
+    await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(1);
   });
 
   test("or takes connections and never says a word, no call waits for it", async () => {
@@ -144,8 +173,10 @@ if (redisServer !== undefined)
       await once(redis, "exit");
       expect(await admitted([service], testKey, 15)).toBe(10);
       expect(await admitted([other], testKey, 15)).toBe(10);
+      expect([await lostBy(service), await lostBy(other)]).toEqual([1, 1]);
       await startRedis();
       await expectShared();
+      expect([await lostBy(service), await lostBy(other)]).toEqual([0, 0]);
     });
 
     /** An allowance taken whole at one process is gone at the other. */
