@@ -9,6 +9,7 @@ import { expireInTime } from "./jobs/expiry.ts";
 import { keepRetention } from "./jobs/retention.ts";
 import { countStatistics, watchSilence } from "./jobs/statistics.ts";
 import type { createMetrics } from "./ops/metrics.ts";
+import { createRetentionMetrics } from "./ops/retention-metrics.ts";
 import { createSilenceMetrics } from "./ops/silence-metrics.ts";
 import type { Database } from "./storage/database.ts";
 import { createExpireDue } from "./storage/expiry.ts";
@@ -48,6 +49,7 @@ export function startWorker(parts: {
   const retention = keepRetention({
     tasks: createRetentionTasks(database, retentionSettings),
     onError: (error, task) => log.warn({ err: error, task }, "what has had its time could not be deleted"),
+    onCaughtUp: createRetentionMetrics(metrics.registry).caughtUp,
   });
   retention.start();
   closers.addJob(retention);

@@ -111,7 +111,7 @@ export function createStorageMetrics(registry: Registry) {
 
       new Gauge({
         name: "phoneproof_database_up",
-        help: "Whether the database answered within two seconds, now or just before",
+        help: "Whether the database answered within two seconds, now or just before, and takes writes",
         registers: [registry],
         async collect() {
           this.set((await backlog()) === null ? 0 : 1);

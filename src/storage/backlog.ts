@@ -29,11 +29,14 @@ SELECT
     WHERE l.expires_at > (${expiredUpTo}) AND l.expires_at <= ${nowMs} AND v.status = 'pending'
     ORDER BY l.expires_at LIMIT 1
   ),
-  (SELECT extract(epoch FROM now() - min(p.counted_until))::float8 FROM statistics_progress p)`,
+  (SELECT extract(epoch FROM now() - min(p.counted_until))::float8 FROM statistics_progress p)
+WHERE current_setting('transaction_read_only') = 'off'`,
 };
 
+/** Rejects where the database takes no writes, too: what is due there is not done, whoever asks. */
 export async function readBacklog(database: Database): Promise<Backlog> {
   const [row] = await runStatement(database, backlogStatement, []);
+  if (row === undefined) throw new Error("the database takes no writes");
   const [oldestDeliverySeconds, deliveriesDue, oldestExpirySeconds, statisticsBehindSeconds] = row as [
     number | null,
     number,

@@ -19,10 +19,11 @@ export interface RetentionSettings {
   readonly statisticsDays: number;
 }
 
-/** One kind of thing that has an end. `work` handles a batch and answers whether more may be waiting. */
+/** One kind of thing that has an end. */
 export interface RetentionTask {
   readonly name: string;
-  work(): Promise<boolean>;
+  /** Handles a batch and answers whether more may be waiting; null where another process is at it. */
+  work(): Promise<boolean | null>;
 }
 
 /** Small enough that no lock is held for long, large enough to keep up with ten thousand a second. */
@@ -45,7 +46,7 @@ DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
 /**
  * A pass over a growing table, once over each row, in the order of a column: what stays behind is not looked at
  * again. The bound takes rows with equal values together, since a pass remembers the value only. Whoever holds the
- * row of the pass makes it; others find nothing to do.
+ * row of the pass makes it; others find nothing to do, and are answered null.
  */
 function pass(parts: {
   readonly task: string;
@@ -81,7 +82,7 @@ moved AS (
   UPDATE retention_progress r SET done_up_to = bound.upto::text
   FROM bound, progress WHERE r.task = '${task}' AND bound.upto IS NOT NULL
 )
-SELECT found::float8 FROM bound`;
+SELECT CASE WHEN EXISTS (SELECT FROM progress) THEN found::float8 END FROM bound`;
 }
 
 function messagePass(task: string, work: string): string {
@@ -194,7 +195,8 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       name,
       async work() {
         const [row] = await runStatement(database, { name, text }, [days]);
-        return row?.[0] === batchSize;
+        const found = row?.[0] ?? null;
+        return found === null ? null : found === batchSize;
       },
     };
   }
@@ -204,10 +206,11 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     return {
       name: erasing.name,
       async work() {
-        if (await erasing.work()) return true;
+        const isLeft = await erasing.work();
+        if (isLeft) return true;
         const statement = { name: "expire_overdue", text: overdueEnd };
         const [moved = []] = await runStatement(database, statement, [finishedDays]);
-        return tellMoved(database.observer, "expired", moved) > 0;
+        return tellMoved(database.observer, "expired", moved) > 0 || isLeft;
       },
     };
   }

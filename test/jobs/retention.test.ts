@@ -12,7 +12,7 @@ const minute = 60_000;
 
 /** Where a test does not say otherwise nothing more is waiting for it. */
 function taskOf(name: string) {
-  return { name, work: vi.fn(async () => false) };
+  return { name, work: vi.fn<() => Promise<boolean | null>>(async () => false) };
 }
 
 const runs = (...tasks: ReturnType<typeof taskOf>[]) => tasks.map(({ work }) => work.mock.calls.length);
@@ -21,7 +21,7 @@ test("only a task with a backlog is gone on with, until it has none; all have th
   const [deep, shallow, done] = [taskOf("deep"), taskOf("shallow"), taskOf("done")];
   for (let batch = 0; batch < 5; batch++) deep.work.mockResolvedValueOnce(true);
   shallow.work.mockResolvedValueOnce(true);
-  const job = keepRetention({ tasks: [deep, shallow, done], onError() {} });
+  const job = keepRetention({ tasks: [deep, shallow, done], onError() {}, onCaughtUp() {} });
   job.start();
   await vi.advanceTimersByTimeAsync(1_000);
   expect(runs(deep, shallow, done)).toEqual([6, 2, 1]);
@@ -34,8 +34,8 @@ test("a backlog without end keeps the others from none of their rounds", async (
   const [endless, failing, done] = [taskOf("endless"), taskOf("failing"), taskOf("done")];
   endless.work.mockResolvedValue(true);
   failing.work.mockRejectedValue(new Error("out of reach"));
-  const onError = vi.fn();
-  const job = keepRetention({ tasks: [endless, failing, done], onError });
+  const [onError, onCaughtUp] = [vi.fn(), vi.fn()];
+  const job = keepRetention({ tasks: [endless, failing, done], onError, onCaughtUp });
   job.start();
   await vi.advanceTimersByTimeAsync(minute / 2);
   expect(endless.work.mock.calls.length).toBeGreaterThan(1_000);
@@ -43,6 +43,40 @@ test("a backlog without end keeps the others from none of their rounds", async (
   await vi.advanceTimersByTimeAsync(minute);
   expect(runs(failing, done)).toEqual([2, 2]);
   expect(onError.mock.calls.map(([, task]) => task)).toEqual(["failing", "failing"]);
+  expect(onCaughtUp).not.toHaveBeenCalled();
+  await job.stop();
+});
+
+test("what has had its time is gone once no task has a backlog any more", async () => {
+  const [deep, done] = [taskOf("deep"), taskOf("done")];
+  deep.work.mockResolvedValueOnce(true).mockResolvedValueOnce(true);
+  const onCaughtUp = vi.fn(() => deep.work.mock.calls.length);
+  const job = keepRetention({ tasks: [deep, done], onError() {}, onCaughtUp });
+  job.start();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(onCaughtUp.mock.results.map(({ value }) => value)).toEqual([3]);
+  await vi.advanceTimersByTimeAsync(minute);
+  expect(onCaughtUp.mock.results.map(({ value }) => value)).toEqual([3, 4]);
+  await job.stop();
+});
+
+test.for([
+  { name: "has failed", first: () => Promise.reject(new Error("out of reach")) },
+  { name: "was another process' to do", first: () => Promise.resolve(null) },
+])("not after a round in which something $name, however short a backlog that leaves, but after the next", async ({
+  first,
+}) => {
+  const [unlucky, deep] = [taskOf("unlucky"), taskOf("deep")];
+  unlucky.work.mockImplementationOnce(first);
+  deep.work.mockResolvedValueOnce(true);
+  const onCaughtUp = vi.fn();
+  const job = keepRetention({ tasks: [unlucky, deep], onError() {}, onCaughtUp });
+  job.start();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(runs(unlucky, deep)).toEqual([1, 2]);
+  expect(onCaughtUp).not.toHaveBeenCalled();
+  await vi.advanceTimersByTimeAsync(minute);
+  expect(onCaughtUp).toHaveBeenCalledOnce();
   await job.stop();
 });
 
@@ -50,7 +84,8 @@ test("a stop begins no further task, and waits for the one under way", async () 
   const [slow, next] = [taskOf("slow"), taskOf("next")];
   const { promise, resolve } = Promise.withResolvers<boolean>();
   slow.work.mockReturnValueOnce(promise);
-  const job = keepRetention({ tasks: [slow, next], onError() {} });
+  const onCaughtUp = vi.fn();
+  const job = keepRetention({ tasks: [slow, next], onError() {}, onCaughtUp });
   job.start();
   await vi.advanceTimersByTimeAsync(0);
   const stopped = vi.fn();
@@ -62,12 +97,13 @@ test("a stop begins no further task, and waits for the one under way", async () 
   expect(stopped).toHaveBeenCalled();
   await vi.advanceTimersByTimeAsync(600_000);
   expect(runs(slow, next)).toEqual([1, 0]);
+  expect(onCaughtUp).not.toHaveBeenCalled();
 });
 
 test("a task that is never done is waited for two seconds", async () => {
   const [stuck, next] = [taskOf("stuck"), taskOf("next")];
   stuck.work.mockReturnValue(new Promise(() => {}));
-  const job = keepRetention({ tasks: [stuck, next], onError() {} });
+  const job = keepRetention({ tasks: [stuck, next], onError() {}, onCaughtUp() {} });
   job.start();
   await vi.advanceTimersByTimeAsync(0);
   const stopped = vi.fn();

@@ -14,7 +14,8 @@ import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
-import { startTestService } from "../harness/service.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
+import { hastenTimers } from "../harness/timers.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
 import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
@@ -436,6 +437,19 @@ test("while the database is away a scrape says so, shows no figures of it, and t
   expect((await look()).judgedUntil).toBeGreaterThanOrEqual(judgedUntil);
   cable.mend();
   await expect.poll(look).toMatchObject(there);
+});
+
+test("when retention last had nothing left to do is shown by workers, and goes on", async () => {
+  hastenTimers(60_000);
+  const worker = await service.startAnother({ ROLES: "worker" });
+  // It would do what other tests have counted.
+  onTestFinished(() => worker.close());
+  const caughtUp = async ({ opsUrl }: TestService) =>
+    (await scrape(opsUrl)).samples.find(({ name }) => name.startsWith("phoneproof_retention_"))?.value;
+  const started = Date.now() / 1000;
+  await expect.poll(() => caughtUp(worker), { timeout: 45_000 }).toBeGreaterThan(started);
+  expect(await caughtUp(worker)).toBeLessThanOrEqual(Date.now() / 1000);
+  expect(await caughtUp(idle)).toBeUndefined();
 });
 
 test("what an erasure ends is counted as what it becomes", async () => {

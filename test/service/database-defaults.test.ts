@@ -12,6 +12,7 @@ import { startService } from "../../src/service.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { createDatabase } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { createPending } from "./pending.ts";
 import { smsSource } from "./sms-source.ts";
 
@@ -104,11 +105,12 @@ test.for(
   await drop();
 });
 
-test("a database that takes no writes ends the start, and one that takes none any more makes a process unready", async () => {
+test("a database that takes no writes ends the start, and one that takes none any more makes a process unready and is not up", async () => {
   const service = await startTestService();
   const database = new URL(service.databaseUrl).pathname.slice(1);
   const isReady = async () => (await fetch(`${service.opsUrl}/readyz`)).status;
-  expect(await isReady()).toBe(200);
+  const isUp = async () => (await scrape(service.opsUrl)).sum("phoneproof_database_up");
+  expect([await isReady(), await isUp()]).toEqual([200, 1]);
   await haveSessionsBegin(
     { connectionString: service.databaseUrl, database },
     { default_transaction_read_only: "on" },
@@ -120,6 +122,7 @@ test("a database that takes no writes ends the start, and one that takes none an
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'phoneproof%'",
   );
   await expect.poll(isReady).toBe(503);
+  await expect.poll(isUp).toBe(0);
   await service.db.query(
     `BEGIN READ WRITE; ALTER DATABASE ${database} RESET default_transaction_read_only; COMMIT`,
   );
@@ -127,4 +130,5 @@ test("a database that takes no writes ends the start, and one that takes none an
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'phoneproof%'",
   );
   await expect.poll(isReady).toBe(200);
+  await expect.poll(isUp).toBe(1);
 });

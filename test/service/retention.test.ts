@@ -124,6 +124,24 @@ test("thousands of rows of one instant and of many go in one round, on two worke
   expect(await count("inbound_message")).toBe(5000);
 });
 
+test("while another process makes a pass, nobody else says that nothing is left for it", async () => {
+  const passes = tasks.filter(({ name }) => /^(erase|delete)_\w+_messages$|^erase_verifications$/.test(name));
+  expect(passes).toHaveLength(5);
+  const answers = async () => {
+    const found = [];
+    for (const { work } of passes) found.push(await work());
+    return found;
+  };
+  await everyTask();
+  const client = await plain.db.connect();
+  await client.query("BEGIN");
+  await client.query("SELECT FROM retention_progress FOR UPDATE");
+  expect(await answers()).toEqual(passes.map(() => null));
+  await client.query("ROLLBACK");
+  client.release();
+  expect(await answers()).toEqual(passes.map(() => false));
+});
+
 test("hours of the statistics go after their days, thousands of them, and younger ones stay", async () => {
   await plain.db.query(
     `INSERT INTO number_statistics (project_id, environment, hour, destination, created, verified, expired, cancelled, times_to_verify)
