@@ -8,7 +8,7 @@ import { type CountsOf, ownCounts } from "./admission/counts.ts";
 import { createRateLimits } from "./admission/rate-limits.ts";
 import { createWindowLimits } from "./admission/window-limits.ts";
 import type { Closers } from "./closers.ts";
-import type { Config } from "./config.ts";
+import { type Config, readGrpcTls } from "./config.ts";
 import type { AdministrationAs } from "./core/administration/administration.ts";
 import { cancelVerification } from "./core/cancel-verification.ts";
 import { createVerification } from "./core/create-verification.ts";
@@ -28,6 +28,7 @@ import { watchVerification } from "./core/watch-verification.ts";
 import type { Deprecation } from "./gateway/deprecations.ts";
 import { createGateway } from "./gateway/gateway.ts";
 import { logFault } from "./gateway/request-log.ts";
+import { renewCertificate } from "./grpc-certificate.ts";
 import { writeLastUses } from "./jobs/last-used.ts";
 import type { createMetrics } from "./ops/metrics.ts";
 import type { Readiness } from "./ops/readiness.ts";
@@ -192,6 +193,18 @@ export async function startApi(parts: {
   const grpc = await listening("GRPC", config.grpcHost, config.grpcPort, () =>
     rpc.listen(config.grpcHost, config.grpcPort),
   );
+  if (config.grpcTls !== null) {
+    const { files } = config.grpcTls;
+    const renewing = renewCertificate({
+      first: config.grpcTls,
+      read: () => readGrpcTls(files),
+      take: rpc.renew,
+      onExpiry: metrics.certificateExpires,
+      log,
+    });
+    renewing.start();
+    closers.addJob(renewing);
+  }
   await listening("", config.httpHost, config.httpPort, () =>
     gateway.listen({ host: config.httpHost, port: config.httpPort }),
   );

@@ -3,13 +3,21 @@ import { BlockList, isIP } from "node:net";
 import { createSecureContext, type SecureContextOptions } from "node:tls";
 import { z } from "zod";
 
+/** PEM texts, and the files that they are from; with `ca`, clients must show a certificate of it. */
+export interface GrpcTls {
+  readonly cert: string;
+  readonly key: string;
+  readonly ca: string | null;
+  readonly files: { readonly cert: string; readonly key: string; readonly ca: string | null };
+}
+
 /** The settings of a process, parsed once from its environment. */
 export interface Config {
   readonly httpHost: string;
   readonly httpPort: number;
   readonly grpcHost: string;
   readonly grpcPort: number;
-  readonly grpcTls: { readonly cert: string; readonly key: string; readonly ca: string | null } | null;
+  readonly grpcTls: GrpcTls | null;
   readonly opsHost: string;
   readonly opsPort: number;
   readonly roles: { readonly api: boolean; readonly worker: boolean };
@@ -349,18 +357,27 @@ function tlsOf({ GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA }: Settings): Config["
     throw new SettingError("GRPC_TLS_CERT must be set with the other GRPC_TLS settings");
   if (GRPC_TLS_KEY === undefined)
     throw new SettingError("GRPC_TLS_KEY must be set with the other GRPC_TLS settings");
-  const tls = {
-    cert: readPem("GRPC_TLS_CERT", GRPC_TLS_CERT),
-    key: readPem("GRPC_TLS_KEY", GRPC_TLS_KEY),
-    ca: GRPC_TLS_CA === undefined ? null : readPem("GRPC_TLS_CA", GRPC_TLS_CA),
+  const tls = readGrpcTls({ cert: GRPC_TLS_CERT, key: GRPC_TLS_KEY, ca: GRPC_TLS_CA ?? null });
+  refuseUnusableTls(tls);
+  return tls;
+}
+
+export function readGrpcTls(files: GrpcTls["files"]): GrpcTls {
+  return {
+    cert: readPem("GRPC_TLS_CERT", files.cert),
+    key: readPem("GRPC_TLS_KEY", files.key),
+    ca: files.ca === null ? null : readPem("GRPC_TLS_CA", files.ca),
+    files,
   };
+}
+
+export function refuseUnusableTls(tls: GrpcTls): void {
   // One after the other, so that the line names the file that is at fault; both last, for a key of another certificate.
   tryTls("GRPC_TLS_CERT", { cert: tls.cert });
   tryTls("GRPC_TLS_KEY", { key: tls.key });
   // As an authority Node would pass over what it cannot read, and every client would be refused: as a certificate it does not.
   if (tls.ca !== null) tryTls("GRPC_TLS_CA", { cert: tls.ca });
   tryTls("GRPC_TLS_KEY", { cert: tls.cert, key: tls.key });
-  return tls;
 }
 
 function tryTls(name: string, options: SecureContextOptions): void {

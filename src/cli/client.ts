@@ -318,7 +318,7 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
 function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): string | undefined {
   const said = reason(error);
   if (said === "certificate has expired") {
-    return "the service's certificate is to be renewed: GRPC_TLS_CERT, which it reads at its start";
+    return "the service's certificate is to be renewed: GRPC_TLS_CERT, which it looks at once a minute";
   }
   if (said === "Protocol error") {
     return "name the service's gRPC port, which is 50051 unless GRPC_PORT says another";

@@ -30,6 +30,13 @@ export function createMetrics() {
     help: "1 while Redis is away, so that this process limits rates by itself",
     registers: [registry],
   });
+  const certificateExpiry = new Gauge({
+    name: "phoneproof_grpc_certificate_expiry_timestamp_seconds",
+    help: "Unix time at which the certificate expires that the gRPC port shows",
+    registers: [registry],
+  });
+  // It would begin with 0.
+  certificateExpiry.remove();
   return {
     registry,
     calls: createCallMetrics(registry),
@@ -39,6 +46,10 @@ export function createMetrics() {
 
     redisLost(isLost: boolean): void {
       lostRedis.set(isLost ? 1 : 0);
+    },
+
+    certificateExpires(expiry: Date): void {
+      certificateExpiry.set(expiry.getTime() / 1000);
     },
 
     watchLog(figures: LogFigures): void {

@@ -1,4 +1,5 @@
 import http2 from "node:http2";
+import type { SecureContextOptions, Server as TlsServer } from "node:tls";
 import { Code, ConnectError, type ConnectRouter, createContextValues } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { codeToHttpStatus, codeToString, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
@@ -62,6 +63,8 @@ export interface TlsSettings {
 export interface RpcServer {
   /** Answers the address it listens on, `host:port`. */
   listen(host: string, port: number): Promise<string>;
+  /** Connections that come from now on are shown these; only for a port that had TLS from the start. */
+  renew(tls: TlsSettings): void;
   /** Streams are told to come again, calls under way are answered, then connections end. */
   close(): Promise<void>;
 }
@@ -179,7 +182,7 @@ export function createRpcServer(parts: {
         tls === null
           ? http2.createServer(options, handler)
           : http2.createSecureServer(
-              { ...options, cert: tls.cert, key: tls.key, ...(tls.ca && { ca: tls.ca, requestCert: true }) },
+              { ...options, ...secureContextOf(tls), requestCert: tls.ca !== null },
               handler,
             );
       const noCall = ({ stream }: http2.Http2ServerRequest) =>
@@ -303,6 +306,10 @@ export function createRpcServer(parts: {
       const address = server.server.address();
       return typeof address === "object" && address ? `${host}:${address.port}` : host;
     },
+    renew(tls) {
+      // Tickets are good for the context that they are of: nobody comes in by a session from before.
+      (server.server as unknown as TlsServer).setSecureContext(secureContextOf(tls));
+    },
     async close() {
       shutdown.begin();
       openStreams.close();
@@ -310,6 +317,10 @@ export function createRpcServer(parts: {
       await server.close();
     },
   };
+}
+
+function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
+  return { cert, key, ...(ca && { ca }) };
 }
 
 /** In words that its client understands: one of gRPC's would have to guess from HTTP's. */

@@ -30,6 +30,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   start: ["end-signals", "main"],
   administration: ["core", "storage", "webhooks"],
   closers: ["jobs"],
+  "grpc-certificate": ["config", "jobs"],
   "setting-errors": ["config"],
   worker: ["closers", "core", "jobs", "ops", "storage", "tracing", "webhooks"],
   api: [
@@ -40,6 +41,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "config",
     "core",
     "gateway",
+    "grpc-certificate",
     "jobs",
     "ops",
     "rpc",
@@ -89,6 +91,7 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
       "rpc",
       "main",
       "closers",
+      "grpc-certificate",
       "service",
       "api",
       "worker",

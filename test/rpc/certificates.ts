@@ -1,6 +1,7 @@
 /**
  * Files of certificates and keys that are for tests only: good for a hundred years, and trusted nowhere else. `server` (for
- * localhost and 127.0.0.1) and `client` are signed by `authority`, `strangersClient` by `otherAuthority`.
+ * localhost and 127.0.0.1) and `client` are signed by `authority`, `strangersClient` by `otherAuthority`. `renewed` is for what
+ * `server` is for, and signed by itself; so is `expired`, which was good for 2020.
  */
 
 import path from "node:path";
@@ -11,6 +12,8 @@ export const certificates = {
   authority: file("authority.pem"),
   otherAuthority: file("other-authority.pem"),
   server: { cert: file("server.pem"), key: file("server-key.pem") },
+  renewed: { cert: file("renewed.pem"), key: file("renewed-key.pem") },
+  expired: { cert: file("expired.pem"), key: file("expired-key.pem") },
   client: { cert: file("client.pem"), key: file("client-key.pem") },
   strangersClient: { cert: file("strangers-client.pem"), key: file("strangers-client-key.pem") },
 } as const;

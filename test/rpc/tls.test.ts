@@ -3,14 +3,13 @@
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import grpc from "@grpc/grpc-js";
-import { afterAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, describe, expect, test } from "vitest";
 import { run } from "../cli/command.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { certificates } from "./certificates.ts";
+import { statusTo } from "./status-over-tls.ts";
 
 const { authority, otherAuthority, server, client, strangersClient } = certificates;
-type OwnCertificate = Readonly<Record<"cert" | "key", string>>;
 
 const ofServer = { GRPC_TLS_CERT: server.cert, GRPC_TLS_KEY: server.key };
 
@@ -24,28 +23,6 @@ await writeFile(
 
 const oneSided = await startTestService(ofServer);
 const mutual = await startTestService({ ...ofServer, GRPC_TLS_CA: authority });
-
-/** The status that grpc-js comes to, which shows `own` to the server and trusts `trusted`. */
-async function statusTo(
-  { grpcAddress }: TestService,
-  { own, trusted = authority }: { own?: OwnCertificate | undefined; trusted?: string } = {},
-): Promise<string | undefined> {
-  const files = [trusted, ...(own ? [own.key, own.cert] : [])].map((file) => readFile(file));
-  const credentials = grpc.credentials.createSsl(...(await Promise.all(files)));
-  // An IP address goes as no server's name.
-  const caller = new grpc.Client(grpcAddress, credentials, { "grpc.ssl_target_name_override": "localhost" });
-  onTestFinished(() => caller.close());
-  return new Promise((resolve) => {
-    caller.makeUnaryRequest(
-      "/grpc.health.v1.Health/Check",
-      (bytes: Buffer) => bytes,
-      (bytes: Buffer) => bytes,
-      Buffer.of(),
-      { deadline: Date.now() + 60_000 },
-      (error) => resolve(grpc.status[error?.code ?? grpc.status.OK]),
-    );
-  });
-}
 
 /** The command over TLS, with the settings that its help names. */
 const listProjects = (

@@ -1,0 +1,242 @@
+/** Files of the gRPC port's certificate that are replaced while a process runs: docs/settings.md, docs/operations.md. */
+
+import { X509Certificate } from "node:crypto";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { copyFile, mkdtemp, readFile, rename, rm, unlink, writeFile } from "node:fs/promises";
+import http2 from "node:http2";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import tls from "node:tls";
+import { pino } from "pino";
+import { afterAll, afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { parseConfig, readGrpcTls } from "../../src/config.ts";
+import { lookForRenewed, renewCertificate } from "../../src/grpc-certificate.ts";
+import { startService } from "../../src/service.ts";
+import { createDatabase } from "../harness/database.ts";
+import { hastenTimers } from "../harness/timers.ts";
+import { scrape } from "../ops/scrape.ts";
+import { certificates } from "./certificates.ts";
+import { statusTo } from "./status-over-tls.ts";
+
+const { authority, otherAuthority, server, renewed, expired, client, strangersClient } = certificates;
+
+const directory = await mkdtemp(path.join(tmpdir(), "phoneproof-renewal-"));
+afterAll(() => rm(directory, { recursive: true }));
+let placesMade = 0;
+
+/** Files to be replaced, at first the server's, and settings that name them. */
+async function placeFiles(ca: string | null = null) {
+  const place = path.join(directory, String(++placesMade));
+  const files = { cert: `${place}.crt`, key: `${place}.key`, ca: ca && `${place}-ca.crt` };
+  /** As who renews them does, so that nobody reads half of one. */
+  const replace = async (file: string, source: string) => {
+    await copyFile(source, `${file}.new`);
+    await rename(`${file}.new`, file);
+  };
+  await replace(files.cert, server.cert);
+  await replace(files.key, server.key);
+  if (ca && files.ca) await replace(files.ca, ca);
+  const settings = { GRPC_TLS_CERT: files.cert, GRPC_TLS_KEY: files.key, GRPC_TLS_CA: files.ca ?? "" };
+  return { files, settings, replace };
+}
+
+/** The messages of a log, and the log. */
+function listen() {
+  const said: string[] = [];
+  const destination = {
+    write(line: string) {
+      const { msg, reason } = JSON.parse(line);
+      said.push(reason === undefined ? msg : `${msg}: ${reason}`);
+    },
+  };
+  return { said, log: pino({ level: "info" }, destination) };
+}
+
+/** A service that looks at its files twenty times a second. */
+async function start(settings: Readonly<Record<string, string>>) {
+  hastenTimers(60_000);
+  const { url, drop } = await createDatabase();
+  const { said, log } = listen();
+  const ports = { PORT: "0", GRPC_PORT: "0", OPS_PORT: "0" };
+  const config = parseConfig({ ...ports, DATABASE_URL: url, ROLES: "api", ...settings });
+  const service = await startService(config, log);
+  onTestFinished(async () => {
+    await service.close();
+    await drop();
+  });
+  const { grpc, ops } = service.addresses;
+  return { grpcAddress: grpc, opsUrl: `http://${ops}`, said };
+}
+
+const expiryIn = (file: string) => new X509Certificate(readFileSync(file)).validToDate.getTime() / 1000;
+const expiryShown = async ({ opsUrl }: { readonly opsUrl: string }) =>
+  (await scrape(opsUrl)).sum("phoneproof_grpc_certificate_expiry_timestamp_seconds");
+
+const unfit = "the gRPC port keeps its certificate: what has come into the files is no use";
+
+describe("files that are replaced under a running process", () => {
+  test("are shown to new connections once they fit each other; half of them changes nothing", async () => {
+    const { files, settings, replace } = await placeFiles();
+    const service = await start(settings);
+    expect(await statusTo(service)).toBe("OK");
+    expect(await expiryShown(service)).toBe(expiryIn(server.cert));
+    const before = http2.connect(`https://${service.grpcAddress}`, { rejectUnauthorized: false });
+    onTestFinished(() => before.destroy());
+
+    await replace(files.cert, renewed.cert);
+    await vi.waitUntil(() => service.said.some((said) => said.startsWith(unfit)), { timeout: 45_000 });
+    expect(await statusTo(service)).toBe("OK");
+    expect(await statusTo(service, { trusted: renewed.cert })).toBe("UNAVAILABLE");
+    expect(await expiryShown(service)).toBe(expiryIn(server.cert));
+
+    await replace(files.key, renewed.key);
+    await expect.poll(() => statusTo(service, { trusted: renewed.cert })).toBe("OK");
+    expect(await statusTo(service)).toBe("UNAVAILABLE");
+    expect(await expiryShown(service)).toBe(expiryIn(renewed.cert));
+    expect(service.said.filter((said) => said.includes("certificate"))).toEqual([
+      `${unfit}: GRPC_TLS_KEY names a file that cannot be used for TLS (ERR_OSSL_X509_KEY_VALUES_MISMATCH)`,
+      "the gRPC port shows a renewed certificate to new connections",
+    ]);
+    await new Promise<void>((resolve, reject) => {
+      before.ping((error) => (error ? reject(error) : resolve()));
+    });
+  });
+
+  test("go on asking clients for a certificate, by the authority that is there now", async () => {
+    const { files, settings, replace } = await placeFiles(authority);
+    const service = await start(settings);
+    const refused = "UNAVAILABLE";
+    expect(await statusTo(service, { own: client })).toBe("OK");
+    await replace(files.cert, renewed.cert);
+    await replace(files.key, renewed.key);
+    const trusted = renewed.cert;
+    await expect.poll(() => statusTo(service, { own: client, trusted })).toBe("OK");
+    expect(await statusTo(service, { trusted })).toBe(refused);
+    expect(await statusTo(service, { own: strangersClient, trusted })).toBe(refused);
+
+    await replace(files.ca ?? "", otherAuthority);
+    await expect.poll(() => statusTo(service, { own: strangersClient, trusted })).toBe("OK");
+    expect(await statusTo(service, { own: client, trusted })).toBe(refused);
+    expect(await statusTo(service, { trusted })).toBe(refused);
+  });
+
+  test("let nobody in by a session from before", async () => {
+    const { files, settings, replace } = await placeFiles();
+    const service = await start(settings);
+    const [host = "", port = ""] = service.grpcAddress.split(":");
+    async function connect(session?: Buffer) {
+      const options = { host, port: Number(port), ALPNProtocols: ["h2"], rejectUnauthorized: false, session };
+      const socket = tls.connect(options);
+      onTestFinished(() => void socket.destroy());
+      // What the server says first comes behind the session's tickets.
+      await once(socket, "data");
+      return { isReused: socket.isSessionReused(), session: socket.getSession() };
+    }
+    const { session } = await connect();
+    expect(await connect(session)).toMatchObject({ isReused: true });
+    await replace(files.cert, renewed.cert);
+    await replace(files.key, renewed.key);
+    await expect.poll(() => statusTo(service, { trusted: renewed.cert })).toBe("OK");
+    expect(await connect(session)).toMatchObject({ isReused: false });
+  });
+});
+
+test("an expired certificate does not keep a process from its start, and is told", async () => {
+  const service = await start({ GRPC_TLS_CERT: expired.cert, GRPC_TLS_KEY: expired.key });
+  expect(service.said).toContain(
+    "GRPC_TLS_CERT names a certificate that expired at 2021-01-01T00:00:00.000Z: clients refuse it",
+  );
+  expect(await expiryShown(service)).toBe(expiryIn(expired.cert));
+});
+
+test("without TLS there is no certificate that could expire", async () => {
+  const service = await start({});
+  const { text, samples } = await scrape(service.opsUrl);
+  const name = "phoneproof_grpc_certificate_expiry_timestamp_seconds";
+  expect(text).toContain(`# TYPE ${name} gauge`);
+  expect(samples.filter((sample) => sample.name === name)).toEqual([]);
+});
+
+describe("a look at the files", () => {
+  afterEach(() => {
+    vi.useRealTimers();
+  });
+  const at = (time: string) => vi.useFakeTimers({ toFake: ["Date"], now: new Date(time) });
+
+  /** What the port begins with is the server's. */
+  async function looking() {
+    const placed = await placeFiles();
+    const { said, log } = listen();
+    const [take, onExpiry] = [vi.fn(), vi.fn()];
+    const read = () => readGrpcTls(placed.files);
+    const parts = { first: read(), read, take, onExpiry, log };
+    const taken = () => take.mock.calls.map(([{ cert }]) => cert);
+    return { ...placed, parts, look: lookForRenewed(parts), said, taken };
+  }
+
+  test("that finds what was there says nothing", async () => {
+    const { look, said, taken, files, replace } = await looking();
+    look();
+    await replace(files.cert, server.cert);
+    look();
+    expect([said, taken()]).toEqual([[], []]);
+  });
+
+  test("tells what is no use once for each content, and takes what is", async () => {
+    const { look, said, taken, files, replace } = await looking();
+    const lookTwice = () => {
+      look();
+      look();
+      return said.splice(0).map((line) => line.replace(`${unfit}: `, ""));
+    };
+    const cannot = "names a file that cannot be";
+    await unlink(files.key);
+    expect(lookTwice()).toEqual([`GRPC_TLS_KEY ${cannot} read (ENOENT)`]);
+    await replace(files.key, renewed.key);
+    const mismatch = `GRPC_TLS_KEY ${cannot} used for TLS (ERR_OSSL_X509_KEY_VALUES_MISMATCH)`;
+    expect(lookTwice()).toEqual([mismatch]);
+    await replace(files.key, client.key);
+    expect(lookTwice()).toEqual([mismatch]);
+    await writeFile(files.cert, (await readFile(renewed.cert, "utf8")).slice(0, 300));
+    expect(lookTwice()).toEqual([expect.stringContaining(`GRPC_TLS_CERT ${cannot} used for TLS`)]);
+    expect(taken()).toEqual([]);
+    await replace(files.cert, renewed.cert);
+    await replace(files.key, renewed.key);
+    expect(lookTwice()).toEqual(["the gRPC port shows a renewed certificate to new connections"]);
+    expect(taken()).toEqual([await readFile(renewed.cert, "utf8")]);
+  });
+
+  test("leaves what has expired, and takes what is not valid yet when it is", async () => {
+    const { look, said, taken, files, replace } = await looking();
+    await replace(files.cert, expired.cert);
+    await replace(files.key, expired.key);
+    look();
+    look();
+    expect(said.splice(0)).toEqual([
+      `${unfit}: GRPC_TLS_CERT names a certificate that expired at 2021-01-01T00:00:00.000Z`,
+    ]);
+    await replace(files.cert, renewed.cert);
+    await replace(files.key, renewed.key);
+    at("2020-12-31T23:59:59Z");
+    look();
+    look();
+    expect(said.splice(0)).toEqual([
+      `${unfit}: GRPC_TLS_CERT names a certificate that is not valid before 2021-01-01T00:00:00.000Z`,
+    ]);
+    expect(taken()).toEqual([]);
+    at("2021-01-01T00:00:00Z");
+    look();
+    expect(taken()).toEqual([await readFile(renewed.cert, "utf8")]);
+  });
+
+  test("at the start tells of a certificate whose time has not begun", async () => {
+    const { parts, said } = await looking();
+    at("2019-12-31T23:59:59Z");
+    renewCertificate(parts);
+    expect(said).toEqual([
+      "GRPC_TLS_CERT names a certificate that is not valid before 2020-01-01T00:00:00.000Z: clients refuse it",
+    ]);
+    expect(parts.onExpiry).toHaveBeenCalledWith(new Date("2120-01-01T00:00:00Z"));
+  });
+});
