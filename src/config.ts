@@ -256,10 +256,10 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
       "PGOPTIONS would change every session of the service's: unset it; what is meant for the service stands in DATABASE_URL, as ?options=…",
     );
   }
-  if (
-    settings.DATABASE_URL !== undefined &&
-    !sslModes.some((mode) => mode === (settings.PGSSLMODE ?? "disable"))
-  ) {
+  const { PGSSLMODE } = settings;
+  const urls = [settings.DATABASE_URL, settings.DATABASE_NOTICES_URL].filter((url) => url !== undefined);
+  const isLeftOpen = urls.some((url) => !new URL(url).searchParams.has("sslmode"));
+  if (isLeftOpen && PGSSLMODE !== undefined && !sslModes.some((mode) => mode === PGSSLMODE)) {
     throw new SettingError(`PGSSLMODE must be one of ${sslModes.join(", ")}`);
   }
   return {
@@ -306,7 +306,8 @@ function sharedPort(settings: Settings): [string, string] | undefined {
       : []),
   ];
   const isEvery = (host: string) => host === "0.0.0.0" || host === "::";
-  const isLocal = (one: string, other: string) => one === "localhost" && isLoopback(other);
+  const isLocal = (one: string, other: string) =>
+    one === "localhost" && (other === "127.0.0.1" || other === "::1");
   const isSame = (one: string, other: string) =>
     one === other || isEvery(one) || isEvery(other) || isLocal(one, other) || isLocal(other, one);
   for (const [index, one] of listening.entries()) {

@@ -74,7 +74,7 @@ export function admissionInterceptor(parts: {
     async function authenticateAgain(): Promise<void> {
       const again = admission.look();
       call.caller = await admission.authenticate(request.header.get("authorization") ?? undefined, address);
-      // Not before: what comes amid the look would count as known.
+      // As it was before: what came amid the look would count as known.
       look = again;
     }
 

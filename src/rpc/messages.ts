@@ -119,8 +119,11 @@ function nameOf<Name extends string>(
   return undefined;
 }
 
+/** A field is told once, however many of its values are wrong: a list may be of tens of thousands. */
 function violated(violation: FieldViolation, found: Found): null {
-  found.violations = [...found.violations, violation];
+  if (!found.violations.some(({ field }) => field === violation.field)) {
+    found.violations = [...found.violations, violation];
+  }
   return null;
 }
 

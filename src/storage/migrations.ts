@@ -154,7 +154,7 @@ async function refuseUnfitSessions(client: pg.Client): Promise<void> {
   const unfit = await unfitSetting(client);
   if (unfit === undefined) return;
   throw new Error(
-    `behind a pooler a session is as the database makes it, and that has ${unfit.isNow}: ALTER DATABASE … ${unfit.remedy}`,
+    `its sessions are taken for a pooler's (DATABASE_NOTICES_URL, DATABASE_PREPARED_STATEMENTS=false), and those begin with ${unfit.isNow}: ${unfit.remedy}`,
   );
 }
 

@@ -34,7 +34,7 @@ export function languageOf(acceptLanguage: string | undefined): Language {
 export function platformOf(userAgent: string | undefined): Platform {
   if (userAgent === undefined) return "desktop";
   if (/iPhone|iPod/.test(userAgent)) return "ios";
-  return userAgent.includes("Mobile") && !userAgent.includes("iPad") ? "android" : "desktop";
+  return /Mobile|Opera Mini/.test(userAgent) && !userAgent.includes("iPad") ? "android" : "desktop";
 }
 
 /**

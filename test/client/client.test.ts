@@ -174,13 +174,20 @@ describe("errors", () => {
   });
 
   test.for([
-    408, 425, 429, 500, 502, 503, 504, 520, 524, 599,
+    408, 425, 429, 500, 502, 503, 504, 520, 524, 530, 599,
   ])("say when a proxy answers in its place: %s", async (status) => {
     const fetch = async () => new Response("<h1>later</h1>", { status });
     const behind = createPhoneproof({ ...settings, timeoutMs: 20, retryPauseMs: 1, fetch });
     const { code, message, idempotencyKey } = await failureOf(behind.create());
     expect({ code, message }).toEqual({ code: "no_answer", message: `status ${status}, not of phoneproof` });
     expect(idempotencyKey).toMatch(/^[\w-]{36}$/);
+  });
+
+  test.for([501, 505, 511, 526])("tell at once what lasts of a proxy: %s", async (status) => {
+    const fetch = vi.fn(async () => new Response("<h1>no</h1>", { status }));
+    const behind = createPhoneproof({ ...settings, fetch });
+    expect(await failureOf(behind.create())).toMatchObject({ code: "unexpected_answer", status });
+    expect(fetch).toHaveBeenCalledTimes(1);
   });
 
   test("say when nothing answers", async () => {
@@ -230,6 +237,13 @@ describe("errors", () => {
     ["half a character in an id", "id", () => cancel("vrf_\ud800")],
     ["a creation of nothing", "verification must be an object", () => create(null as unknown as object)],
     ["a creation's options of nothing", "options must be", () => create({}, null as unknown as object)],
+    ["a read's options that are text", "options must be", () => read("vrf_none", "now" as unknown as object)],
+    [
+      "a cancel's options that are a number",
+      "options must be",
+      () => cancel("vrf_none", 5 as unknown as object),
+    ],
+    ["a creation of a list", "verification must be", () => create([["mode", "match"]] as unknown as object)],
     [
       "a wait's options of nothing",
       "options must be",

@@ -315,3 +315,19 @@ if (systemdAnalyze !== undefined)
     });
     expect(stdout).toContain("Overall exposure level");
   });
+
+test("whatever starts the service gives Node the same flags: a debugger that a signal opens would be everybody's on the machine", async () => {
+  const starts = [
+    "bin/start.sh",
+    "deploy/Containerfile",
+    "deploy/systemd/phoneproof@.service",
+    "deploy/cluster/service-process.ts",
+  ];
+  for (const file of starts) {
+    const text = await readFile(path.join(root, file), "utf8");
+    expect(text.match(/--[a-z0-9-]+(=\d+)?(?=[^\n]*(src\/start\.ts|program\]))/g), file).toEqual([
+      "--disable-sigusr1",
+      "--max-semi-space-size=16",
+    ]);
+  }
+});

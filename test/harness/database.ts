@@ -43,3 +43,16 @@ async function administer(statement: string): Promise<void> {
     await client.end();
   }
 }
+
+/** What sessions of this database begin with from now on. */
+export async function haveSessionsBegin(
+  connection: pg.ClientConfig,
+  settings: Readonly<Record<string, string>>,
+) {
+  const client = new pg.Client(connection);
+  await client.connect();
+  for (const [name, value] of Object.entries(settings)) {
+    await client.query(`ALTER DATABASE ${connection.database} SET ${name} = '${value}'`);
+  }
+  await client.end();
+}

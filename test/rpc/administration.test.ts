@@ -116,6 +116,16 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
   }
 });
 
+test("a project whose name would be refused by now can be changed all the same", async () => {
+  const { project } = await projects.createProject({ name: "Shop", smsTemplate: "본인확인 {code}" });
+  const projectId = project?.id ?? "";
+  await service.db.query("UPDATE project SET name = $1 WHERE name = 'Shop' AND sms_template IS NOT NULL", [
+    "Shop\u202e",
+  ]);
+  const { project: changed } = await projects.updateProject({ projectId, rateLimitPerMinute: 7 });
+  expect(changed).toMatchObject({ name: "Shop\u202e", rateLimitPerMinute: 7 });
+});
+
 test.for([
   ["https://쇼핑몰.한국", "https://xn--352bl7khqr.xn--3e0b707e"],
   ["http://쇼핑몰.한국:8080/결제", "http://xn--352bl7khqr.xn--3e0b707e:8080"],

@@ -233,6 +233,8 @@ describe("a list that cannot be made", async () => {
     ["a page of 1001", { pageSize: 1001 }, ["page_size"]],
     ["a token that is none", { pageToken: "next" }, ["page_token"]],
     ["an unknown status", { statuses: [unknown] }, ["statuses"]],
+    // As many as a message has room for, which must not take minutes of the process.
+    ["sixty thousand of them", { statuses: Array<VerificationStatus>(60_000).fill(unknown) }, ["statuses"]],
     ["no status", { statuses: [VerificationStatus.UNSPECIFIED] }, ["statuses"]],
     ["a client reference of 161 characters", { clientReference: "가".repeat(161) }, ["client_reference"]],
     ["a client reference that holds NUL", { clientReference: "\0" }, ["client_reference"]],

@@ -10,21 +10,11 @@ import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { createDatabase } from "../harness/database.ts";
+import { createDatabase, haveSessionsBegin } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { createPending } from "./pending.ts";
 import { smsSource } from "./sms-source.ts";
-
-/** What sessions of this database begin with from now on. */
-async function haveSessionsBegin(connection: pg.ClientConfig, settings: Readonly<Record<string, string>>) {
-  const client = new pg.Client(connection);
-  await client.connect();
-  for (const [name, value] of Object.entries(settings)) {
-    await client.query(`ALTER DATABASE ${connection.database} SET ${name} = '${value}'`);
-  }
-  await client.end();
-}
 
 const elsewhere = {
   timezone: "Asia/Seoul",
@@ -65,7 +55,7 @@ test("of another time zone, date style, isolation and durability, the service sa
   expect(new Set(statuses)).toEqual(new Set([201]));
 });
 
-test("its own connections are durable, and by its own name", async () => {
+test("its own connections have its own name, and time of their own", async () => {
   const { connection, url, drop } = await createDatabase();
   await haveSessionsBegin(connection, elsewhere);
   const named = `${url}?application_name=myapp&statement_timeout=1`;
@@ -101,6 +91,24 @@ test.for(
   });
   await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
     new RegExp(`^DATABASE_URL: .* ${name} = '${value}': ALTER DATABASE … SET ${name} = `),
+  );
+  await drop();
+});
+
+test("and the line says whose setting it is", async () => {
+  const { connection, url, drop } = await createDatabase();
+  const client = new pg.Client(connection);
+  await client.connect();
+  const { user, database } = connection;
+  await client.query(`ALTER ROLE ${user} IN DATABASE ${database} SET timezone = 'Asia/Seoul'`);
+  await client.end();
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
+    DATABASE_URL: url,
+    DATABASE_PREPARED_STATEMENTS: "false",
+  });
+  await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
+    "begin with timezone = 'Asia/Seoul': ALTER ROLE … IN DATABASE … SET timezone = 'UTC'",
   );
   await drop();
 });

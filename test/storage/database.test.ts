@@ -8,7 +8,7 @@ import { watchConnections } from "../../src/storage/connection-watch.ts";
 import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
 import { PooledClient } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
-import { createDatabase } from "../harness/database.ts";
+import { createDatabase, haveSessionsBegin } from "../harness/database.ts";
 
 const own = await createDatabase();
 afterAll(() => own.drop());
@@ -39,6 +39,30 @@ test("a connection neither scans what it could look up nor compiles what seems d
   );
   expect(rows).toEqual([{ scan: "off", jit: "off", plan: "force_generic_plan" }]);
   await database.close();
+});
+
+test("a session is of UTC, ISO dates, read committed and durable, whatever it would begin with", async () => {
+  const other = await createDatabase();
+  const settings = {
+    timezone: "Asia/Seoul",
+    datestyle: "German, DMY",
+    default_transaction_isolation: "serializable",
+    synchronous_commit: "off",
+  };
+  const names = Object.keys(settings);
+  const look = `SELECT ${names.map((name) => `current_setting('${name}')`).join(", ")}`;
+  const begun = async () => {
+    const database = openDatabase(other.connection, { poolSize: 1, onError() {} });
+    const { rows } = await database.pool.query({ text: look, rowMode: "array" });
+    await database.close();
+    return rows[0];
+  };
+  await haveSessionsBegin(other.connection, settings);
+  expect(await begun()).toEqual(["UTC", "ISO, YMD", "read committed", "on"]);
+  // Further than this disk is the operator's to say.
+  await haveSessionsBegin(other.connection, { synchronous_commit: "remote_apply" });
+  expect((await begun())?.[3]).toBe("remote_apply");
+  await other.drop();
 });
 
 test.for([

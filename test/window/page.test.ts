@@ -140,6 +140,13 @@ test("who came by the QR code is told to go on where it began, and nobody else i
   expect((await window.get()).text).not.toContain(goOn);
 });
 
+test("a window's state is there to be asked for its head alone", async () => {
+  const window = await createWindow(service, project);
+  const answer = await fetch(`${window.url}/status`, { method: "HEAD" });
+  expect(answer.status).toBe(200);
+  expect(await answer.text()).toBe("");
+});
+
 test("the warning stands before the button", async () => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": android });

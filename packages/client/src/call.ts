@@ -47,11 +47,15 @@ const longestPauseMs = 5_000;
 /** A longer one goes off at once. */
 const longestTimerMs = 2 ** 31 - 1;
 
+/** Of a proxy: it cannot do what is asked, wants a login for the network, or does not take the service's certificate. */
+const lasting = [501, 505, 511, 526];
+
 /**
- * Whether it is a status with which a proxy says what will pass, such as Cloudflare's 520 to 527. The service's own are
+ * Whether it is a status with which a proxy says what will pass, such as Cloudflare's 520 to 524. The service's own are
  * 429 and 503.
  */
-const isPassing = (status: number) => status >= 500 || [408, 425, 429].includes(status);
+const isPassing = (status: number) =>
+  (status >= 500 && !lasting.includes(status)) || [408, 425, 429].includes(status);
 
 /**
  * Next.js keeps what is read with `fetch` unless it is told not to: a verification would be pending for ever, and phones
@@ -66,7 +70,8 @@ export const now = () => performance.now();
 export const classOf = (value: unknown) => Object.prototype.toString.call(value).slice(8, -1);
 
 export function checkObject(value: unknown, argument: string): void {
-  if (typeof value !== "object" || value === null) throw new TypeError(`${argument} must be an object`);
+  if (typeof value !== "object" || value === null || Array.isArray(value))
+    throw new TypeError(`${argument} must be an object`);
 }
 
 /**
@@ -87,7 +92,6 @@ export function checkOptions(options: object, argument = "options"): void {
 }
 
 export async function callService<Answer>(settings: Settings, call: Call): Promise<Answer> {
-  checkOptions(call);
   const { signal, idempotencyKey } = call;
   const until = now() + (call.timeoutMs ?? settings.timeoutMs ?? defaultTimeoutMs);
   for (let pauseMs = settings.retryPauseMs ?? 200; ; pauseMs = Math.min(pauseMs * 2, longestPauseMs)) {

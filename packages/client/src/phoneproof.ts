@@ -75,8 +75,10 @@ interface Failure {
 export function createPhoneproof(settings: Settings): Phoneproof {
   checkSettings(settings);
 
-  const read = async (id: string, options?: CallOptions): Promise<Verification> =>
-    callService(settings, { ...options, method: "GET", path: pathOf(id) });
+  const read = async (id: string, options: CallOptions = {}): Promise<Verification> => {
+    checkOptions(options);
+    return callService(settings, { ...options, method: "GET", path: pathOf(id) });
+  };
 
   return {
     read,
@@ -131,8 +133,10 @@ export function createPhoneproof(settings: Settings): Phoneproof {
       }
     },
 
-    cancel: async (id, options) =>
-      callService(settings, { ...options, method: "POST", path: `${pathOf(id)}/cancel` }),
+    async cancel(id, options = {}) {
+      checkOptions(options);
+      return callService(settings, { ...options, method: "POST", path: `${pathOf(id)}/cancel` });
+    },
   };
 }
 

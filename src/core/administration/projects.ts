@@ -47,12 +47,15 @@ const defaults: ProjectSettings = {
 
 export function administerProjects({ projects }: { readonly projects: ProjectStore }): Projects {
   return {
-    create: async (settings, violations) => projects.add(checked(merged(defaults, settings), violations)),
+    create: async (settings, violations) =>
+      projects.add(checked(merged(defaults, settings), settings, violations)),
     get: async (id) => existing(await projects.find(projectUuidOf(id))),
     list: () => projects.list(),
     update: async (id, changes, violations) =>
       existing(
-        await projects.change(projectUuidOf(id), (current) => checked(merged(current, changes), violations)),
+        await projects.change(projectUuidOf(id), (current) =>
+          checked(merged(current, changes), changes, violations),
+        ),
       ),
     suspend: async (id) => existing(await projects.setSuspended(projectUuidOf(id), true)),
     resume: async (id) => existing(await projects.setSuspended(projectUuidOf(id), false)),
@@ -89,13 +92,19 @@ function merged(current: ProjectSettings, changes: ProjectChanges): ProjectSetti
   };
 }
 
-/** The settings, or validation_failed with all that is wrong with them. */
-function checked(settings: ProjectSettings, found: readonly FieldViolation[] = []): ProjectSettings {
+/** The settings, or validation_failed with all that is wrong with them. A name is judged where it is given: others are known. */
+function checked(
+  settings: ProjectSettings,
+  given: ProjectChanges,
+  found: readonly FieldViolation[] = [],
+): ProjectSettings {
   const violations = [...found];
   const add = (violation: FieldViolation | undefined) => {
     if (violation) violations.push(violation);
   };
-  add(checkText("name", settings.name, { required: true, max: 100 }) ?? checkVisible("name", settings.name));
+  if (given.name !== undefined) {
+    add(checkText("name", given.name, { required: true, max: 100 }) ?? checkLegible("name", given.name));
+  }
   // How long a code may be hangs on its format.
   if (!found.some(({ field }) => field === "code_format")) {
     const { min, max } = codeLengthRange(settings.codeFormat);
@@ -121,16 +130,17 @@ function checkTemplate(settings: ProjectSettings): readonly FieldViolation[] {
   });
 }
 
-/** What nobody sees, or what turns the reading of what stands beside it: the window would name another than it is. */
-const unseen = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/u;
+const visible = /[^\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/u;
+/** Embeddings, overrides and isolates turn the reading of what stands beside them: a window would name another than it is. */
+const misleading = /[\p{Cc}\p{Zl}\p{Zp}\u202A-\u202E\u2066-\u2069]/u;
 
-/** The person who is to send the SMS is told it, as the one thing that shows a foreign request. */
-function checkVisible(field: string, text: string): FieldViolation | undefined {
-  if (text.trim() === "") return { field, message: "must not be blank" };
-  if (unseen.test(text)) {
+/** The person who is to send the SMS is told the name, as the one thing that shows a foreign request. */
+function checkLegible(field: string, text: string): FieldViolation | undefined {
+  if (!visible.test(text)) return { field, message: "must not be blank" };
+  if (misleading.test(text)) {
     return {
       field,
-      message: "must not contain control characters, nor such as are not seen or change the direction",
+      message: "must not contain control characters, nor such as change the direction of writing",
     };
   }
   return undefined;
