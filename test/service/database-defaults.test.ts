@@ -23,6 +23,15 @@ const elsewhere = {
   synchronous_commit: "off",
 };
 
+function startOn(url: string, settings: Readonly<Record<string, string>> = {}) {
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
+    DATABASE_URL: url,
+    ...settings,
+  });
+  return startService(config, createLog("silent", openLogOutput()));
+}
+
 test("of another time zone, date style, isolation and durability, the service says and does the same", async () => {
   const before = await startTestService();
   await haveSessionsBegin(
@@ -58,13 +67,7 @@ test("of another time zone, date style, isolation and durability, the service sa
 test("its own connections have its own name, and time of their own", async () => {
   const { connection, url, drop } = await createDatabase();
   await haveSessionsBegin(connection, elsewhere);
-  const named = `${url}?application_name=myapp&statement_timeout=1`;
-  const config = parseConfig({
-    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
-    DATABASE_URL: named,
-  });
-  const output = openLogOutput();
-  const service = await startService(config, createLog("silent", output), output);
+  const service = await startOn(`${url}?application_name=myapp&statement_timeout=1`);
   const client = new pg.Client({ ...connection, application_name: "looking" });
   await client.connect();
   const { rows } = await client.query(
@@ -84,12 +87,7 @@ test.for(
 ]) => {
   const { connection, url, drop } = await createDatabase();
   await haveSessionsBegin(connection, { [name]: value });
-  const config = parseConfig({
-    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
-    DATABASE_URL: url,
-    DATABASE_PREPARED_STATEMENTS: "false",
-  });
-  await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
+  await expect(startOn(url, { DATABASE_PREPARED_STATEMENTS: "false" })).rejects.toThrow(
     new RegExp(`^DATABASE_URL: .* ${name} = '${value}': ALTER DATABASE … SET ${name} = `),
   );
   await drop();
@@ -102,12 +100,7 @@ test("and the line says whose setting it is", async () => {
   const { user, database } = connection;
   await client.query(`ALTER ROLE ${user} IN DATABASE ${database} SET timezone = 'Asia/Seoul'`);
   await client.end();
-  const config = parseConfig({
-    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
-    DATABASE_URL: url,
-    DATABASE_PREPARED_STATEMENTS: "false",
-  });
-  await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
+  await expect(startOn(url, { DATABASE_PREPARED_STATEMENTS: "false" })).rejects.toThrow(
     "begin with timezone = 'Asia/Seoul': ALTER ROLE … IN DATABASE … SET timezone = 'UTC'",
   );
   await drop();
