@@ -13,6 +13,7 @@ const longest = [
   "webhooks/fairness",
   "cli/sms-stream",
   "service/statistics",
+  "rpc/open-streams",
   "window/looks",
   "faults/faults",
   "security/injection",

@@ -8,9 +8,9 @@ export function withholdTimers(milliseconds: number): void {
   changeTimers((delay) => (delay === milliseconds ? 2 ** 31 - 1 : delay));
 }
 
-/** Until the end of the test, timers of this length, or of somewhat less, that are set from now on go off soon. */
-export function hastenTimers(milliseconds: number): void {
-  changeTimers((delay = 0) => (delay <= milliseconds && delay > milliseconds * 0.9 ? 50 : delay));
+/** Until the end of the test, timers of this length, or of somewhat less, that are set from now on go off soon: after `soonMs`. */
+export function hastenTimers(milliseconds: number, soonMs = 50): void {
+  changeTimers((delay = 0) => (delay <= milliseconds && delay > milliseconds * 0.9 ? soonMs : delay));
 }
 
 function changeTimers(change: (delay: number | undefined) => number | undefined): void {
