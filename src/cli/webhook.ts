@@ -15,7 +15,10 @@ import { gather, moreNote } from "./paging.ts";
 import type { Session } from "./session.ts";
 import { present, wrongUsage } from "./trouble.ts";
 import {
+  type DeliveryStateWord,
   dateOf,
+  deliveryStateOf,
+  deliveryStates,
   deliveryStateWord,
   type EnvironmentWord,
   type EventWord,
@@ -48,6 +51,7 @@ interface ShowOptions {
 
 interface DeliveriesOptions extends ShowOptions {
   readonly verification?: string;
+  readonly state?: readonly DeliveryStateWord[];
   readonly limit: number;
   readonly pageToken?: string;
 }
@@ -154,11 +158,17 @@ export function addWebhookCommands(program: CliCommand): void {
     .option("--verification <id>", "only this verification's, vrf_…", nonEmpty)
     .option("--project <id>", "only this project's, prj_…", nonEmpty)
     .addOption(environmentOption("with --project: only this environment's"))
+    .option(
+      "--state <state>",
+      `only these: ${deliveryStates.join(", ")}; may be given several times`,
+      severalOf(deliveryStates),
+    )
     .option("--limit <n>", "at most so many", atLeastOne, 20)
     .option("--page-token <token>", "go on where the list before ended, with the same filters")
     .examples(
       ["one verification's", "webhook deliveries --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
       ["a project's latest", `webhook deliveries --project ${exampleProject} --limit 50`],
+      ["what never arrived", `webhook deliveries --project ${exampleProject} --state failed,disabled`],
     )
     .does<DeliveriesOptions>(listDeliveries);
 
@@ -202,7 +212,7 @@ function required({ project, environment }: ShowOptions): Place {
 }
 
 async function listDeliveries(session: Session, options: DeliveriesOptions): Promise<void> {
-  const { verification, project, environment, limit, pageToken } = options;
+  const { verification, project, environment, state = [], limit, pageToken } = options;
   if (environment !== undefined && project === undefined) {
     throw wrongUsage(
       "webhook deliveries: --environment goes with --project; see phoneproof webhook deliveries --help",
@@ -215,6 +225,7 @@ async function listDeliveries(session: Session, options: DeliveriesOptions): Pro
         verificationId: verification ?? "",
         projectId: project ?? "",
         ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+        states: state.map((word) => deliveryStateOf[word]),
         ...page,
       });
       return { items: answer.deliveries, nextPageToken: answer.nextPageToken };

@@ -15,7 +15,11 @@ import {
   VerificationStatus,
   VerificationStatusSchema,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { WebhookDeliveryStateSchema, WebhookEventType } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
+import {
+  WebhookDeliveryState,
+  WebhookDeliveryStateSchema,
+  WebhookEventType,
+} from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 
 /** The value's name without the enumeration's prefix; a newer service's number stays readable. */
 function localName(schema: DescEnum, value: number): string {
@@ -28,6 +32,7 @@ export const scopes = ["ingest", "read", "write", "admin"] as const;
 export const modes = ["discover", "match"] as const;
 export const statuses = ["pending", "verified", "expired", "cancelled"] as const;
 export const events = ["verification.verified", "verification.expired", "verification.cancelled"] as const;
+export const deliveryStates = ["pending", "delivered", "failed", "disabled"] as const;
 
 export const environmentOf = {
   live: Environment.LIVE,
@@ -64,12 +69,20 @@ export const eventOf = {
   "verification.cancelled": WebhookEventType.VERIFICATION_CANCELLED,
 } as const satisfies Record<(typeof events)[number], WebhookEventType>;
 
+export const deliveryStateOf = {
+  pending: WebhookDeliveryState.PENDING,
+  delivered: WebhookDeliveryState.DELIVERED,
+  failed: WebhookDeliveryState.FAILED,
+  disabled: WebhookDeliveryState.DISABLED,
+} as const satisfies Record<(typeof deliveryStates)[number], WebhookDeliveryState>;
+
 export type EnvironmentWord = (typeof environments)[number];
 export type CodeFormatWord = (typeof codeFormats)[number];
 export type ScopeWord = (typeof scopes)[number];
 export type ModeWord = (typeof modes)[number];
 export type StatusWord = (typeof statuses)[number];
 export type EventWord = (typeof events)[number];
+export type DeliveryStateWord = (typeof deliveryStates)[number];
 
 export function environmentWord(value: Environment): string | null {
   return value === Environment.UNSPECIFIED ? null : localName(EnvironmentSchema, value).toLowerCase();

@@ -28,7 +28,8 @@ export interface Webhook {
   readonly failingSince: Date | null;
 }
 
-export type DeliveryState = "pending" | "delivered" | "failed" | "disabled";
+export const deliveryStates = ["pending", "delivered", "failed", "disabled"] as const;
+export type DeliveryState = (typeof deliveryStates)[number];
 
 /** One try to deliver an event, as it is kept. Without a duration it is under way or was cut off. */
 export interface Attempt {

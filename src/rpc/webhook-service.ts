@@ -68,8 +68,9 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
       const { projectId, verificationId, pageSize, pageToken } = request;
       const found: Found = { violations: [] };
       const environment = environmentOf(request.environment, found);
+      const wanted = request.states.flatMap((state) => knownName("states", states, state, found) ?? []);
       const page = await webhooks.deliveries(
-        { projectId, environment, verificationId, pageSize, pageToken },
+        { projectId, environment, verificationId, states: wanted, pageSize, pageToken },
         found.violations,
       );
       return { deliveries: page.deliveries.map(deliveryMessage), nextPageToken: page.nextPageToken };

@@ -1,6 +1,11 @@
 import { beforeAll, describe, expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { type WebhookEventType, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import {
+  WebhookDeliveryState,
+  type WebhookEventType,
+  WebhookService,
+} from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { answerOf, run, towards } from "../cli/command.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerWith, type Receiver, refuseForLong, startReceiver, verified } from "./receiver.ts";
@@ -245,6 +250,67 @@ test("a project's deliveries come in pages, the newest verification's first", as
   expect(idsOf(await phoneproof("deliveries", "--limit", "1"))).not.toContain(newestFirst[0]);
 });
 
+test("deliveries are listed by state, however many of others lie before them", async () => {
+  const seller = await openShop(service);
+  const [refusing, unwanted] = [
+    await startReceiver(refuseForLong(500)),
+    await startReceiver(answerWith(200)),
+  ];
+  await seller.setWebhook(receiver.url);
+  const arrived = [await seller.event(), await seller.event()];
+  for (const id of arrived) await deliveryWhen(service, id, delivered);
+  await seller.setWebhook(refusing.url);
+  const waiting = await seller.event();
+  await deliveryWhen(service, waiting, attempted(1));
+  await seller.setWebhook(unwanted.url);
+  await phoneproof("disable", "--project", seller.projectId, "--environment", "live");
+  const heldBack = await seller.event();
+
+  const listed = async (...args: string[]) => {
+    const page = await phoneproof("deliveries", "--project", seller.projectId, ...args);
+    const ids = page.deliveries.map((delivery: { verification_id: string }) => delivery.verification_id);
+    return { ids, next: page.next_page_token };
+  };
+  const delivering = arrived.toSorted().reverse();
+  expect(await listed("--state", "delivered")).toEqual({ ids: delivering, next: null });
+  expect(await listed("--state", "pending")).toEqual({ ids: [waiting], next: null });
+  const both = [waiting, heldBack].toSorted().reverse();
+  expect(await listed("--state", "disabled,pending")).toEqual({ ids: both, next: null });
+  expect(await listed("--state", "failed")).toEqual({ ids: [], next: null });
+  const first = await listed("--state", "delivered", "--limit", "1");
+  expect(first).toEqual({ ids: delivering.slice(0, 1), next: expect.any(String) });
+  const goOn = ["--limit", "1", "--page-token", first.next];
+  expect(await listed("--state", "delivered", ...goOn)).toEqual({ ids: delivering.slice(1), next: null });
+  // Another list's token is none of this one's.
+  const stray = await run(["webhook", "deliveries", "--state", "pending", ...goOn], environment);
+  expect({ code: stray.code, stderr: stray.stderr }).toEqual({
+    code: 1,
+    stderr: expect.stringContaining("page_token"),
+  });
+  expect(await listed("--verification", waiting, "--state", "delivered")).toEqual({ ids: [], next: null });
+
+  // Before the first of them, newer ones than a page looks at.
+  await service.db.query(
+    `WITH made AS (
+       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
+         created_at, expires_at, webhook_configuration_id)
+       SELECT uuidv7(n * interval '1 millisecond'), v.project_id, v.environment, v.mode, 'cancelled', '', '', v.destination, '',
+         v.created_at, v.expires_at, v.webhook_configuration_id
+       FROM verification v, generate_series(1, 2500) n WHERE v.id = $1
+       RETURNING id, webhook_configuration_id
+     ),
+     happened AS (INSERT INTO event SELECT id, 'verification.cancelled', now() FROM made)
+     INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, failures, resends)
+     SELECT id, webhook_configuration_id, 'failed', 0, 0, 0 FROM made`,
+    [decodeId("vrf_", arrived[0] ?? "")],
+  );
+  const client = service.client(WebhookService);
+  const states = [WebhookDeliveryState.PENDING];
+  const page = await client.listWebhookDeliveries({ projectId: seller.projectId, states });
+  expect(page).toMatchObject({ deliveries: [], nextPageToken: expect.stringMatching(/./) });
+  expect(await listed("--state", "pending")).toEqual({ ids: [waiting], next: null });
+});
+
 test.for([
   {
     name: "no such project",
@@ -283,6 +349,11 @@ test.for([
   { name: "show of nothing", args: ["show"], option: "--project" },
   { name: "resend of nothing", args: ["resend"], option: "event" },
   {
+    name: "deliveries in an unknown state",
+    args: ["deliveries", "--state", "lost"],
+    option: "--state",
+  },
+  {
     name: "deliveries of an environment without a project",
     args: ["deliveries", "--environment", "live"],
     option: "--project",
@@ -306,6 +377,8 @@ test("the service refuses what is not an admin's, unknown kinds, a missing envir
   await expect(client.setWebhook({ ...request, events: [99 as WebhookEventType] })).rejects.toThrow(
     "invalid",
   );
+  const states = [98 as WebhookDeliveryState, 99 as WebhookDeliveryState];
+  await expect(client.listWebhookDeliveries({ states })).rejects.toThrow("invalid");
   await expect(client.setWebhook({ projectId, url: receiver.url })).rejects.toThrow("invalid");
   await expect(client.listWebhookDeliveries({ environment: Environment.LIVE })).rejects.toThrow("invalid");
   await expect(client.setWebhook({ ...request, projectId: "prj_x" })).rejects.toThrow("no such project");

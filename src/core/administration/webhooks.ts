@@ -1,12 +1,13 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
-import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts";
+import { lastOfPage, pageLimit, pageToken, strayPageToken } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
   type Attempt,
   type Delivery,
+  type DeliveryState,
   type EventType,
   eventTypes,
   newWebhookSecret,
@@ -27,9 +28,17 @@ export interface DeliveryFilter {
   readonly verificationId: string | null;
   readonly projectId: string | null;
   readonly environment: Environment | null;
+  /** None: all. */
+  readonly states: readonly DeliveryState[];
   /** Only those of verifications older than this id; null: from the newest. */
   readonly before: string | null;
   readonly limit: number;
+}
+
+/** `after`: the verification whose delivery was the last that was looked at; null: there are no more. */
+export interface FoundDeliveries {
+  readonly deliveries: readonly Delivery[];
+  readonly after: string | null;
 }
 
 interface WithSecret {
@@ -50,7 +59,7 @@ export interface WebhookStore {
   remove(place: WebhookPlace): Promise<Webhook | null>;
   /** Every version with the URL; null: with that of the one in force. Answers the newest of them. */
   disable(place: WebhookPlace, url: string | null, reason: string): Promise<Webhook | null>;
-  deliveries(filter: DeliveryFilter): Promise<Delivery[] | "no_project" | "no_verification">;
+  deliveries(filter: DeliveryFilter): Promise<FoundDeliveries | "no_project" | "no_verification">;
   /** The verification's id is the event's. */
   resend(verificationId: string): Promise<Delivery | "no_delivery" | "disabled">;
 }
@@ -72,7 +81,7 @@ interface WebhookReference {
 
 export interface DeliveryPage {
   readonly deliveries: readonly Delivery[];
-  /** Empty on the last page. */
+  /** Empty on the last page, and on no other, however few it has. */
   readonly nextPageToken: string;
 }
 
@@ -89,6 +98,7 @@ export interface Webhooks {
   deliveries(
     request: WebhookReference & {
       readonly verificationId: string;
+      readonly states: readonly DeliveryState[];
       readonly pageSize: number;
       readonly pageToken: string;
     },
@@ -162,12 +172,11 @@ export function administerWebhooks(parts: {
 
     async deliveries(request, found = []) {
       const filter = filterOf(request, found);
-      const kept = await webhooks.deliveries({ ...filter, limit: filter.limit + 1 });
+      const kept = await webhooks.deliveries(filter);
       if (kept === "no_project") throw noSuchProject();
       if (kept === "no_verification") throw noSuchVerification();
-      const idOf = ({ verificationId }: Delivery) => verificationId;
-      const { items: deliveries, nextPageToken } = pageOf(kept, filter.limit, idOf, listOf(filter));
-      return { deliveries, nextPageToken };
+      const { deliveries, after } = kept;
+      return { deliveries, nextPageToken: after === null ? "" : pageToken(after, listOf(filter)) };
     },
 
     async resend(eventId) {
@@ -239,7 +248,7 @@ function filterOf(
   request: Parameters<Webhooks["deliveries"]>[0],
   found: readonly FieldViolation[],
 ): DeliveryFilter {
-  const { verificationId, projectId, environment, pageSize, pageToken: token } = request;
+  const { verificationId, projectId, environment, states, pageSize, pageToken: token } = request;
   const violations = [...found];
   const limit = pageLimit(pageSize, pageSizes, violations);
   if (environment !== null && projectId === "") {
@@ -254,6 +263,8 @@ function filterOf(
     verificationId: verification,
     projectId: projectId === "" ? null : projectUuidOf(projectId),
     environment,
+    // Each once and in one order: which list it is does not hang on that.
+    states: [...new Set(states)].sort(),
     limit,
   };
   // A token is good for a list, and what is asked for here may be none.
@@ -269,7 +280,8 @@ const listOf = ({
   verificationId,
   projectId,
   environment,
-}: Omit<DeliveryFilter, "before" | "limit">): object => [verificationId, projectId, environment];
+  states,
+}: Omit<DeliveryFilter, "before" | "limit">): object => [verificationId, projectId, environment, states];
 
 function noSuchVerification(): Failure {
   return new Failure("verification_not_found", { message: "There is no such verification." });

@@ -1,11 +1,17 @@
 import type { Act, AuditAction } from "../../core/administration/audit.ts";
-import type { DeliveryFilter, WebhookPlace, WebhookStore } from "../../core/administration/webhooks.ts";
+import type {
+  DeliveryFilter,
+  FoundDeliveries,
+  WebhookPlace,
+  WebhookStore,
+} from "../../core/administration/webhooks.ts";
 import { encodeId, newId } from "../../core/ids.ts";
 import { type Environment, environments } from "../../core/project.ts";
 import {
   type Attempt,
   type Delivery,
   type DeliveryState,
+  deliveryStates,
   type EventType,
   leaseSeconds,
   type Webhook,
@@ -132,8 +138,8 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
       );
       if (typeof resent === "string") return resent;
       const where = Prisma.sql`d.verification_id = ${verificationId}::uuid`;
-      const [delivery] = await deliveriesWhere(database, where, 1);
-      return delivery ?? "no_delivery";
+      const { deliveries } = await pageWhere(database, where, { states: [], walked: 1, limit: 1 });
+      return deliveries[0] ?? "no_delivery";
     },
   };
 }
@@ -258,6 +264,8 @@ function webhookOf(row: VersionRow): Webhook {
 }
 
 interface DeliveryRow {
+  readonly matches: boolean;
+  readonly walked: number;
   readonly verification_id: string;
   readonly webhook_configuration_id: string;
   readonly type: EventType;
@@ -278,11 +286,16 @@ interface DeliveryAttemptRow extends DeliveryRow {
   readonly answer: string | null;
 }
 
+/** How many deliveries one page in some states looks at, in these or not: what nothing matches is no walk through all there are. */
+const mostWalked = 2_000;
+
 async function listDeliveries(
   database: PrismaDatabase,
   filter: DeliveryFilter,
-): Promise<Delivery[] | "no_project" | "no_verification"> {
-  const { verificationId, projectId, environment, before, limit } = filter;
+): Promise<FoundDeliveries | "no_project" | "no_verification"> {
+  const { verificationId, projectId, environment, before, states, limit } = filter;
+  const walked = states.length === 0 ? limit + 1 : Math.max(mostWalked, limit + 1);
+  const page = (condition: Prisma.Sql) => pageWhere(database, condition, { states, walked, limit });
   if (projectId !== null && !(await exists(database, Prisma.sql`project WHERE id = ${projectId}::uuid`))) {
     return "no_project";
   }
@@ -294,12 +307,12 @@ async function listDeliveries(
       environment === null
         ? ofProject
         : Prisma.sql`${ofProject} AND w.environment = ${environment}::environment`;
-    const found = await deliveriesWhere(database, within, limit);
-    if (found.length > 0) return found;
+    const found = await page(within);
+    if (found.deliveries.length > 0) return found;
     const known = await exists(database, Prisma.sql`verification WHERE id = ${verificationId}::uuid`);
-    return known ? [] : "no_verification";
+    return known ? found : "no_verification";
   }
-  if (projectId === null) return deliveriesWhere(database, older, limit);
+  if (projectId === null) return page(older);
   // Each version's newest, by its index: a project's deliveries as a whole are in no index.
   const asked: Environment[] = environment === null ? [...environments] : [environment];
   const newest = Prisma.sql`d.verification_id IN (
@@ -307,12 +320,12 @@ async function listDeliveries(
     FROM webhook_configuration w CROSS JOIN LATERAL (
       SELECT d.verification_id FROM webhook_delivery d
       WHERE d.webhook_configuration_id = w.id AND ${older}
-      ORDER BY d.verification_id DESC LIMIT ${limit}
+      ORDER BY d.verification_id DESC LIMIT ${walked}
     ) p
     WHERE w.project_id = ${projectId}::uuid AND w.environment = ANY (${asked}::text[]::environment[])
-    ORDER BY p.verification_id DESC LIMIT ${limit}
+    ORDER BY p.verification_id DESC LIMIT ${walked}
   )`;
-  return deliveriesWhere(database, newest, limit);
+  return page(newest);
 }
 
 async function exists(database: PrismaDatabase, row: Prisma.Sql): Promise<boolean> {
@@ -325,38 +338,64 @@ const shownAttempts = 100;
 const cutOff = "cut off: what came of it is not known";
 
 /**
+ * A page of those that the condition holds for, newest first, with `walked` of them looked at. The last that the walk comes to is among
+ * the rows in any case, and says so.
+ *
  * A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. An attempt
  * without a result was cut off once its lease has run out, whatever else has been begun or asked for meanwhile. One
  * statement, so that a delivery's state and its attempts are of one moment.
  */
-async function deliveriesWhere(
+async function pageWhere(
   database: PrismaDatabase,
   condition: Prisma.Sql,
-  limit: number,
-): Promise<Delivery[]> {
+  {
+    states,
+    walked,
+    limit,
+  }: { readonly states: readonly DeliveryState[]; readonly walked: number; readonly limit: number },
+): Promise<FoundDeliveries> {
+  const wanted: readonly DeliveryState[] = states.length === 0 ? deliveryStates : states;
   const rows = await database.prisma.$queryRaw<DeliveryAttemptRow[]>`
-    SELECT delivery.*, a.number::int, a.started_at, a.duration_ms, a.status::int, a.answer,
+    SELECT delivery.*, e.type::text, e.occurred_at, a.number::int, a.started_at, a.duration_ms, a.status::int, a.answer,
       CASE
         WHEN a.duration_ms IS NULL AND a.started_at <= now() - make_interval(secs => ${leaseSeconds}) THEN ${cutOff}
         ELSE a.error
       END AS error
     FROM (
-      SELECT d.verification_id, d.webhook_configuration_id, e.type::text, e.occurred_at, w.url, d.resends::int,
-        CASE WHEN held.back THEN 'disabled' ELSE d.state::text END AS state,
-        CASE WHEN NOT held.back THEN d.next_attempt_at END AS next_attempt_at
-      FROM webhook_delivery d
-      JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
-      JOIN event e ON e.verification_id = d.verification_id
-      CROSS JOIN LATERAL (SELECT d.state = 'pending' AND w.disabled_at IS NOT NULL AS back) held
-      WHERE ${condition}
-      ORDER BY d.verification_id DESC LIMIT ${limit}
+      SELECT * FROM (
+        SELECT looked_at.*, state = ANY (${wanted}::text[]) AS matches,
+          (row_number() OVER (ORDER BY verification_id DESC))::int AS walked
+        FROM (
+          SELECT d.verification_id, d.webhook_configuration_id, w.url, d.resends::int,
+            CASE WHEN held.back THEN 'disabled' ELSE d.state::text END AS state,
+            CASE WHEN NOT held.back THEN d.next_attempt_at END AS next_attempt_at
+          FROM webhook_delivery d
+          JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
+          CROSS JOIN LATERAL (SELECT d.state = 'pending' AND w.disabled_at IS NOT NULL AS back) held
+          WHERE ${condition}
+          ORDER BY d.verification_id DESC LIMIT ${walked}
+        ) looked_at
+      ) looked_at
+      WHERE matches OR walked = ${walked}
+      ORDER BY verification_id DESC LIMIT ${limit + 1}
     ) delivery
+    JOIN event e ON e.verification_id = delivery.verification_id
     LEFT JOIN LATERAL (
-      SELECT * FROM webhook_attempt WHERE verification_id = delivery.verification_id
+      SELECT * FROM webhook_attempt WHERE delivery.matches AND verification_id = delivery.verification_id
       ORDER BY number DESC LIMIT ${shownAttempts}
     ) a ON true
     ORDER BY delivery.verification_id DESC, a.number`;
-  return [...Map.groupBy(rows, (row) => row.verification_id).values()].map(deliveryOf);
+  const deliveries: Delivery[] = [];
+  for (const ofOne of Map.groupBy(rows, (row) => row.verification_id).values()) {
+    const [{ matches, walked: number, verification_id: id }] = ofOne as [DeliveryAttemptRow];
+    if (matches) {
+      if (deliveries.length === limit)
+        return { deliveries, after: deliveries.at(-1)?.verificationId ?? null };
+      deliveries.push(deliveryOf(ofOne));
+    }
+    if (number === walked) return { deliveries, after: id };
+  }
+  return { deliveries, after: null };
 }
 
 function deliveryOf(rows: readonly DeliveryAttemptRow[]): Delivery {
