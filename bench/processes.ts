@@ -215,7 +215,7 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
       PHONEPROOF_ADMIN_TOKEN: adminToken,
       LOG_LEVEL: "info",
     };
-    const started = await startReady(own, settings, endings);
+    const started = await startReady(own, settings, ({ stop }) => endings.add(stop));
     processes.push(started);
     const keeper = new Talker("keeper.ts", [String(started.pid), own]);
     endings.add(() => started.stop().then(() => keeper.close()));

@@ -6,7 +6,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
 import { freePorts } from "../deploy/cluster/ports.ts";
 import { type Daemon, startDaemon } from "./child.ts";
-import type { Endings } from "./endings.ts";
 import { startFlags } from "./start-flags.ts";
 
 export interface ReadyService extends Daemon {
@@ -22,21 +21,22 @@ const patienceMs = 60_000;
 const pollMs = 5;
 
 /**
- * On ports of its own, with its output in `directory`; nothing of the caller's settings reaches it. It ends with the run, at the
- * latest.
+ * On ports of its own, with its output in `directory`; nothing of the caller's settings reaches it: a DATABASE_URL or another log
+ * level would change what is measured. `onSpawn` sees to it that it ends with the run, at the latest.
  */
 export async function startReady(
   directory: string,
   settings: Readonly<Record<string, string>>,
-  endings: Endings,
+  onSpawn: (daemon: Daemon) => void,
+  execArgv: readonly string[] = [],
 ): Promise<ReadyService> {
   const [port = 0, grpcPort = 0, opsPort = 0] = await freePorts(3);
-  const outputFile = path.join(directory, "ready-service.log");
+  const outputFile = path.join(directory, "service.log");
   const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
   const startedAt = performance.now();
   const daemon = startDaemon({
     program: path.join(root, "src/start.ts"),
-    execArgv: startFlags,
+    execArgv: [...startFlags, ...execArgv],
     outputFile,
     environment: {
       PATH,
@@ -49,7 +49,7 @@ export async function startReady(
       ...settings,
     },
   });
-  endings.add(daemon.stop);
+  onSpawn(daemon);
   let ended: string | undefined;
   daemon.exited.then((how) => {
     ended = how;
@@ -57,7 +57,7 @@ export async function startReady(
   while (!(await isReady(opsPort))) {
     if (ended !== undefined || performance.now() - startedAt > patienceMs) {
       await daemon.stop();
-      throw new Error(`the service did not start: ${ended ?? ""} ${await readFile(outputFile, "utf8")}`);
+      throw new Error(`the service did not start (${ended ?? "no answer"}): ${await lastLines(outputFile)}`);
     }
     await delay(pollMs);
   }
@@ -70,6 +70,9 @@ const isReady = (port: number) =>
     ({ ok }) => ok,
     () => false,
   );
+
+const lastLines = async (file: string) =>
+  (await readFile(file, "utf8")).trim().split("\n").slice(-3).join("\n");
 
 export function databaseUrlOf({ host, port, user, password, database }: pg.ClientConfig): string {
   const url = new URL(`postgres://${host}:${port}/${database}`);

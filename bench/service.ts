@@ -2,13 +2,10 @@
 
 import { randomUUID } from "node:crypto";
 import { readFile } from "node:fs/promises";
-import net from "node:net";
 import path from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
-import { freePorts } from "../deploy/cluster/ports.ts";
 import { decodeId, encodeId } from "../src/core/ids.ts";
 import { ApiKeyService } from "../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
@@ -16,10 +13,10 @@ import { ProjectService } from "../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenScope, ServiceTokenService } from "../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { type Daemon, startDaemon, Talker } from "./child.ts";
+import { type Daemon, Talker } from "./child.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
+import { type ReadyService, startReady } from "./ready-service.ts";
 import { codeLength, creationBody, parentOrigin, projectName, returnUrl } from "./requests.ts";
-import { startFlags } from "./start-flags.ts";
 import { readTemplate, type Template } from "./template.ts";
 
 export interface BenchProject {
@@ -51,47 +48,29 @@ export interface ServiceUnderLoad {
   close(): Promise<void>;
 }
 
-const root = path.join(import.meta.dirname, "..");
-const startPatienceMs = 60_000;
-
 /** `execArgv` is for profiles: `--cpu-prof`. `environment` is for settings besides those of every run. */
 export async function startService(
   directory: string,
   options: { readonly execArgv: readonly string[]; readonly environment?: Readonly<Record<string, string>> },
 ): Promise<ServiceUnderLoad> {
   const dataDir = path.join(directory, "data");
-  const outputFile = path.join(directory, "service.log");
-  const [httpPort = 0, grpcPort = 0, opsPort = 0] = await freePorts(3);
-  const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
-  const daemon = startDaemon({
-    program: path.join(root, "src/start.ts"),
-    execArgv: [...startFlags, ...options.execArgv],
-    outputFile,
-    // Nothing of the caller's: a DATABASE_URL or another log level would change what is measured.
-    environment: {
-      PATH,
-      HOME,
-      TMPDIR,
-      NODE_ENV: "production",
-      PORT: String(httpPort),
-      GRPC_PORT: String(grpcPort),
-      OPS_PORT: String(opsPort),
-      DATA_DIR: dataDir,
-      LOG_LEVEL: "info",
-      ...options.environment,
-    },
-  });
-  const keeper = new Talker("keeper.ts", [String(daemon.pid), directory]);
+  const settings = { DATA_DIR: dataDir, LOG_LEVEL: "info", ...options.environment };
+  let keeper: Talker<object, unknown> | undefined;
+  const keep = ({ pid }: Daemon) => {
+    keeper = new Talker("keeper.ts", [String(pid), directory]);
+  };
+  let service: ReadyService | undefined;
   let database: pg.Client | undefined;
   const close = async () => {
     await database?.end().catch(() => undefined);
     const postmaster = await readPostmaster(dataDir).catch(() => undefined);
-    await daemon.stop();
+    await service?.stop();
     if (postmaster !== undefined) endPostgres(postmaster.pid);
-    keeper.close();
+    keeper?.close();
   };
   try {
-    for (const port of [httpPort, grpcPort]) await listening(port, daemon, outputFile);
+    service = await startReady(directory, settings, keep, options.execArgv);
+    const { pid, httpPort, grpcAddress } = service;
     const postmaster = await readPostmaster(dataDir);
     const databaseConnection = {
       host: postmaster.host,
@@ -106,7 +85,7 @@ export async function startService(
     await database.connect();
     await fillLog(database);
     const adminToken = (await readFile(path.join(dataDir, "admin-token"), "utf8")).trim();
-    const administration = administer(`127.0.0.1:${grpcPort}`, adminToken);
+    const administration = administer(grpcAddress, adminToken);
     const opened = database;
     const createProject = async (lastDigit: string): Promise<BenchProject> => {
       const project = await administration.createProject(lastDigit);
@@ -115,15 +94,15 @@ export async function startService(
     };
     const project = await createProject("1");
     return {
-      pid: daemon.pid,
+      pid,
       httpPort,
-      grpcAddress: `127.0.0.1:${grpcPort}`,
+      grpcAddress,
       ingestToken: await administration.createIngestToken(),
       project,
       loopProject: await createProject("2"),
       database,
       databaseConnection,
-      cpu: processClock(daemon.pid),
+      cpu: processClock(pid),
       postgresCpu: postgresClock(postmaster.pid),
       setWebhook: (url) => administration.setWebhook(project.id, url),
       close,
@@ -217,33 +196,6 @@ async function createFirst(httpPort: number, apiKey: string): Promise<string> {
   if (uuid === null) throw new Error(`the service created nothing: ${response.status}`);
   return uuid;
 }
-
-async function listening(port: number, daemon: Daemon, outputFile: string): Promise<void> {
-  let how: string | undefined;
-  daemon.exited.then((exit) => {
-    how = exit;
-  });
-  const deadline = performance.now() + startPatienceMs;
-  while (!(await connects(port))) {
-    if (how === undefined && performance.now() < deadline) await delay(50);
-    else throw new Error(`the service did not start (${how ?? "no answer"}): ${await lastLines(outputFile)}`);
-  }
-}
-
-function connects(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = net.connect(port, "127.0.0.1");
-    const answer = (connected: boolean) => {
-      socket.destroy();
-      resolve(connected);
-    };
-    socket.once("connect", () => answer(true));
-    socket.once("error", () => answer(false));
-  });
-}
-
-const lastLines = async (file: string) =>
-  (await readFile(file, "utf8")).trim().split("\n").slice(-3).join("\n");
 
 interface Postmaster {
   readonly pid: number;

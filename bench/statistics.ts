@@ -121,7 +121,7 @@ async function bench(calls: number, endings: Endings): Promise<void> {
   const projectId = encodeId("prj_", await makePast(database));
   const token = newCredential("svc");
   const settings = { DATABASE_URL: databaseUrlOf(postgres.connection), PHONEPROOF_ADMIN_TOKEN: token };
-  const service = await startReady(directory, settings, endings);
+  const service = await startReady(directory, settings, ({ stop }) => endings.add(stop));
   const client = statisticsOf(service.grpcAddress, token);
   const seconds = await counted(client, projectId);
   const heading = ["", "verified", "p50 ms", "p95 ms"].map((cell) => cell.padStart(12)).join("");

@@ -101,7 +101,7 @@ const startWorker = ({ directory, databaseUrl, endings }: Bench) =>
   startReady(
     directory,
     { ROLES: "worker", DATABASE_URL: databaseUrl, WEBHOOK_ALLOW_PRIVATE: "true" },
-    endings,
+    ({ stop }) => endings.add(stop),
   );
 
 function table(without: readonly Round[], within: readonly Round[]): string {
