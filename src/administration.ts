@@ -8,7 +8,7 @@ import { administerErasures } from "./core/administration/erasure.ts";
 import { administerProjects } from "./core/administration/projects.ts";
 import { administerServiceTokens } from "./core/administration/service-tokens.ts";
 import { administerWebhooks } from "./core/administration/webhooks.ts";
-import { createAdminister } from "./storage/administration/announcement.ts";
+import { announcing, createAdminister } from "./storage/administration/announcement.ts";
 import { createApiKeyStore } from "./storage/administration/api-keys.ts";
 import { createAuditStore } from "./storage/administration/audit.ts";
 import { createDestinationNumberStore } from "./storage/administration/destination-numbers.ts";
@@ -38,16 +38,17 @@ export async function openAdministration(parts: {
   const database = await withPrisma(parts.database);
   return {
     as(actor) {
-      const administer = createAdminister(database, directory, actor);
+      const administer = createAdminister(database, actor);
+      const announced = announcing(administer, directory);
       const audit = createAuditStore(database, actor);
       return {
-        projects: administerProjects({ projects: createProjectStore(database, administer) }),
-        apiKeys: administerApiKeys({ apiKeys: createApiKeyStore(database, administer) }),
+        projects: administerProjects({ projects: createProjectStore(database, announced) }),
+        apiKeys: administerApiKeys({ apiKeys: createApiKeyStore(database, announced) }),
         destinationNumbers: administerDestinationNumbers({
-          destinationNumbers: createDestinationNumberStore(database, administer),
+          destinationNumbers: createDestinationNumberStore(database, announced),
         }),
         serviceTokens: administerServiceTokens({
-          serviceTokens: createServiceTokenStore(database, administer),
+          serviceTokens: createServiceTokenStore(database, announced),
         }),
         webhooks: administerWebhooks({
           webhooks: createWebhookStore(database, administer),

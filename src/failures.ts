@@ -177,7 +177,9 @@ export type ContractCode = {
   [Code in FailureCode]: (typeof catalogue)[Code] extends { administrative: true } ? never : Code;
 }[FailureCode];
 
-export const contractCodes = (Object.keys(catalogue) as FailureCode[]).filter(
+export const failureCodes = Object.keys(catalogue) as FailureCode[];
+
+export const contractCodes = failureCodes.filter(
   (code): code is ContractCode => !("administrative" in catalogue[code]),
 );
 

@@ -1,5 +1,7 @@
 /** A call that is over, at either face, for those who count them. */
 
+import type { FailureCode } from "../failures.ts";
+
 export interface AnsweredRequest {
   readonly method: string;
   /** The route's pattern: a URL may hold a window's token. Undefined where there is no route. */
@@ -7,7 +9,7 @@ export interface AnsweredRequest {
   /** Null: its client went away before the answer had left. */
   readonly status: number | null;
   /** The catalogue's code of its refusal. */
-  readonly failureCode: string | undefined;
+  readonly failureCode: FailureCode | undefined;
   /** Whether it was counted as usage. */
   readonly charged: boolean;
   readonly seconds: number;
@@ -20,6 +22,8 @@ export interface AnsweredRpc {
   readonly streaming: boolean;
   /** The catalogue's, gRPC's own, or `ok`. */
   readonly code: string;
+  /** The catalogue's code of its refusal, which may be spelled as one of gRPC's own. */
+  readonly failureCode: FailureCode | undefined;
   readonly charged: boolean;
   readonly seconds: number;
 }

@@ -50,17 +50,26 @@ export interface CreationTraces {
   find(verificationId: string): Promise<string | null>;
 }
 
-/** Work as a span. Of an error its code or its name is kept: a message may quote what no span may hold. */
-export async function within<T>(span: Span, work: () => Promise<T>): Promise<T> {
+/**
+ * Work as a span. Of an error its code or its name is kept: a message may quote what no span may hold. A refusal of the caller's
+ * doing, and whatever else `isExpected` says, is no error of the work.
+ */
+export async function within<T>(
+  span: Span,
+  work: () => Promise<T>,
+  isExpected: (error: unknown) => boolean = isRefusal,
+): Promise<T> {
   try {
     return await span.run(work);
   } catch (error) {
-    span.fail(reasonOf(error));
+    span.fail(reasonOf(error), isExpected(error));
     throw error;
   } finally {
     span.end();
   }
 }
+
+export const isRefusal = (error: unknown): boolean => error instanceof Failure && error.status < 500;
 
 export function reasonOf(error: unknown): string {
   if (error instanceof Failure) return error.code;

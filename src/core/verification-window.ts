@@ -102,24 +102,23 @@ function shown({ phone, hint, ...window }: FoundWindow): VerificationWindow {
 
 /**
  * The window as it is now, and again whenever what it shows has changed. It is read, followed, and read again, so
- * that nothing falls in between. Ends after a terminal status or when `signal` aborts.
+ * that nothing falls in between; whoever is refused is so by the first look. Ends after a terminal status or when `signal` aborts.
  */
 export function watchVerificationWindow(parts: {
   readonly getWindow: GetVerificationWindow;
   readonly transitions: Transitions;
 }): WatchVerificationWindow {
   return async function* (token, signal) {
-    const first = await parts.getWindow(token);
-    const changes = followChanges(parts.transitions, first.verificationId, signal);
+    let shown = await parts.getWindow(token);
+    const changes = followChanges(parts.transitions, shown.verificationId, signal);
     try {
-      let last: VerificationWindow | null = null;
-      for (;;) {
+      yield shown;
+      while (!isTerminal(shown.status)) {
         const current = await changes.look(() => parts.getWindow(token));
         if (current === undefined) return;
-        if (last === null || differs(current, last)) yield current;
-        if (isTerminal(current.status)) return;
-        last = current;
-        await changes.next(current.expiresAt - current.serverTime);
+        if (differs(current, shown)) yield current;
+        shown = current;
+        if (!isTerminal(shown.status)) await changes.next(shown.expiresAt - shown.serverTime);
       }
     } finally {
       changes.stop();

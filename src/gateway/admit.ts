@@ -5,7 +5,7 @@ import type { Admission, Look, RateLimitBucket } from "../admission/admission.ts
 import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
-import { asFailure, Failure, type FieldViolation } from "../failures.ts";
+import { asFailure, Failure, type FailureCode, type FieldViolation } from "../failures.ts";
 import { refuseOverloaded } from "./overload.ts";
 import { refuse, setRateLimit } from "./refusal.ts";
 
@@ -16,7 +16,7 @@ declare module "fastify" {
     /** The look at its credential. */
     look: Look | undefined;
     /** What it was refused with. */
-    failureCode: string | undefined;
+    failureCode: FailureCode | undefined;
   }
 }
 

@@ -11,7 +11,7 @@ import type { FastifyReply } from "fastify";
 import type { Logger } from "pino";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
-import { Failure } from "../failures.ts";
+import { Failure, type FailureCode } from "../failures.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
 import { isUnheard } from "./overload.ts";
 import { presentFailure } from "./refusal.ts";
@@ -25,7 +25,7 @@ export const maxHeaderBytes = 16 * 1024;
 interface Refusal {
   readonly requestId: string;
   readonly status: number;
-  readonly code: string;
+  readonly code: FailureCode;
 }
 
 interface ClientError extends Error {

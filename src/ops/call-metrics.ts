@@ -2,7 +2,7 @@
 
 import { Counter, Gauge, type Registry } from "prom-client";
 import type { AnsweredRequest, AnsweredRpc } from "../core/answered-call.ts";
-import { contractCodes } from "../failures.ts";
+import { type FailureCode, failureCodes } from "../failures.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
 
 /** Other methods have no route: they are one, lest clients make up labels. */
@@ -34,7 +34,7 @@ export function createCallMetrics(registry: Registry) {
     registers: [registry],
   });
   // All of them from the start: a count that begins with one has not risen, to those who watch its rise.
-  const refusals = { http: countsOf(contractCodes), grpc: countsOf(contractCodes) };
+  const refusals = { http: countsOf(failureCodes), grpc: countsOf(failureCodes) };
   new Counter({
     name: "phoneproof_refusals_total",
     help: "Calls that were refused, by face and code of the catalogue",
@@ -79,16 +79,14 @@ export function createCallMetrics(registry: Registry) {
         kept(ofMethod, status, requests.of({ method: known, route, status: String(status ?? "none") }));
       observed.observe(seconds);
       if (counts) charged++;
-      if (failureCode !== undefined) {
-        refusals.http.set(failureCode, (refusals.http.get(failureCode) ?? 0) + 1);
-      }
+      countRefusal(refusals.http, failureCode);
     },
 
     rpcBegun(method: string, streaming: boolean): void {
       if (streaming) streamsOpen.inc({ method });
     },
 
-    rpcAnswered({ method, streaming, code, charged: counts, seconds }: AnsweredRpc): void {
+    rpcAnswered({ method, streaming, code, failureCode, charged: counts, seconds }: AnsweredRpc): void {
       if (streaming) {
         streamsOpen.dec({ method });
         streamsEnded.inc({ method, code });
@@ -98,15 +96,18 @@ export function createCallMetrics(registry: Registry) {
         observed.observe(seconds);
       }
       if (counts) charged++;
-      // A client that has left, say, was refused nothing: only codes of the catalogue count.
-      const refused = refusals.grpc.get(code);
-      if (refused !== undefined) refusals.grpc.set(code, refused + 1);
+      countRefusal(refusals.grpc, failureCode);
     },
   };
 }
 
-function countsOf(codes: readonly string[]): Map<string, number> {
+function countsOf(codes: readonly FailureCode[]): Map<FailureCode, number> {
   return new Map(codes.map((code) => [code, 0]));
+}
+
+/** Undefined: it was refused nothing, though its client may have left. */
+function countRefusal(counts: Map<FailureCode, number>, code: FailureCode | undefined): void {
+  if (code !== undefined) counts.set(code, (counts.get(code) ?? 0) + 1);
 }
 
 /** Puts a value into a map and answers it: `map.get(key) ?? kept(map, key, made())`. */

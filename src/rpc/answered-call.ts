@@ -42,6 +42,7 @@ export function noteAnswer(
     method,
     streaming: call.method.methodKind !== "unary",
     code,
+    failureCode: failure?.code,
     charged: call.usage !== undefined,
     seconds: elapsedMs / 1_000,
   });

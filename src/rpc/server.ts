@@ -163,7 +163,8 @@ export function createRpcServer(parts: {
       onFault({ method, requestId, failure }) {
         log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
         observer.begun(method, false);
-        observer.answered({ method, streaming: false, code: failure.code, charged: false, seconds: 0 });
+        const { code } = failure;
+        observer.answered({ method, streaming: false, code, failureCode: code, charged: false, seconds: 0 });
       },
     }),
   };
@@ -277,6 +278,7 @@ export function createRpcServer(parts: {
       method: "none",
       streaming: false,
       code: codeToString(Code.Unimplemented),
+      failureCode: undefined,
       charged: false,
     };
     observer.begun(refused.method, refused.streaming);

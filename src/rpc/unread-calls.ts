@@ -55,7 +55,8 @@ export function settlingUnread(
       );
     });
     const isOwnWord = told === undefined && failure.code === "malformed_request";
-    note(unread, isOwnWord && error ? codeToString(error.code) : failure.code, failure);
+    if (isOwnWord && error) note(unread, codeToString(error.code));
+    else note(unread, failure.code, failure);
     if (error !== undefined && !isOwnWord) {
       return again(connectError(failure, call.requestId, call, rateLimit));
     }

@@ -121,16 +121,15 @@ export function createBatcher<Item, Result>(options: {
             run,
           )
         : run());
+      if (results.length !== batch.length) return refusing(batch, new Error("a batch came back short"));
       return () => {
         for (let index = 0; index < batch.length; index++)
           batch[index]?.settle.resolve(results[index] as Result);
       };
     } catch (error) {
       if (batch.length === 1 || isDatabaseUnavailable(error)) {
-        const tell = () => {
-          for (const { settle } of batch) settle.reject(error);
-        };
-        return Object.assign(tell, { unavailable: isDatabaseUnavailable(error) ? error : undefined });
+        const unavailable = isDatabaseUnavailable(error) ? error : undefined;
+        return Object.assign(refusing(batch, error), { unavailable });
       }
       const middle = batch.length >> 1;
       const tellFirst = await runBatch(batch.slice(0, middle));
@@ -140,6 +139,12 @@ export function createBatcher<Item, Result>(options: {
         tellRest();
       };
     }
+  }
+
+  function refusing(batch: readonly Waiting<Item, Result>[], error: unknown): Tell {
+    return () => {
+      for (const { settle } of batch) settle.reject(error);
+    };
   }
 
   function takeBatch(): Waiting<Item, Result>[] {
@@ -174,40 +179,43 @@ export function createBatcher<Item, Result>(options: {
   async function drain(): Promise<void> {
     inFlight += 1;
     let tell: Tell = () => {};
-    // One that runs beside another leaves it what few are waiting.
-    while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
-      const batch = takeBatch();
-      if (batch.length === 0) break;
-      const startedAt = performance.now();
-      if (underWay.length === 0) busySince = startedAt;
-      underWay = [...underWay, batch];
-      const waited = startedAt - (batch[0]?.since ?? startedAt);
-      if (waited < workedOffMs) slowSince = Number.POSITIVE_INFINITY;
-      else if (waited > sustainedMs) slowSince = Math.min(slowSince, startedAt);
-      const running = runBatch(batch);
-      // The database works on a batch while this process writes the answers of the one before: those are told once the
-      // statement has left, which takes two ticks.
-      const tellLast = tell;
-      process.nextTick(() => process.nextTick(tellLast));
-      tell = await running;
-      underWay = underWay.filter((other) => other !== batch);
-      const endedAt = performance.now();
-      // One that followed another began when that was done.
-      lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
-      busySince = endedAt;
-      enoughForAnother = isPipelined && lastTookMs > tooSlowToFollowMs ? Number.POSITIVE_INFINITY : enough;
-      if (lastTookMs > patienceMs) {
-        // Who has waited behind it would wait as long again, for a database that most likely does not answer them either.
-        if (tell.unavailable !== undefined) refuseWaiting(tell.unavailable);
-        // Who was too late for the batch that followed another has waited for both of them.
-        else if (isPipelined) refuseWaiting(new Failure("service_unavailable"), endedAt - 2 * patienceMs);
+    try {
+      // One that runs beside another leaves it what few are waiting.
+      while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
+        const batch = takeBatch();
+        if (batch.length === 0) break;
+        const startedAt = performance.now();
+        if (underWay.length === 0) busySince = startedAt;
+        underWay = [...underWay, batch];
+        const waited = startedAt - (batch[0]?.since ?? startedAt);
+        if (waited < workedOffMs) slowSince = Number.POSITIVE_INFINITY;
+        else if (waited > sustainedMs) slowSince = Math.min(slowSince, startedAt);
+        const running = runBatch(batch);
+        // The database works on a batch while this process writes the answers of the one before: those are told once the
+        // statement has left, which takes two ticks.
+        const tellLast = tell;
+        process.nextTick(() => process.nextTick(tellLast));
+        tell = await running;
+        underWay = underWay.filter((other) => other !== batch);
+        const endedAt = performance.now();
+        // One that followed another began when that was done.
+        lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
+        busySince = endedAt;
+        enoughForAnother = isPipelined && lastTookMs > tooSlowToFollowMs ? Number.POSITIVE_INFINITY : enough;
+        if (lastTookMs > patienceMs) {
+          // Who has waited behind it would wait as long again, for a database that most likely does not answer them either.
+          if (tell.unavailable !== undefined) refuseWaiting(tell.unavailable);
+          // Who was too late for the batch that followed another has waited for both of them.
+          else if (isPipelined) refuseWaiting(new Failure("service_unavailable"), endedAt - 2 * patienceMs);
+        }
+        options.observer.ran(batch.length, waited, lastTookMs);
+        const isLast = inFlight === 1 || !isPipelined;
+        if (isLast && batch.length > 1 && waiting.length < worthASmallWait) await whatHasArrivedIsRead();
       }
-      options.observer.ran(batch.length, waited, lastTookMs);
-      const isLast = inFlight === 1 || !isPipelined;
-      if (isLast && batch.length > 1 && waiting.length < worthASmallWait) await whatHasArrivedIsRead();
+    } finally {
+      inFlight -= 1;
+      tell();
     }
-    inFlight -= 1;
-    tell();
   }
 
   function refuseWaiting(error: unknown, upTo = Number.POSITIVE_INFINITY): void {

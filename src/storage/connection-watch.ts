@@ -13,6 +13,8 @@ const suspectMs = 1_000;
 /** And then all others are asked about, too, that have waited for longer than a network takes. */
 const companyMs = 300;
 const checkMs = 250;
+/** Until it is asked again whether a server is at work that was a moment ago: each time is a new connection. */
+const atWorkMs = 1_000;
 /** How long asking may take. A server without time for this has none for new connections in place of old ones either. */
 const lookMs = 2_500;
 /** A server that has answered nobody for so long keeps nobody waiting any more. */
@@ -59,6 +61,8 @@ export function watchConnections(
   const clients = new Set<PooledClient>();
   let silentSince: number | undefined;
   let looking = false;
+  /** By performance.now(). */
+  let lookAgainAt = 0;
   /** Whose backend was idle at the last look. */
   let doubted: readonly Waiting[] = [];
 
@@ -95,6 +99,7 @@ export function watchConnections(
       silentSince = undefined;
       return;
     }
+    if (performance.now() < lookAgainAt) return;
     const suspects = waitingFor(companyMs);
     looking = true;
     const askedAt = performance.now();
@@ -105,6 +110,7 @@ export function watchConnections(
       // On a machine that is short of time a backend may not have got to its statement yet: it is looked at twice.
       const dead = found.filter((one) => doubted.some((other) => isSame(one, other)));
       doubted = found;
+      if (found.length === 0) lookAgainAt = performance.now() + atWorkMs;
       if (dead.some(({ since }) => since <= askedAt - suspectMs)) giveUp(dead, idle());
     } catch (error) {
       if (error instanceof pg.DatabaseError) {

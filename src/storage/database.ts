@@ -240,7 +240,7 @@ export async function runStatement(
     const run = () =>
       database.query<unknown[]>({ name, text, values: values as unknown[], rowMode: "array" });
     const traced = database.observer.statement;
-    const result = await (traced ? traced(name, run) : run());
+    const result = await (traced ? traced(name, run, isOnlyRefused) : run());
     return result.rows;
   } catch (error) {
     throw asStorageError(error);

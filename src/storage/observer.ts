@@ -9,8 +9,10 @@ export interface StorageObserver {
   moved(transition: "cancelled" | "expired", environment: Environment, count: number): void;
   /** One entry for each verification that this process has verified: the seconds since its creation. */
   verified(environment: Environment, seconds: readonly number[]): void;
-  /** Runs a statement, where the service is traced. */
-  readonly statement?: (<T>(name: string, work: () => Promise<T>) => Promise<T>) | undefined;
+  /** Runs a statement, where the service is traced. `isExpected`: whether an error is an answer, and no failure of the database. */
+  readonly statement?:
+    | (<T>(name: string, work: () => Promise<T>, isExpected: (error: unknown) => boolean) => Promise<T>)
+    | undefined;
 }
 
 export interface BatchObserver {

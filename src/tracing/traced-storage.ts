@@ -22,10 +22,10 @@ export function tracedBatches(tracing: Tracing, operation: string) {
 
 /** A statement as a span, where it is part of something: what the service does by the clock is none. */
 export function tracedStatements(tracing: Tracing) {
-  return <T>(name: string, work: () => Promise<T>): Promise<T> => {
+  return <T>(name: string, work: () => Promise<T>, isExpected: (error: unknown) => boolean): Promise<T> => {
     if (tracing.current() === undefined) return work();
     const span = tracing.begin(name, { kind: "client" });
     span.set({ "db.system.name": "postgresql", "db.query.summary": name });
-    return within(span, work);
+    return within(span, work, isExpected);
   };
 }

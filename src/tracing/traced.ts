@@ -6,7 +6,14 @@ import type { GetVerification } from "../core/get-verification.ts";
 import { encodeId } from "../core/ids.ts";
 import type { InboundMessage, JudgeInboundMessage, Judgement } from "../core/inbound-judgement.ts";
 import type { ListVerifications } from "../core/list-verifications.ts";
-import { type CreationTraces, reasonOf, type Span, type Tracing, within } from "../core/tracing.ts";
+import {
+  type CreationTraces,
+  isRefusal,
+  reasonOf,
+  type Span,
+  type Tracing,
+  within,
+} from "../core/tracing.ts";
 import type { WatchVerification } from "../core/watch-verification.ts";
 import type { MakeAttempt } from "../core/webhook.ts";
 
@@ -119,7 +126,7 @@ async function untilLinked<Answer>(
     verificationId = done.verificationId;
     return done.answer;
   } catch (error) {
-    span.fail(reasonOf(error));
+    span.fail(reasonOf(error), isRefusal(error));
     throw error;
   } finally {
     void linkAndEnd(span, traces, verificationId, Date.now());

@@ -145,9 +145,13 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     scope.get<WindowRoute>("/:token/status", withHead, async (request) => windowState(await read(request)));
 
     scope.get<WindowRoute>("/:token/events", async (request, reply) => {
-      // Refusals are answered before the stream begins: a client that is refused asks instead.
-      await read(request);
       const { token } = request.params;
+      await limits.take(clientAddress(request), token);
+      const message = create(WatchVerificationWindowRequestSchema, { windowToken: token });
+      const watching = new AbortController();
+      const changes = windows.watchVerificationWindow(message, watching.signal)[Symbol.asyncIterator]();
+      // Refusals are answered before the stream begins: a client that is refused asks instead.
+      let next = await opening(request, changes.next());
       const stream = streams.open(reply.raw, token, {
         ...headers,
         "cache-control": "no-store, no-transform",
@@ -155,15 +159,19 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         "x-request-id": request.id,
       });
       if (stream === null) {
+        watching.abort();
+        await changes.return?.();
         throw streams.isClosed
           ? new Failure("service_unavailable")
           : new Failure("rate_limited", { retryAfterSeconds: 10 });
       }
       reply.hijack();
       const known = request.headers["last-event-id"];
-      const message = create(WatchVerificationWindowRequestSchema, { windowToken: token });
+      stream.signal.addEventListener("abort", () => watching.abort(), { once: true });
+      if (stream.signal.aborted) watching.abort();
       try {
-        for await (const { window } of windows.watchVerificationWindow(message, stream.signal)) {
+        for (; next.done !== true; next = await changes.next()) {
+          const { window } = next.value;
           if (window === undefined || stream.signal.aborted) continue;
           const state = windowState(window);
           if (state.version !== known || state.status !== "pending")

@@ -8,6 +8,7 @@ import { decodeId } from "../../src/core/ids.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
@@ -132,6 +133,28 @@ test("gRPC calls are counted by method and code", async () => {
     () => client.getVerification({ verificationId: "vrf_none" }).catch(() => undefined),
   );
   expect(grown).toEqual({ calls: 1, refusals: 1, usage: 1 });
+});
+
+test("what an administrator is refused is counted, and there before it happens", async () => {
+  const fresh = await service.startAnother({ ROLES: "api" });
+  const codes = ["not_found", "number_exists"];
+  const counts = async (face: string) => {
+    const { text } = await scrape(fresh.opsUrl);
+    return codes.map((code) => {
+      const line = text
+        .split("\n")
+        .find((each) => each.startsWith(`phoneproof_refusals_total{face="${face}",code="${code}"}`));
+      return line?.split(" ").at(-1);
+    });
+  };
+  expect(await counts("grpc")).toEqual(["0", "0"]);
+  expect(await counts("http")).toEqual(["0", "0"]);
+  const absent = "prj_00000000000000000000000000";
+  const { projectId, liveNumber: number } = project;
+  await expect(fresh.client(ProjectService).getProject({ projectId: absent })).rejects.toThrow();
+  const taken = { number, environment: Environment.LIVE, projectId };
+  await expect(fresh.client(DestinationNumberService).addDestinationNumber(taken)).rejects.toThrow();
+  expect(await counts("grpc")).toEqual(["1", "1"]);
 });
 
 test("limits that were hit are counted by their code", async () => {

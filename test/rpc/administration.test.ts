@@ -1,7 +1,7 @@
 /** What an administrator may set about a project and a service token: the bounds, and what a refusal names. */
 import type { UnknownEnum } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
@@ -257,6 +257,33 @@ describe("a number that is no value of its enumeration is told with all else tha
   ])("%s", async ([, call, fields]) => {
     expect(await answerOf(call)).toMatchObject({ code: "validation_failed", fields });
   });
+});
+
+test("only what changes who may call, and where SMS come in, makes every process look everything up again", async () => {
+  const heard = await service.db.connect();
+  onTestFinished(() => heard.release(true));
+  let notices = 0;
+  heard.on("notification", () => (notices += 1));
+  await heard.query("LISTEN phoneproof_directory");
+  const announced = async (act: () => Promise<unknown>) => {
+    const before = notices;
+    await act();
+    // What was committed before is told before this is answered.
+    await heard.query("SELECT 1");
+    return notices - before;
+  };
+  const webhooks = service.client(WebhookService);
+  const { projectId } = await service.createProject();
+  const place = { projectId, environment: Environment.LIVE };
+  const url = "https://shop.example/webhooks";
+  expect(await announced(() => webhooks.setWebhook({ ...place, url }))).toBe(0);
+  expect(await announced(() => webhooks.rotateWebhookSecret(place))).toBe(0);
+  expect(await announced(() => webhooks.disableWebhook(place))).toBe(0);
+  const absent = "prj_00000000000000000000000000";
+  const resume = (id: string) => answerOf(() => projects.resumeProject({ projectId: id }));
+  expect(await announced(() => resume(absent))).toBe(0);
+  expect(await announced(() => projects.suspendProject({ projectId }))).toBe(1);
+  expect(await announced(() => resume(projectId))).toBe(1);
 });
 
 test("the numbers of a project that there is not are no empty list", async () => {

@@ -83,6 +83,23 @@ test("who waits behind a batch that a silent database kept for long is refused w
   expect(fails).toEqual([]);
 });
 
+test("a batch that comes back short is told so to all of it, and not run again", async () => {
+  let runs = 0;
+  const enqueue = createBatcher<number, number>({
+    observer: unobserved.batch("test"),
+    maxSize: 10,
+    maxWaiting: 100,
+    run: async (items) => {
+      runs += 1;
+      return items.slice(1);
+    },
+  });
+  const told = await Promise.allSettled([enqueue(0), enqueue(1), enqueue(2)]);
+  expect(told.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
+  // The first alone, and those who came meanwhile.
+  expect(runs).toBe(2);
+});
+
 test("who waits behind what the database refused for itself, however late, is not refused with it", async () => {
   const fails: ((error: Error) => void)[] = [];
   const enqueue = createBatcher<number, number>({

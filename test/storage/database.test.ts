@@ -144,6 +144,17 @@ test("a statement without its answer for too long takes its connection with it, 
   await pool.end();
 });
 
+test("a server that is at work is asked about it once a second, and not over four new connections", async () => {
+  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
+  await runStatement(database, statement, [1, 2]);
+  const looks = vi.spyOn(pg.Client.prototype, "connect");
+  onTestFinished(() => looks.mockRestore());
+  await database.pool.query("SELECT pg_sleep(3.5)");
+  expect(looks.mock.calls.length).toBeGreaterThanOrEqual(1);
+  expect(looks.mock.calls.length).toBeLessThanOrEqual(3);
+  await database.close();
+});
+
 test("a connection for notices that cannot be had is told by its own setting, without its password", async () => {
   const config = parseConfig({
     ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },

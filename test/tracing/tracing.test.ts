@@ -90,7 +90,20 @@ test("a call over gRPC is one too", async () => {
       "phoneproof.project_id": shop.projectId,
     },
   });
-  await childOf(await childOf(span, "core getVerification"), "storage read");
+  // Whoever asked is at fault: a rate of errors is of what failed.
+  const core = await childOf(span, "core getVerification");
+  expect(core).toMatchObject({ failed: false, attributes: { "error.type": "verification_not_found" } });
+  await childOf(core, "storage read");
+});
+
+test("a statement that gives way to another has not failed, nor has the creation", async () => {
+  await api.create({}, "tracing-repeated");
+  const trace = "2bf7651916cd43dd8448eb211c80319c";
+  await api.create({}, "tracing-repeated", under(trace));
+  const span = await serverSpanOf(trace);
+  const batch = await childOf(await childOf(span, "core createVerification"), "storage create");
+  expect(await childOf(batch, "create_new")).toMatchObject({ failed: false });
+  expect(await childOf(batch, "create")).toMatchObject({ failed: false });
 });
 
 test("a call over gRPC that is refused before its message is read is one, too", async () => {
@@ -165,6 +178,8 @@ test("a call over gRPC that the service could not answer has failed, and one who
     failed: true,
     attributes: { "rpc.response.status_code": "UNAVAILABLE", "error.type": "UNAVAILABLE" },
   });
+  const core = await childOf(await serverSpanOf(faultTrace), "core getVerification");
+  expect(core).toMatchObject({ failed: true, attributes: { "error.type": "service_unavailable" } });
   cable.mend();
 
   const client = service.client(VerificationService, shop.liveKey);

@@ -7,6 +7,7 @@ import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
 import { withholdTimers } from "../harness/timers.ts";
+import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { knownProject } from "../service/known-project.ts";
 import { codeIn, letExpire, uuidOf } from "../service/pending.ts";
@@ -33,6 +34,16 @@ test("a stream says at once how things stand", async () => {
   expect(stream.headers.get("content-type")).toBe("text/event-stream; charset=utf-8");
   expect(stream.headers.get("cache-control")).toContain("no-store");
   expect(stream.headers.get("x-request-id")).toMatch(/^req_/);
+});
+
+test("to open one costs a look, and another once it is followed", async () => {
+  const window = await createWindow(service, project);
+  const looks = async () =>
+    (await scrape(service.opsUrl)).sum("phoneproof_batch_size_sum", { operation: "window" });
+  const before = await looks();
+  const stream = await openStream(window.url);
+  await stream.next();
+  await expect.poll(looks).toBe(before + 2);
 });
 
 test("the end is told within a second, on another process too, and ends the stream", async () => {

@@ -9,37 +9,46 @@ import { writeDown } from "./audit.ts";
 type Client = PrismaDatabase["prisma"];
 export type Transaction = Omit<Client, "$connect" | "$disconnect" | "$extends" | "$on">;
 
-/**
- * Carries out administrative changes so that every process knows of them, and writes them down. `describe` says what was
- * done; null: nothing.
- */
+/** Carries out administrative changes and writes them down. `describe` says what was done; null: nothing. */
 export type Administer = <T>(
   change: (transaction: Transaction) => Promise<T>,
   describe: (result: T) => Act | null,
 ) => Promise<T>;
 
-/**
- * A change, its entry in the audit log and its announcement commit together; this process forgets at once what it
- * believed, so that whoever made the change sees it in the next call.
- */
-export function createAdminister(
-  database: PrismaDatabase,
-  directory: CachedDirectory,
-  actor: Actor,
-): Administer {
+/** A change and its entry in the audit log commit together. */
+export function createAdminister(database: PrismaDatabase, actor: Actor): Administer {
   return async (change, describe) => {
     try {
       return await database.prisma.$transaction(async (transaction) => {
         const result = await change(transaction);
         const act = describe(result);
         if (act) await writeDown(transaction, actor, act);
-        await transaction.$executeRaw`SELECT pg_notify(${directoryChannel}, '')`;
         return result;
       });
     } catch (error) {
       throw asStorageError(error);
+    }
+  };
+}
+
+/**
+ * The same for what the directory knows: every process hears of a change as it commits, and this one forgets at once what it
+ * believed, so that whoever made it sees it in the next call. All of it is looked up again then, and every open stream's
+ * credential.
+ */
+export function announcing(administer: Administer, directory: Pick<CachedDirectory, "forget">): Administer {
+  return async (change, describe) => {
+    let isChanged = false;
+    try {
+      return await administer(async (transaction) => {
+        const result = await change(transaction);
+        isChanged = describe(result) !== null;
+        if (isChanged) await transaction.$executeRaw`SELECT pg_notify(${directoryChannel}, '')`;
+        return result;
+      }, describe);
     } finally {
-      directory.forget();
+      // Also where the commit's answer was lost.
+      if (isChanged) directory.forget();
     }
   };
 }
