@@ -25,14 +25,13 @@ const apiUrl = (PUBLIC_BASE_URL || `http://localhost:${PORT || "8080"}`).replace
 
 async function prepare(client: ServiceClient) {
   const { projects } = await client.call(ProjectService.method.listProjects, {});
-  const active = projects.filter((project) => !project.suspended);
-  const demo =
-    active.find((project) => project.name === "Demo") ?? (active.length === 1 ? active[0] : undefined);
+  // No other: its addresses and its webhook are replaced.
+  const demo = projects.find((project) => project.name === "Demo" && !project.suspended);
   if (demo === undefined)
     throw new Trouble(
       1,
       "not_found",
-      'the example uses the project "Demo", or the only one there is: there is neither',
+      'the example uses the project "Demo", and there is none that is active',
     );
   const projectId = demo.id;
   await client.call(ProjectService.method.updateProject, {

@@ -1,7 +1,7 @@
 /** examples/grpc against the service, over connections that break: what docs/grpc.md tells people to build on. */
 
 import { spawnSync } from "node:child_process";
-import { cp, mkdtemp, rm } from "node:fs/promises";
+import { cp, glob, mkdtemp, readFile, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
@@ -183,6 +183,26 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(stderr).toMatch(/^invalid_api_key: The API key or token is not valid: .+ \(req_\w+\)\n$/);
   });
+});
+
+test("those in Go import each package that they use", async () => {
+  for (const file of await Array.fromAsync(glob(path.join(folder, "go/**/*.go")))) {
+    const source = await readFile(file, "utf8");
+    const imported = [...source.matchAll(/^\t(?:(\w+) )?"(?:[^"]*\/)?([^"/]+)"$/gm)].map(
+      ([, alias, name]) => alias ?? name,
+    );
+    expect(imported.length).toBeGreaterThan(1);
+    const code = source.replace(/\/\/.*$|"(?:[^"\\]|\\.)*"|`[^`]*`/gm, "");
+    const selected = new Set(
+      [...code.matchAll(/(?<![\w.)\]])([a-z]\w*)\.[A-Z]/g)].map(([, name = ""]) => name),
+    );
+    // What is declared here stands alone somewhere, too.
+    const packages = [...selected].filter((name) => !new RegExp(`(?<![\\w."/])${name}\\b(?!\\.)`).test(code));
+    expect(
+      packages.filter((name) => !imported.includes(name)),
+      file,
+    ).toEqual([]);
+  }
 });
 
 /** Not everywhere, and the modules that they need from the network hardly anywhere. */
