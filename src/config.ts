@@ -125,7 +125,7 @@ const databaseUrl = z
   .string()
   .refine(
     (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
-    "must be a URL such as postgres://user:password@host:5432/database",
+    "must be a URL such as postgres://user:password@host:5432/database, or, by a socket, postgres:///database?host=/directory&user=user",
   )
   .transform((text) =>
     // The driver checks as much for each of these, and warns in nine lines on standard error that it will not for ever.

@@ -77,7 +77,7 @@ const catalogue = {
     status: 403,
     grpc: "permission_denied",
     message:
-      "This key or token may not do that: use one that may, such as an API key of the project for its verifications.",
+      "This key or token may not do that: use one that may, for verifications an API key of their project, for administration the admin token, for what comes in a token that may ingest.",
   },
   verification_not_found: {
     status: 404,

@@ -92,6 +92,7 @@ class UnreadableLine extends Error {}
  */
 function readMessage(text: string, lineNumber: number): InboundMessage {
   const value = parseObject(text);
+  refuseMisspelled(value);
   const field = (name: string): string => {
     const given = Object.hasOwn(value, name) ? value[name] : undefined;
     if (given === undefined || given === null) return "";
@@ -120,6 +121,23 @@ function readMessage(text: string, lineNumber: number): InboundMessage {
     ...message,
     ...(date === undefined ? {} : { receivedAt: timestampFromDate(date) }),
   });
+}
+
+const memberNames = ["message_id", "from", "to", "text", "carrier", "received_at"] as const;
+
+/** Lower case, without what stands between words. */
+const plainly = (name: string) => name.toLowerCase().replace(/[_\s-]/g, "");
+
+const plainNames = new Map<string, string>(memberNames.map((name) => [plainly(name), name]));
+
+/** What else a line holds is passed over, but `messageId` was meant: passed over it would be another id each time. */
+function refuseMisspelled(value: { readonly [name: string]: unknown }): void {
+  for (const name in value) {
+    const meant = plainNames.get(plainly(name));
+    if (meant !== undefined && meant !== name && !Object.hasOwn(value, meant)) {
+      throw new UnreadableLine(`${JSON.stringify(name)} has to be spelled ${meant}`);
+    }
+  }
 }
 
 function parseObject(text: string): { readonly [name: string]: unknown } {

@@ -118,7 +118,7 @@ export function addWebhookCommands(program: CliCommand): void {
 
   place(group.command("rotate-secret"))
     .description(
-      "Give the webhook a new secret. Verifications created before report with both secrets, those created from now on with the new one.",
+      "Give the webhook a new secret. Verifications created before report with their own secret and the newest nine since, those created from now on with the new one.",
     )
     .usage("--project ID --environment live|test")
     .examples(["a new secret", `webhook rotate-secret --project ${exampleProject} --environment live`])

@@ -57,7 +57,10 @@ const verificationProperties = {
   status: { type: "string", enum: ["pending", "verified", "expired", "cancelled"] },
   environment: { type: "string", enum: ["test", "live"] },
   mode: { type: "string", enum: ["discover", "match"] },
-  phone: { type: ["string", "null"], description: "The verified phone, 01012345678; null until verified." },
+  phone: {
+    type: ["string", "null"],
+    description: "The verified phone, 01012345678; null until verified, and after its erasure.",
+  },
   carrier: {
     type: ["string", "null"],
     enum: ["SKT", "KT", "LGU+", null],

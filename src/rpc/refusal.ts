@@ -59,13 +59,19 @@ export function connectError(
  * Refuses a call of gRPC of which no more is to be read, in the headers that end its stream: no window holds those back. A status
  * in headers that are followed by anything would be none. `message` is of printable ASCII without a percent sign.
  */
-export function refuseInHeaders(stream: ServerHttp2Stream, code: Code, message: string): void {
+export function refuseInHeaders(
+  stream: ServerHttp2Stream,
+  code: Code,
+  message: string,
+  metadata: Readonly<Record<string, string>> = {},
+): void {
   stream.respond(
     {
       ":status": 200,
       "content-type": "application/grpc",
       "grpc-status": String(code),
       "grpc-message": message,
+      ...metadata,
     },
     { endStream: true },
   );

@@ -9,6 +9,7 @@ import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { type Arrival, clientAddress } from "../admission/client-address.ts";
 import type { AdministrationAs } from "../core/administration/administration.ts";
+import { newRequestId } from "../core/ids.ts";
 import type { VerificationService as VerificationServiceObject } from "../core/service.ts";
 import type { GetStatistics } from "../core/statistics.ts";
 import type { TakeInboundMessages } from "../core/take-inbound-messages.ts";
@@ -273,7 +274,8 @@ export function createRpcServer(parts: {
 
   server.setNotFoundHandler((request, reply) => {
     reply.hijack();
-    refuseUnknownMethod(request.raw);
+    const requestId = newRequestId();
+    refuseUnknownMethod(request.raw, requestId);
     const refused = {
       method: "none",
       streaming: false,
@@ -281,6 +283,7 @@ export function createRpcServer(parts: {
       failureCode: undefined,
       charged: false,
     };
+    log.info({ requestId, method: refused.method, code: refused.code, durationMs: 0 }, "rpc");
     observer.begun(refused.method, refused.streaming);
     observer.answered({ ...refused, seconds: 0 });
   });
@@ -326,14 +329,16 @@ function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
 }
 
 /** In words that its client understands: one of gRPC's would have to guess from HTTP's. */
-function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest): void {
+function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest, requestId: string): void {
   // The client may have left by now.
   if (stream.closed || stream.destroyed) return;
   const absent = new ConnectError("no such method", Code.Unimplemented);
+  const metadata = { "x-request-id": requestId };
   if (String(headers["content-type"]).startsWith("application/grpc")) {
-    refuseInHeaders(stream, absent.code, absent.rawMessage);
+    refuseInHeaders(stream, absent.code, absent.rawMessage, metadata);
     return;
   }
-  stream.respond({ ":status": codeToHttpStatus(absent.code), "content-type": "application/json" });
+  const type = { "content-type": "application/json" };
+  stream.respond({ ":status": codeToHttpStatus(absent.code), ...type, ...metadata });
   stream.end(errorToJsonBytes(absent, undefined));
 }

@@ -167,7 +167,8 @@ class KeptAnswer {
 /** Null: success. */
 function complaintAbout(status: number): string | null {
   if (status >= 200 && status <= 299) return null;
-  if (status >= 300 && status <= 399) return `answered ${status}: redirects are not followed`;
+  if (status >= 300 && status <= 399 && status !== 304)
+    return `answered ${status}: redirects are not followed`;
   return `answered ${status}`;
 }
 

@@ -234,6 +234,8 @@ describe("lines", () => {
       }),
       JSON.stringify({ message_id: "l10", ...good, received_at: "2027-02-29T12:00:00+09:00" }),
       JSON.stringify({ message_id: "한".repeat(256), ...good }),
+      JSON.stringify({ messageId: "l12", ...good }),
+      JSON.stringify({ message_id: "l13", ...good, carrier: undefined, Carrier: "SKT" }),
     ];
     const { code, stdout, stderr } = await runProcess(["sms", "stream"], environment, {
       input: lines.join("\r\n"),
@@ -248,7 +250,9 @@ describe("lines", () => {
       "phoneproof: line 7: longer than 1 MiB",
       "phoneproof: line 10: received_at is not an RFC 3339 instant with its time zone",
       "phoneproof: line 11: message_id is longer than 255 characters",
-      "phoneproof: 7 lines could not be read",
+      'phoneproof: line 12: "messageId" has to be spelled message_id',
+      'phoneproof: line 13: "Carrier" has to be spelled carrier',
+      "phoneproof: 9 lines could not be read",
     ]);
     const asJson = await runProcess(["sms", "stream", "--json"], environment, { input: "{" });
     expect(asJson).toMatchObject({ code: 1, stdout: "" });

@@ -189,6 +189,15 @@ test(
   },
 );
 
+test("each step is told, however quiet the log was", { timeout }, async () => {
+  const service = await start({ LOG_LEVEL: "silent" });
+  for (const level of ["fatal", "error", "warn"]) {
+    service.child.kill("SIGUSR2");
+    await expect.poll(() => linesOf(service.text()).at(-1)?.logLevel).toBe(level);
+  }
+  expect(linesOf(service.text()).filter(({ logLevel }) => logLevel !== undefined)).toHaveLength(3);
+});
+
 /** Makes a terminal. Most systems have it; npm has nothing that needs no compiler. */
 const script = ["/usr/bin/script"].filter((file) => existsSync(file));
 

@@ -13,6 +13,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
+import { tablesWith } from "../harness/every-table.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
 import { codeIn } from "../service/pending.ts";
@@ -207,6 +208,10 @@ test("no secret and no phone is in a log, an answer to who is refused, a metric 
   expect(output).toContain('"msg":"an inbound message could not be judged"');
   expect(output.split("\n").length).toBeGreaterThan(200);
   expect(refusals.length).toBeGreaterThan(100);
+  // Nor anywhere in the database: what is kept of a credential is a digest, and its last characters.
+  for (const credential of [liveKey, testKey, ingestToken, readToken, inner.adminToken]) {
+    expect(await tablesWith(inner.db, credential)).toEqual([]);
+  }
   const searched = { output, metrics, arguments_, refusals: refusals.join("\n") };
   const found = Object.entries(searched).flatMap(([place, text]) =>
     Object.entries(secrets)

@@ -21,7 +21,7 @@ const advice: Partial<Record<ContractCode, Prose>> = {
   verification_not_cancellable:
     "It ended before the cancel came. Your person may just have sent the SMS: read the verification, and go by its `status`.",
   rate_limited:
-    "Wait, then go on. The limit is for the project and the kind of call; an administrator can raise it.",
+    "Wait, then go on. The limit is for the project and the kind of call; an administrator can raise it. Where `RateLimit-Policy` names `authentication`, too many wrong keys came from your IP address: a right one is let in at once.",
   usage_limit_exceeded:
     "The limit is the project's own, for a calendar month in Seoul. An administrator can raise it.",
   no_receiving_number:

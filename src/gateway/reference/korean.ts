@@ -45,7 +45,7 @@ export const korean: ReferenceTexts = {
         "`v1,` 뒤에 HMAC-SHA256을 base64로 붙인 값. 비밀값을 바꾸는 동안에는 공백으로 구분된 여러 개가 옵니다. 하나만 맞으면 됩니다.",
     },
     signature:
-      "서명 대상은 `{webhook-id}.{webhook-timestamp}.{body}`이고 본문은 받은 그대로입니다. 키는 비밀값의 `whsec_` 뒤를 base64로 디코딩한 값입니다. 검증에 실패하면 401로 응답하십시오. 15초 안에 2xx로 응답하고 처리는 그 뒤에 하십시오. 다른 응답에는 약 사흘 동안 아홉 번까지 다시 보냅니다. 410으로 응답하면 웹훅이 해제됩니다.",
+      "서명 대상은 `{webhook-id}.{webhook-timestamp}.{body}`이고 본문은 받은 그대로입니다. 키는 비밀값의 `whsec_` 뒤를 base64로 디코딩한 값입니다. 검증에 실패하면 401로 응답하십시오. 15초 안에 2xx로 응답하고 처리는 그 뒤에 하십시오. 다른 응답에는 약 사흘 동안 아홉 번까지 다시 보냅니다. 410으로 응답하면 웹훅이 비활성화됩니다.",
   },
   deprecated: {
     heading: "지원 중단 예정",
@@ -133,7 +133,7 @@ export const korean: ReferenceTexts = {
       rate_limited: {
         meaning: "호출이 너무 잦습니다. `Retry-After`가 알려 주는 초만큼 기다리십시오.",
         advice:
-          "기다렸다가 계속하면 됩니다. 한도는 프로젝트와 호출 종류마다 있으며, 관리자가 올릴 수 있습니다.",
+          "기다렸다가 계속하면 됩니다. 한도는 프로젝트와 호출 종류마다 있으며, 관리자가 올릴 수 있습니다. `RateLimit-Policy`에 `authentication`이 있으면 같은 IP 주소에서 잘못된 키가 너무 많이 온 것이며, 올바른 키는 바로 받아들여집니다.",
       },
       usage_limit_exceeded: {
         meaning:
@@ -159,7 +159,7 @@ export const korean: ReferenceTexts = {
   },
   fields: {
     request: {
-      mode: "discover: 사용자가 어떤 번호를 쓰는지 알아냅니다. match: 사용자가 expected_phone을 쓰는지 확인합니다.",
+      mode: "discover: 사용자가 어느 휴대전화를 가지고 있는지 알아냅니다. match: 사용자가 expected_phone의 휴대전화를 가지고 있는지 확인합니다.",
       expected_phone: "비교할 010 휴대전화 번호. match 모드에서는 필수이고 discover에서는 무시합니다.",
       client_reference: "이 시도를 가리키는 가맹점의 식별자. 보낸 그대로 돌려줍니다.",
       state: "결과를 사용자의 세션과 잇는 임의의 값. 보낸 그대로 돌려줍니다.",
@@ -171,8 +171,8 @@ export const korean: ReferenceTexts = {
       status: "",
       environment: "",
       mode: "",
-      phone: "인증된 전화번호, 01012345678. 인증되기 전에는 null입니다.",
-      carrier: "일치하는 문자를 알려 온 통신사. 알 수 없으면 null입니다.",
+      phone: "인증된 전화번호, 01012345678. 인증되기 전과 삭제된 뒤에는 null입니다.",
+      carrier: "인증에 쓰인 문자의 발신 통신사. 알 수 없으면 null입니다.",
       client_reference: "",
       state: "",
       created_at: timestamp,
