@@ -1,5 +1,5 @@
-import { randomFillSync } from "node:crypto";
 import type { CodeFormat } from "./project.ts";
+import { randomText } from "./random.ts";
 
 export interface CodeLengthRange {
   readonly min: number;
@@ -39,25 +39,5 @@ export function newCode(format: CodeFormat, length: number): string {
   if (!Number.isInteger(length) || length < min || length > max) {
     throw new RangeError(`a ${format} code has ${min} to ${max} characters`);
   }
-  const alphabet = codeAlphabets[format];
-  // Bytes beyond the last whole multiple of the alphabet are drawn again: `%` alone would favour its start.
-  const unbiasedLimit = 256 - (256 % alphabet.length);
-  let code = "";
-  while (code.length < length) {
-    const byte = randomByte();
-    if (byte < unbiasedLimit) code += alphabet[byte % alphabet.length];
-  }
-  return code;
-}
-
-/** One call to the CSPRNG for some 400 codes; a call for each would cost more than the code. */
-const pool = new Uint8Array(4096);
-let poolPosition = pool.length;
-
-function randomByte(): number {
-  if (poolPosition === pool.length) {
-    randomFillSync(pool);
-    poolPosition = 0;
-  }
-  return pool[poolPosition++] as number;
+  return randomText(codeAlphabets[format], length);
 }

@@ -1,5 +1,6 @@
-import { hash, randomBytes } from "node:crypto";
+import { hash } from "node:crypto";
 import { crc32 } from "node:zlib";
+import { randomText } from "./random.ts";
 
 /**
  * API keys (`pp_live_…`, `pp_test_…`) and service tokens (`pp_svc_…`): 32 random base62 characters (190
@@ -13,17 +14,8 @@ const secretLength = 32;
 const checksumLength = 6;
 const shape = /^pp_(live|test|svc)_[0-9A-Za-z]{38}$/;
 
-/** The largest multiple of 62 in a byte; greater bytes are drawn again, or the first characters would be likelier. */
-const unbiasedLimit = 248;
-
 export function newCredential(kind: CredentialKind): string {
-  let text = `pp_${kind}_`;
-  const length = text.length + secretLength;
-  while (text.length < length) {
-    for (const byte of randomBytes(secretLength)) {
-      if (byte < unbiasedLimit && text.length < length) text += alphabet[byte % alphabet.length];
-    }
-  }
+  const text = `pp_${kind}_${randomText(alphabet, secretLength)}`;
   return text + checksum(text);
 }
 

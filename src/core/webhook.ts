@@ -109,11 +109,11 @@ export type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<Atte
 export interface ClaimBounds {
   /** In all. */
   readonly limit: number;
-  /** Of endpoints that are quick. Beyond it each gets one that has none. */
+  /** The most for endpoints that are known to be quick. Beyond it an endpoint with nothing under way still gets one attempt. */
   readonly quickLimit: number;
-  /** Of endpoints that are slow, or not named. Beyond it each gets one that has none. */
+  /** The same for endpoints that are slow, or not named. */
   readonly slowLimit: number;
-  /** And no more than so many of these with those. */
+  /** The most for slow endpoints, such first attempts included. */
   readonly slowFirstLimit: number;
   /** Of an endpoint that is not named. */
   readonly perEndpoint: number;

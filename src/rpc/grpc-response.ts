@@ -8,6 +8,7 @@ import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol
 import { newRequestId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
 import { connectError } from "./refusal.ts";
+import { isOver } from "./stream-turns.ts";
 import { asUnread } from "./unread.ts";
 
 /** A call that failed by a fault of ours beside the interceptor, such as while its answer was written. */
@@ -51,7 +52,7 @@ export function grpcResponse(parts: {
 
     #toBeTaken(): void {
       const { stream } = this;
-      if (this.#isToBeTaken || stream.closed || stream.destroyed) return;
+      if (this.#isToBeTaken || isOver(stream)) return;
       this.#isToBeTaken = true;
       const patience = setTimeout(() => stream.close(http2.constants.NGHTTP2_CANCEL), takenWithinMs);
       stream.once("close", () => clearTimeout(patience));

@@ -1,6 +1,7 @@
 import type { ServerHttp2Stream } from "node:http2";
 import type { Caller } from "../core/project.ts";
 import { CallerBounds } from "./caller-bounds.ts";
+import { isOver } from "./stream-turns.ts";
 
 /**
  * Each costs some 50 KiB, and is open for up to ten seconds where its message does not come, or its answer is not taken. One
@@ -13,7 +14,7 @@ export function boundCalls(): (caller: Caller, stream: ServerHttp2Stream) => voi
   const bounds = new CallerBounds("calls", most);
   return (caller, stream) => {
     // Of one that has ended already no end would be heard.
-    if (stream.closed || stream.destroyed) return;
+    if (isOver(stream)) return;
     stream.once("close", bounds.take(caller));
   };
 }

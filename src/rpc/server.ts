@@ -46,7 +46,7 @@ import { createShutdown } from "./shutdown.ts";
 import { blamingClients } from "./standard-refusals.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { boundStrangers } from "./strangers.ts";
-import { takeStreamsInTurn } from "./stream-turns.ts";
+import { isOver, takeStreamsInTurn } from "./stream-turns.ts";
 import { takeTimeout } from "./timeouts.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
 import { settlingUnread } from "./unread-calls.ts";
@@ -331,7 +331,7 @@ function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
 /** In words that its client understands: one of gRPC's would have to guess from HTTP's. */
 function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest, requestId: string): void {
   // The client may have left by now.
-  if (stream.closed || stream.destroyed) return;
+  if (isOver(stream)) return;
   const absent = new ConnectError("no such method", Code.Unimplemented);
   const metadata = { "x-request-id": requestId };
   if (String(headers["content-type"]).startsWith("application/grpc")) {

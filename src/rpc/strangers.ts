@@ -3,6 +3,7 @@ import { Code } from "@connectrpc/connect";
 import { networkOf } from "../admission/network.ts";
 import { StreamBounds } from "../admission/stream-bounds.ts";
 import { refuseInHeaders } from "./refusal.ts";
+import { isOver } from "./stream-turns.ts";
 
 /** Enough for every balancer and client that looks whether the service is well; each costs some 30 to 50 KiB. */
 const mostOfStrangers = { inAll: 1_000, each: 500 };
@@ -12,9 +13,9 @@ const mostInQuestion = { inAll: 5_000, each: 2_500 };
 const mostRefusals = 10_000;
 
 /**
- * The streams of those who have not shown who they are, whatever they ask and whether or not they take the answer: each counts
- * from its opening to its close. Who names a credential counts apart until it is known, so that strangers who fill their own
- * room take none of the others', and not until then on a connection on which one was good.
+ * Bounds the streams whose caller is not authenticated, each from its opening to its close, whether or not its answer is taken. A
+ * stream that names a credential is counted apart until that has been checked, so that anonymous clients cannot use up its room;
+ * on a connection on which a credential was good it is not counted until then.
  */
 export interface Strangers {
   /** False: there is no room, and the stream was refused. `asksWho`: names a credential that will be looked up. */
@@ -58,14 +59,14 @@ export function boundStrangers(): Strangers {
   function moveToStrangers(stream: ServerHttp2Stream): boolean {
     const place = places.get(stream);
     // It is gone, or among them already.
-    if (!place?.isInQuestion || stream.closed || stream.destroyed) return true;
+    if (!place?.isInQuestion || isOver(stream)) return true;
     leave.call(stream);
     stream.once("close", leave);
     return take(stream, place.network, false);
   }
 
   function refuse(stream: ServerHttp2Stream, code: Code, message: string): void {
-    if (stream.closed || stream.destroyed) return;
+    if (isOver(stream)) return;
     refusals += 1;
     stream.once("close", () => {
       refusals -= 1;
@@ -85,7 +86,7 @@ export function boundStrangers(): Strangers {
         return true;
       }
       // Of one that has ended already no end would be heard.
-      if (stream.closed || stream.destroyed) return false;
+      if (isOver(stream)) return false;
       if (!take(stream, networkOf(address), asksWho)) {
         if (asksWho) refuse(stream, Code.Unavailable, "too much is being asked: try again");
         else refuse(stream, Code.ResourceExhausted, "too many of these streams are open: end some");

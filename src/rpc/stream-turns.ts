@@ -110,7 +110,9 @@ export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2S
   }
 }
 
-const isOver = (stream: ServerHttp2Stream) => stream.closed || stream.destroyed;
+/** Whether nothing more comes of it, or can be sent on it. */
+export const isOver = (stream: Pick<ServerHttp2Stream, "closed" | "destroyed">) =>
+  stream.closed || stream.destroyed;
 
 function takeUpUnlessOver({ stream, takeUp }: Arrival): void {
   if (!isOver(stream)) takeUp();

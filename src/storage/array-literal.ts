@@ -13,6 +13,11 @@ export function plainArray(elements: readonly (string | number | null)[]): strin
   return `${literal}}`;
 }
 
+/** For booleans. */
+export function flagArray(elements: readonly boolean[]): string {
+  return plainArray(elements.map((element) => (element ? "t" : "f")));
+}
+
 const special = /["\\]/;
 const eachSpecial = /["\\]/g;
 

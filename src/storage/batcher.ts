@@ -40,13 +40,13 @@ const workedOffMs = 250;
  */
 const worthASmallWait = 64;
 
-/** A batch of so many has its own statement paid for: it goes beside another, where the database has a processor for it. */
+/** From this size on a second statement beside the first is worth what a statement costs. */
 const worthAnother = 128;
 
 const noKeys: readonly string[] = [];
 
 /**
- * A batch of so many may follow another on the same connection. The database would have nothing to do until this process has come
+ * The least that a batch is sent behind the one in flight with, on the same connection. The database would have nothing to do until this process has come
  * to its answer, among sixty requests at work: a tenth to a fifth more creations, a fifth to a quarter more reads and cancels a
  * second (64 connections, two cores). With fewer the statements themselves cost more than that gains.
  */

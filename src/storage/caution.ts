@@ -3,8 +3,8 @@
  * in vain then: where one batch has met that, the next ones probably will.
  */
 export interface Caution {
-  /** For the next batch, which counts as taken. */
-  isDue(): boolean;
+  /** Whether the batch that is about to be taken goes the careful way; to be asked once for each. */
+  takeTurn(): boolean;
   /** The other way has failed. */
   learn(): void;
 }
@@ -14,7 +14,7 @@ const carefulBatches = 16;
 export function createCaution(): Caution {
   let left = 0;
   return {
-    isDue() {
+    takeTurn() {
       if (left === 0) return false;
       left -= 1;
       return true;

@@ -215,7 +215,7 @@ export function createCreations(database: Database): Creations {
     async run(items) {
       const roles = rolesOf(items);
       const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
-      if (!caution.isDue() && !roles.leads.includes("f")) {
+      if (!caution.takeTurn() && !roles.leads.includes("f")) {
         const outcomes = await createNew(lane, items, demand);
         if (outcomes !== null) return outcomes;
         caution.learn();

@@ -7,6 +7,12 @@ import { type StorageObserver, unobserved } from "./observer.ts";
 import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
 import { decisiveSettings } from "./session-settings.ts";
 
+/** A statement that a connection prepares once, under its name. */
+export interface NamedStatement {
+  readonly name: string;
+  readonly text: string;
+}
+
 /** Where statements are run. */
 export interface Statements {
   query<Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>>;
@@ -232,7 +238,7 @@ export function asStorageError(error: unknown): unknown {
  */
 export async function runStatement(
   database: Statements,
-  statement: { readonly name: string; readonly text: string },
+  statement: NamedStatement,
   values: readonly unknown[],
 ): Promise<unknown[][]> {
   try {
@@ -253,7 +259,7 @@ export async function runStatement(
  */
 export async function tryStatement(
   database: Statements,
-  statement: { readonly name: string; readonly text: string },
+  statement: NamedStatement,
   values: readonly unknown[],
   refusals: RegExp,
 ): Promise<unknown[][] | null> {

@@ -6,7 +6,7 @@ import { adminSource } from "../core/inbound-message.ts";
 import type { Caller, CodeFormat, Environment, Project, ServiceTokenScope } from "../core/project.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
-import { type Database, runStatement } from "./database.ts";
+import { type Database, type NamedStatement, runStatement } from "./database.ts";
 import { directoryChannel } from "./notices.ts";
 import { projectColumns, projectOf } from "./project-row.ts";
 
@@ -126,10 +126,7 @@ export function createDirectory(database: Database): CachedDirectory {
   }
 
   /** Answers by the digest. */
-  function callersBy(
-    statement: { readonly name: string; readonly text: string },
-    callerOf: (row: readonly unknown[]) => Caller,
-  ) {
+  function callersBy(statement: NamedStatement, callerOf: (row: readonly unknown[]) => Caller) {
     return createBatcher<string, Caller | null>({
       observer: database.observer.batch("authenticate"),
       maxSize: 256,

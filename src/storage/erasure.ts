@@ -5,7 +5,7 @@ import { type CodeFormat, type Environment, environments } from "../core/project
 import { codesIn, defaultSmsTemplate } from "../core/sms-text.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { codeQuarantine } from "./code-occupancy.ts";
-import { type Database, runStatement } from "./database.ts";
+import { type Database, type NamedStatement, runStatement } from "./database.ts";
 import { movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
@@ -373,11 +373,7 @@ export function createErasureStore(database: Database): ErasureStore {
   }
 
   /** Walks on from `first`, a batch a statement, which answers where it has come to and what it yields. */
-  async function* passes(
-    statement: { readonly name: string; readonly text: string },
-    first: string,
-    valuesOf: (since: string) => unknown[],
-  ) {
+  async function* passes(statement: NamedStatement, first: string, valuesOf: (since: string) => unknown[]) {
     for (let since: unknown = first; ; ) {
       const [row] = await runStatement(database, statement, valuesOf(since as string));
       since = row?.[0] ?? null;

@@ -21,10 +21,10 @@ const shortestValidity = `interval '${validityRange.min - 1} seconds'`;
  * Expires what is due in the order of time, by its code, and writes down how far that has come. Event and transition commit
  * together.
  *
- * A row that somebody else holds is skipped: it is being verified, cancelled or expired. What is written down stays
- * before it, and before all that may yet be committed: $1 is an instant until which everything is. $2 is where to go on
- * while that is held back; then nothing is written down. A clock that was set back, as by a standby that takes over, takes
- * what is written down with it.
+ * A row that somebody else holds is skipped: it is being verified, cancelled or expired. The position that is written down never
+ * passes such a row, nor an instant at which a creation may still commit: all that began before $1 has ended. $2 is where to go on
+ * while a skipped row holds the position back; then none is written down. Where the clock was set back, as by a standby that takes
+ * over, the position goes back with it.
  *
  * Whoever holds the row of the task looks; others find nothing to do.
  */

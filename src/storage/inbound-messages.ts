@@ -43,7 +43,7 @@ export function createInboundMessages(
     keysOf: ({ keys }) => keys,
     async run(batch) {
       const left = () => batch.filter(({ judgement }) => judgement === undefined);
-      if (!plainCaution.isDue()) await judgePlain(left());
+      if (!plainCaution.takeTurn()) await judgePlain(left());
       const rest = left();
       if (rest.length > 0) await judgeRest(rest);
       return batch.map(({ judgement }) => judgement as Judgement);
@@ -76,7 +76,7 @@ export function createInboundMessages(
     const messages = batch.map(({ message }) => message);
     // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
     // where it left off, ids and contents are looked up first.
-    let stored = await judgeBatch(database, messages, { cautious: caution.isDue() });
+    let stored = await judgeBatch(database, messages, { cautious: caution.takeTurn() });
     if (stored === null) {
       caution.learn();
       stored = await judgeAgain(database, messages);

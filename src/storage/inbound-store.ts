@@ -2,7 +2,7 @@
 
 import type { Judgements, Sender } from "../core/inbound-judgement.ts";
 import { type Environment, validityRange } from "../core/project.ts";
-import { plainArray, textArray } from "./array-literal.ts";
+import { flagArray, plainArray, textArray } from "./array-literal.ts";
 import { type Statements, tryStatement } from "./database.ts";
 import { duplicateWindow, type ReadState } from "./inbound-state.ts";
 import { changedMeanwhile } from "./plain-messages.ts";
@@ -198,7 +198,7 @@ export async function storeJudgements(
     plainArray(contents.map((content) => content?.receivedAtMs ?? null)),
     plainArray(news.map(({ judgement }) => judgement.outcome)),
     plainArray(news.map(({ judgement }) => judgement.verificationId)),
-    plainArray(news.map(({ judgement }) => (judgement.duplicate ? "t" : "f"))),
+    flagArray(news.map(({ judgement }) => judgement.duplicate)),
     plainArray(first.map(({ message }) => message.content?.fingerprint ?? null)),
     plainArray(first.map(({ judgement }) => judgement.outcome)),
     plainArray(first.map(({ judgement }) => judgement.verificationId)),

@@ -59,8 +59,8 @@ export function createLane(options: {
     try {
       return await client.query<Row>(statement);
     } catch (cause) {
-      // Behind one that was not answered it is not answered either, whatever its own error. That may already be there, and be only
-      // that the other was to prepare the statement of both: whoever asked would try again, and wait as long as that one did.
+      // Where an earlier statement on this connection got no answer, that is the error: this one's own is a consequence, such as that
+      // the other was to prepare the statement of both, and whoever asked would try again and wait as long as that one did.
       const error = lane.unavailable ?? cause;
       if (!options.isOnlyRefused(error)) {
         leave(lane);

@@ -1,7 +1,7 @@
 import { Failure } from "../failures.ts";
 import type { Database } from "./database.ts";
 
-/** Of the pool's connections. What is not batched would leave none to creations, were it all done at once. */
+/** Of the pool's connections: statements that are not batched use no more at once, so that creations always find one. */
 const share = 1 / 4;
 const patienceMs = 3_000;
 

@@ -5,7 +5,7 @@ import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCreations, liveRecord } from "./creations.ts";
-import { type Database, isDeadlock, type Lane, runStatement } from "./database.ts";
+import { type Database, isDeadlock, type Lane, type NamedStatement, runStatement } from "./database.ts";
 import { dueExpired, movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
 import { createTurns } from "./turns.ts";
 import { chargedCalls, demandOf, Exhausted, secondsToNextMonth, usageMonth, usageOf } from "./usage.ts";
@@ -120,7 +120,7 @@ export function createVerifications(database: Database): Verifications {
   /** Runs a statement over a batch of lookups; `seen` reads what the statement says besides the verification. */
   async function lookUp(
     lane: Lane,
-    statement: { readonly name: string; readonly text: string },
+    statement: NamedStatement,
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
   ): Promise<(Charged<Verification | null> | Exhausted)[]> {

@@ -7,7 +7,7 @@ import {
   type EventType,
   leaseSeconds,
 } from "../core/webhook.ts";
-import { plainArray, textArray } from "./array-literal.ts";
+import { flagArray, plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
@@ -324,7 +324,7 @@ export function createWebhookDeliveries(
         plainArray(results.map(({ status }) => status)),
         textArray(results.map(({ error }) => error)),
         textArray(results.map(({ answer }) => answer)),
-        plainArray(results.map(({ gone }) => (gone ? "t" : "f"))),
+        flagArray(results.map(({ gone }) => gone)),
         plainArray(results.map(({ retryInSeconds }) => retryInSeconds)),
       ]);
       for (const [id, reason] of rows) options.onDisabled(id as string, reason as string);
@@ -366,7 +366,7 @@ export function createWebhookDeliveries(
     const rows = await runStatement(database, claimStatement, [
       plainArray(endpoints.map(({ endpoint }) => endpoint)),
       plainArray(endpoints.map(({ room }) => room)),
-      plainArray(endpoints.map(({ slow }) => (slow ? "t" : "f"))),
+      flagArray(endpoints.map(({ slow }) => slow)),
       plainArray(endpoints.map(({ underWay }) => underWay)),
       perEndpoint,
       limit,

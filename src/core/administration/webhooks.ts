@@ -46,7 +46,7 @@ interface WithSecret {
   readonly secret: Uint8Array;
 }
 
-/** Versions are numbered and put in each other's place under the project's lock, so that at most one is in force. */
+/** Each change makes a new version. The project's row lock puts changes in order, so that at most one version is in force. */
 export interface WebhookStore {
   /** `secret` is for a URL that the place has not had before: another keeps its own. */
   set(
