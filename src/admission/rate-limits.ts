@@ -10,7 +10,7 @@ export interface RateLimits {
   takeFailedAuthentication(address: string): Promise<void>;
 }
 
-export const failedAuthenticationsPerMinute = 600;
+const failedAuthenticationsPerMinute = 600;
 
 export function createRateLimits(countsOf: CountsOf): RateLimits {
   const calls = countsOf("calls");

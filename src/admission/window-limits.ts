@@ -32,7 +32,7 @@ export const requestsPerAddress = 3_000;
 const requestsPerToken = 120;
 const messagesPerToken = 30;
 /** Nobody mistypes this often. A right token from the same address goes on working, or each guesser would close it to newcomers. */
-export const missesPerAddress = 60;
+const missesPerAddress = 60;
 /** As many as a process has streams. One that has been forgotten counts as a new one. */
 const rememberedTokens = 20_000;
 

@@ -216,7 +216,7 @@ export function isDataRefused(error: unknown): boolean {
 }
 
 /** The SQLSTATE with which the database refused a statement: of its own error, or of what a caller is told of it. */
-export function refusedState(error: unknown): string | undefined {
+function refusedState(error: unknown): string | undefined {
   const refusal = error instanceof Failure ? error.cause : error;
   return refusal instanceof pg.DatabaseError ? refusal.code : undefined;
 }
