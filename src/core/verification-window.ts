@@ -101,8 +101,8 @@ function shown({ phone, hint, ...window }: FoundWindow): VerificationWindow {
 }
 
 /**
- * The window as it is now, and again whenever what it shows has changed. It is read, followed, and read again, so
- * that nothing falls in between; whoever is refused is so by the first look. Ends after a terminal status or when `signal` aborts.
+ * The window as it is now, and again whenever what it shows has changed. It is read, followed, and read again, so that nothing
+ * falls in between; a refusal comes with the first read. Ends after a terminal status or when `signal` aborts.
  */
 export function watchVerificationWindow(parts: {
   readonly getWindow: GetVerificationWindow;
