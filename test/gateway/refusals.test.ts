@@ -151,6 +151,7 @@ test("a project without a number to receive at is 503 no_receiving_number, and n
     .createApiKey({ projectId: numberless?.id ?? "", environment: 2 });
   const answer = await merchant(service.httpUrl, secret).create();
   expectRefusal(answer, 503, "no_receiving_number");
+  expect(answer.headers.get("retry-after")).toBe("30");
   expect(usageOf(answer)).toBeNull();
   expect(answer.headers.has("ratelimit")).toBe(true);
 });

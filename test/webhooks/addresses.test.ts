@@ -310,6 +310,7 @@ describe("a service that is not for development", () => {
       "https://",
       "https://user:secret@shop.example/",
       "https://user@shop.example/",
+      "https://:secret@shop.example/",
       "https://shop.example/hook#one",
       "https://shop.example/hook#",
       " https://shop.example/",

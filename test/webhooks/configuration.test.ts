@@ -490,6 +490,17 @@ describe("disabling by hand", () => {
     expect(before.received).toEqual([]);
   });
 
+  test("set anew it works again there, and not in other projects that have the same URL", async () => {
+    const [shop, other] = [await openShop(service), await openShop(service)];
+    for (const { projectId, setWebhook } of [shop, other]) {
+      await setWebhook("https://shop.example/shared");
+      await webhooks().disableWebhook({ projectId, environment });
+    }
+    await shop.setWebhook("https://shop.example/shared");
+    expect((await inForce(shop)).disabledReason).toBe("");
+    expect((await inForce(other)).disabledReason).toBe("disabled by hand");
+  });
+
   test("a rotated secret does not enable it again", async () => {
     const shop = await openShop(service);
     await shop.setWebhook("https://shop.example/hook");

@@ -13,7 +13,7 @@ import { android, createWindow, getPage, iphone, openStream } from "./open-windo
 const service = await startTestService();
 const returnUrl = "https://shop.example/back?order=7&a=%20b#top";
 const project = await service.createProject({
-  name: `<b>"Shop" & {name}`,
+  name: `<b>"Shop" & {name} $&$'`,
   smsTemplate: "본인확인 {code} & 보내세요",
   parentOrigin: "https://shop.example",
   returnUrl,
@@ -72,7 +72,7 @@ test("number and text are there to be read, and what people wrote is text and ne
     const { text } = await window.get("", { "user-agent": userAgent });
     expect(text).toContain(`>${window.to}<`);
     expect(text).toContain(`>${window.text.replace("&", "&amp;")}<`);
-    expect(text).toContain("&lt;b&gt;&quot;Shop&quot; &amp; {name}에서 요청했어요");
+    expect(text).toContain("&lt;b&gt;&quot;Shop&quot; &amp; {name} $&amp;$&#39;에서 요청했어요");
     expect(text).not.toContain("<b>");
     expect(text).toContain("010으로 시작하는 번호의 휴대전화");
   }
@@ -188,7 +188,14 @@ test("the page asks nothing of anybody else, runs nothing that is inline, and st
   }
   expect(policy).not.toMatch(/unsafe|nonce|sha256|data:|\*|https?:/);
   expect(headers.get("cache-control")).toBe("no-store");
-  expect(headers.get("referrer-policy")).toBe("no-referrer");
+  expect(Object.fromEntries(headers)).toMatchObject({
+    "referrer-policy": "no-referrer",
+    "x-robots-tag": "noindex",
+    "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    vary: "Accept-Language, User-Agent",
+  });
   expect(headers.get("cross-origin-opener-policy")).toBe("unsafe-none");
   expect(headers.get("x-request-id")).toMatch(/^req_/);
   expect(headers.get("set-cookie")).toBeNull();
