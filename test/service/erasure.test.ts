@@ -207,9 +207,10 @@ describe("erasing a phone", () => {
     expect(entries).toMatchObject([{ action: "data.erased", subject: `010-****-${phone.slice(7)}` }]);
   });
 
-  test("a miss that counted against it counts no more", async () => {
+  test.for(["live", "test"])("a miss that counted against it in %s counts no more", async (environment) => {
     const phone = newPhone();
-    const pending = await createPending(shop);
+    const { testKey } = await service.createProject();
+    const pending = await createPending(environment === "live" ? shop : merchant(service.httpUrl, testKey));
     for (let miss = 0; miss < 4; miss++)
       await service.sms({ to: pending.to, from: phone, text: `miss ${miss}` });
     await erasePhone(phone);
@@ -281,6 +282,15 @@ describe("erasing a verification", () => {
 
     expect(await eraseVerification(elsewhere.id)).toMatchObject({ verifications: 1, messages: 1 });
     expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
+  test("takes what is remembered of whom it expects, who never sent anything for it", async () => {
+    const phone = newPhone();
+    const verification = await createPending(shop, expecting(phone));
+    await service.sms({ to: verification.to, from: phone, text: "a miss" });
+    expect(await tablesWithPhone(phone)).toContain("inbound_sender");
+    await eraseVerification(verification.id);
+    expect(await tablesWithPhone(phone)).toEqual(["inbound_message"]);
   });
 
   test.for([
