@@ -173,6 +173,21 @@ describe("key", () => {
     const made = await answer("key", "create", "--project", projectId, "--environment", "test");
     expect(await answer("key", "revoke", made.id)).toMatchObject({ id: made.id, revoked_at: time });
   });
+
+  test("list tells which are active, expired and revoked", async () => {
+    const { projectId } = await service.createProject();
+    const place = ["--project", projectId, "--environment", "test"];
+    const [expired, revoked] = [
+      await answer("key", "create", ...place),
+      await answer("key", "create", ...place),
+    ];
+    const { id: active } = await answer("key", "rotate", expired.id, "--overlap", "0s");
+    await answer("key", "revoke", revoked.id);
+    const lines = await seen(200, "key", "list", "--project", projectId);
+    const stateOf = (key: string) =>
+      /active|expired|revoked/.exec(lines.find((line) => line.includes(key)) ?? "")?.[0];
+    expect([active, expired.id, revoked.id].map(stateOf)).toEqual(["active", "expired", "revoked"]);
+  });
 });
 
 test("number add, list and remove answer the number as stored", async () => {
@@ -194,6 +209,8 @@ test("number add, list and remove answer the number as stored", async () => {
   const { numbers } = await answer("number", "list", "--project", shop.projectId, "--environment", "test");
   expect(numbers.at(-1)).toEqual(added);
   expect(await answer("number", "remove", "0207000001")).toEqual(added);
+  const left = await answer("number", "list", "--project", shop.projectId, "--environment", "test");
+  expect(left.numbers).toEqual(numbers.slice(0, -1));
   const shared = await answer("number", "add", "#0700", "--environment", "live");
   expect(shared).toMatchObject({ number: "#0700", environment: "live", project_id: null });
 });
