@@ -88,6 +88,19 @@ test("a call whose deadline passes is told so at once, and the service goes on",
   expect(fromBinary(GetVerificationResponseSchema, message ?? new Uint8Array()).verification?.id).toBe(id);
 });
 
+test.for([
+  "1H",
+  "99999999H",
+  "60M",
+  "99999999S",
+  "99999999u",
+])("a call that has %s is answered", async (timeout) => {
+  const { id } = await createPending(shop);
+  const call = get(id, timeout);
+  expect(await call.next()).toBeDefined();
+  expect((await call.status).code).toBe(0);
+});
+
 test("a creation whose deadline passed has happened once when it is tried again with its key", async () => {
   await createPending(shop);
   const idempotencyKey = newIdempotencyKey();
