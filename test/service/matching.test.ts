@@ -4,6 +4,7 @@ import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/pr
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { tablesWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { createWindow } from "../window/open-window.ts";
@@ -404,9 +405,10 @@ describe("in match mode", () => {
     ]);
   });
 
-  test("an expected phone that was sent in discover mode is not compared", async () => {
-    const { id, to, text } = await pending({ mode: "discover", expected_phone: expectedPhone });
-    const from = newPhone();
+  test("an expected phone that was sent in discover mode is not compared, nor kept", async () => {
+    const [expected, from] = [newPhone(), newPhone()];
+    const { id, to, text } = await pending({ mode: "discover", expected_phone: expected });
+    expect(await tablesWith(service.db, expected)).toEqual([]);
     expect((await send({ to, text, from })).outcome).toBe("VERIFIED");
     expect((await shop.read(id)).body.phone).toBe(from);
   });
