@@ -109,16 +109,16 @@ export function watchVerificationWindow(parts: {
   readonly transitions: Transitions;
 }): WatchVerificationWindow {
   return async function* (token, signal) {
-    let shown = await parts.getWindow(token);
-    const changes = followChanges(parts.transitions, shown.verificationId, signal);
+    let last = await parts.getWindow(token);
+    const changes = followChanges(parts.transitions, last.verificationId, signal);
     try {
-      yield shown;
-      while (!isTerminal(shown.status)) {
+      yield last;
+      while (!isTerminal(last.status)) {
         const current = await changes.look(() => parts.getWindow(token));
         if (current === undefined) return;
-        if (differs(current, shown)) yield current;
-        shown = current;
-        if (!isTerminal(shown.status)) await changes.next(shown.expiresAt - shown.serverTime);
+        if (differs(current, last)) yield current;
+        last = current;
+        if (!isTerminal(last.status)) await changes.next(last.expiresAt - last.serverTime);
       }
     } finally {
       changes.stop();

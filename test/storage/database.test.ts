@@ -144,14 +144,28 @@ test("a statement without its answer for too long takes its connection with it, 
   await pool.end();
 });
 
-test("a server that is at work is asked about it once a second, and not over four new connections", async () => {
-  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
-  await runStatement(database, statement, [1, 2]);
-  const looks = vi.spyOn(pg.Client.prototype, "connect");
+test("a server that is at work is asked about it on a new connection once a second, not more often", async () => {
+  const database = openDatabase(own.connection, { poolSize: 2, onError() {} });
+  const [holder, waiter] = [await database.pool.connect(), await database.pool.connect()];
+  await holder.query("SELECT pg_advisory_lock(1)");
+  const askedAt: number[] = [];
+  const connect = pg.Client.prototype.connect;
+  const looks = vi.spyOn(pg.Client.prototype, "connect").mockImplementation(function (
+    this: pg.Client,
+    ...given: Parameters<typeof connect>
+  ) {
+    askedAt.push(performance.now());
+    return connect.apply(this, given);
+  });
   onTestFinished(() => looks.mockRestore());
-  await database.pool.query("SELECT pg_sleep(3.5)");
-  expect(looks.mock.calls.length).toBeGreaterThanOrEqual(1);
-  expect(looks.mock.calls.length).toBeLessThanOrEqual(3);
+  const waiting = waiter.query("SELECT pg_advisory_lock(1)");
+  await expect.poll(() => askedAt.length).toBeGreaterThanOrEqual(3);
+  await holder.query("SELECT pg_advisory_unlock(1)");
+  await waiting;
+  const gaps = askedAt.slice(1).map((at, look) => at - (askedAt[look] ?? 0));
+  expect(Math.min(...gaps)).toBeGreaterThan(990);
+  holder.release(true);
+  waiter.release(true);
   await database.close();
 });
 
