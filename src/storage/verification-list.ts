@@ -1,8 +1,9 @@
 import { firstUuid, lastUuid } from "../core/ids.ts";
 import { environments } from "../core/project.ts";
-import type { Verification, VerificationFilter, VerificationPage } from "../core/verification.ts";
+import type { VerificationFilter, VerificationPage } from "../core/verification.ts";
 import { plainArray } from "./array-literal.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
+import { pageOfWalk } from "./walked-page.ts";
 
 /**
  * How many verifications of an environment one page looks at, matching or not: a filter that nothing matches costs about what
@@ -81,21 +82,13 @@ export function listStatement(filter: VerificationFilter): { name: string; text:
   };
 }
 
-/**
- * The page in the statement's rows. Where one environment's walk has ended, what the other's has found further on is left for
- * the next page: the first may have some before it.
- */
+/** The page in the statement's rows. */
 export function pageOf(rows: readonly (readonly unknown[])[], limit: number): VerificationPage {
-  const verifications: Verification[] = [];
-  for (const row of rows) {
-    const verification = verificationOf(row, 0);
-    if (verification === null) continue;
+  const walk = rows.flatMap((row) => {
+    const item = verificationOf(row, 0);
     const [matches, endsWalk] = row.slice(verificationWidth);
-    if (matches === true) {
-      if (verifications.length === limit) return { verifications, after: verifications.at(-1)?.id ?? null };
-      verifications.push(verification);
-    }
-    if (endsWalk === true) return { verifications, after: verification.id };
-  }
-  return { verifications, after: null };
+    return item === null ? [] : [{ item, matches: matches === true, endsWalk: endsWalk === true }];
+  });
+  const { items, after } = pageOfWalk(walk, limit, ({ id }) => id);
+  return { verifications: items, after };
 }

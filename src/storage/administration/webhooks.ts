@@ -18,6 +18,7 @@ import {
 } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
+import { pageOfWalk } from "../walked-page.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 import { lockProject } from "./projects.ts";
 
@@ -385,17 +386,12 @@ async function pageWhere(
       ORDER BY number DESC LIMIT ${shownAttempts}
     ) a ON true
     ORDER BY delivery.verification_id DESC, a.number`;
-  const deliveries: Delivery[] = [];
-  for (const ofOne of Map.groupBy(rows, (row) => row.verification_id).values()) {
-    const [{ matches, walked: number, verification_id: id }] = ofOne as [DeliveryAttemptRow];
-    if (matches) {
-      if (deliveries.length === limit)
-        return { deliveries, after: deliveries.at(-1)?.verificationId ?? null };
-      deliveries.push(deliveryOf(ofOne));
-    }
-    if (number === walked) return { deliveries, after: id };
-  }
-  return { deliveries, after: null };
+  const walk = [...Map.groupBy(rows, (row) => row.verification_id).values()].map((ofOne) => {
+    const [{ matches, walked: place }] = ofOne as [DeliveryAttemptRow];
+    return { item: deliveryOf(ofOne), matches, endsWalk: place === walked };
+  });
+  const { items, after } = pageOfWalk(walk, limit, ({ verificationId }) => verificationId);
+  return { deliveries: items, after };
 }
 
 function deliveryOf(rows: readonly DeliveryAttemptRow[]): Delivery {
