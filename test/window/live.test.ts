@@ -151,6 +151,17 @@ test("why it is still pending: the expected sender's message came without the co
   expect(await hint()).toBe("without_code");
 });
 
+test("why it is still pending: all windows that wait for the sender's message are told that it came without the code", async () => {
+  const older = await expecting();
+  const newer = await expecting(project, older.phone);
+  expect(newer.window.to).toBe(older.window.to);
+  await cli.send({ to: older.window.to, text: "확인해 주세요", from: older.phone });
+  for (const { window } of [newer, older]) {
+    const { text } = await window.get("/status");
+    expect(JSON.parse(text)).toMatchObject({ status: "pending", hint: "without_code" });
+  }
+});
+
 test.for([
   { name: "somebody else's code", others: 1, outcome: "SENDER_MISMATCH" },
   { name: "two codes of others", others: 2, outcome: "AMBIGUOUS" },
