@@ -9,6 +9,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
@@ -140,6 +141,21 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     expect(await watching.next()).toBe(VERIFIED);
     expect(await watching.next()).toBeUndefined();
   });
+});
+
+test("what happens to a verification that stays pending is told to no watcher", async () => {
+  const expected = newPhone();
+  const pending = await createPending(shop, { mode: "match", expected_phone: expected });
+  const watching = watch(pending.id);
+  expect(await watching.next()).toBe(PENDING);
+  const looks = async () =>
+    (await scrape(there.opsUrl)).sum("phoneproof_batch_size_sum", { operation: "read" });
+  const before = await looks();
+  expect((await send({ ...pending, from: newPhone() })).outcome).toBe("SENDER_MISMATCH");
+  // It has looked again, whatever became of it.
+  await expect.poll(looks, { timeout: 45_000 }).toBeGreaterThan(before);
+  await send({ ...pending, from: expected });
+  expect([await watching.next(), await watching.next()]).toEqual([VERIFIED, undefined]);
 });
 
 test("a database that is away ends no watch: it goes on when that is back, though the verification has expired", async () => {
