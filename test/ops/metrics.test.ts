@@ -12,6 +12,7 @@ import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts"
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
+import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { layCable } from "../harness/cable.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -197,6 +198,24 @@ test("a merchant without a number counts as one, however often it calls", async 
   expect(
     (await scrape(service.opsUrl)).sum("phoneproof_creations_unplaced_total", { reason: "no_room" }),
   ).toBe(0);
+});
+
+test.for([
+  { name: "for ten minutes", later: 600_000, projects: 1 },
+  { name: "and not a millisecond longer", later: 600_001, projects: 0 },
+])("a merchant that met no number counts as one $name", async ({ later, projects }) => {
+  const registry = new Registry();
+  const { unplaced } = createVerificationMetrics(registry);
+  const now = Math.ceil(performance.now());
+  const clock = vi.spyOn(performance, "now").mockReturnValue(now);
+  onTestFinished(() => clock.mockRestore());
+  unplaced({ projectId: "one", environment: "live", reason: "no_number" });
+  clock.mockReturnValue(now + later);
+  const { values } = (await registry.getSingleMetric("phoneproof_projects_without_number")?.get()) ?? {};
+  expect(values).toEqual([
+    { labels: { environment: "live" }, value: projects },
+    { labels: { environment: "test" }, value: 0 },
+  ]);
 });
 
 test("numbers without a free code are told apart from a merchant without a number", async () => {
@@ -497,6 +516,29 @@ test("what an erasure ends is counted as what it becomes", async () => {
   await Array.fromAsync(idle.client(ErasureService).erasePhone({ phone }));
   const grown = (await counted()).map((count, index) => count - (before[index] ?? 0));
   expect(grown).toEqual([2, 1, 0, 1]);
+});
+
+test("what a message finds expired is counted as expired, once", async () => {
+  const { liveKey, testKey } = await idle.createProject();
+  const late = await Promise.all(
+    [liveKey, testKey, testKey].map((key) => merchant(idle.httpUrl, key).create()),
+  );
+  const messages = late.map(({ body }) => ({ to: body.destination, text: body.sms_text }));
+  await moveExpiry(idle.db, {
+    expiresAt: "now() - interval '1 second'",
+    where: "sms_text = ANY ($1)",
+    values: [messages.map(({ text }) => text)],
+  });
+  const counted = async () => {
+    const { sum } = await scrape(idle.opsUrl);
+    return ["live", "test"].map((environment) =>
+      sum("phoneproof_verifications_total", { transition: "expired", environment }),
+    );
+  };
+  const [live = 0, test = 0] = await counted();
+  const receipts = [...(await idle.sms(...messages)), ...(await idle.sms(...messages))];
+  expect(receipts.map(({ outcome }) => outcome)).toEqual(Array(6).fill("LATE"));
+  expect(await counted()).toEqual([live + 1, test + 2]);
 });
 
 test("of numbers that are silent a few are named, and of the others how many they are", async () => {
