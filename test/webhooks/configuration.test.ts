@@ -1,4 +1,6 @@
-import { beforeAll, describe, expect, test, vi } from "vitest";
+import { pino } from "pino";
+import { beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
+import { parseConfig } from "../../src/config.ts";
 import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import {
@@ -7,6 +9,7 @@ import {
   WebhookEventType,
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { startService } from "../../src/service.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { uuidOf } from "../service/pending.ts";
 import {
@@ -260,6 +263,27 @@ describe("410 Gone", () => {
     expect(kept).toMatchObject({ state: WebhookDeliveryState.DISABLED, attempts: [] });
     await expect(resend(gone)).rejects.toThrow("disabled");
     expect(receiver.received).toHaveLength(2);
+  });
+
+  test("is told in the log, with the webhook's id and the reason", async () => {
+    const idle = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
+    const lines: string[] = [];
+    const settings = parseConfig({
+      OPS_PORT: "0",
+      DATABASE_URL: idle.databaseUrl,
+      ROLES: "worker",
+      WEBHOOK_ALLOW_PRIVATE: "true",
+    });
+    const log = pino({ base: null, timestamp: false }, { write: (line) => lines.push(line) });
+    const worker = await startService(settings, log);
+    onTestFinished(() => worker.close());
+    const shop = await openShop(idle);
+    const { url } = await startReceiver(answerWith(410));
+    const { id: webhookId } = await shop.setWebhook(url);
+    await deliveryWhen(idle, await shop.event(), isDisabled);
+    const told = () => lines.map((line) => JSON.parse(line)).filter((line) => line.webhookId !== undefined);
+    const reason = "the endpoint answered 410 Gone";
+    await expect.poll(told).toEqual([{ level: 40, webhookId, reason, msg: "a webhook was disabled" }]);
   });
 
   test("set anew it works again, older verifications included; what was held back waits to be sent by hand", async () => {
