@@ -3,13 +3,13 @@ import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import {
   WebhookDeliveryState,
-  type WebhookEventType,
+  WebhookEventType,
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { answerOf, run, towards } from "../cli/command.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerWith, type Receiver, refuseForLong, startReceiver, verified } from "./receiver.ts";
-import { attempted, delivered, deliveryWhen, openShop, type Shop } from "./shop.ts";
+import { attempted, delivered, deliveriesOf, deliveryWhen, openShop, type Shop } from "./shop.ts";
 
 let service: TestService;
 let environment: Record<string, string>;
@@ -246,8 +246,39 @@ test("a project's deliveries come in pages, the newest verification's first", as
   const ofNewest = [...project, "--verification", newest, "--environment"];
   expect(idsOf(await phoneproof(...ofNewest, "live"))).toEqual([newest]);
   expect(idsOf(await phoneproof(...ofNewest, "test"))).toEqual([]);
+  // One that is another project's is none of these.
+  const ofOther = ["deliveries", "--project", other.projectId, "--verification", newest];
+  expect(await phoneproof(...ofOther)).toEqual({ deliveries: [], next_page_token: null });
   // Without a filter: everybody's.
   expect(idsOf(await phoneproof("deliveries", "--limit", "1"))).not.toContain(newestFirst[0]);
+});
+
+test("a sample of no kind in particular is of the first kind that the webhook gets", async () => {
+  const { projectId, setWebhook } = await openShop(service);
+  await setWebhook(receiver.url, [
+    WebhookEventType.VERIFICATION_CANCELLED,
+    WebhookEventType.VERIFICATION_EXPIRED,
+  ]);
+  const type = "verification.expired";
+  expect(await phoneproof("test", "--project", projectId, "--environment", "live")).toMatchObject({ type });
+  expect(JSON.parse(receiver.received.at(-1)?.body ?? "")).toMatchObject({
+    type,
+    data: { status: "expired" },
+  });
+});
+
+test("how long an attempt took is told to the millisecond, however long that was", async () => {
+  const seller = await openShop(service);
+  await seller.setWebhook(receiver.url);
+  const id = await seller.event();
+  await deliveryWhen(service, id, delivered);
+  await service.db.query("UPDATE webhook_attempt SET duration_ms = 12345 WHERE verification_id = $1", [
+    decodeId("vrf_", id),
+  ]);
+  const [delivery] = await deliveriesOf(service, id);
+  expect(delivery?.attempts[0]?.duration).toMatchObject({ seconds: 12n, nanos: 345_000_000 });
+  const { deliveries } = await phoneproof("deliveries", "--verification", id);
+  expect(deliveries[0].attempts).toMatchObject([{ duration_ms: 12_345 }]);
 });
 
 test("deliveries are listed by state, however many of others lie before them", async () => {
