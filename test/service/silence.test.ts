@@ -9,6 +9,7 @@ import { CarrierSchema } from "../../src/gen/proto/phoneproof/v1/verification_pb
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
 import { startTestService, type TestProject } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { createPending } from "./pending.ts";
 
 const minute = 60_000;
@@ -156,4 +157,30 @@ test("a number or carrier silent against its own past is flagged, and a metric t
   await clocked.countAll();
   expect(await silentIn(clocked, dead)).toEqual([]);
   expect(await silentIn(clocked, shop)).toEqual([]);
+});
+
+test("where more numbers are silent than are named, those are named that lack the most", async () => {
+  const service = await startTestService({ ROLES: "api" });
+  const numbers = Array.from({ length: 21 }, (_, index) => `02009800${index + 10}`);
+  await service.db.query(
+    "INSERT INTO destination_number (id, number, environment) SELECT uuidv7(), name, 'live' FROM unnest($1::text[]) name",
+    [numbers],
+  );
+  // Each of them has had more than the one before it in every hour, and for two hours or three nothing.
+  await service.db.query(
+    `INSERT INTO reception_statistics (environment, hour, kind, name, created, verified, last_verified_at)
+     SELECT 'live', hour, 'number', name, count, CASE WHEN ago > 2 THEN count ELSE 0 END,
+       CASE WHEN ago > 2 THEN hour + interval '59 minutes' END
+     FROM unnest($1::text[]) WITH ORDINALITY AS n (name, place), generate_series(0, 192) ago,
+       LATERAL (SELECT place + 20 AS count, date_trunc('hour', now(), 'UTC') - make_interval(hours => ago) AS hour) h`,
+    [numbers],
+  );
+  await service.db.query("UPDATE statistics_progress SET counted_until = now()");
+  const worker = await service.startAnother({ ROLES: "worker" });
+  const silent = async () =>
+    (await scrape(worker.opsUrl)).samples
+      .filter(({ name }) => name === "phoneproof_silent")
+      .map(({ labels }) => labels.name);
+  await expect.poll(async () => (await silent()).length).toBeGreaterThan(0);
+  expect((await silent()).sort()).toEqual([...numbers.slice(1), "others"]);
 });
