@@ -4,9 +4,10 @@ import type { AddressInfo } from "node:net";
 import type { Page, Route } from "playwright-core";
 import { expect, onTestFinished, test } from "vitest";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
-import { letExpire } from "../service/pending.ts";
+import { letExpire, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
 import { startBrowser } from "./chromium.ts";
 import { createWindow, type OpenWindow } from "./open-window.ts";
@@ -437,6 +438,22 @@ test("where no stream gets through, the state is asked for", async () => {
   await page.goto(window.url);
   await send(window);
   await result(page, "verified").waitFor();
+});
+
+test("a window that is still open when its day is over shows that it can be opened no more", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.route("**/events", (route) => route.abort());
+  await page.clock.install();
+  await page.goto(window.url);
+  await moveExpiry(service.db, {
+    expiresAt: "expires_at - interval '25 hours'",
+    where: "id = $1",
+    values: [uuidOf(window.id)],
+  });
+  await page.clock.runFor(3_000);
+  await page.getByText("열 수 없는 페이지예요").waitFor();
+  expect(await page.getByText(window.to).count()).toBe(0);
 });
 
 test("behind a proxy that passes the stream's head and keeps its body, the state is asked for", async () => {

@@ -78,6 +78,16 @@ test("number and text are there to be read, and what people wrote is text and ne
   }
 });
 
+test.for(phones)("on $name the browser is asked to make no call of what looks like a number", async ({
+  userAgent,
+}) => {
+  const window = await createWindow(service, project);
+  const { text } = await window.get("", { "user-agent": userAgent });
+  const [head = ""] = text.split("</head>");
+  expect(head).toContain('<meta name="format-detection" content="telephone=no">');
+  expect(text).not.toContain("tel:");
+});
+
 test.for(
   phones,
 )("on $name, by the QR code, the merchant and the warning come before number and text", async ({
