@@ -170,6 +170,19 @@ describe("a number that has moved to the other environment", () => {
     expect(rows).toEqual([]);
   });
 
+  test("has no window of the former one told that the expected sender's message came without the code", async () => {
+    const from = newPhone();
+    const expecting = { mode: "match", expected_phone: from };
+    const left = await leftBehind(await pending(expecting));
+    const trial = await createPending(trialShop, expecting);
+    expect((await send({ to: left.to, text: "확인해 주세요", from })).outcome).toBe("NO_MATCH");
+    const { rows } = await service.db.query(
+      "SELECT verification_id, reason FROM pending_hint WHERE verification_id = ANY ($1)",
+      [[uuidOf(left.id), uuidOf(trial.id)]],
+    );
+    expect(rows).toEqual([{ verification_id: uuidOf(trial.id), reason: "without_code" }]);
+  });
+
   test("takes its own code beside one of the former environment", async () => {
     const [left, trial] = [await leftBehind(await pending()), await createPending(trialShop)];
     const receipt = await send({ to: left.to, text: `${left.code}, ${trial.code}` });
@@ -438,6 +451,13 @@ describe("a web-sent message", () => {
     expect(receipt).toMatchObject({ outcome: "WEB_SENT", verificationId: id });
     expect(await statusOf(id)).toBe("pending");
     expect((await send({ to, text })).outcome).toBe("VERIFIED");
+  });
+
+  test("is WEB_SENT on a number that is registered nowhere, too", async () => {
+    const { id, text } = await pending();
+    const receipt = await send({ to: "0200999999", text: `[Web발신]\n${text}` });
+    expect(receipt).toMatchObject({ outcome: "WEB_SENT", verificationId: "" });
+    expect(await statusOf(id)).toBe("pending");
   });
 
   test("is one that begins with the mark: a quotation further on is the sender's own text", async () => {
