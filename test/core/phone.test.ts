@@ -206,6 +206,7 @@ describe("a destination", () => {
     ["8282", "8282"],
     ["82-8282", "828282"],
     ["8212345", "8212345"],
+    ["82-123-4567", "821234567"],
     ["12345678901234567890", "12345678901234567890"],
   ] as const)("%j is dialled %j", ([text, dialled]) => {
     expect(normaliseDestination(text)).toBe(dialled);
