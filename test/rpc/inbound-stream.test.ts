@@ -13,6 +13,7 @@ import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_t
 import { merchant } from "../gateway/merchant.ts";
 import { type Receipt, startTestService, type TestService } from "../harness/service.ts";
 import { hastenTimers, withholdTimers } from "../harness/timers.ts";
+import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf } from "../service/pending.ts";
 import { inboundMessage, newPhone, receiptOf, type SmsFields } from "../service/sms-source.ts";
@@ -430,6 +431,27 @@ test("a client that reads no receipts is held back, and loses nothing when it re
   const ids = (await receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId);
   await sending;
   expect(ids).toEqual(times(sent, (index) => `held-${index}`));
+});
+
+test("however many receipts have waited for their reader, no answer is larger than clients take", async () => {
+  const { call, send } = openStream();
+  const taken = async () =>
+    (await scrape(service.opsUrl)).sum("phoneproof_inbound_messages_total", { outcome: "invalid" });
+  const before = await taken();
+  // Their ids are too long, so that they wait for nothing but their reader.
+  const ids = times(6_000, (index) => `${index}`.padEnd(1_024, "i"));
+  for (let from = 0; from < ids.length; from += 1_000) {
+    await send(...ids.slice(from, from + 1_000).map((messageId) => ({ messageId, to, text: "" })));
+  }
+  await expect.poll(taken).toBe(before + ids.length);
+  call.halfClose();
+  const read: string[] = [];
+  for (let answer = await call.next(); answer !== undefined; answer = await call.next()) {
+    expect(answer.length).toBeLessThan(4 * 1024 * 1024);
+    const { receipts } = fromBinary(StreamInboundMessagesResponseSchema, answer);
+    read.push(...receipts.map(({ messageId }) => messageId));
+  }
+  expect(read).toEqual(ids);
 });
 
 test("when the service stops, what it has taken gets its receipts, and the client is told to come again", async () => {
