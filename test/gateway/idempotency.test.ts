@@ -3,6 +3,7 @@ import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { merchant, newIdempotencyKey } from "./merchant.ts";
 
 const service = await startTestService();
@@ -167,6 +168,29 @@ describe("the same request", () => {
       ids.add(body.id);
     }
     expect(ids.size).toBe(3);
+  });
+
+  test("in the other environment, or of another project, is another one where they come together, too", async () => {
+    const [own, other] = [await newShop(), await newShop()];
+    // Whoever creates first stands still; the others gather behind it.
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE idempotency_record");
+    const first = other.shop.create();
+    await untilWaiting(service.db, 1);
+    const key = newIdempotencyKey();
+    const shops = [own.shop, merchant(service.httpUrl, own.liveKey), other.shop];
+    const gathered = shops.map((shop) => shop.create({}, key));
+    // A call that came after them is answered.
+    await own.shop.read("vrf_none");
+    await lock.query("ROLLBACK");
+    lock.release();
+    const answers = await Promise.all([first, ...gathered]);
+    expect(answers.map(({ status }) => status)).toEqual([201, 201, 201, 201]);
+    expect(answers.slice(1).map(({ body }) => body.destination)).toEqual([
+      own.testNumber,
+      own.liveNumber,
+      other.testNumber,
+    ]);
   });
 
   test("with another key is another attempt", async () => {
