@@ -370,6 +370,21 @@ describe("410 Gone", () => {
     expect((await inForce(other)).disabledAt).toBeUndefined();
   });
 
+  test("says nothing about the other environment's webhook at the same URL", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver(answerWith(410));
+    const inTest = { projectId: shop.projectId, environment: Environment.TEST };
+    await webhooks().setWebhook({ ...inTest, url: receiver.url });
+    await shop.setWebhook(receiver.url);
+    await deliveryWhen(service, await shop.event(), attempted(1));
+    const [live, { webhook: other }] = [await inForce(shop), await webhooks().getWebhook(inTest)];
+    expect([live.disabledReason, other?.disabledReason, other?.failingSince]).toEqual([
+      "the endpoint answered 410 Gone",
+      "",
+      undefined,
+    ]);
+  });
+
   test("another URL works at once", async () => {
     const shop = await openShop(service);
     const [gone, receiver] = [await startReceiver(answerWith(410)), await startReceiver()];
