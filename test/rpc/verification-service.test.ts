@@ -7,6 +7,7 @@ import type { FailureCode } from "../../src/failures.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import {
   Carrier,
   type CreateVerificationRequestSchema,
@@ -488,6 +489,22 @@ describe("admission is the same over REST and gRPC", () => {
     expect(list).toMatchObject({ code: "rate_limited", status: Code.ResourceExhausted });
     const { metadata } = await answerOf((options) => by.rpc.cancelVerification({}, options));
     expect(metadata.get("ratelimit")).toMatch(/^"cancel";r=1;t=\d+$/);
+  });
+
+  test("a list, a watch and the statistics take from the allowance to read", async () => {
+    const by = await newMerchant({ rateLimitPerMinute: 10 });
+    const { id: verificationId } = await createPending(by.rest);
+    await by.rest.cancel(verificationId);
+    const calls: Parameters<typeof answerOf>[0][] = [
+      (options) => by.rpc.listVerifications({}, options),
+      (options) => Array.fromAsync(by.rpc.watchVerification({ verificationId }, options)),
+      (options) => service.client(StatisticsService, by.liveKey).getStatistics({}, options),
+    ];
+    for (const [index, call] of calls.entries()) {
+      const { code, metadata } = await answerOf(call);
+      expect(code).toBe("ok");
+      expect(metadata.get("ratelimit")).toMatch(new RegExp(`^"read";r=${9 - index};t=\\d+$`));
+    }
   });
 
   test("counts in one row: every call of either face has the next number", async () => {
