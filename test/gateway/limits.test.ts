@@ -202,6 +202,28 @@ describe("failed authentications", () => {
     expect((await shop.call("GET", path, { headers: from("192.0.2.2", "wrong") })).status).toBe(401);
   });
 
+  test.for<{ name: string; headers: Record<string, string>; uncounted: string[] }>([
+    {
+      name: "without a key, save on unknown routes",
+      headers: { "x-forwarded-for": "192.0.2.40" },
+      uncounted: ["/nowhere"],
+    },
+    {
+      name: "by another scheme",
+      headers: { "x-forwarded-for": "192.0.2.41", authorization: "Basic a2V5" },
+      uncounted: [],
+    },
+  ])("are those $name, too", async ({ headers, uncounted }) => {
+    const call = (to: string) => fetch(service.httpUrl + to, { headers });
+    const statuses = await Promise.all(
+      Array.from({ length: 601 }, async () => {
+        for (const route of uncounted) await call(route);
+        return (await call(path)).status;
+      }),
+    );
+    expect(statuses.filter((status) => status === 429)).toHaveLength(1);
+  });
+
   test("of an IPv6 host count together, from whatever address of its network they come", async () => {
     const shop = merchant(service.httpUrl, "wrong");
     const statuses = await Promise.all(
