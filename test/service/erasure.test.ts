@@ -6,6 +6,7 @@ import { type Erasure, ErasureService } from "../../src/gen/proto/phoneproof/v1/
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Merchant, merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { tablesWith } from "../harness/every-table.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import {
@@ -335,6 +336,25 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(longer)).toEqual(["inbound_message", "inbound_sender"]);
     expect(await tablesWithPhone(elsewhere)).toEqual(["inbound_message"]);
     expect(await eraseVerification(verification.id)).toEqual(nothing);
+  });
+
+  test.for([
+    { name: "as long as its code is barred", ago: "23 hours 59 minutes", messages: 1 },
+    { name: "and not once that may be another's", ago: "24 hours 1 minute", messages: 0 },
+  ])("takes what came with its code after its expiry, $name", async ({ ago, messages }) => {
+    const phone = newPhone();
+    const { id, to, code } = await createPending(shop);
+    await moveExpiry(service.db, {
+      expiresAt: "now() - $2::interval",
+      where: "id = $1",
+      values: [uuidOf(id), ago],
+    });
+    // What came from the web is told of no verification that is over.
+    expect(await service.sms({ to, from: phone, text: `[Web발신] ${code}` })).toMatchObject([
+      { outcome: "WEB_SENT", verificationId: "" },
+    ]);
+    expect(await eraseVerification(id)).toMatchObject({ messages });
+    expect(await tablesWithPhone(phone)).toEqual(messages === 0 ? ["inbound_message"] : []);
   });
 
   test("cancels a pending one, with its event, and nothing verifies it any more", async () => {
