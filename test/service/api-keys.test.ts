@@ -108,10 +108,11 @@ describe("a key", () => {
     expect(apiKey).toMatchObject({ projectId, environment, name, ending: secret.slice(-4) });
   });
 
-  test("that is rotated ends no later than it would have ended anyway", async () => {
+  test("that is rotated ends no later than it would have ended anyway, and its replacement has no end", async () => {
     const old = await newKey(await newProject(), { expiresIn: { seconds: hourSeconds } });
-    const { replaced } = await keys.rotateApiKey({ apiKeyId: old.id });
+    const { apiKey, replaced } = await keys.rotateApiKey({ apiKeyId: old.id });
     expect(replaced?.expiresAt).toEqual(old.expiresAt);
+    expect([apiKey?.projectId, apiKey?.expiresAt]).toEqual([old.projectId, undefined]);
   });
 
   test("that is revoked again was revoked when it first was", async () => {
