@@ -180,6 +180,14 @@ describe("no entry is left", () => {
     ).toEqual([]);
   });
 
+  test("by an update that changes nothing", async () => {
+    const projects = service.client(ProjectService);
+    const settings = { name: "Same", codeLength: 8, parentOrigin: "https://shop.example", usageLimit: 7n };
+    const { project } = await projects.createProject(settings);
+    const again = { projectId: project?.id ?? "", ...settings, smsTemplate: "", returnUrl: "" };
+    expect(await written(() => projects.updateProject(again))).toEqual([]);
+  });
+
   test("by what is refused", async () => {
     expect(
       await written(async () => {
