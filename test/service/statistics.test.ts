@@ -97,7 +97,8 @@ test("what was created and how it ended is told by number and carrier, each envi
   await pendings(project, 1);
   // However long that took here.
   await service.db.query(
-    "UPDATE verification SET verified_at = created_at + interval '0.5 s' WHERE status = 'verified'",
+    `UPDATE verification SET verified_at = created_at + CASE carrier WHEN 'KT' THEN interval '10 s' ELSE interval '0.5 s' END
+     WHERE status = 'verified'`,
   );
   await countAll();
 
@@ -108,7 +109,10 @@ test("what was created and how it ended is told by number and carrier, each envi
   expect(environment?.environment).toBe(Environment.LIVE);
   expect(numbersIn(environment?.total)).toEqual([10, 6, 2, 1]);
   expect(environment?.total?.conversion).toBeCloseTo(6 / 9);
-  expect(environment?.total?.timeToVerify).toMatchObject({ p50Seconds: 1, p95Seconds: 1 });
+  expect(environment?.total?.timeToVerify?.p50Seconds).toBe(1);
+  // A figure is told within a tenth.
+  expect(environment?.total?.timeToVerify?.p95Seconds).toBeGreaterThan(9);
+  expect(environment?.total?.timeToVerify?.p95Seconds).toBeLessThan(11);
   expect(environment?.numbers.map(({ destination, counts }) => [destination, numbersIn(counts)])).toEqual([
     [project.liveNumber, [10, 6, 2, 1]],
   ]);
