@@ -5,12 +5,16 @@ import { decodeId } from "../../src/core/ids.ts";
 import { type ApiKey, ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo } from "./barrier.ts";
 
 const here = await startTestService({ ROLES: "api" });
 const there = await here.startAnother();
+await installClock(here.db);
+const clocked = await here.startAnother({ DATABASE_URL: byTheClock(here.databaseUrl) });
 const [keys, keysThere] = [here.client(ApiKeyService), there.client(ApiKeyService)];
 
 const hourSeconds = 3_600n;
@@ -152,4 +156,29 @@ describe("a key", () => {
     const { code, fields } = await answerOf((options) => keys.rotateApiKey(request, options));
     expect([code, ...fields]).toEqual(told);
   });
+});
+
+test.for([
+  {
+    name: "in the last millisecond before its end works, is one of the five, and can be rotated",
+    late: -1,
+    told: [404, "too_many_api_keys", "ok"],
+  },
+  { name: "at the instant of its end does no more", late: 0, told: [401, "ok", "not_found"] },
+])("a key $name", async ({ late, told }) => {
+  await stopClock(here.db, "2031-05-01T00:00:00Z");
+  const projectId = await newProject();
+  const byClock = clocked.client(ApiKeyService);
+  const make = () =>
+    byClock.createApiKey({ projectId, environment: Environment.LIVE, expiresIn: { seconds: hourSeconds } });
+  const { apiKey, secret } = await make();
+  for (let made = 1; made < 5; made++) await make();
+  await moveClock(here.db, 3_600_000 + late);
+  // Of no verification, where the key is good.
+  const { status } = await merchant(clocked.httpUrl, secret).read("nothing");
+  const sixth = await another(projectId, Environment.LIVE, byClock);
+  const rotated = await answerOf((options) =>
+    byClock.rotateApiKey({ apiKeyId: apiKey?.id ?? "", overlap: { seconds: 0n } }, options),
+  );
+  expect([status, sixth, rotated.code]).toEqual(told);
 });
