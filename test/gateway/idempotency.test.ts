@@ -178,10 +178,10 @@ describe("the same request", () => {
     const first = other.shop.create();
     await untilWaiting(service.db, 1);
     const key = newIdempotencyKey();
-    const shops = [own.shop, merchant(service.httpUrl, own.liveKey), other.shop];
-    const gathered = shops.map((shop) => shop.create({}, key));
-    // A call that came after them is answered.
-    await own.shop.read("vrf_none");
+    const live = merchant(service.httpUrl, own.liveKey);
+    const gathered = [own.shop, live, other.shop].map((shop) => shop.create({}, key));
+    // A call that came after them is answered, with the key that was looked up last.
+    await live.read("vrf_none");
     await lock.query("ROLLBACK");
     lock.release();
     const answers = await Promise.all([first, ...gathered]);
