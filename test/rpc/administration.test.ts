@@ -129,7 +129,9 @@ test("a project whose name would be refused by now can be changed all the same",
 test.for([
   ["https://쇼핑몰.한국", "https://xn--352bl7khqr.xn--3e0b707e"],
   ["http://쇼핑몰.한국:8080/결제", "http://xn--352bl7khqr.xn--3e0b707e:8080"],
-])("an origin in Hangul, %s, is told the one that is wanted, which is taken", async ([
+  ["https://Shop.example:443", "https://shop.example"],
+  ["http://shop.example/", "http://shop.example"],
+])("an origin spelt as no browser does, %s, is told the one that is wanted, which is taken", async ([
   sent = "",
   wanted = "",
 ]) => {
@@ -137,7 +139,7 @@ test.for([
   const [detail] = refusal instanceof ConnectError ? refusal.findDetails(ErrorDetailSchema) : [];
   expect(detail?.code).toBe("validation_failed");
   expect(detail?.fields.map(({ field, message }) => [field, message])).toEqual([
-    ["parent_origin", `must be an http(s) origin without a path, and in ASCII: ${wanted}`],
+    ["parent_origin", `must be an http(s) origin without a path, as a browser writes it: ${wanted}`],
   ]);
   const { project } = await projects.createProject({ name: "Shop", parentOrigin: wanted });
   expect(project?.parentOrigin).toBe(wanted);

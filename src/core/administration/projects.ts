@@ -165,8 +165,9 @@ function checkOrigin(origin: string): FieldViolation | undefined {
   const named = url !== null && /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)$/.test(url.hostname);
   if (named && isHttp(url) && url.origin === origin) return undefined;
   // The window's message is addressed to the origin as the browser has it.
-  const isNamedOtherwise = named && isHttp(url) && !/^\p{ASCII}*$/u.test(origin);
-  const such = isNamedOtherwise ? `and in ASCII: ${url.origin}` : "such as https://shop.example";
+  const isSpeltOtherwise =
+    named && isHttp(url) && (url.href === `${url.origin}/` || !/^\p{ASCII}*$/u.test(origin));
+  const such = isSpeltOtherwise ? `as a browser writes it: ${url.origin}` : "such as https://shop.example";
   return { field, message: `must be an http(s) origin without a path, ${such}` };
 }
 
