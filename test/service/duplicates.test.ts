@@ -74,6 +74,20 @@ describe("a message of an id that its source has sent before", () => {
     expect(await sourceThere.send(message)).toEqual({ ...first, duplicate: true });
   });
 
+  test("is a repeat from a token that is bound to a number, too, when it was INVALID or has been erased", async () => {
+    const token = await here.createToken({ scope: "ingest", source: "bound", numbers: [project.liveNumber] });
+    const bound = smsSource(here, token);
+    const { verificationId, ...sound } = await newMessage();
+    const messages = [
+      { messageId: "bound-1", to: project.liveNumber, text: "", from: newPhone() },
+      { ...sound, messageId: "bound-2" },
+    ];
+    const first = await bound.sendAll(messages);
+    expect(first).toMatchObject([{ outcome: "INVALID" }, { outcome: "VERIFIED", verificationId }]);
+    await Array.fromAsync(here.client(ErasureService).erasePhone({ phone: sound.from }));
+    expect(await bound.sendAll(messages)).toEqual(first.map((receipt) => ({ ...receipt, duplicate: true })));
+  });
+
   test("is a repeat within one request", async () => {
     const message = { ...(await newMessage()), messageId: "repeated-5" };
     const receipts = await sourceHere.sendAll([message, message]);
