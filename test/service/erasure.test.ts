@@ -294,6 +294,17 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual(["inbound_message"]);
   });
 
+  test("leaves what was counted in the other environment against the numbers it takes", async () => {
+    const phone = newPhone();
+    const { testKey } = await service.createProject();
+    const trial = await createPending(merchant(service.httpUrl, testKey));
+    for (let miss = 0; miss < 4; miss++)
+      await service.sms({ to: trial.to, from: phone, text: `miss ${miss}` });
+    await eraseVerification((await verifiedBy(phone)).id);
+    await service.sms({ to: trial.to, from: phone, text: "the fifth miss" });
+    expect(await send(trial, phone)).toBe("MUTED");
+  });
+
   test.for([
     { name: "while its code is barred", since: "0 seconds" },
     { name: "once its code may be handed out again", since: "26 hours" },
