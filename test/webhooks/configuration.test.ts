@@ -513,6 +513,27 @@ describe("disabling by hand", () => {
     }
   });
 
+  test("and setting it anew while a request is under way: its success counts, its failure leaves it to be sent by hand", async () => {
+    for (const [status, state] of [
+      [204, WebhookDeliveryState.DELIVERED],
+      [503, WebhookDeliveryState.DISABLED],
+    ] as const) {
+      const shop = await openShop(service);
+      const answer = Promise.withResolvers<() => void>();
+      const receiver = await startReceiver((response) =>
+        answer.resolve(() => response.writeHead(status).end()),
+      );
+      await shop.setWebhook(receiver.url);
+      const id = await shop.event();
+      const end = await answer.promise;
+      await webhooks().disableWebhook({ projectId: shop.projectId, environment });
+      await shop.setWebhook(receiver.url);
+      end();
+      const delivery = await deliveryWhen(service, id, attempted(1));
+      expect([delivery.state, delivery.nextAttemptAt]).toEqual([state, undefined]);
+    }
+  });
+
   test("a former URL can be disabled as well, and only one that there is", async () => {
     const shop = await openShop(service);
     const [before, after] = [await startReceiver(), await startReceiver()];
