@@ -98,6 +98,20 @@ describe("usage", () => {
     await expect.poll(async () => usageOf(await shop.read(last.body.id))).toBe("4/4");
   });
 
+  test("a limit that is set below what was counted takes nothing from the count", async () => {
+    const { projectId, testKey } = await service.createProject({ usageLimit: 9n });
+    const shop = merchant(service.httpUrl, testKey);
+    for (const count of [1, 2, 3]) expect(usageOf(await shop.read("vrf_none"))).toBe(`${count}/9`);
+    const setLimit = (usageLimit: bigint) =>
+      service.client(ProjectService).updateProject({ projectId, usageLimit });
+    await setLimit(1n);
+    for (const call of [() => shop.read("vrf_none"), () => shop.create("{"), () => shop.cancel("vrf_none")]) {
+      expect((await call()).body.error.code).toBe("usage_limit_exceeded");
+    }
+    await setLimit(9n);
+    expect(usageOf(await shop.read("vrf_none"))).toBe("4/9");
+  });
+
   test("over the limit a call may come again when the month in Seoul is over, by the database's clock", async () => {
     await installClock(service.db);
     const clocked = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl) });
