@@ -267,12 +267,15 @@ test("only what changes who may call, and where SMS come in, makes every process
   let notices = 0;
   heard.on("notification", () => (notices += 1));
   await heard.query("LISTEN phoneproof_directory");
-  const announced = async (act: () => Promise<unknown>) => {
-    const before = notices;
-    await act();
+  const heardSoFar = async () => {
     // What was committed before is told before this is answered.
     await heard.query("SELECT 1");
-    return notices - before;
+    return notices;
+  };
+  const announced = async (act: () => Promise<unknown>) => {
+    const before = await heardSoFar();
+    await act();
+    return (await heardSoFar()) - before;
   };
   const webhooks = service.client(WebhookService);
   const { projectId } = await service.createProject();
