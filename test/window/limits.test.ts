@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
+import { uuidOf } from "../service/pending.ts";
 import { createWindow, getPage, type OpenWindow, openStream } from "./open-window.ts";
 
 const service = await startTestService({ TRUSTED_PROXIES: "127.0.0.1" });
@@ -59,6 +60,19 @@ test("what an open window has not is no guess of a token", async () => {
   }
   const misses = await tryTokens(70, "192.0.2.4");
   expect(misses.filter((status) => status === 404)).toHaveLength(60);
+});
+
+test("a token that opens nothing any more is a guess like any other, but for the first time", async () => {
+  const window = await createWindow(service, project);
+  expect((await window.get("", from("192.0.2.5"))).status).toBe(200);
+  await window.cancel();
+  await service.db.query(
+    "UPDATE event SET occurred_at = occurred_at - interval '1 day' WHERE verification_id = $1",
+    [uuidOf(window.id)],
+  );
+  const asked = await Promise.all(Array.from({ length: 62 }, () => window.get("/status", from("192.0.2.5"))));
+  expect(asked.filter(({ status }) => status === 404)).toHaveLength(61);
+  expect((await getPage(wrong(1), from("192.0.2.5"))).status).toBe(429);
 });
 
 test("where no proxy is trusted, what a client says of its address is not believed", async () => {
