@@ -62,6 +62,13 @@ test("the longest text is taken, whatever its characters take in a form", async 
   }
 });
 
+test("a line's end is one character, though forms send it as two", async () => {
+  const window = await createWindow(service, project);
+  const lines = (count: number) => window.text + "\r\n".repeat(count - window.text.length);
+  expect((await window.receipt({ from: newPhone(), text: lines(2_001) })).outcome).toBe("INVALID");
+  expect((await window.receipt({ from: newPhone(), text: lines(2_000) })).outcome).toBe("VERIFIED");
+});
+
 test("a repeat is said to be one", async () => {
   const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
   await window.receipt({});
