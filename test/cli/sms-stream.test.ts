@@ -216,6 +216,7 @@ describe("lines", () => {
   const good = { from: sender(3), to: "#0798", text: "good" };
 
   test("that are no messages are told with their number and stop nothing", async () => {
+    const longest = "\u{1f600}".repeat(255);
     const lines = [
       JSON.stringify({ message_id: "l1", ...good }),
       "not JSON",
@@ -231,17 +232,19 @@ describe("lines", () => {
         text: "good too",
         carrier: null,
         note: "unknown fields do no harm",
+        messageId: "nor does another spelling beside the right one",
       }),
       JSON.stringify({ message_id: "l10", ...good, received_at: "2027-02-29T12:00:00+09:00" }),
       JSON.stringify({ message_id: "한".repeat(256), ...good }),
       JSON.stringify({ messageId: "l12", ...good }),
       JSON.stringify({ message_id: "l13", ...good, carrier: undefined, Carrier: "SKT" }),
+      JSON.stringify({ message_id: longest, ...good, text: "good as well" }),
     ];
     const { code, stdout, stderr } = await runProcess(["sms", "stream"], environment, {
       input: lines.join("\r\n"),
     });
     expect(code).toBe(1);
-    expect(stdout).toBe("l1\tNO_MATCH\t\t\nl9\tNO_MATCH\t\t\n");
+    expect(stdout).toBe(["l1", "l9", longest].map((id) => `${id}\tNO_MATCH\t\t\n`).join(""));
     expect(stderr.trimEnd().split("\n")).toEqual([
       "phoneproof: line 2: not JSON",
       "phoneproof: line 4: not a JSON object",
