@@ -29,12 +29,15 @@ export class Tally {
   }
 }
 
+/** What little has been done by then says nothing of how long the rest will take. */
+const tellingShare = 0.01;
+
 export function progressLine(tally: Tally, totalBytes: number | undefined): string {
   const parts = [grouped(tally.messages)];
   if (totalBytes !== undefined && totalBytes > 0) {
     const done = Math.min(1, tally.bytes / totalBytes);
     parts.push(`${Math.floor(done * 100)}% of ${megabytes(totalBytes)}`);
-    if (done > 0 && done < 1) parts.push(`${clock((tally.seconds / done) * (1 - done))} left`);
+    if (done >= tellingShare && done < 1) parts.push(`${clock((tally.seconds / done) * (1 - done))} left`);
   }
   parts.push(`${grouped(Math.round(tally.perSecond))}/s`);
   for (const [outcome, count] of tally.outcomes()) parts.push(`${outcome} ${grouped(count)}`);
