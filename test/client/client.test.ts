@@ -1,5 +1,6 @@
 /** The merchant's package against the service, as npm would install it. */
 
+import { getEventListeners } from "node:events";
 import { createPhoneproof, type ServiceRefusal, type Settings } from "@phoneproof/client";
 import { describe, expect, test, vi } from "vitest";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
@@ -85,8 +86,10 @@ describe("waitUntilFinished", () => {
 
   test("gives up after timeoutMs, having looked once more", async () => {
     const { id } = await phoneproof.create();
-    const error = await failureOf(phoneproof.waitUntilFinished(id, { timeoutMs: 30, pollMs: 20 }));
-    expect(error).toMatchObject({ code: "still_pending" });
+    for (const pollMs of [20, 3_600_000]) {
+      const error = await failureOf(phoneproof.waitUntilFinished(id, { timeoutMs: 30, pollMs }));
+      expect(error).toMatchObject({ code: "still_pending" });
+    }
   });
 
   test("ends with the reason of an abort", async () => {
@@ -111,6 +114,20 @@ test("a runtime that keeps what fetch reads unless told otherwise, such as Next.
   expect(await behind.read(id)).toMatchObject({ status: "pending" });
   await behind.cancel(id);
   expect(await behind.read(id)).toMatchObject({ status: "cancelled" });
+});
+
+test("a base URL may end with a slash", async () => {
+  const behind = createPhoneproof({ ...settings, baseUrl: `${service.httpUrl}/` });
+  expect(await behind.create()).toMatchObject({ status: "pending" });
+});
+
+test("a signal that calls share is left as it was", async () => {
+  const { signal } = new AbortController();
+  const { id } = await phoneproof.create({}, { signal });
+  const waiting = phoneproof.waitUntilFinished(id, { signal, pollMs: 20 });
+  await phoneproof.cancel(id, { signal });
+  await waiting;
+  expect(getEventListeners(signal, "abort")).toEqual([]);
 });
 
 describe("errors", () => {
@@ -174,13 +191,25 @@ describe("errors", () => {
   });
 
   test.for([
+    { user: null },
+    { error: { code: "login_required", message: "log in" } },
+    null,
+  ])("say when what answers is no phoneproof, though all is well there: %j", async (answer) => {
+    const elsewhere = createPhoneproof({ ...settings, fetch: async () => Response.json(answer) });
+    expect(await failureOf(elsewhere.create())).toMatchObject({ code: "unexpected_answer", status: 200 });
+  });
+
+  test.for([
     408, 425, 429, 500, 502, 503, 504, 520, 524, 530, 599,
   ])("say when a proxy answers in its place: %s", async (status) => {
     const fetch = async () => new Response("<h1>later</h1>", { status });
     const behind = createPhoneproof({ ...settings, timeoutMs: 20, retryPauseMs: 1, fetch });
-    const { code, message, idempotencyKey } = await failureOf(behind.create());
-    expect({ code, message }).toEqual({ code: "no_answer", message: `status ${status}, not of phoneproof` });
-    expect(idempotencyKey).toMatch(/^[\w-]{36}$/);
+    const error = await failureOf(behind.create());
+    expect(error).toMatchObject({ code: "no_answer", message: `status ${status}, not of phoneproof` });
+    expect(error).toMatchObject({
+      retryAfterSeconds: 1,
+      idempotencyKey: expect.stringMatching(/^[\w-]{36}$/),
+    });
   });
 
   test.for([501, 505, 511, 526])("tell at once what lasts of a proxy: %s", async (status) => {

@@ -3,7 +3,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { createPhoneproof } from "@phoneproof/client";
 import fc from "fast-check";
-import { expect, test, vi } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { failureOf } from "./failure.ts";
@@ -59,6 +59,22 @@ test("one verification after any faults in any order", async () => {
     }),
     { numRuns: 25 },
   );
+});
+
+test("an answer that something in between has cut off is asked for again, by the same key", async () => {
+  const keys: (string | null)[] = [];
+  const cutting = async (url: string, init: RequestInit) => {
+    keys.push(new Headers(init.headers).get("idempotency-key"));
+    const whole = await fetch(url, init);
+    if (keys.length > 1) return whole;
+    return new Response((await whole.text()).slice(0, 40), whole);
+  };
+  const reference = newReference();
+  const created = await createPhoneproof({ ...settings, attemptTimeoutMs: 60_000, fetch: cutting }).create({
+    client_reference: reference,
+  });
+  expect(keys).toEqual([keys[0], keys[0]]);
+  expect(await idsOf(reference)).toEqual([created.id]);
 });
 
 test("creations side by side through faults are one each", async () => {
@@ -152,6 +168,47 @@ test("an abort ends the call with the signal's reason, in the request and in the
   const never = phoneproof.create({}, { signal: AbortSignal.abort("no") });
   expect(await failureOf(never)).toMatchObject({ code: "aborted", cause: "no" });
   expect(proxy.arrivals).toHaveLength(before);
+});
+
+/** Answers nothing until it is given up. */
+const hang = vi.fn(
+  (_url: string, { signal }: RequestInit) =>
+    new Promise<Response>((_resolve, reject) => signal?.addEventListener("abort", reject)),
+);
+
+test("an attempt is given up when the call's time is, however long it may take", async () => {
+  const hanging = createPhoneproof({ ...settings, attemptTimeoutMs: 3_600_000, timeoutMs: 20, fetch: hang });
+  expect((await failureOf(hanging.create())).code).toBe("no_answer");
+});
+
+test("an abort is told as one, though there is no time for another attempt", async () => {
+  const hanging = createPhoneproof({
+    ...settings,
+    attemptTimeoutMs: 60_000,
+    retryPauseMs: 120_000,
+    fetch: hang,
+  });
+  const controller = new AbortController();
+  const creation = failureOf(hanging.create({}, { signal: controller.signal }));
+  controller.abort();
+  expect((await creation).code).toBe("aborted");
+});
+
+test("pauses grow to five seconds, and no longer", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const asked: number[] = [];
+  const refusing = async () => {
+    asked.push(performance.now());
+    return new Response("", { status: 502 });
+  };
+  const refused = createPhoneproof({ ...settings, retryPauseMs: 200, timeoutMs: 60_000, fetch: refusing });
+  const creation = failureOf(refused.create());
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect((await creation).code).toBe("no_answer");
+  const pauses = asked.slice(1).map((at, index) => at - (asked[index] ?? 0));
+  expect(Math.max(...pauses)).toBeGreaterThan(2_000);
+  expect(Math.max(...pauses)).toBeLessThanOrEqual(5_001);
 });
 
 test("one that was given up is made once by creating again with the key of its error", async () => {
