@@ -2,7 +2,7 @@ import { once } from "node:events";
 import http2, { type Http2ServerRequest, type Http2ServerResponse, type Http2Session } from "node:http2";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { takeStreamsInTurn } from "../../src/rpc/stream-turns.ts";
 import { callHeaders, endHeaders, frame, preface } from "../security/http2-frames.ts";
@@ -56,14 +56,29 @@ function deafServer(known: readonly object[] = []) {
   takeStreamsInTurn(server, (session) => known.includes(session));
   const taken: string[] = [];
   server.on("request", ({ url }) => taken.push(url));
-  const open = (session: object, url: string) => {
-    const request = { url, stream: { session, closed: false, destroyed: false } };
+  const open = (session: object, url: string, closed = false) => {
+    const request = { url, stream: { session, closed, destroyed: false } };
     server.emit("request", request as unknown as Http2ServerRequest, {} as Http2ServerResponse);
   };
   return { taken, open };
 }
 
 const connection = () => ({ destroyed: false }) as unknown as Http2Session;
+
+test("who takes back a few at a time before their turn loses its connection as well, beyond what may happen", async () => {
+  const { taken, open } = deafServer();
+  const destroy = vi.fn();
+  const fickle = { destroyed: false, destroy };
+  const takeBack = async (count: number) => {
+    for (let opened = 0; opened < count; opened++) open(fickle, "taken back", true);
+    await setImmediate();
+  };
+  for (let few = 0; few < 4; few++) await takeBack(50);
+  expect(destroy).not.toHaveBeenCalled();
+  for (let few = 0; few < 4; few++) await takeBack(50);
+  expect(destroy).toHaveBeenCalledWith(expect.any(Error), enhanceYourCalm);
+  expect(taken).toEqual([]);
+});
 
 test("a call without a body, whose end comes before its turn, is heard to its end", async () => {
   const server = http2.createServer();
