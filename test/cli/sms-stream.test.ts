@@ -3,6 +3,7 @@ import { mkdtemp, open, rm, writeFile } from "node:fs/promises";
 import http2 from "node:http2";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { Readable } from "node:stream";
 import { promisify } from "node:util";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
@@ -445,6 +446,23 @@ describe("ending early", () => {
     expect(leaving.connections()).toBe(1);
   });
 
+  test("however many they are, all of them go over the one connection", async () => {
+    const peer = await startReceivingPeer();
+    const ids = Array.from({ length: 16_000 }, (_, index) => `many-${index}`);
+    const received: string[] = [];
+    const losses: Loss[] = [];
+    await streamInboundMessages({
+      client: clientTowards(peer.address),
+      lines: inboundLines(Readable.from([Buffer.from(ndjson(ids.map((id) => ({ message_id: id }))))])),
+      onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
+      onUnreadable: () => {},
+      onLost: (loss) => losses.push(loss),
+      signal: new AbortController().signal,
+    });
+    expect(received).toEqual(ids);
+    expect([losses, peer.calls()]).toEqual([[], 1]);
+  });
+
   /** Between its messages the service goes away and is found at `away`, until so many losses have been told. */
   async function streamOver(away: string, { losses: least, ...times }: { losses: number } & Times) {
     let target = service.grpcAddress;
@@ -500,6 +518,9 @@ async function streamTwo(
 
 /** Receives, and tells each connection at its messages that no more calls are wanted on it. */
 const startLeavingPeer = () =>
+  startReceivingPeer((call) => call.session?.goaway(http2.constants.NGHTTP2_NO_ERROR, call.id ?? 0));
+
+const startReceivingPeer = (onReceipts: (call: http2.ServerHttp2Stream) => void = () => {}) =>
   startGrpcPeer(async (call) => {
     for await (const bytes of messagesOf(call)) {
       const { messages } = fromBinary(StreamInboundMessagesRequestSchema, bytes);
@@ -509,7 +530,7 @@ const startLeavingPeer = () =>
       }));
       const response = create(StreamInboundMessagesResponseSchema, { receipts });
       call.write(framed(toBinary(StreamInboundMessagesResponseSchema, response)));
-      call.session?.goaway(http2.constants.NGHTTP2_NO_ERROR, call.id ?? 0);
+      onReceipts(call);
     }
     call.end();
   });
