@@ -194,6 +194,20 @@ test("an abort is told as one, though there is no time for another attempt", asy
   expect((await creation).code).toBe("aborted");
 });
 
+test("a pause that lasts until the call's time is up is followed by no other attempt", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const refusing = vi.fn(async () => new Response("", { status: 502 }));
+  const refused = createPhoneproof({ ...settings, retryPauseMs: 10, timeoutMs: 1_000, fetch: refusing });
+  const creation = failureOf(refused.create());
+  await vi.advanceTimersByTimeAsync(0);
+  const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now() + 1_000);
+  onTestFinished(() => clock.mockRestore());
+  await vi.advanceTimersByTimeAsync(10);
+  expect((await creation).code).toBe("no_answer");
+  expect(refusing).toHaveBeenCalledTimes(1);
+});
+
 test("pauses grow to five seconds, and no longer", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
   onTestFinished(() => void vi.useRealTimers());

@@ -106,6 +106,8 @@ export async function callService<Answer>(settings: Settings, call: Call): Promi
     const waitMs = Math.max(retryAfterMs, pauseMs * (0.5 + Math.random() / 2));
     if (!signal?.aborted && (isLasting || now() + waitMs >= until)) throw error;
     await pause(waitMs, signal);
+    // A timer may be late.
+    if (!signal?.aborted && now() >= until) throw error;
   }
 }
 
