@@ -4,8 +4,9 @@ import type { Charged, Verification, VerificationLookup, Verifications } from ".
 import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
+import { type ChargingLane, createChargingLanes } from "./charging-lanes.ts";
 import { createCreations, liveRecord } from "./creations.ts";
-import { type Database, isDeadlock, type Lane, type NamedStatement, runStatement } from "./database.ts";
+import { type Database, isDeadlock, type NamedStatement, runStatement } from "./database.ts";
 import { dueExpired, movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
 import { createTurns } from "./turns.ts";
 import { chargedCalls, demandOf, Exhausted, secondsToNextMonth, usageMonth, usageOf } from "./usage.ts";
@@ -113,19 +114,20 @@ const batchSize = 500;
 const maxWaiting = 10_000;
 
 export function createVerifications(database: Database): Verifications {
-  const creations = createCreations(database);
-  const reading = database.openLane();
-  const cancelling = database.openLane();
+  const openLane = createChargingLanes(database);
+  const creations = createCreations(database, openLane());
+  const reading = openLane();
+  const cancelling = openLane();
 
   /** Runs a statement over a batch of lookups; `seen` reads what the statement says besides the verification. */
   async function lookUp(
-    lane: Lane,
+    lane: ChargingLane,
     statement: NamedStatement,
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
   ): Promise<(Charged<Verification | null> | Exhausted)[]> {
     const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
-    const rows = await runStatement(lane, statement, [
+    const values = [
       demand.projects,
       demand.calls,
       plainArray(items.map((_, position) => position)),
@@ -134,7 +136,8 @@ export function createVerifications(database: Database): Verifications {
       plainArray(items.map(({ lookup }) => lookup.environment)),
       plainArray(items.map(({ chargeTo }) => chargeTo)),
       plainArray(demand.ranks),
-    ]);
+    ];
+    const rows = await lane.charge(demand, (connection) => runStatement(connection, statement, values));
     if (rows.length !== items.length) throw new Error("a lookup came back without an answer");
     const results = new Array<Charged<Verification | null> | Exhausted>(items.length);
     const charged = new Map<string | null | undefined, readonly unknown[]>();
