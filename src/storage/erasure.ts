@@ -33,11 +33,10 @@ erased_message AS (
 }
 
 /** The same for verifications `v`. A pending one keeps what it is yet to be compared with. */
-export function erasedVerifications(parts: { readonly from?: string; readonly where: string }): string {
-  const { from, where } = parts;
+export function erasedVerifications({ where }: { readonly where: string }): string {
   return `
 locked_verification AS MATERIALIZED (
-  SELECT v.id FROM verification v${from ? `, ${from}` : ""}
+  SELECT v.id FROM verification v
   WHERE ${where} AND v.status <> 'pending' AND (v.phone IS NOT NULL OR v.expected_phone IS NOT NULL)
   ORDER BY v.id FOR NO KEY UPDATE OF v
 ),

@@ -47,6 +47,9 @@ DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
  * A pass over a growing table, once over each row, in the order of a column: what stays behind is not looked at
  * again. The bound takes rows with equal values together, since a pass remembers the value only. Whoever holds the
  * row of the pass makes it; others find nothing to do, and are answered null.
+ *
+ * Where it has come to is put into the conditions as a value, not joined: joined, all that lies behind was walked for each batch
+ * once a table had grown, since its index gives the order that is asked for (1.3 s at ten million rows).
  */
 function pass(parts: {
   readonly task: string;
@@ -57,7 +60,7 @@ function pass(parts: {
   readonly cutOff: string;
   /** The pass goes no further than to the first row `t` of which this is so. */
   readonly before?: string;
-  /** CTEs that do the work, over rows with `order` > progress.since and <= bound.upto. */
+  /** CTEs that do the work, over the rows that lie `within` the batch. */
   readonly work: string;
 }): string {
   const { task, table, order, type, cutOff, before = "false", work } = parts;
@@ -70,8 +73,8 @@ bound AS MATERIALIZED (
   FROM (
     SELECT value, bool_or(stops) OVER (ORDER BY value) AS stopped
     FROM (
-      SELECT t.${order} AS value, ${before} AS stops FROM ${table} t, progress
-      WHERE t.${order} > progress.since AND t.${order} <= ${cutOff}
+      SELECT t.${order} AS value, ${before} AS stops FROM ${table} t
+      WHERE t.${order} > (SELECT since FROM progress) AND t.${order} <= ${cutOff}
       ORDER BY t.${order} LIMIT ${batchSize}
     ) batch
   ) looked_at
@@ -80,10 +83,14 @@ bound AS MATERIALIZED (
 ${work},
 moved AS (
   UPDATE retention_progress r SET done_up_to = bound.upto::text
-  FROM bound, progress WHERE r.task = '${task}' AND bound.upto IS NOT NULL
+  FROM bound WHERE r.task = '${task}' AND bound.upto IS NOT NULL
 )
 SELECT CASE WHEN EXISTS (SELECT FROM progress) THEN found::float8 END FROM bound`;
 }
+
+/** Rows with a value of `column` between where a pass has come to and the end of its batch. */
+const within = (column: string) =>
+  `${column} > (SELECT since FROM progress) AND ${column} <= (SELECT upto FROM bound)`;
 
 function messagePass(task: string, work: string): string {
   return pass({
@@ -96,14 +103,12 @@ function messagePass(task: string, work: string): string {
   });
 }
 
-const passed = "m.ingested_at > progress.since AND m.ingested_at <= bound.upto";
-
 function messageErasure(task: string, which: string): string {
-  return messagePass(task, erasedMessages({ from: "progress, bound", where: `${which} AND ${passed}` }));
+  return messagePass(task, erasedMessages({ where: `${which} AND ${within("m.ingested_at")}` }));
 }
 
 function messageDeletion(task: string, which: string): string {
-  const text = `DELETE FROM inbound_message m USING progress, bound WHERE ${which} AND ${passed}`;
+  const text = `DELETE FROM inbound_message m WHERE ${which} AND ${within("m.ingested_at")}`;
   return messagePass(task, `deleted AS (${text})`);
 }
 
@@ -124,14 +129,12 @@ const verificationErasure = pass({
   before: "t.status = 'pending'",
   work: `
 ${erasedVerifications({
-  from: "progress, bound",
-  where: `v.id > progress.since AND v.id <= bound.upto AND NOT EXISTS (
+  where: `${within("v.id")} AND NOT EXISTS (
     SELECT FROM webhook_delivery WHERE verification_id = v.id AND state = 'pending' OFFSET 0
   )`,
 })},
 undelivered AS (
-  DELETE FROM webhook_delivery d USING progress, bound
-  WHERE d.verification_id > progress.since AND d.verification_id <= bound.upto AND d.state <> 'pending'
+  DELETE FROM webhook_delivery d WHERE ${within("d.verification_id")} AND d.state <> 'pending'
 )`,
 });
 

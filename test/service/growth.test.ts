@@ -2,9 +2,13 @@
  * Plans are kept while tables grow. A statement that was planned on empty tables must not read them whole when they are
  * no longer empty, as one did that joined the ids asked for to all messages there were.
  */
-import { expect, test, vi } from "vitest";
+import pg from "pg";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { createDatabase } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { delivered, deliveryWhen, openShop } from "../webhooks/shop.ts";
@@ -116,7 +120,11 @@ test("what was planned on empty tables reads a few rows when they have grown", a
   await db.query(grown);
   await db.query("SELECT pg_stat_reset()");
   for (let round = 0; round < rounds; round++) await live();
-  // Connections tell their counts at the latest when they end.
+  await expectLittleRead(db);
+});
+
+/** Ends the service's connections, which tell their counts then at the latest. */
+async function expectLittleRead(db: pg.Pool): Promise<void> {
   const others =
     "FROM pg_stat_activity WHERE application_name LIKE 'phoneproof%' AND datname = current_database()";
   const { rows: ended } = await db.query(`SELECT pid, pg_terminate_backend(pid) ${others}`);
@@ -126,4 +134,47 @@ test("what was planned on empty tables reads a few rows when they have grown", a
     { timeout: 45_000, interval: 20 },
   );
   expect((await db.query(readMuch, [rows / 10])).rows).toEqual([]);
+}
+
+/** So many verifications and messages, a minute after one another, the last of them 130 days ago. */
+const longAgo = `
+WITH seed AS MATERIALIZED (
+  SELECT n, n % 2 = 0 AS matched, uuidv7(age) AS id, date_trunc('milliseconds', now() + age) AS at,
+    '010' || lpad(n::text, 8, '0') AS phone
+  FROM generate_series(1, ${rows}) n
+  CROSS JOIN LATERAL (SELECT interval '1 minute' * (n - ${rows}) - interval '130 days' AS age) a
+),
+verifications AS (
+  INSERT INTO verification (id, project_id, environment, mode, status, phone, client_reference, state, destination,
+    sms_text, created_at, expires_at, verified_at)
+  SELECT id, id, 'test', 'discover', 'verified', phone, '', '', '0200000000', '', at, at + interval '10 minutes', at FROM seed
+),
+messages AS (
+  INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, verification_id, duplicate)
+  SELECT 'past', n::text, phone, '0200000000', '', at, CASE WHEN matched THEN 'verified' ELSE 'no_match' END::inbound_message_outcome,
+    CASE WHEN matched THEN id END, false FROM seed
+)
+UPDATE retention_progress r
+SET done_up_to = CASE task WHEN 'erase_verifications' THEN seed.id::text ELSE seed.at::text END
+FROM seed WHERE seed.n = ${rows} - $1::int AND r.task <> 'expire'`;
+
+test("retention reads what it has come to, and nothing of what it has passed", async () => {
+  const left = 40;
+  const own = await createDatabase();
+  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
+  const db = new pg.Pool(own.connection);
+  onTestFinished(async () => {
+    await Promise.all([database.close(), db.end()]);
+    await own.drop();
+  });
+  await db.query(longAgo, [left]);
+  await db.query("VACUUM ANALYZE");
+  await db.query("SELECT pg_stat_reset()");
+  const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 });
+  for (const task of tasks) while (await task.work());
+  await expectLittleRead(db);
+  const { rows: kept } = await db.query(`
+    SELECT (SELECT count(*)::int FROM inbound_message) AS messages,
+      (SELECT count(*)::int FROM verification WHERE phone IS NOT NULL) AS phones`);
+  expect(kept).toEqual([{ messages: rows - left, phones: rows - left }]);
 });
