@@ -55,7 +55,7 @@ const catalogue = {
     status: 400,
     grpc: "invalid_argument",
     message:
-      "The Idempotency-Key is not one: send exactly one, of 8 to 128 characters of A-Z a-z 0-9 _ . : -",
+      "The Idempotency-Key is not valid: send it once, with 8 to 128 characters, only A-Z a-z 0-9 _ . : and -",
   },
   missing_api_key: {
     status: 401,
@@ -77,7 +77,7 @@ const catalogue = {
     status: 403,
     grpc: "permission_denied",
     message:
-      "This key or token may not do that: use one that may, for verifications an API key of their project, for administration the admin token, for what comes in a token that may ingest.",
+      "This key or token may not do that: send an API key of the project for verifications, the admin token for administration, a token of scope ingest for inbound messages.",
   },
   verification_not_found: {
     status: 404,

@@ -43,7 +43,7 @@ export function welcome(
       "  The keys of earlier starts go on working. For another one:",
       "",
       `    ${command} project list`,
-      `    ${command} key create --project ID --environment test`,
+      ...commandLines(`${command} key create`, "--project ID --environment test"),
     );
   } else {
     lines.push(
@@ -61,7 +61,10 @@ export function welcome(
       "",
       "  Send its sms_text to its destination, as the person's phone would:",
       "",
-      `    ${command} sms send --to DESTINATION --from 01012345678 --carrier SKT --text "SMS_TEXT"`,
+      ...commandLines(
+        `${command} sms send`,
+        '--to DESTINATION --from 01012345678 --carrier SKT --text "SMS_TEXT"',
+      ),
     );
   }
   if (grpcSecurity !== "plaintext") {
@@ -75,6 +78,12 @@ export function welcome(
   }
   lines.push("", "  Ctrl-C stops it.", "", "");
   return lines.join("\n");
+}
+
+/** One line, or two where a terminal of 80 columns would break it. */
+function commandLines(command: string, options: string): string[] {
+  const line = `    ${command} ${options}`;
+  return line.length <= 80 ? [line] : [`    ${command} \\`, `      ${options}`];
 }
 
 function shellWord(text: string): string {

@@ -2,7 +2,7 @@
 
 import { Command, type HelpContext, Option, type OptionValues } from "commander";
 import { openSession, type Session } from "./session.ts";
-import { wrongUsage } from "./trouble.ts";
+import { Trouble, wrongUsage } from "./trouble.ts";
 
 export interface GlobalOptions {
   readonly address?: string;
@@ -10,8 +10,16 @@ export interface GlobalOptions {
   readonly json?: boolean;
 }
 
-/** `argument` is the command's only operand, empty where it takes none or an optional one was left out. */
-type Action<Options> = (session: Session, options: Options, argument: string) => Promise<void>;
+/**
+ * `argument` is the command's only operand, empty where it takes none or an optional one was left out. `optionOf` answers the option
+ * that a request's field is given by, where it is given by one.
+ */
+type Action<Options> = (
+  session: Session,
+  options: Options,
+  argument: string,
+  optionOf: (field: string) => string | undefined,
+) => Promise<void>;
 
 /** Below what is a command's own, at every level. */
 const globalOptionsHelp = `
@@ -104,12 +112,27 @@ export class CliCommand extends Command {
       const [operand] = this.registeredArguments;
       if (this.args[0] === "") this.error(`argument '${operand?.name()}' is empty`);
       const session = openSession(this.globalOptions());
+      const optionOf = (field: string) => this.#optionOf(field);
       try {
-        await action(session, this.opts<Options>(), this.args[0] ?? "");
+        await action(session, this.opts<Options>(), this.args[0] ?? "", optionOf);
+      } catch (error) {
+        if (error instanceof Trouble) error.writtenAs = optionOf;
+        throw error;
       } finally {
         session.close();
       }
     });
+  }
+
+  /** The option that a request's field is given by: `--validity` for `validity_seconds`, `--number` for `numbers[1]`. */
+  #optionOf(field: string): string | undefined {
+    const words = field.replace(/\[\d+\]$/, "").split("_");
+    for (let count = words.length; count > 0; count--) {
+      const flag = `--${words.slice(0, count).join("-")}`;
+      const option = this.options.find(({ long }) => long === flag || `${long}s` === flag);
+      if (option?.long) return option.long;
+    }
+    return undefined;
   }
 
   /**

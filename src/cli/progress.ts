@@ -1,7 +1,7 @@
 /** How far a long stream has come: a line redrawn on a terminal, and a table at the end. */
 
 import { grouped, table } from "./layout.ts";
-import { truncate } from "./terminal.ts";
+import { displayWidth, truncate } from "./terminal.ts";
 
 /** What became of the lines so far. */
 export class Tally {
@@ -32,7 +32,8 @@ export class Tally {
 /** What little has been done by then says nothing of how long the rest will take. */
 const tellingShare = 0.01;
 
-export function progressLine(tally: Tally, totalBytes: number | undefined): string {
+/** Of outcomes that `columns` have no room for the messages are told together. */
+export function progressLine(tally: Tally, totalBytes: number | undefined, columns: number): string {
   const parts = [grouped(tally.messages)];
   if (totalBytes !== undefined && totalBytes > 0) {
     const done = Math.min(1, tally.bytes / totalBytes);
@@ -40,8 +41,13 @@ export function progressLine(tally: Tally, totalBytes: number | undefined): stri
     if (done >= tellingShare && done < 1) parts.push(`${clock((tally.seconds / done) * (1 - done))} left`);
   }
   parts.push(`${grouped(Math.round(tally.perSecond))}/s`);
-  for (const [outcome, count] of tally.outcomes()) parts.push(`${outcome} ${grouped(count)}`);
-  return parts.join("  ");
+  const outcomes = tally.outcomes();
+  for (let named = outcomes.length; ; named--) {
+    const others = outcomes.slice(named).reduce((sum, [, count]) => sum + count, 0);
+    const told = outcomes.slice(0, named).map(([outcome, count]) => `${outcome} ${grouped(count)}`);
+    const line = [...parts, ...told, ...(others > 0 ? [`others ${grouped(others)}`] : [])].join("  ");
+    if (named === 0 || displayWidth(line) <= columns) return line;
+  }
 }
 
 export function summary(tally: Tally): string {
@@ -76,10 +82,10 @@ function clock(seconds: number): string {
 
 /** A line on stderr that is drawn over until it is cleared; nothing where stderr is no terminal. */
 export class ProgressDisplay {
-  readonly #line: () => string;
+  readonly #line: (columns: number) => string;
   readonly #timer: NodeJS.Timeout | undefined;
 
-  constructor(shown: boolean, line: () => string) {
+  constructor(shown: boolean, line: (columns: number) => string) {
     this.#line = line;
     this.#timer = shown ? setInterval(() => this.#draw(), 200) : undefined;
   }
@@ -96,7 +102,8 @@ export class ProgressDisplay {
   }
 
   #draw(): void {
-    process.stderr.write(`\r\x1b[2K${truncate(this.#line(), (process.stderr.columns || 80) - 1)}`);
+    const columns = (process.stderr.columns || 80) - 1;
+    process.stderr.write(`\r\x1b[2K${truncate(this.#line(columns), columns)}`);
   }
 
   #erase(): void {

@@ -144,6 +144,9 @@ function reach({ projectId, environment, numbers }: ServiceToken): string {
   return limits.length === 0 ? "all" : limits.join(" ");
 }
 
+/** The beginning of a project's id and enough of its end to know it again. */
+const shortestReach = 12;
+
 function tokenTable(tokens: readonly ServiceToken[]): string {
   if (tokens.length === 0) return "No tokens yet: phoneproof token create --scope ingest --source NAME";
   return table(
@@ -158,7 +161,7 @@ function tokenTable(tokens: readonly ServiceToken[]): string {
         rank: 2,
         colour: (state) => (state === "active" ? "green" : "dim"),
       },
-      { heading: "ONLY", value: reach, rank: 5, shortens: shortestText },
+      { heading: "ONLY", value: reach, rank: 5, shortens: shortestReach, keepsEnd: true },
       { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 7 },
       { heading: "LAST USED", value: ({ lastUsedAt }) => dateOf(lastUsedAt), rank: 6 },
     ],

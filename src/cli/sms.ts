@@ -24,7 +24,7 @@ import { ProgressDisplay, progressLine, summary, Tally } from "./progress.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson } from "./terminal.ts";
-import { saidOf, unreachable, violationsJson, wrongUsage } from "./trouble.ts";
+import { unreachable, violationsJson, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
 interface SendOptions {
@@ -82,7 +82,7 @@ export function addSmsCommands(program: CliCommand): void {
         "sms send --to 1666-0000 --from 010-0000-1234 --text 12345678 --message-id my-1",
       ],
     )
-    .does<SendOptions>(async (session, options) => {
+    .does<SendOptions>(async (session, options, _argument, optionOf) => {
       const { to, from, text, carrier = "", messageId = newMessageId() } = options;
       const message = { messageId, from, to, text, carrier };
       const receipt = await sendMessage(session.client, message);
@@ -102,7 +102,8 @@ export function addSmsCommands(program: CliCommand): void {
         () =>
           fields([
             ["message", receipt.messageId],
-            ["outcome", violations.length > 0 ? `${outcome}: ${saidOf(violations)}` : meaningOf(outcome)],
+            ["outcome", meaningOf(outcome)],
+            ...violations.map(({ field, message }) => [optionOf(field) ?? field, message] as const),
             ["verification", receipt.verificationId || null],
             ["duplicate", receipt.duplicate ? "yes: this is the first one's receipt" : "no"],
           ]),
@@ -189,7 +190,7 @@ async function streamMessages(session: Session, _options: object, file: string):
   // Both on one terminal would draw over each other, and progress over what a person types.
   const showsProgress = process.stderr.isTTY === true && !(printsReceipts && terminal) && !input.isTyped;
   const tally = new Tally();
-  const display = new ProgressDisplay(showsProgress, () => progressLine(tally, input.size));
+  const display = new ProgressDisplay(showsProgress, (columns) => progressLine(tally, input.size, columns));
   const line = session.json ? (receipt: LineReceipt) => safeJson(receiptJson(receipt)) : receiptFields;
 
   try {

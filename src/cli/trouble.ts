@@ -25,6 +25,8 @@ export class Trouble extends Error {
   readonly requestId: string | null;
   readonly fields: readonly Violation[];
   readonly advice: string | undefined;
+  /** What a person wrote a field as, where it is not the field's own name. */
+  writtenAs: (field: string) => string | undefined = () => undefined;
 
   constructor(exitCode: TroubleExitCode, code: string, message: string, details: TroubleDetails = {}) {
     super(message, { cause: details.cause });
@@ -62,11 +64,6 @@ export function violationsJson(violations: readonly Violation[]) {
   return violations.map(({ field, message }) => ({ field, message }));
 }
 
-/** What is wrong with each field, for a person. */
-export function saidOf(violations: readonly Violation[]): string {
-  return violations.map(({ field, message }) => `${field}: ${message}`).join("; ");
-}
-
 export function troubleJson({ code, message, requestId, fields, advice }: Trouble): string {
   return safeJson({
     error: {
@@ -78,8 +75,12 @@ export function troubleJson({ code, message, requestId, fields, advice }: Troubl
   });
 }
 
-function troubleLine({ exitCode, code, message, requestId, fields, advice }: Trouble): string {
-  const said = fields.length > 0 ? saidOf(fields) : message;
+function troubleLine(trouble: Trouble): string {
+  const { exitCode, code, message, requestId, fields, advice } = trouble;
+  const wrong = fields.map(
+    (violation) => `${trouble.writtenAs(violation.field) ?? violation.field}: ${violation.message}`,
+  );
+  const said = wrong.length > 0 ? wrong.join("; ") : message;
   const named = exitCode === 1 ? `${code}: ${said}` : advised(said, advice);
   return escapeControls(`phoneproof: ${named}${requestId === null ? "" : ` (${requestId})`}`);
 }

@@ -512,8 +512,10 @@ describe("sms send", () => {
     });
     const { code, stdout } = await run(args, environment);
     expect(code).toBe(1);
+    expect(stdout).toMatch(/^outcome +INVALID: a field is missing, malformed or oversized$/m);
     for (const field of Object.keys(fields))
-      expect(stdout).toMatch(new RegExp(`^outcome +INVALID: .*${field}: must `, "m"));
+      expect(stdout).toMatch(new RegExp(`^--${field.replace("_", "-")} +must `, "m"));
+    for (const line of stdout.split("\n").slice(1)) expect(line.length).toBeLessThanOrEqual(80);
   });
 
   test("the first one's INVALID, of a message that is valid by now, says what it always means", async () => {
@@ -573,6 +575,16 @@ describe("for a person", () => {
       expect(width(line)).toBeLessThanOrEqual(columns);
       expect(line).toMatch(/^(\d{4}-)?\d\d-\d\d \d\d:\d\d(:\d\d)? +\w\S+[.…]\S+ +\w+…?\S+ +\w+/);
     }
+  });
+
+  test("of a token's only project the end stays, by which it is known again", async () => {
+    const { id } = await answerOf(
+      ["token", "create", "--scope", "read", "--project", projectId],
+      environment,
+    );
+    const line = (await seen(80, "token", "list")).find((text) => text.startsWith(id));
+    const [, shown = "", end = ""] = / (prj_\w*)…(\w{4,})$/.exec(line ?? "") ?? [];
+    expect(projectId.startsWith(shown) && projectId.endsWith(end), line).toBe(true);
   });
 
   test("a long name is cut off and times lose year and seconds before a column goes", async () => {

@@ -71,7 +71,7 @@ test("a person reads a line or two, whether there was something or not", async (
 });
 
 test.for([
-  [["--phone", "02-123-4567"], 1, /^phoneproof: validation_failed: phone: must be a 010 mobile number/],
+  [["--phone", "02-123-4567"], 1, /^phoneproof: validation_failed: --phone: must be a 010 mobile number/],
   [["--verification", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9"], 1, /^phoneproof: verification_not_found: /],
   [[], 2, /^phoneproof: erase: name --verification or --phone, one of them; see phoneproof erase --help/],
   [["--phone", "01012345678", "--verification", "vrf_x"], 2, /^phoneproof: erase: name --verification or/],

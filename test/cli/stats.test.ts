@@ -136,13 +136,13 @@ describe("for a person", () => {
 
 test.for([
   { args: ["--hours", "0"], code: 2, says: /whole number from 1/ },
-  { args: ["--hours", "745"], code: 1, says: /validation_failed: hours: must be 1 to 744/ },
+  { args: ["--hours", "745"], code: 1, says: /validation_failed: --hours: must be 1 to 744/ },
   { args: ["--since", "yesterday"], code: 2, says: /an instant/ },
   { args: ["--since", "999999999w"], code: 2, says: /an instant/ },
   {
     args: ["--since", "2999-01-01T00:00:00Z"],
     code: 1,
-    says: /validation_failed: since: must not lie ahead/,
+    says: /validation_failed: --since: must not lie ahead/,
   },
 ])("$args is refused with a word on why", async ({ args, code, says }) => {
   const finished = await run(["stats", "--project", project.projectId, ...args], environment);

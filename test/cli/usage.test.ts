@@ -309,7 +309,7 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
     );
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(stderr).toMatch(
-      /^phoneproof: validation_failed: (?=.*name: )(?=.*code_length: )(?=.*validity_seconds: ).* \(req_\w+\)\n$/,
+      /^phoneproof: validation_failed: (?=.*--name: )(?=.*--code-length: )(?=.*--validity: ).* \(req_\w+\)\n$/,
     );
   });
 
@@ -317,13 +317,13 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
     const { code, stderr } = await run(["project", "create", "--name", "가".repeat(60)], environment);
     expect(code).toBe(1);
     expect(stderr).toMatch(
-      /^phoneproof: validation_failed: name: makes, with the default template, a text of 1\d\d bytes [^;]+ holds 90: [^;]+\n$/,
+      /^phoneproof: validation_failed: --name: makes, with the default template, a text of 1\d\d bytes [^;]+ holds 90: [^;]+\n$/,
     );
   });
 
   test("a name that is missing is told as such", async () => {
     const { stderr } = await run(["project", "create", "--name", ""], environment);
-    expect(stderr).toMatch(/^phoneproof: validation_failed: name: must not be empty \(/);
+    expect(stderr).toMatch(/^phoneproof: validation_failed: --name: must not be empty \(/);
   });
 
   test("a token that is not known is not called a key", async () => {

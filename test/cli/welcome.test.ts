@@ -25,3 +25,19 @@ test.for([
   expect(text).toContain("PHONEPROOF_TLS_CA");
   expect(text.includes("PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY")).toBe(security === "mutual TLS");
 });
+
+test.for([
+  ".data",
+  "/var/lib/phoneproof/data",
+])("the SMS is sent by a command within 80 columns, which goes on where a shell does: %s", (dataDir) => {
+  const testKey = "pp_test_46guCPufXvNhcydoEI8OH6MmdcXG3dOR27ItIa";
+  const lines = welcome(addresses, { testKey, grpcSecurity: "plaintext", dataDir }).split("\n");
+  const at = lines.findIndex((line) => line.includes("npx phoneproof sms send"));
+  const typed = lines.slice(at, at + 2);
+  for (const line of typed) expect(line.length).toBeLessThanOrEqual(80);
+  const prefix = dataDir === ".data" ? "" : `DATA_DIR=${dataDir} `;
+  expect(typed.map((line) => line.trim())).toEqual([
+    `${prefix}npx phoneproof sms send \\`,
+    '--to DESTINATION --from 01012345678 --carrier SKT --text "SMS_TEXT"',
+  ]);
+});
