@@ -1,9 +1,8 @@
 import { firstUuid, lastUuid } from "../core/ids.ts";
 import { environments } from "../core/project.ts";
-import type { VerificationFilter, VerificationPage } from "../core/verification.ts";
+import type { Verification, VerificationFilter, VerificationPage } from "../core/verification.ts";
 import { plainArray } from "./array-literal.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
-import { pageOfWalk } from "./walked-page.ts";
 
 /**
  * How many verifications of an environment one page looks at, matching or not: a filter that nothing matches costs about what
@@ -82,13 +81,20 @@ export function listStatement(filter: VerificationFilter): { name: string; text:
   };
 }
 
-/** The page in the statement's rows. */
+/**
+ * The page in the statement's rows, which are those of several walks. What lies behind the end of one is left for the next page: that
+ * one may have some before it.
+ */
 export function pageOf(rows: readonly (readonly unknown[])[], limit: number): VerificationPage {
-  const walk = rows.flatMap((row) => {
-    const item = verificationOf(row, 0);
+  const verifications: Verification[] = [];
+  for (const row of rows) {
+    const verification = verificationOf(row, 0);
+    if (verification === null) continue;
     const [matches, endsWalk] = row.slice(verificationWidth);
-    return item === null ? [] : [{ item, matches: matches === true, endsWalk: endsWalk === true }];
-  });
-  const { items, after } = pageOfWalk(walk, limit, ({ id }) => id);
-  return { verifications: items, after };
+    if (matches === true && verifications.length === limit)
+      return { verifications, after: verifications.at(-1)?.id ?? null };
+    if (matches === true) verifications.push(verification);
+    if (endsWalk === true) return { verifications, after: verification.id };
+  }
+  return { verifications, after: null };
 }

@@ -5,6 +5,7 @@
 import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
@@ -92,6 +93,7 @@ test("what was planned on empty tables reads a few rows when they have grown", a
   await opened.setWebhook(receiver.url);
   const shop = merchant(service.httpUrl, opened.liveKey);
   const verifications = service.client(VerificationService);
+  const webhooks = service.client(WebhookService);
 
   let lives = 0;
   async function live(): Promise<void> {
@@ -114,6 +116,8 @@ test("what was planned on empty tables reads a few rows when they have grown", a
     await service.sms({ to: other.to, from, text: "no code" });
     await shop.cancel(other.id);
     await verifications.listVerifications({ projectId: opened.projectId, pageSize: 5 });
+    for (const states of [[], [WebhookDeliveryState.FAILED], [WebhookDeliveryState.DELIVERED]])
+      await webhooks.listWebhookDeliveries({ projectId: opened.projectId, states, pageSize: 5 });
   }
 
   for (let round = 0; round < rounds; round++) await live();

@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
-import { lastOfPage, pageLimit, pageToken, strayPageToken } from "../page-token.ts";
+import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
@@ -35,12 +35,6 @@ export interface DeliveryFilter {
   readonly limit: number;
 }
 
-/** `after`: the verification whose delivery was the last that was looked at; null: there are no more. */
-export interface FoundDeliveries {
-  readonly deliveries: readonly Delivery[];
-  readonly after: string | null;
-}
-
 interface WithSecret {
   readonly webhook: Webhook;
   readonly secret: Uint8Array;
@@ -59,7 +53,8 @@ export interface WebhookStore {
   remove(place: WebhookPlace): Promise<Webhook | null>;
   /** Every version with the URL; null: with that of the one in force. Answers the newest of them. */
   disable(place: WebhookPlace, url: string | null, reason: string): Promise<Webhook | null>;
-  deliveries(filter: DeliveryFilter): Promise<FoundDeliveries | "no_project" | "no_verification">;
+  /** Up to one more than the limit, the newest verification's first. */
+  deliveries(filter: DeliveryFilter): Promise<readonly Delivery[] | "no_project" | "no_verification">;
   /** The verification's id is the event's. */
   resend(verificationId: string): Promise<Delivery | "no_delivery" | "disabled">;
 }
@@ -175,8 +170,9 @@ export function administerWebhooks(parts: {
       const kept = await webhooks.deliveries(filter);
       if (kept === "no_project") throw noSuchProject();
       if (kept === "no_verification") throw noSuchVerification();
-      const { deliveries, after } = kept;
-      return { deliveries, nextPageToken: after === null ? "" : pageToken(after, listOf(filter)) };
+      const idOf = ({ verificationId }: Delivery) => verificationId;
+      const { items: deliveries, nextPageToken } = pageOf(kept, filter.limit, idOf, listOf(filter));
+      return { deliveries, nextPageToken };
     },
 
     async resend(eventId) {

@@ -1,11 +1,6 @@
 import type { Act, AuditAction } from "../../core/administration/audit.ts";
-import type {
-  DeliveryFilter,
-  FoundDeliveries,
-  WebhookPlace,
-  WebhookStore,
-} from "../../core/administration/webhooks.ts";
-import { encodeId, newId } from "../../core/ids.ts";
+import type { DeliveryFilter, WebhookPlace, WebhookStore } from "../../core/administration/webhooks.ts";
+import { encodeId, firstUuid, lastUuid, newId } from "../../core/ids.ts";
 import { type Environment, environments } from "../../core/project.ts";
 import {
   type Attempt,
@@ -18,7 +13,6 @@ import {
 } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
-import { pageOfWalk } from "../walked-page.ts";
 import type { Administer, Transaction } from "./announcement.ts";
 import { lockProject } from "./projects.ts";
 
@@ -139,8 +133,8 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
       );
       if (typeof resent === "string") return resent;
       const where = Prisma.sql`d.verification_id = ${verificationId}::uuid`;
-      const { deliveries } = await pageWhere(database, where, { states: [], walked: 1, limit: 1 });
-      return deliveries[0] ?? "no_delivery";
+      const [delivery] = await deliveriesWhere(database, where, 1);
+      return delivery ?? "no_delivery";
     },
   };
 }
@@ -265,8 +259,6 @@ function webhookOf(row: VersionRow): Webhook {
 }
 
 interface DeliveryRow {
-  readonly matches: boolean;
-  readonly walked: number;
   readonly verification_id: string;
   readonly webhook_configuration_id: string;
   readonly type: EventType;
@@ -287,46 +279,54 @@ interface DeliveryAttemptRow extends DeliveryRow {
   readonly answer: string | null;
 }
 
-/** How many deliveries one page in some states looks at, in these or not: what nothing matches is no walk through all there are. */
-const mostWalked = 2_000;
+/**
+ * How a delivery in a state `kept` stands. One of a webhook version `w` that is disabled is shown as such, though the queue may not have
+ * been cleared of it yet.
+ */
+const stateOf = (kept: Prisma.Sql) =>
+  Prisma.sql`CASE WHEN ${kept} = 'pending' AND w.disabled_at IS NOT NULL THEN 'disabled' ELSE ${kept}::text END`;
 
+/** Up to one more than `limit`, the newest first. */
 async function listDeliveries(
   database: PrismaDatabase,
   filter: DeliveryFilter,
-): Promise<FoundDeliveries | "no_project" | "no_verification"> {
-  const { verificationId, projectId, environment, before, states, limit } = filter;
-  const walked = states.length === 0 ? limit + 1 : Math.max(mostWalked, limit + 1);
-  const page = (condition: Prisma.Sql) => pageWhere(database, condition, { states, walked, limit });
+): Promise<readonly Delivery[] | "no_project" | "no_verification"> {
+  const { verificationId, projectId, environment, states, limit } = filter;
+  const before = filter.before ?? lastUuid;
+  const wanted: readonly DeliveryState[] = states.length === 0 ? deliveryStates : states;
+  const page = (which: Prisma.Sql) => deliveriesWhere(database, which, limit + 1);
   if (projectId !== null && !(await exists(database, Prisma.sql`project WHERE id = ${projectId}::uuid`))) {
     return "no_project";
   }
-  const older = before === null ? Prisma.sql`true` : Prisma.sql`d.verification_id < ${before}::uuid`;
+  const ofProject = projectId === null ? Prisma.sql`true` : Prisma.sql`w.project_id = ${projectId}::uuid`;
+  const asked: Environment[] = environment === null ? [...environments] : [environment];
+  const ofPlace = Prisma.sql`${ofProject} AND w.environment = ANY (${asked}::text[]::environment[])`;
   if (verificationId !== null) {
-    const one = Prisma.sql`${older} AND d.verification_id = ${verificationId}::uuid`;
-    const ofProject = projectId === null ? one : Prisma.sql`${one} AND w.project_id = ${projectId}::uuid`;
-    const within =
-      environment === null
-        ? ofProject
-        : Prisma.sql`${ofProject} AND w.environment = ${environment}::environment`;
-    const found = await page(within);
-    if (found.deliveries.length > 0) return found;
+    const found = await page(
+      Prisma.sql`d.verification_id = ${verificationId}::uuid AND d.verification_id < ${before}::uuid
+        AND ${ofPlace} AND ${stateOf(Prisma.sql`d.state`)} = ANY (${wanted}::text[])`,
+    );
+    if (found.length > 0) return found;
     const known = await exists(database, Prisma.sql`verification WHERE id = ${verificationId}::uuid`);
     return known ? found : "no_verification";
   }
-  if (projectId === null) return page(older);
-  // Each version's newest, by its index: a project's deliveries as a whole are in no index.
-  const asked: Environment[] = environment === null ? [...environments] : [environment];
-  const newest = Prisma.sql`d.verification_id IN (
-    SELECT p.verification_id
-    FROM webhook_configuration w CROSS JOIN LATERAL (
+  if (projectId === null && states.length === 0) return page(Prisma.sql`d.verification_id < ${before}::uuid`);
+  // The newest of each version and state, as one index has them: by its condition, and as a range of all its columns, which no other
+  // can answer in order.
+  const place = Prisma.sql`(d.webhook_configuration_id, d.state, d.verification_id)`;
+  return page(Prisma.sql`d.verification_id = ANY (ARRAY(
+    SELECT newest.verification_id
+    FROM webhook_configuration w
+    CROSS JOIN unnest(enum_range(NULL::webhook_delivery_state)) AS kept (state)
+    CROSS JOIN LATERAL (
       SELECT d.verification_id FROM webhook_delivery d
-      WHERE d.webhook_configuration_id = w.id AND ${older}
-      ORDER BY d.verification_id DESC LIMIT ${walked}
-    ) p
-    WHERE w.project_id = ${projectId}::uuid AND w.environment = ANY (${asked}::text[]::environment[])
-    ORDER BY p.verification_id DESC LIMIT ${walked}
-  )`;
-  return page(newest);
+      WHERE d.attempts >= 0
+        AND ${place} < (w.id, kept.state, ${before}::uuid) AND ${place} >= (w.id, kept.state, ${firstUuid}::uuid)
+      ORDER BY d.webhook_configuration_id DESC, d.state DESC, d.verification_id DESC LIMIT ${limit + 1}
+    ) newest
+    WHERE ${ofPlace} AND ${stateOf(Prisma.sql`kept.state`)} = ANY (${wanted}::text[])
+    ORDER BY newest.verification_id DESC LIMIT ${limit + 1}
+  ))`);
 }
 
 async function exists(database: PrismaDatabase, row: Prisma.Sql): Promise<boolean> {
@@ -339,23 +339,15 @@ const shownAttempts = 100;
 const cutOff = "cut off: what came of it is not known";
 
 /**
- * A page of those that the condition holds for, newest first, with `walked` of them looked at. The last that the walk comes to is among
- * the rows in any case, and says so.
- *
- * A delivery of a webhook that is disabled is shown as such, though the queue may not have been cleared of it yet. An attempt
- * without a result was cut off once its lease has run out, whatever else has been begun or asked for meanwhile. One
- * statement, so that a delivery's state and its attempts are of one moment.
+ * The newest of those `d`, of versions `w`, that the condition holds for. An attempt without a result was cut off once its lease has
+ * run out, whatever else has been begun or asked for meanwhile. One statement, so that a delivery's state and its attempts are of one moment.
  */
-async function pageWhere(
+async function deliveriesWhere(
   database: PrismaDatabase,
   condition: Prisma.Sql,
-  {
-    states,
-    walked,
-    limit,
-  }: { readonly states: readonly DeliveryState[]; readonly walked: number; readonly limit: number },
-): Promise<FoundDeliveries> {
-  const wanted: readonly DeliveryState[] = states.length === 0 ? deliveryStates : states;
+  most: number,
+): Promise<Delivery[]> {
+  const state = stateOf(Prisma.sql`d.state`);
   const rows = await database.prisma.$queryRaw<DeliveryAttemptRow[]>`
     SELECT delivery.*, e.type::text, e.occurred_at, a.number::int, a.started_at, a.duration_ms, a.status::int, a.answer,
       CASE
@@ -363,35 +355,20 @@ async function pageWhere(
         ELSE a.error
       END AS error
     FROM (
-      SELECT * FROM (
-        SELECT looked_at.*, state = ANY (${wanted}::text[]) AS matches,
-          (row_number() OVER (ORDER BY verification_id DESC))::int AS walked
-        FROM (
-          SELECT d.verification_id, d.webhook_configuration_id, w.url, d.resends::int,
-            CASE WHEN held.back THEN 'disabled' ELSE d.state::text END AS state,
-            CASE WHEN NOT held.back THEN d.next_attempt_at END AS next_attempt_at
-          FROM webhook_delivery d
-          JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
-          CROSS JOIN LATERAL (SELECT d.state = 'pending' AND w.disabled_at IS NOT NULL AS back) held
-          WHERE ${condition}
-          ORDER BY d.verification_id DESC LIMIT ${walked}
-        ) looked_at
-      ) looked_at
-      WHERE matches OR walked = ${walked}
-      ORDER BY verification_id DESC LIMIT ${limit + 1}
+      SELECT d.verification_id, d.webhook_configuration_id, w.url, d.resends::int, ${state} AS state,
+        CASE WHEN ${state} = 'pending' THEN d.next_attempt_at END AS next_attempt_at
+      FROM webhook_delivery d
+      JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
+      WHERE ${condition}
+      ORDER BY d.verification_id DESC LIMIT ${most}
     ) delivery
     JOIN event e ON e.verification_id = delivery.verification_id
     LEFT JOIN LATERAL (
-      SELECT * FROM webhook_attempt WHERE delivery.matches AND verification_id = delivery.verification_id
+      SELECT * FROM webhook_attempt WHERE verification_id = delivery.verification_id
       ORDER BY number DESC LIMIT ${shownAttempts}
     ) a ON true
     ORDER BY delivery.verification_id DESC, a.number`;
-  const walk = [...Map.groupBy(rows, (row) => row.verification_id).values()].map((ofOne) => {
-    const [{ matches, walked: place }] = ofOne as [DeliveryAttemptRow];
-    return { item: deliveryOf(ofOne), matches, endsWalk: place === walked };
-  });
-  const { items, after } = pageOfWalk(walk, limit, ({ verificationId }) => verificationId);
-  return { deliveries: items, after };
+  return [...Map.groupBy(rows, (row) => row.verification_id).values()].map(deliveryOf);
 }
 
 function deliveryOf(rows: readonly DeliveryAttemptRow[]): Delivery {
