@@ -18,7 +18,15 @@ export interface ChargingLane {
 interface UnderWay {
   readonly lane: Lane;
   readonly callsOf: Demand["callsOf"];
+  /** By performance.now(). */
+  readonly since: number;
 }
+
+/**
+ * Nothing follows what takes so long: its turn, and with it the time that the server gives a statement, would come no sooner than all
+ * before it have had theirs. At the row it waits within its own.
+ */
+const tooSlowToFollowMs = 1_000;
 
 /** Answers what opens one; those that are opened by it heed one another. */
 export function createChargingLanes(database: Database): () => ChargingLane {
@@ -26,12 +34,13 @@ export function createChargingLanes(database: Database): () => ChargingLane {
   /** In the order they were sent. */
   const underWay = new Set<UnderWay>();
 
-  /** Undefined: a lane that nobody else is on. */
-  function laneFor(callsOf: Demand["callsOf"]): Lane | undefined {
+  /** Undefined: that of its own kind. */
+  function laneFor({ callsOf, since }: Omit<UnderWay, "lane">): Lane | undefined {
     let inCommon: Lane | undefined;
     let isCommonFree = true;
     for (const other of underWay) {
       if (other.lane === common) isCommonFree = false;
+      if (since - other.since > tooSlowToFollowMs) continue;
       // Of several the last, behind which it has to wait anyway.
       if (other.lane !== inCommon && shareOne(callsOf, other.callsOf)) inCommon = other.lane;
     }
@@ -43,7 +52,8 @@ export function createChargingLanes(database: Database): () => ChargingLane {
     return {
       isPipelined: own.isPipelined,
       async charge({ callsOf }, statements) {
-        const charging = { lane: laneFor(callsOf) ?? own, callsOf };
+        const asked = { callsOf, since: performance.now() };
+        const charging = { ...asked, lane: laneFor(asked) ?? own };
         underWay.add(charging);
         try {
           return await statements(charging.lane);

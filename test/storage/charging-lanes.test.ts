@@ -1,4 +1,5 @@
 import { randomUUID } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, expect, onTestFinished, test } from "vitest";
 import { type ChargingLane, createChargingLanes } from "../../src/storage/charging-lanes.ts";
 import { openDatabase, runStatement, type Statements } from "../../src/storage/database.ts";
@@ -14,6 +15,7 @@ function open(options: { readonly preparedStatements?: boolean } = {}) {
   return createChargingLanes(database);
 }
 
+const slow = { name: "slow", text: "SELECT pg_backend_pid(), pg_sleep(1.5)" };
 const backend = { name: "backend", text: "SELECT pg_backend_pid(), pg_sleep(0.1)" };
 const refused = { name: "refused", text: "SELECT pg_backend_pid(), 1 / 0" };
 
@@ -54,6 +56,16 @@ test("it follows whoever charged the same last, on whichever connection that is"
   ]);
   expect(beside).not.toBe(first);
   expect(behind).toBe(beside);
+});
+
+test("nothing follows what takes longer than a second", async () => {
+  const openLane = open();
+  const [creating, reading] = [openLane(), openLane()];
+  const first = creating.charge(demandOf([a]), (connection) => runStatement(connection, slow, []));
+  await delay(1_100);
+  const second = await charge(reading, a);
+  const [[stuck] = []] = await first;
+  expect(second).not.toBe(stuck);
 });
 
 test("what is over, refused or not, stands in nobody's way", async () => {

@@ -1,11 +1,13 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import pg from "pg";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { openDatabase } from "../../src/storage/database.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
+import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 
 const first = "20260101000000_first";
@@ -285,5 +287,62 @@ describe("rows of Prisma's", () => {
     await insert("29990101000000_newer", "now()", "NULL");
     expect(await apply()).toEqual({ applied: [second] });
     expect(await apply()).toEqual({ applied: [] });
+  });
+});
+
+describe("the index of deliveries by their state", () => {
+  const all = path.resolve("prisma/migrations");
+  const [made, dropped] = [
+    "20261126020000_deliveries_by_state",
+    "20261126030000_deliveries_by_version_dropped",
+  ];
+
+  /** The database as the version before has left it. */
+  beforeEach(async () => {
+    for (const name of (await readdir(all)).filter((one) => one < made && !one.endsWith(".toml")))
+      await cp(path.join(all, name), path.join(folder, name), { recursive: true });
+    await apply();
+    await client.query(`
+      SET session_replication_role = replica;
+      INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts)
+      SELECT gen_random_uuid(), gen_random_uuid(), 'delivered', 1 FROM generate_series(1, 20000)`);
+  });
+
+  const upgrade = () => applyMigrations(database.connection, { folder: all });
+  const indexes = async () => {
+    const { rows } = await client.query(
+      "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE indrelid = 'webhook_delivery'::regclass AND indisvalid",
+    );
+    return rows.map(({ name }) => name);
+  };
+  const byState = "webhook_delivery_in_state";
+
+  test("is made while workers go on claiming, and neither waits for the other without end", async () => {
+    const working = openDatabase(database.connection, { poolSize: 2, onError() {} });
+    onTestFinished(() => working.close());
+    const { claim } = createWebhookDeliveries(working, { onDisabled() {} });
+    const room = { limit: 9, quickLimit: 9, slowLimit: 9, slowFirstLimit: 9, perEndpoint: 9, endpoints: [] };
+    let isOver = false;
+    const claiming = [0, 1].map(async () => {
+      while (!isOver) await claim(room);
+    });
+    await claim(room);
+    expect(await upgrade()).toEqual({ applied: expect.arrayContaining([made, dropped]) });
+    isOver = true;
+    await Promise.all(claiming);
+    expect(await indexes()).toContain(byState);
+    await working.close();
+    const { rows } = await client.query(
+      "SELECT deadlocks::int FROM pg_stat_database WHERE datname = current_database()",
+    );
+    expect(rows).toEqual([{ deadlocks: 0 }]);
+  });
+
+  test("is made anew where it had been made before and that had failed", async () => {
+    await client.query(`
+      CREATE INDEX ${byState} ON webhook_delivery (webhook_configuration_id, state, verification_id) WHERE (attempts >= 0);
+      UPDATE pg_index SET indisvalid = false WHERE indexrelid = '${byState}'::regclass`);
+    await upgrade();
+    expect(await indexes()).toContain(byState);
   });
 });

@@ -310,7 +310,8 @@ async function listDeliveries(
     const known = await exists(database, Prisma.sql`verification WHERE id = ${verificationId}::uuid`);
     return known ? found : "no_verification";
   }
-  if (projectId === null && states.length === 0) return page(Prisma.sql`d.verification_id < ${before}::uuid`);
+  const isOfAnyState = new Set(wanted).size === deliveryStates.length;
+  if (projectId === null && isOfAnyState) return page(Prisma.sql`d.verification_id < ${before}::uuid`);
   // The newest of each version and state, as one index has them: by its condition, and as a range of all its columns, which no other
   // can answer in order.
   const place = Prisma.sql`(d.webhook_configuration_id, d.state, d.verification_id)`;
