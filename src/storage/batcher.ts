@@ -13,12 +13,6 @@ interface Waiting<Item, Result> {
   readonly settle: Settle<Result>;
 }
 
-interface UnderWay<Item, Result> {
-  readonly batch: readonly Waiting<Item, Result>[];
-  /** Since when the database has been at it, as far as can be told: by performance.now(). */
-  atWorkSince: number;
-}
-
 /** Tells those of a batch what became of it. */
 interface Tell {
   (): void;
@@ -104,8 +98,8 @@ export function createBatcher<Item, Result>(options: {
 }): Batcher<Item, Result> {
   let waiting: Waiting<Item, Result>[] = [];
   let inFlight = 0;
-  /** In the order they were sent. No two have a key in common. */
-  let underWay: readonly UnderWay<Item, Result>[] = [];
+  /** No two have a key in common. */
+  let underWay: readonly (readonly Waiting<Item, Result>[])[] = [];
   const { keysOf, isPipelined = false } = options;
   const enough = isPipelined ? worthFollowing : keysOf ? worthAnother : Number.POSITIVE_INFINITY;
   /** Whether another batch is worth looking for hangs on how many wait: more than shared keys with what is in flight. */
@@ -113,6 +107,8 @@ export function createBatcher<Item, Result>(options: {
   /** Since when items wait longer than `sustainedMs`. */
   let slowSince = Number.POSITIVE_INFINITY;
   let lastTookMs = 0;
+  /** Since when the database has something to do, or since it last answered something. */
+  let busySince = 0;
   const { spans } = options.observer;
 
   /** Answers what to tell the waiting, so that they can be told once the next batch is on its way. */
@@ -163,8 +159,7 @@ export function createBatcher<Item, Result>(options: {
     const batch: Waiting<Item, Result>[] = [];
     const left: Waiting<Item, Result>[] = [];
     const taken = new Set<string>();
-    for (const { batch: other } of underWay)
-      for (const { keys } of other) for (const key of keys) taken.add(key);
+    for (const other of underWay) for (const { keys } of other) for (const key of keys) taken.add(key);
     for (const entry of waiting) {
       if (batch.length === options.maxSize) {
         left.push(entry);
@@ -190,8 +185,8 @@ export function createBatcher<Item, Result>(options: {
         const batch = takeBatch();
         if (batch.length === 0) break;
         const startedAt = performance.now();
-        const sent = { batch, atWorkSince: startedAt };
-        underWay = [...underWay, sent];
+        if (underWay.length === 0) busySince = startedAt;
+        underWay = [...underWay, batch];
         const waited = startedAt - (batch[0]?.since ?? startedAt);
         if (waited < workedOffMs) slowSince = Number.POSITIVE_INFINITY;
         else if (waited > sustainedMs) slowSince = Math.min(slowSince, startedAt);
@@ -201,12 +196,11 @@ export function createBatcher<Item, Result>(options: {
         const tellLast = tell;
         process.nextTick(() => process.nextTick(tellLast));
         tell = await running;
+        underWay = underWay.filter((other) => other !== batch);
         const endedAt = performance.now();
-        lastTookMs = endedAt - sent.atWorkSince;
-        const place = underWay.indexOf(sent);
-        // One that followed another began when that was done; one that went beside it looks shorter than it is.
-        if (isPipelined) for (const later of underWay.slice(place + 1)) later.atWorkSince = endedAt;
-        underWay = underWay.toSpliced(place, 1);
+        // One that followed another began when that was done.
+        lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
+        busySince = endedAt;
         enoughForAnother = isPipelined && lastTookMs > tooSlowToFollowMs ? Number.POSITIVE_INFINITY : enough;
         if (lastTookMs > patienceMs) {
           // Who has waited behind it would wait as long again, for a database that most likely does not answer them either.
@@ -232,7 +226,7 @@ export function createBatcher<Item, Result>(options: {
 
   function isOverloaded(now = performance.now()): boolean {
     if (waiting.length === 0 || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
-    const inFlightMs = now - (underWay[0]?.atWorkSince ?? now);
+    const inFlightMs = now - busySince;
     if (waiting.length >= options.maxWaiting || inFlightMs > patienceMs) return true;
     // Nobody knows how long it will be, but it will hardly be quicker than it was.
     const expectedMs = (waiting.length / options.maxSize) * Math.max(lastTookMs, inFlightMs);

@@ -10,9 +10,8 @@ import {
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createCaution } from "./caution.ts";
-import type { ChargingLane } from "./charging-lanes.ts";
 import { isLetGo } from "./code-occupancy.ts";
-import { type Database, runStatement, type Statements, tryStatement } from "./database.ts";
+import { type Database, type Lane, runStatement, tryStatement } from "./database.ts";
 import { chargedCalls, type Demand, demandOf, Exhausted, secondsToNextMonth, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
@@ -204,8 +203,9 @@ export interface Creations {
   isOverloaded(): boolean;
 }
 
-export function createCreations(database: Database, lane: ChargingLane): Creations {
+export function createCreations(database: Database): Creations {
   const caution = createCaution();
+  const lane = database.openLane();
 
   const enqueue = createBatcher<ChargedCreation, Outcome>({
     observer: database.observer.batch("create"),
@@ -216,11 +216,11 @@ export function createCreations(database: Database, lane: ChargingLane): Creatio
       const roles = rolesOf(items);
       const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
       if (!caution.takeTurn() && !roles.leads.includes("f")) {
-        const outcomes = await lane.charge(demand, (connection) => createNew(connection, items, demand));
+        const outcomes = await createNew(lane, items, demand);
         if (outcomes !== null) return outcomes;
         caution.learn();
       }
-      return lane.charge(demand, (connection) => createBatch(connection, items, roles, demand));
+      return createBatch(lane, items, roles, demand);
     },
   });
 
@@ -267,12 +267,12 @@ function rolesOf(items: readonly ChargedCreation[]): Roles {
 
 /** Null where not all could be created: then nothing has happened. */
 async function createNew(
-  connection: Statements,
+  lane: Lane,
   items: readonly ChargedCreation[],
   demand: Demand,
 ): Promise<Outcome[] | null> {
   const values = [demand.projects, demand.calls, ...columnsOf(items)];
-  const rows = await tryStatement(connection, createNewStatement, values, notAllNew);
+  const rows = await tryStatement(lane, createNewStatement, values, notAllNew);
   if (rows === null) return null;
   const createdAt = rows[0]?.[0] as number;
   const charged = new Map(rows.map((row) => [row[1], row]));
@@ -314,12 +314,12 @@ function columnsOf(items: readonly ChargedCreation[]): string[] {
 }
 
 async function createBatch(
-  connection: Statements,
+  lane: Lane,
   items: readonly ChargedCreation[],
   { leaderOf, leads }: Roles,
   demand: Demand,
 ): Promise<Outcome[]> {
-  const rows = await runStatement(connection, createStatement, [
+  const rows = await runStatement(lane, createStatement, [
     demand.projects,
     demand.calls,
     ...columnsOf(items),
@@ -362,7 +362,7 @@ async function createBatch(
     outcomes[position] = { usage, value: asLeader };
   }
   await answerLost(
-    connection,
+    lane,
     undecided.filter(({ reserved }) => reserved),
     outcomes,
   );
@@ -379,14 +379,10 @@ interface Undecided {
 }
 
 /** Answers those as whoever took their keys was answered. */
-async function answerLost(
-  connection: Statements,
-  lost: readonly Undecided[],
-  outcomes: Outcome[],
-): Promise<void> {
+async function answerLost(lane: Lane, lost: readonly Undecided[], outcomes: Outcome[]): Promise<void> {
   if (lost.length === 0) return;
   const requests = lost.map(({ request }) => request);
-  const rows = await runStatement(connection, firstAnswerStatement, [
+  const rows = await runStatement(lane, firstAnswerStatement, [
     plainArray(requests.map(({ projectId }) => projectId)),
     plainArray(requests.map(({ environment }) => environment)),
     textArray(requests.map(({ idempotencyKey }) => idempotencyKey)),

@@ -34,28 +34,20 @@ charged AS (
 
 /** The demand of a batch, and each item's place in its project's share: 1 for the first, 0 for uncounted callers. */
 export interface Demand {
-  /** By project. */
-  readonly callsOf: ReadonlyMap<string, number>;
-  /** The same as two parameters. */
   readonly projects: string;
   readonly calls: string;
   readonly ranks: number[];
 }
 
 export function demandOf(chargeTo: readonly (string | null)[]): Demand {
-  const callsOf = new Map<string, number>();
+  const calls = new Map<string, number>();
   const ranks = chargeTo.map((projectId) => {
     if (projectId === null) return 0;
-    const rank = (callsOf.get(projectId) ?? 0) + 1;
-    callsOf.set(projectId, rank);
+    const rank = (calls.get(projectId) ?? 0) + 1;
+    calls.set(projectId, rank);
     return rank;
   });
-  return {
-    callsOf,
-    projects: plainArray([...callsOf.keys()]),
-    calls: plainArray([...callsOf.values()]),
-    ranks,
-  };
+  return { projects: plainArray([...calls.keys()]), calls: plainArray([...calls.values()]), ranks };
 }
 
 /** The limit was reached before a call. */

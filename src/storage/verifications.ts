@@ -4,9 +4,8 @@ import type { Charged, Verification, VerificationLookup, Verifications } from ".
 import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
-import { type ChargingLane, createChargingLanes } from "./charging-lanes.ts";
 import { createCreations, liveRecord } from "./creations.ts";
-import { type Database, isDeadlock, type NamedStatement, runStatement } from "./database.ts";
+import { type Database, isDeadlock, type Lane, type NamedStatement, runStatement } from "./database.ts";
 import { dueExpired, movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
 import { createTurns } from "./turns.ts";
 import { chargedCalls, demandOf, Exhausted, secondsToNextMonth, usageMonth, usageOf } from "./usage.ts";
@@ -114,20 +113,19 @@ const batchSize = 500;
 const maxWaiting = 10_000;
 
 export function createVerifications(database: Database): Verifications {
-  const openLane = createChargingLanes(database);
-  const creations = createCreations(database, openLane());
-  const reading = openLane();
-  const cancelling = openLane();
+  const creations = createCreations(database);
+  const reading = database.openLane();
+  const cancelling = database.openLane();
 
   /** Runs a statement over a batch of lookups; `seen` reads what the statement says besides the verification. */
   async function lookUp(
-    lane: ChargingLane,
+    lane: Lane,
     statement: NamedStatement,
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
   ): Promise<(Charged<Verification | null> | Exhausted)[]> {
     const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
-    const values = [
+    const rows = await runStatement(lane, statement, [
       demand.projects,
       demand.calls,
       plainArray(items.map((_, position) => position)),
@@ -136,8 +134,7 @@ export function createVerifications(database: Database): Verifications {
       plainArray(items.map(({ lookup }) => lookup.environment)),
       plainArray(items.map(({ chargeTo }) => chargeTo)),
       plainArray(demand.ranks),
-    ];
-    const rows = await lane.charge(demand, (connection) => runStatement(connection, statement, values));
+    ]);
     if (rows.length !== items.length) throw new Error("a lookup came back without an answer");
     const results = new Array<Charged<Verification | null> | Exhausted>(items.length);
     const charged = new Map<string | null | undefined, readonly unknown[]>();

@@ -5,7 +5,6 @@ import { decodeId } from "../../src/core/ids.ts";
 import type { NewVerification } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { createChargingLanes } from "../../src/storage/charging-lanes.ts";
 import { createCreations } from "../../src/storage/creations.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { type StorageObserver, unobserved } from "../../src/storage/observer.ts";
@@ -317,7 +316,7 @@ describe("in one batch", () => {
     { poolSize: 1, onError: () => {}, observer },
   );
   afterAll(() => database.close());
-  const { create } = createCreations(database, createChargingLanes(database)());
+  const { create } = createCreations(database);
 
   /** The first goes alone; what arrives while it is on its way is the next batch. */
   async function createTogether(requests: readonly Partial<NewVerification>[]) {
