@@ -49,7 +49,7 @@ DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
  * row of the pass makes it; others find nothing to do, and are answered null.
  *
  * Where it has come to is put into the conditions as a value, not joined: joined, all that lies behind was walked for each batch
- * once a table had grown, since its index gives the order that is asked for (1.3 s at ten million rows).
+ * once a table had grown, since its index gives the order that is asked for (200 ms at 1.5 million messages, now 0.4).
  */
 function pass(parts: {
   readonly task: string;

@@ -258,7 +258,8 @@ function webhookOf(row: VersionRow): Webhook {
   };
 }
 
-interface DeliveryRow {
+/** A delivery with one of its attempts; the columns of the attempt are null where there is none yet. */
+interface DeliveryAttemptRow {
   readonly verification_id: string;
   readonly webhook_configuration_id: string;
   readonly type: EventType;
@@ -267,10 +268,6 @@ interface DeliveryRow {
   readonly state: DeliveryState;
   readonly resends: number;
   readonly next_attempt_at: Date | null;
-}
-
-/** A delivery with one of its attempts; the columns of the attempt are null where there is none yet. */
-interface DeliveryAttemptRow extends DeliveryRow {
   readonly number: number | null;
   readonly started_at: Date;
   readonly duration_ms: number | null;
@@ -341,7 +338,8 @@ const cutOff = "cut off: what came of it is not known";
 
 /**
  * The newest of those `d`, of versions `w`, that the condition holds for. An attempt without a result was cut off once its lease has
- * run out, whatever else has been begun or asked for meanwhile. One statement, so that a delivery's state and its attempts are of one moment.
+ * run out, whatever else has been begun or asked for meanwhile. One statement, so that a delivery's state and its attempts are of
+ * one moment.
  */
 async function deliveriesWhere(
   database: PrismaDatabase,
