@@ -120,10 +120,12 @@ test("a backlog is drained by several processes, each row once, while others are
   const { expired = 0, cancelled: byHand = 0 } = await statuses();
   expect(expired + byHand).toBe(3_000);
   const { rows } = await service.db.query("SELECT type, count(*)::int FROM event GROUP BY 1 ORDER BY 1");
-  expect(Object.fromEntries(rows.map(({ type, count }) => [type, count]))).toEqual({
-    "verification.expired": expired,
-    "verification.cancelled": byHand,
-  });
+  // Of the cancels all may have come too late.
+  const counts = {
+    "verification.cancelled": 0,
+    ...Object.fromEntries(rows.map(({ type, count }) => [type, count])),
+  };
+  expect(counts).toEqual({ "verification.expired": expired, "verification.cancelled": byHand });
   await Promise.all(others.map((other) => other.close()));
 });
 
