@@ -95,7 +95,7 @@ export class HttpLoad {
 
   /**
    * Sends at a constant rate whatever is answered; what finds every connection busy is not sent. Answers the counts by
-   * status, in the times since each was due.
+   * status, in the times since each was due, of what was answered meanwhile: what comes later is waited for.
    */
   async flood(
     { next, milliseconds }: Omit<HttpRound, "status">,
@@ -117,11 +117,14 @@ export class HttpLoad {
           return;
         }
         connection.exchange(request, reject, (status) => {
+          idle.push(connection);
+          if (allArrived) {
+            endIfAnswered();
+            return;
+          }
           const tally = tallies.get(status) ?? new Tally();
           tallies.set(status, tally);
           tally.add(performance.now() - dueAt);
-          idle.push(connection);
-          endIfAnswered();
         });
       }).then(() => {
         allArrived = true;

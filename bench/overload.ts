@@ -48,16 +48,14 @@ await runToItsEnd(async (endings) => {
   const watch = setInterval(() => {
     mostMiB = Math.max(mostMiB, residentMiB(service.pid));
   }, 500);
-  const startedAt = performance.now();
   const { answers, unsent } = await many.flood({ next, milliseconds: seconds * 1000 }, before * times);
-  const took = (performance.now() - startedAt) / 1000;
   clearInterval(watch);
   const sent = [...answers.values()].reduce((sum, result) => sum + result.answers, 0);
   console.log(
-    `${`${times} times`.padEnd(12)}  ${rate((sent + unsent) / took)} wanted, ${rate(sent / took)} sent on ${connections} connections`,
+    `${`${times} times`.padEnd(12)}  ${rate((sent + unsent) / seconds)} wanted, ${rate(sent / seconds)} sent on ${connections} connections`,
   );
   for (const [status, result] of [...answers].sort(([one], [other]) => one - other)) {
-    console.log(`  ${status}         ${line(result, took, before)}`);
+    console.log(`  ${status}         ${line(result, seconds, before)}`);
   }
   console.log(`  memory      ${mostMiB.toFixed(0).padStart(7)} MiB at most`);
   many.close();

@@ -25,6 +25,7 @@ import {
   watchVerificationWindow,
 } from "./core/verification-window.ts";
 import { watchVerification } from "./core/watch-verification.ts";
+import { createConnectionTurns } from "./gateway/connection-turns.ts";
 import type { Deprecation } from "./gateway/deprecations.ts";
 import { createGateway } from "./gateway/gateway.ts";
 import { logFault } from "./gateway/request-log.ts";
@@ -161,6 +162,8 @@ export async function startApi(parts: {
     watchVerificationWindow: watchVerificationWindow({ getWindow, transitions }),
     sendTestMessage: sendTestMessage({ getWindow, takeMessages }),
   });
+  const turns = createConnectionTurns();
+  metrics.calls.watchTurns(turns);
   const gateway = createGateway({
     verifications: service,
     admission,
@@ -168,6 +171,7 @@ export async function startApi(parts: {
     trustedProxies: config.trustedProxies,
     isStopping,
     publicBase,
+    turns,
     onAnswered: metrics.calls.answered,
     tracing: tracing ?? undefined,
     deprecations,

@@ -6,6 +6,7 @@ import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type FailureCode, type FieldViolation } from "../failures.ts";
+import type { ConnectionTurns } from "./connection-turns.ts";
 import { refuseOverloaded } from "./overload.ts";
 import { refuse, setRateLimit } from "./refusal.ts";
 
@@ -23,9 +24,13 @@ declare module "fastify" {
 const noViolations: readonly FieldViolation[] = [];
 
 /** A hook that lets merchants' calls through. */
-export function admitting(admission: Admission, bucket: RateLimitBucket): onRequestHookHandler {
+export function admitting(
+  admission: Admission,
+  turns: ConnectionTurns,
+  bucket: RateLimitBucket,
+): onRequestHookHandler {
   return (request, reply, done) => {
-    if (admission.isOverloaded(bucket)) {
+    if (turns.isLate() || admission.isOverloaded(bucket)) {
       refuseOverloaded(reply);
       return;
     }

@@ -5,6 +5,7 @@
  * on the same instance meet neither it nor any body parser.
  */
 
+import { setImmediate } from "node:timers/promises";
 import Fastify, {
   type FastifyError,
   type FastifyInstance,
@@ -20,6 +21,7 @@ import type { Tracing } from "../core/tracing.ts";
 import { asFailure, Failure, type FailureCode, isCutOff, isGone } from "../failures.ts";
 import { answerUnknownRoute, lookAgain } from "./admit.ts";
 import { answeredRequest } from "./answered-request.ts";
+import type { ConnectionTurns } from "./connection-turns.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
 import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
 import { referenceRoutes } from "./reference/routes.ts";
@@ -38,6 +40,8 @@ export interface GatewayParts {
   readonly isStopping: () => boolean;
   /** The address merchants reach it at. Known once it listens. */
   readonly publicBase: { readonly url: string };
+  /** Of this gateway alone. */
+  readonly turns: ConnectionTurns;
   /** Told of each request that is over. Takes no time. */
   readonly onAnswered: (request: AnsweredRequest) => void;
   /** Undefined: nothing is traced. */
@@ -53,6 +57,7 @@ export function createGateway({
   trustedProxies,
   isStopping,
   publicBase,
+  turns,
   onAnswered,
   tracing,
   deprecations,
@@ -64,8 +69,11 @@ export function createGateway({
     trackNewest(reply);
     if (isStopping()) reply.raw.shouldKeepAlive = false;
     const startedAt = performance.now();
+    turns.begun(startedAt);
     reply.raw.on("close", () => {
       untrack(reply);
+      if (reply.raw.shouldKeepAlive && request.raw.complete) turns.answered(request.raw.socket, startedAt);
+      else turns.ended(startedAt);
       logRequest(log, request, reply, startedAt);
       onAnswered(answeredRequest(request, reply, startedAt));
       // Node closes those that are idle when it is told to stop, not those that become so afterwards.
@@ -129,9 +137,12 @@ export function createGateway({
   gateway.decorateRequest("look", undefined);
   gateway.decorateRequest("failureCode", undefined);
 
-  gateway.addHook("preClose", (done) => {
+  gateway.addHook("preClose", async () => {
     isClosing = true;
-    done();
+    // Node closes what it has read nothing of, and with it what has been asked there.
+    turns.stop();
+    await setImmediate();
+    await setImmediate();
   });
 
   gateway.addHook("onRequest", (request, reply, done) => {
@@ -155,7 +166,7 @@ export function createGateway({
   });
 
   gateway.addHook("onRoute", announceDeprecations(deprecations));
-  gateway.register(verificationRoutes(verifications, admission));
+  gateway.register(verificationRoutes(verifications, admission, turns));
   gateway.register(referenceRoutes(publicBase, deprecations));
 
   return gateway;

@@ -13,7 +13,7 @@ import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
-import { isUnheard } from "./overload.ts";
+import { isUnheard } from "./listening.ts";
 import { presentFailure } from "./refusal.ts";
 
 export const bodyLimitBytes = 64 * 1024;
@@ -172,7 +172,7 @@ function advance(socket: Duplex): void {
     next.begin();
   }
   queues.delete(socket);
-  if (queue.isPaused && !isUnheard(socket)) socket.resume();
+  if (queue.isPaused && !isUnheard(socket as Socket)) socket.resume();
 }
 
 /** Escapes of bytes that are no text stand for themselves: the path is one that is not there, and the router can read it. */

@@ -13,6 +13,7 @@ import {
   GetVerificationRequestSchema,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { admitting, stillAdmitting } from "./admit.ts";
+import type { ConnectionTurns } from "./connection-turns.ts";
 import type { CreateVerificationBody } from "./create-request.ts";
 import { toCreateVerificationRequest, toViolations } from "./create-request.ts";
 import { presentCreatedVerification, presentVerification } from "./presenter.ts";
@@ -24,7 +25,11 @@ interface VerificationRoute {
 }
 
 /** A plugin to be registered in a scope of its own: its hooks and parsers are for these routes only. */
-export function verificationRoutes(verifications: VerificationService, admission: Admission) {
+export function verificationRoutes(
+  verifications: VerificationService,
+  admission: Admission,
+  turns: ConnectionTurns,
+) {
   return async (scope: FastifyInstance): Promise<void> => {
     scope.addContentTypeParser("application/json", { parseAs: "buffer" }, (_request, body, done) => {
       done(null, parseJson(body as Buffer));
@@ -33,7 +38,7 @@ export function verificationRoutes(verifications: VerificationService, admission
     scope.post<{ Body: CreateVerificationBody }>(
       "/v1/verifications",
       {
-        onRequest: [admitting(admission, "create"), requireCreationHeaders],
+        onRequest: [admitting(admission, turns, "create"), requireCreationHeaders],
         preValidation: stillAdmitting(admission),
         attachValidation: true,
         schema: {
@@ -56,7 +61,7 @@ export function verificationRoutes(verifications: VerificationService, admission
     scope.get<VerificationRoute>(
       "/v1/verifications/:verification_id",
       {
-        onRequest: admitting(admission, "read"),
+        onRequest: admitting(admission, turns, "read"),
         schema: { response: { 200: verificationResult, "4xx": apiError, "5xx": apiError } },
       },
       async (request, reply) => {
@@ -75,7 +80,7 @@ export function verificationRoutes(verifications: VerificationService, admission
       bodyless.post<VerificationRoute>(
         "/v1/verifications/:verification_id/cancel",
         {
-          onRequest: [forgetContentType, admitting(admission, "cancel")],
+          onRequest: [forgetContentType, admitting(admission, turns, "cancel")],
           preValidation: stillAdmitting(admission),
           schema: { response: { 200: verificationResult, "4xx": apiError, "5xx": apiError } },
         },

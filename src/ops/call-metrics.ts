@@ -63,6 +63,17 @@ export function createCallMetrics(registry: Registry) {
   const rpcsOf = new Map<string, Map<string, Observed>>();
 
   return {
+    watchTurns(turns: { waitedMs(): number }): void {
+      new Gauge({
+        name: "phoneproof_http_turn_seconds",
+        help: "How long the connection that is to be read next has waited for that, as they do where there is more to do than can be done",
+        registers: [registry],
+        collect() {
+          this.set(turns.waitedMs() / 1000);
+        },
+      });
+    },
+
     answered({
       method,
       route = "none",

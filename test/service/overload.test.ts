@@ -1,10 +1,11 @@
 /** More than can be done. What stands in for it is a database that does nothing for a while: so nothing here hangs on speed. */
 
 import { randomUUID } from "node:crypto";
+import net from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, describe, expect, test } from "vitest";
 import { Health } from "../../src/gen/proto/health/v1/health_pb.ts";
 import {
   InboundMessageService,
@@ -14,6 +15,7 @@ import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verificat
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { startTestService } from "../harness/service.ts";
+import { startProcess } from "../ops/service-process.ts";
 import { connectRaw, type RawConnection } from "../rpc/raw-grpc.ts";
 import { createPending } from "./pending.ts";
 import { inboundMessage } from "./sms-source.ts";
@@ -116,6 +118,59 @@ test("twelve thousand calls at once are each answered, or told to come again", a
   expect(served.length).toBeGreaterThan(0);
   expect(served.length + refused.length).toBe(20 * each);
   expect((await shop.read(id)).status).toBe(200);
+});
+
+describe("four hundred connections that ask again as soon as they are answered", () => {
+  /**
+   * Asks `times`, or until the answer says that it is the last. Answers the statuses, and whether the last request had one. An
+   * answer of a few hundred bytes comes in one piece.
+   */
+  const askAgain = (httpUrl: string, request: string, times: number, asked: () => void) =>
+    new Promise<{ statuses: string[]; isAnswered: boolean }>((resolve, reject) => {
+      const { hostname, port } = new URL(httpUrl);
+      const statuses: string[] = [];
+      let isAnswered = false;
+      const ask = () => {
+        isAnswered = false;
+        socket.write(request);
+        asked();
+      };
+      const socket = net.connect({ host: hostname, port: Number(port) }, ask);
+      socket.on("error", reject);
+      socket.on("close", () => resolve({ statuses, isAnswered }));
+      socket.on("data", (piece) => {
+        const answer = piece.toString("latin1");
+        statuses.push(answer.slice("HTTP/1.1 ".length, "HTTP/1.1 200".length));
+        isAnswered = true;
+        if (statuses.length === times) socket.end();
+        else if (!/^connection: close\r$/im.test(answer)) ask();
+      });
+    });
+
+  const crowd = async (httpUrl: string, times: number, asked = () => {}) => {
+    const { id } = await createPending(shop);
+    const request = `GET /v1/verifications/${id} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n\r\n`;
+    return Promise.all(Array.from({ length: 400 }, () => askAgain(httpUrl, request, times, asked)));
+  };
+  // Whoever asks would leave a service in the test's process no time to be asked more than it can do.
+  const start = () => startProcess({ DATABASE_URL: service.databaseUrl, DRAIN_SECONDS: "2" });
+
+  test("are all answered, each time", async () => {
+    const all = await crowd((await start()).httpUrl, 30);
+    expect(all).toEqual(all.map(() => ({ statuses: new Array(30).fill("200"), isAnswered: true })));
+  });
+
+  test("are all answered, and told to close, by a process that is to end", async () => {
+    const { child, httpUrl, ended } = await start();
+    let asked = 0;
+    const all = await crowd(httpUrl, Number.POSITIVE_INFINITY, () => {
+      asked += 1;
+      if (asked === 5_000) child.kill("SIGTERM");
+    });
+    expect(all.flatMap(({ statuses }) => statuses).filter((status) => status !== "200")).toEqual([]);
+    expect(all.filter(({ isAnswered }) => !isAnswered)).toEqual([]);
+    expect(await ended()).toBe(0);
+  });
 });
 
 test("streams that send more than is stored are held back, all of them together, and go on afterwards", async () => {

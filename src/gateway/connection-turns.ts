@@ -1,0 +1,163 @@
+/**
+ * Whose turn it is where more is asked than is done. All that waits in this process is copied by each collection of young
+ * objects, and what waits longer by several; what nobody has read yet waits in the kernel at no cost. So where enough is in
+ * hand, a connection that was answered is read again when its turn comes, behind those answered before it. Only where this
+ * process is what they wait for: one that waits for its database itself has the time to take more.
+ */
+
+import type { Socket } from "node:net";
+import { performance } from "node:perf_hooks";
+import { isUnheard, listenTo, stopListening } from "./listening.ts";
+
+/** Requests that keep this process and its database busy: more only wait. (With 512 fewer were served, see docs/performance.md.) */
+export const enough = 256;
+
+/** What takes longer than this most likely waits for a lock, or for the rest of itself: it is nobody's reason to wait. */
+const spanMs = 1_000;
+const slots = 10;
+const slotMs = spanMs / slots;
+
+/** Where a turn takes longer than this, whoever's it is may as well come again later. */
+const patienceMs = 1_000;
+
+/** The share of its time that the event loop of a process has something to do, where it is what others wait for. */
+const busyShare = 0.9;
+
+interface Waiting {
+  readonly socket: Socket;
+  /** In the clock's milliseconds. */
+  readonly since: number;
+}
+
+export interface ConnectionTurns {
+  /** A request begins, `at` the clock's milliseconds. */
+  begun(at: number): void;
+  /** It is over, and its connection is free for the next. */
+  answered(socket: Socket, begunAt: number): void;
+  /** It is over, and its connection with it. */
+  ended(begunAt: number): void;
+  /** Whether a request would better be told to come again: turns take too long, and there is enough to do without it. */
+  isLate(): boolean;
+  /** Of whoever waits longest, in milliseconds. */
+  waitedMs(): number;
+  /** From now on everybody is read. */
+  stop(): void;
+}
+
+/** `busyShareOf` answers the share of its time in which the process was busy since it was asked last. */
+export function createConnectionTurns({
+  clock = () => performance.now(),
+  busyShareOf = ownBusyShare(),
+}: {
+  readonly clock?: () => number;
+  readonly busyShareOf?: () => number;
+} = {}): ConnectionTurns {
+  /** Requests in hand by when they began, of the last `spanMs`. */
+  const begunIn = new Array<number>(slots).fill(0);
+  let newestSlot = 0;
+  let inHand = 0;
+  /** From `first` on, in the order of their turns. */
+  let waiting: Waiting[] = [];
+  let first = 0;
+  let isDue = false;
+  let isStopped = false;
+  let isBusy = false;
+  let lookedAt = Number.NEGATIVE_INFINITY;
+  let lookingAgain: NodeJS.Timeout | undefined;
+
+  const slotOf = (at: number) => Math.floor(at / slotMs);
+
+  function countUpTo(now: number): void {
+    const slot = slotOf(now);
+    for (let passed = Math.max(newestSlot, slot - slots); passed < slot; passed++) {
+      inHand -= begunIn[(passed + 1) % slots] as number;
+      begunIn[(passed + 1) % slots] = 0;
+    }
+    newestSlot = Math.max(newestSlot, slot);
+  }
+
+  function countOff(begunAt: number): void {
+    countUpTo(clock());
+    const slot = slotOf(begunAt);
+    if (slot <= newestSlot - slots) return;
+    begunIn[slot % slots] = (begunIn[slot % slots] as number) - 1;
+    inHand--;
+  }
+
+  /** Once for all that is answered at a time: whom there is room for is read in the next round of the event loop. */
+  function makeRoom(): void {
+    if (first === waiting.length || isDue) return;
+    isDue = true;
+    setImmediate(nextTurns);
+  }
+
+  /** As of the last tenth of a second that is over. */
+  function isWaitedFor(): boolean {
+    const now = clock();
+    if (now - lookedAt >= slotMs) {
+      lookedAt = now;
+      isBusy = busyShareOf() > busyShare;
+    }
+    return isBusy;
+  }
+
+  function waitedMs(): number {
+    const longest = waiting[first];
+    return longest === undefined ? 0 : clock() - longest.since;
+  }
+
+  function nextTurns(): void {
+    isDue = false;
+    countUpTo(clock());
+    const room = isStopped ? Number.POSITIVE_INFINITY : isWaitedFor() ? enough - inHand : enough;
+    for (let taken = 0; taken < room && first < waiting.length; taken++) {
+      listenTo((waiting[first++] as Waiting).socket);
+    }
+    if (first === waiting.length) {
+      clearInterval(lookingAgain);
+      lookingAgain = undefined;
+    }
+    if (2 * first >= waiting.length) {
+      waiting = waiting.slice(first);
+      first = 0;
+    }
+  }
+
+  return {
+    begun(at) {
+      countUpTo(at);
+      begunIn[slotOf(at) % slots] = (begunIn[slotOf(at) % slots] as number) + 1;
+      inHand++;
+    },
+    answered(socket, begunAt) {
+      countOff(begunAt);
+      if (inHand >= enough && !isStopped && !isUnheard(socket) && isWaitedFor()) {
+        stopListening(socket);
+        waiting.push({ socket, since: clock() });
+        // Those whose turn it was may have nothing to say, and what is in hand may take long.
+        lookingAgain ??= setInterval(nextTurns, slotMs).unref();
+      }
+      makeRoom();
+    },
+    ended(begunAt) {
+      countOff(begunAt);
+      makeRoom();
+    },
+    isLate: () => waitedMs() > patienceMs && inHand > enough / 2 && isWaitedFor(),
+    waitedMs,
+    stop() {
+      isStopped = true;
+      nextTurns();
+    },
+  };
+}
+
+function ownBusyShare(): () => number {
+  let before = performance.eventLoopUtilization();
+  return () => {
+    const now = performance.eventLoopUtilization();
+    const { utilization } = performance.eventLoopUtilization(now, before);
+    before = now;
+    return utilization;
+  };
+}

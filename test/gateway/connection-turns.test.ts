@@ -1,0 +1,171 @@
+/** The order of turns, by a clock of the test's own. That nothing is lost by them is tried in service/overload and service/stopping. */
+
+import type { Socket } from "node:net";
+import { setImmediate } from "node:timers/promises";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { createConnectionTurns, enough } from "../../src/gateway/connection-turns.ts";
+
+let now = 5_000;
+let busyShare = 1;
+const turns = () => createConnectionTurns({ clock: () => now, busyShareOf: () => busyShare });
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+});
+afterEach(() => {
+  vi.useRealTimers();
+  busyShare = 1;
+});
+
+class Connection {
+  isRead = true;
+  destroyed = false;
+  pause() {
+    this.isRead = false;
+  }
+  resume() {
+    this.isRead = true;
+  }
+  get socket() {
+    return this as unknown as Socket;
+  }
+}
+
+/** Requests that stay in hand. Answers when they began. */
+function take(from: ReturnType<typeof turns>, count: number): number {
+  for (let taken = 0; taken < count; taken++) from.begun(now);
+  return now;
+}
+
+/** One more request, answered at once, on each of `count` connections. */
+function ask(from: ReturnType<typeof turns>, count: number): Connection[] {
+  return Array.from({ length: count }, () => {
+    const connection = new Connection();
+    from.begun(now);
+    from.answered(connection.socket, now);
+    return connection;
+  });
+}
+
+const read = (connections: readonly Connection[]) => connections.map(({ isRead }) => isRead);
+
+test("a connection that was answered is read on, unless enough is in hand", () => {
+  const some = turns();
+  take(some, enough - 1);
+  expect(read(ask(some, 3))).toEqual([true, true, true]);
+  take(some, 1);
+  expect(read(ask(some, 3))).toEqual([false, false, false]);
+});
+
+test("turns come in the order of the answers, as many as there is room for", async () => {
+  const some = turns();
+  const begunAt = take(some, enough + 1);
+  const connections = ask(some, 4);
+  const other = new Connection();
+  some.answered(other.socket, begunAt);
+  await setImmediate();
+  expect(read([...connections, other])).toEqual([false, false, false, false, false]);
+  for (let ended = 0; ended < 3; ended++) some.ended(begunAt);
+  expect(read([...connections, other])).toEqual([false, false, false, false, false]);
+  await setImmediate();
+  expect(read([...connections, other])).toEqual([true, true, true, false, false]);
+});
+
+test("whoever had a turn and says nothing keeps nobody from theirs", async () => {
+  const some = turns();
+  const begunAt = take(some, enough);
+  const connections = ask(some, 10);
+  await setImmediate();
+  some.ended(begunAt);
+  await setImmediate();
+  for (let turn = 0; turn < connections.length; turn++) {
+    expect(read(connections)).toEqual(connections.map((_, position) => position <= turn));
+    vi.advanceTimersByTime(100);
+  }
+});
+
+test("a connection that was lost meanwhile is passed over", async () => {
+  const some = turns();
+  const begunAt = take(some, enough);
+  const [lost, other] = ask(some, 2) as [Connection, Connection];
+  lost.destroyed = true;
+  for (let ended = 0; ended < 2; ended++) some.ended(begunAt);
+  vi.advanceTimersByTime(100);
+  expect(read([lost, other])).toEqual([false, true]);
+});
+
+test("what has been in hand for a second is nobody's reason to wait, nor when it is over", async () => {
+  const some = turns();
+  const begunAt = take(some, enough);
+  now += 899;
+  const [connection] = ask(some, 1) as [Connection];
+  expect(connection.isRead).toBe(false);
+  now += 101;
+  vi.advanceTimersByTime(100);
+  expect(connection.isRead).toBe(true);
+  for (let ended = 0; ended < enough; ended++) some.ended(begunAt);
+  take(some, enough - 1);
+  expect(read(ask(some, 1))).toEqual([true]);
+  take(some, 1);
+  expect(read(ask(some, 1))).toEqual([false]);
+});
+
+test("a process that has time itself lets nobody wait, and soon reads whoever does", async () => {
+  const some = turns();
+  take(some, 3 * enough);
+  const connections = ask(some, enough + 1);
+  await setImmediate();
+  busyShare = 0.9;
+  expect(read([...connections.slice(0, 1), ...ask(some, 1)])).toEqual([false, false]);
+  now += 100;
+  expect(read(ask(some, 1))).toEqual([true]);
+  await setImmediate();
+  expect(read(connections)).toEqual(connections.map((_, position) => position < enough));
+  now += 100;
+  vi.advanceTimersByTime(100);
+  expect(read(connections)).toEqual(connections.map(() => true));
+  busyShare = 0.91;
+  expect(read(ask(some, 1))).toEqual([true]);
+  now += 100;
+  expect(read(ask(some, 1))).toEqual([false]);
+});
+
+test("after a long silence the count begins anew", () => {
+  const some = turns();
+  take(some, enough);
+  now += 3_600_000;
+  take(some, enough - 1);
+  expect(read(ask(some, 1))).toEqual([true]);
+  take(some, 1);
+  expect(read(ask(some, 1))).toEqual([false]);
+});
+
+test("where a turn takes longer than a second, and there is enough to do, it is late", async () => {
+  const some = turns();
+  take(some, enough);
+  expect([some.isLate(), some.waitedMs()]).toEqual([false, 0]);
+  ask(some, 1);
+  now += 700;
+  take(some, enough);
+  now += 300;
+  expect([some.isLate(), some.waitedMs()]).toEqual([false, 1_000]);
+  now += 1;
+  expect([some.isLate(), some.waitedMs()]).toEqual([true, 1_001]);
+  busyShare = 0.9;
+  now += 100;
+  expect(some.isLate()).toBe(false);
+  busyShare = 1;
+  now += 100;
+  expect(some.isLate()).toBe(true);
+  now += 10_000;
+  ask(some, 1);
+  expect(some.isLate()).toBe(false);
+});
+
+test("at the end everybody is read, and nobody waits any more", () => {
+  const some = turns();
+  take(some, enough);
+  const connections = ask(some, 3);
+  some.stop();
+  expect(read([...connections, ...ask(some, 1)])).toEqual([true, true, true, true]);
+});
