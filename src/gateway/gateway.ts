@@ -138,11 +138,11 @@ export function createGateway({
   gateway.decorateRequest("failureCode", undefined);
 
   gateway.addHook("preClose", async () => {
-    isClosing = true;
     // Node closes what it has read nothing of, and with it what has been asked there.
     turns.stop();
     await setImmediate();
     await setImmediate();
+    isClosing = true;
   });
 
   gateway.addHook("onRequest", (request, reply, done) => {
