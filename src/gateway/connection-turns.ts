@@ -110,7 +110,8 @@ export function createConnectionTurns({
     isDue = false;
     countUpTo(clock());
     const room = isStopped ? Number.POSITIVE_INFINITY : isWaitedFor() ? enough - inHand : enough;
-    for (let taken = 0; taken < room && first < waiting.length; taken++) {
+    // Not all that keeps the process busy asks whether it is late: whoever has waited for twice as long is read whatever is in hand.
+    for (let taken = 0; first < waiting.length && (taken < room || waitedMs() > 2 * patienceMs); taken++) {
       listenTo((waiting[first++] as Waiting).socket);
     }
     if (first === waiting.length) {
@@ -131,7 +132,7 @@ export function createConnectionTurns({
     },
     answered(socket, begunAt) {
       countOff(begunAt);
-      if (inHand >= enough && !isStopped && !isUnheard(socket) && isWaitedFor()) {
+      if (inHand >= enough && !isStopped && !socket.destroyed && !isUnheard(socket) && isWaitedFor()) {
         stopListening(socket);
         waiting.push({ socket, since: clock() });
         // Those whose turn it was may have nothing to say, and what is in hand may take long.

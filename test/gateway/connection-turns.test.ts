@@ -162,6 +162,22 @@ test("where a turn takes longer than a second, and there is enough to do, it is 
   expect(some.isLate()).toBe(false);
 });
 
+test("whoever has waited for more than two seconds is read, whatever is in hand", () => {
+  const some = turns();
+  take(some, enough);
+  const connections = ask(some, 2);
+  for (const [elapsed, isRead] of [
+    [1_000, false],
+    [1_000, false],
+    [1, true],
+  ] as const) {
+    now += elapsed;
+    take(some, enough);
+    vi.advanceTimersByTime(100);
+    expect(read(connections)).toEqual([isRead, isRead]);
+  }
+});
+
 test("at the end everybody is read, and nobody waits any more", () => {
   const some = turns();
   take(some, enough);
