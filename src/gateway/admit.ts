@@ -6,8 +6,7 @@ import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type FailureCode, type FieldViolation } from "../failures.ts";
-import type { ConnectionTurns } from "./connection-turns.ts";
-import { refuseOverloaded } from "./overload.ts";
+import type { Overload } from "./overload.ts";
 import { refuse, setRateLimit } from "./refusal.ts";
 
 declare module "fastify" {
@@ -26,14 +25,11 @@ const noViolations: readonly FieldViolation[] = [];
 /** A hook that lets merchants' calls through. */
 export function admitting(
   admission: Admission,
-  turns: ConnectionTurns,
+  overload: Overload,
   bucket: RateLimitBucket,
 ): onRequestHookHandler {
   return (request, reply, done) => {
-    if (turns.isLate() || admission.isOverloaded(bucket)) {
-      refuseOverloaded(reply);
-      return;
-    }
+    if (overload.sheds(bucket, reply)) return;
     const refused = (thrown: unknown) => done(asFailure(thrown));
     request.look = admission.look();
     identify(admission, request, refused, (caller) => {

@@ -2,7 +2,7 @@
  * Whose turn it is where more is asked than is done. All that waits in this process is copied by each collection of young
  * objects, and what waits longer by several; what nobody has read yet waits in the kernel at no cost. So where enough is in
  * hand, a connection that was answered is read again when its turn comes, behind those answered before it. Only where this
- * process is what they wait for: one that waits for its database itself has the time to take more.
+ * process has no time left: one that only waits for its database can take more.
  */
 
 import type { Socket } from "node:net";
@@ -17,8 +17,11 @@ const spanMs = 1_000;
 const slots = 10;
 const slotMs = spanMs / slots;
 
-/** Where a turn takes longer than this, whoever's it is may as well come again later. */
-const patienceMs = 1_000;
+/** Where a turn takes longer than this, whoever's it is may as well come again later. (With a second fewer were served.) */
+const patienceMs = 2_000;
+
+/** Not all that keeps a process busy asks whether it is late: whoever has waited for so long is read whatever is in hand. */
+const longestMs = 3_000;
 
 /** The share of its time that the event loop of a process has something to do, where it is what others wait for. */
 const busyShare = 0.9;
@@ -101,8 +104,14 @@ export function createConnectionTurns({
     return isBusy;
   }
 
+  /** Whose turn is next. A connection that was lost meanwhile has none. */
+  function next(): Waiting | undefined {
+    while (waiting[first]?.socket.destroyed) first++;
+    return waiting[first];
+  }
+
   function waitedMs(): number {
-    const longest = waiting[first];
+    const longest = next();
     return longest === undefined ? 0 : clock() - longest.since;
   }
 
@@ -110,8 +119,7 @@ export function createConnectionTurns({
     isDue = false;
     countUpTo(clock());
     const room = isStopped ? Number.POSITIVE_INFINITY : isWaitedFor() ? enough - inHand : enough;
-    // Not all that keeps the process busy asks whether it is late: whoever has waited for twice as long is read whatever is in hand.
-    for (let taken = 0; first < waiting.length && (taken < room || waitedMs() > 2 * patienceMs); taken++) {
+    for (let taken = 0; next() !== undefined && (taken < room || waitedMs() > longestMs); taken++) {
       listenTo((waiting[first++] as Waiting).socket);
     }
     if (first === waiting.length) {
@@ -122,6 +130,8 @@ export function createConnectionTurns({
       waiting = waiting.slice(first);
       first = 0;
     }
+    // Where there is time for all of them, the others follow as soon as these were read.
+    if (!isWaitedFor()) makeRoom();
   }
 
   return {

@@ -24,6 +24,7 @@ import { answeredRequest } from "./answered-request.ts";
 import type { ConnectionTurns } from "./connection-turns.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
 import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
+import { createOverload } from "./overload.ts";
 import { referenceRoutes } from "./reference/routes.ts";
 import { refuse } from "./refusal.ts";
 import { logFault, logRequest } from "./request-log.ts";
@@ -62,6 +63,7 @@ export function createGateway({
   tracing,
   deprecations,
 }: GatewayParts): FastifyInstance {
+  const overload = createOverload(admission, turns);
   let isClosing = false;
 
   const begin = (request: FastifyRequest, reply: FastifyReply): void => {
@@ -139,7 +141,7 @@ export function createGateway({
 
   gateway.addHook("preClose", async () => {
     // Node closes what it has read nothing of, and with it what has been asked there.
-    turns.stop();
+    overload.stop();
     await setImmediate();
     await setImmediate();
     isClosing = true;
@@ -166,7 +168,7 @@ export function createGateway({
   });
 
   gateway.addHook("onRoute", announceDeprecations(deprecations));
-  gateway.register(verificationRoutes(verifications, admission, turns));
+  gateway.register(verificationRoutes(verifications, admission, overload));
   gateway.register(referenceRoutes(publicBase, deprecations));
 
   return gateway;

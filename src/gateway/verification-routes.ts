@@ -13,9 +13,9 @@ import {
   GetVerificationRequestSchema,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { admitting, stillAdmitting } from "./admit.ts";
-import type { ConnectionTurns } from "./connection-turns.ts";
 import type { CreateVerificationBody } from "./create-request.ts";
 import { toCreateVerificationRequest, toViolations } from "./create-request.ts";
+import type { Overload } from "./overload.ts";
 import { presentCreatedVerification, presentVerification } from "./presenter.ts";
 import { setUsage } from "./refusal.ts";
 import { apiError, createdVerification, createVerificationBody, verificationResult } from "./schemas.ts";
@@ -28,7 +28,7 @@ interface VerificationRoute {
 export function verificationRoutes(
   verifications: VerificationService,
   admission: Admission,
-  turns: ConnectionTurns,
+  overload: Overload,
 ) {
   return async (scope: FastifyInstance): Promise<void> => {
     scope.addContentTypeParser("application/json", { parseAs: "buffer" }, (_request, body, done) => {
@@ -38,7 +38,7 @@ export function verificationRoutes(
     scope.post<{ Body: CreateVerificationBody }>(
       "/v1/verifications",
       {
-        onRequest: [admitting(admission, turns, "create"), requireCreationHeaders],
+        onRequest: [admitting(admission, overload, "create"), requireCreationHeaders],
         preValidation: stillAdmitting(admission),
         attachValidation: true,
         schema: {
@@ -61,7 +61,7 @@ export function verificationRoutes(
     scope.get<VerificationRoute>(
       "/v1/verifications/:verification_id",
       {
-        onRequest: admitting(admission, turns, "read"),
+        onRequest: admitting(admission, overload, "read"),
         schema: { response: { 200: verificationResult, "4xx": apiError, "5xx": apiError } },
       },
       async (request, reply) => {
@@ -80,7 +80,7 @@ export function verificationRoutes(
       bodyless.post<VerificationRoute>(
         "/v1/verifications/:verification_id/cancel",
         {
-          onRequest: [forgetContentType, admitting(admission, turns, "cancel")],
+          onRequest: [forgetContentType, admitting(admission, overload, "cancel")],
           preValidation: stillAdmitting(admission),
           schema: { response: { 200: verificationResult, "4xx": apiError, "5xx": apiError } },
         },

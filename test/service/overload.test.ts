@@ -1,6 +1,7 @@
 /** More than can be done. What stands in for it is a database that does nothing for a while: so nothing here hangs on speed. */
 
 import { randomUUID } from "node:crypto";
+import { once } from "node:events";
 import net from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { toBinary } from "@bufbuild/protobuf";
@@ -100,6 +101,25 @@ test("where the wait has grown long, new calls are told so at once, and those th
   expect(rows).toEqual([{ made: served + 1 }]);
 });
 
+test("what is asked sooner than told is answered, too, by a process that is to end", async () => {
+  const { child, httpUrl, ended } = await startProcess({ DATABASE_URL: service.databaseUrl });
+  const { hostname, port } = new URL(httpUrl);
+  const socket = net.connect({ host: hostname, port: Number(port) });
+  const head = `HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n`;
+  const { letGo } = await holdTable("verification");
+  try {
+    await callUntilShed(() => merchant(httpUrl, project.liveKey).create());
+    socket.write(`POST /v1/verifications ${head}Idempotency-Key: too-soon\r\nContent-Length: 2\r\n\r\n{}`);
+    expect(String(await once(socket, "data"))).toMatch(/^HTTP\/1.1 503 .*\r\nretry-after: 1\r\n/s);
+    socket.write(`GET /v1/nothing ${head}\r\n`, () => child.kill("SIGTERM"));
+    expect(String(await once(socket, "data"))).toMatch(/^HTTP\/1.1 404 .*\r\nconnection: close\r\n/is);
+  } finally {
+    socket.destroy();
+    await letGo();
+  }
+  expect(await ended()).toBe(0);
+});
+
 test("twelve thousand calls at once are each answered, or told to come again", async () => {
   const { id } = await createPending(shop);
   const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n\r\n`;
@@ -155,9 +175,25 @@ describe("four hundred connections that ask again as soon as they are answered",
   // Whoever asks would leave a service in the test's process no time to be asked more than it can do.
   const start = () => startProcess({ DATABASE_URL: service.databaseUrl, DRAIN_SECONDS: "2" });
 
-  test("are all answered, each time", async () => {
-    const all = await crowd((await start()).httpUrl, 30);
+  /** How long the next connection has waited to be read, in seconds. */
+  const waited = async (opsUrl: string) => {
+    const metrics = await (await fetch(`${opsUrl}/metrics`)).text();
+    return Number(/^phoneproof_http_turn_seconds (\S+)$/m.exec(metrics)?.[1]);
+  };
+
+  test("are all answered, each time, though they wait to be read", async () => {
+    const { httpUrl, opsUrl } = await start();
+    expect(await waited(opsUrl)).toBe(0);
+    let isOver = false;
+    const crowded = crowd(httpUrl, 30).finally(() => {
+      isOver = true;
+    });
+    let longest = 0;
+    while (!isOver) longest = Math.max(longest, await waited(opsUrl));
+    const all = await crowded;
     expect(all).toEqual(all.map(() => ({ statuses: new Array(30).fill("200"), isAnswered: true })));
+    expect(longest).toBeGreaterThan(0);
+    expect(await waited(opsUrl)).toBe(0);
   });
 
   test("are all answered, and told to close, by a process that is to end", async () => {
