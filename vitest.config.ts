@@ -6,6 +6,7 @@ export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     globalSetup: ["test/harness/global-setup.ts"],
+    setupFiles: ["test/harness/setup.ts"],
     pool: "forks",
     // Every suite has a database of its own. A process for each would spend a third of the run on imports.
     isolate: false,

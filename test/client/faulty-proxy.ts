@@ -2,7 +2,7 @@
 
 import { once } from "node:events";
 import { Agent, createServer, type IncomingMessage, request, type ServerResponse } from "node:http";
-import { afterAll } from "vitest";
+import { atFileEnd } from "../harness/endings.ts";
 
 export const faults = [
   /** The connection breaks before the request has reached the service. */
@@ -95,7 +95,7 @@ export async function startFaultyProxy(target: string, patienceMs: number): Prom
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
-  afterAll(async () => {
+  atFileEnd(async () => {
     agent.destroy();
     server.closeAllConnections();
     await new Promise((resolve) => server.close(resolve));

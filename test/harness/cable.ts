@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import net from "node:net";
-import { afterAll } from "vitest";
+import { atFileEnd } from "./endings.ts";
 
 /** A way to the database that can be cut and mended. */
 export async function layCable(databaseUrl: string) {
@@ -36,7 +36,7 @@ export async function layCable(databaseUrl: string) {
   const mend = () => {
     isCut = false;
   };
-  afterAll(() => {
+  atFileEnd(() => {
     server.close();
     cut();
   });

@@ -2,7 +2,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
-import { afterAll } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
@@ -19,6 +18,7 @@ import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { type Fixtures, startService } from "../../src/service.ts";
 import { createDatabase, type TestDatabase } from "./database.ts";
+import { atFileEnd } from "./endings.ts";
 
 export interface TestProject {
   readonly projectId: string;
@@ -91,7 +91,7 @@ export async function startTestService(
     await service.close();
     await database.drop();
   };
-  afterAll(close);
+  atFileEnd(close);
   return { ...service, close };
 }
 

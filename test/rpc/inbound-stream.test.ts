@@ -11,6 +11,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { atFileEnd } from "../harness/endings.ts";
 import { type Receipt, startTestService, type TestService } from "../harness/service.ts";
 import { hastenTimers, withholdTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -228,7 +229,7 @@ test.for([
 
 test("a request of a thousand messages is read whole in whatever pieces it comes", async () => {
   const session = http2.connect(`http://${service.grpcAddress}`);
-  afterAll(() => session.destroy());
+  atFileEnd(() => session.destroy());
   const message = bytesOf(times(1_000, (index) => ({ ...hello(`pieces-${index}`), receivedAt: new Date() })));
   const prefix = Buffer.alloc(5);
   prefix.writeUInt32BE(message.length, 1);

@@ -6,8 +6,9 @@ import http2, {
   type ServerHttp2Stream,
 } from "node:http2";
 import net from "node:net";
-import { afterAll, afterEach, expect, test, vi } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { keepSessions } from "../../src/rpc/sessions.ts";
+import { atFileEnd } from "../harness/endings.ts";
 import { frame, preface } from "../security/http2-frames.ts";
 
 afterEach(() => {
@@ -82,7 +83,7 @@ async function connectTo(server: Http2Server): Promise<Connection> {
   const accepted = once(server, "session");
   const client = http2.connect(`http://127.0.0.1:${port}`);
   client.on("error", () => {});
-  afterAll(() => client.destroy());
+  atFileEnd(() => client.destroy());
   const [session] = (await accepted) as [ServerHttp2Session];
   return { client, session };
 }
@@ -102,7 +103,7 @@ async function pass(milliseconds: number, connections: readonly Connection[]): P
 async function openAndLeave(port: number): Promise<void> {
   const client = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true });
   client.on("error", () => {}).resume();
-  afterAll(() => client.destroy());
+  atFileEnd(() => client.destroy());
   await once(client, "connect");
   client.write(Buffer.concat([preface, frame("goAway", 0, 0, Buffer.alloc(8))]));
 }

@@ -3,7 +3,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import path from "node:path";
-import { afterAll } from "vitest";
+import { atFileEnd } from "../harness/endings.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import type { TestService } from "../harness/service.ts";
 
@@ -50,7 +50,7 @@ export async function startServiceProcess(
     child.kill("SIGTERM");
     await closed;
   };
-  afterAll(stop);
+  atFileEnd(stop);
   const running = () =>
     output
       .split("\n")

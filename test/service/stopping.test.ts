@@ -4,10 +4,11 @@ import net from "node:net";
 import path from "node:path";
 import { text } from "node:stream/consumers";
 import pg from "pg";
-import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { type DatabaseProxy, startDatabaseProxy } from "../faults/database-proxy.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { createDatabase } from "../harness/database.ts";
+import { atFileEnd } from "../harness/endings.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
@@ -19,7 +20,7 @@ const { liveKey } = await beside.createProject();
 async function proxyTo(databaseUrl: string): Promise<{ proxy: DatabaseProxy; url: string }> {
   const url = new URL(databaseUrl);
   const proxy = await startDatabaseProxy({ host: url.hostname, port: Number(url.port) });
-  afterAll(() => proxy.close());
+  atFileEnd(() => proxy.close());
   url.host = `127.0.0.1:${proxy.port}`;
   return { proxy, url: url.href };
 }

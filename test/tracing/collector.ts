@@ -4,7 +4,8 @@ import { once } from "node:events";
 import { createServer, type IncomingHttpHeaders } from "node:http";
 import type { AddressInfo } from "node:net";
 import { gunzipSync } from "node:zlib";
-import { afterAll, vi } from "vitest";
+import { vi } from "vitest";
+import { atFileEnd } from "../harness/endings.ts";
 
 export interface Link {
   readonly traceId: string;
@@ -131,7 +132,7 @@ export async function startCollector(): Promise<Collector> {
     response.writeHead(200, { "content-type": "application/x-protobuf" }).end();
   }).listen(0, "127.0.0.1");
   await once(server, "listening");
-  afterAll(() => server.close());
+  atFileEnd(() => server.close());
   return {
     endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     spans,

@@ -2,8 +2,9 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createServer, type Socket } from "node:net";
 import { createSecureContext, TLSSocket } from "node:tls";
-import { afterAll, afterEach, describe, expect, test, vi } from "vitest";
+import { afterEach, describe, expect, test, vi } from "vitest";
 import { createEndpoints, type Endpoints } from "../../src/webhooks/delivery.ts";
+import { atFileEnd } from "../harness/endings.ts";
 import { certificates } from "../rpc/certificates.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 
@@ -37,7 +38,7 @@ async function startTcp(serve: (socket: Socket) => void): Promise<number> {
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
-  afterAll(async () => {
+  atFileEnd(async () => {
     for (const socket of sockets) socket.destroy();
     await new Promise((resolve) => server.close(resolve));
   });

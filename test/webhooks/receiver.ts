@@ -4,7 +4,8 @@ import { once } from "node:events";
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from "node:http";
 import { Webhook } from "standardwebhooks";
 import { Webhook as SvixWebhook } from "svix";
-import { afterAll, expect, vi } from "vitest";
+import { expect, vi } from "vitest";
+import { atFileEnd } from "../harness/endings.ts";
 
 export interface Received {
   readonly path: string;
@@ -65,7 +66,7 @@ export async function startReceiver(answer: Answer = answerWith(204)): Promise<R
       await new Promise((resolve) => server.close(resolve));
     },
   };
-  afterAll(() => receiver.close());
+  atFileEnd(() => receiver.close());
   return receiver;
 }
 

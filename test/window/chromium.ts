@@ -9,7 +9,7 @@ import { pipeline } from "node:stream/promises";
 import { createBrotliDecompress } from "node:zlib";
 import { type Browser, chromium } from "playwright-core";
 import { extract } from "tar-fs";
-import { afterAll } from "vitest";
+import { atFileEnd } from "../harness/endings.ts";
 import { openTypeOf } from "./font.ts";
 
 const root = path.join(import.meta.dirname, "../..");
@@ -24,7 +24,7 @@ export async function startBrowser(): Promise<Browser> {
     args: ["--no-sandbox", "--disable-gpu"],
     env: folder === undefined ? { ...process.env } : environmentIn(folder),
   });
-  afterAll(() => browser.close());
+  atFileEnd(() => browser.close());
   return browser;
 }
 

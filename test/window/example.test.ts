@@ -1,8 +1,9 @@
 /** examples/merchant, started as its README line says, against a service with a project "Demo". */
 import { once } from "node:events";
 import path from "node:path";
-import { afterAll, expect, test, vi } from "vitest";
+import { expect, test, vi } from "vitest";
 import { answerOf, type Running, startNode, towards } from "../cli/command.ts";
+import { atFileEnd } from "../harness/endings.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { startBrowser } from "./chromium.ts";
@@ -125,7 +126,7 @@ function runExample(merchantPort: string): Running {
 async function startExample(): Promise<string[]> {
   const { child } = runExample(String(port));
   const exited = once(child, "exit");
-  afterAll(async () => {
+  atFileEnd(async () => {
     child.kill();
     await exited;
   });

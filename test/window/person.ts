@@ -2,7 +2,8 @@
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Browser, BrowserContext, BrowserContextOptions, Page } from "playwright-core";
-import { afterAll, afterEach } from "vitest";
+import { afterEach } from "vitest";
+import { atFileEnd } from "../harness/endings.ts";
 import { android, iphone } from "./open-window.ts";
 
 const devices = {
@@ -59,7 +60,7 @@ export async function merchantSite(): Promise<{ readonly origin: string; readonl
     </script>`);
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  afterAll(() => {
+  atFileEnd(() => {
     server.closeAllConnections();
     server.close();
   });

@@ -1,0 +1,6 @@
+/** Of each test file. */
+
+import { afterAll } from "vitest";
+import { endAll } from "./endings.ts";
+
+afterAll(endAll);
