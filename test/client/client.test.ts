@@ -2,7 +2,7 @@
 
 import { getEventListeners } from "node:events";
 import { createPhoneproof, type ServiceRefusal, type Settings } from "@phoneproof/client";
-import { describe, expect, test, vi } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
@@ -82,6 +82,39 @@ describe("waitUntilFinished", () => {
     await moveClock(service.db, 599_000);
     const slow = createPhoneproof({ baseUrl: other.httpUrl, apiKey: project.liveKey });
     expect(await slow.waitUntilFinished(id, { pollMs: 3_600_000 })).toMatchObject({ id, status: "expired" });
+  });
+
+  // A quarter more or less, so that many clients do not look at once.
+  test.for([
+    { random: 0, share: 0.75 },
+    { random: 0.5, share: 1 },
+    { random: 1, share: 1.25 },
+  ])("looks less and less often, down to every five seconds: $share of that", async ({ random, share }) => {
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
+    const randomness = vi.spyOn(Math, "random").mockReturnValue(random);
+    onTestFinished(() => {
+      vi.useRealTimers();
+      randomness.mockRestore();
+    });
+    const lookedAt: number[] = [];
+    const pending = {
+      id: "vrf_pending",
+      status: "pending",
+      server_time: "2026-01-01T00:00:00.000Z",
+      expires_at: "2026-01-01T00:10:00.000Z",
+    };
+    const looking = async () => {
+      lookedAt.push(performance.now());
+      return Response.json(pending);
+    };
+    const { waitUntilFinished } = createPhoneproof({ ...settings, fetch: looking });
+    const waiting = failureOf(waitUntilFinished("vrf_pending", { timeoutMs: 60_000 }));
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect((await waiting).code).toBe("still_pending");
+    const pauses = lookedAt.slice(1).map((at, index) => at - (lookedAt[index] as number));
+    expect(pauses.slice(0, 7).map((pause) => Math.round(pause / 10) * 10)).toEqual(
+      [1_000, 1_500, 2_250, 3_375, 5_000, 5_000, 5_000].map((usual) => Math.round((usual * share) / 10) * 10),
+    );
   });
 
   test("gives up after timeoutMs, having looked once more", async () => {
@@ -197,6 +230,18 @@ describe("errors", () => {
   ])("say when what answers is no phoneproof, though all is well there: %j", async (answer) => {
     const elsewhere = createPhoneproof({ ...settings, fetch: async () => Response.json(answer) });
     expect(await failureOf(elsewhere.create())).toMatchObject({ code: "unexpected_answer", status: 200 });
+  });
+
+  test("of a 422 hold its fields, none where it has none", async () => {
+    const refusal = { code: "validation_failed", message: "no", request_id: "req_1" };
+    for (const [error, fields] of [
+      [{ ...refusal, fields: [{ field: "phone", message: "no" }] }, [{ field: "phone", message: "no" }]],
+      [refusal, []],
+    ]) {
+      const refusing = async () => Response.json({ error }, { status: 422 });
+      const refused = createPhoneproof({ ...settings, fetch: refusing });
+      expect(await failureOf(refused.create())).toMatchObject({ code: "validation_failed", fields });
+    }
   });
 
   test.for([
