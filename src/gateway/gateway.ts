@@ -149,8 +149,8 @@ export function createGateway({
 
   gateway.addHook("onRequest", (request, reply, done) => {
     begin(request, reply);
-    if (isWellFormed(request)) done();
-    else done(new Failure("malformed_request"));
+    const message = malformation(request);
+    done(message === undefined ? undefined : new Failure("malformed_request", { message }));
   });
 
   if (tracing) traceRequests(gateway, tracing);
@@ -175,11 +175,16 @@ export function createGateway({
 }
 
 /** What Node's parser lets through: other versions, a Host that is missing or none, and headers whose first would win. */
-function isWellFormed({ raw }: FastifyRequest): boolean {
-  if (raw.httpVersionMajor !== 1) return false;
+function malformation({ raw }: FastifyRequest): string | undefined {
+  if (raw.httpVersionMajor !== 1) return "The request is of another version of HTTP: send HTTP/1.1.";
   const { host } = raw.headers;
-  if (host === undefined ? raw.httpVersionMinor !== 0 : !hostShape.test(host)) return false;
-  return !repeatsSingleHeader(raw.rawHeaders);
+  if (host === undefined ? raw.httpVersionMinor !== 0 : !hostShape.test(host)) {
+    return "The Host is missing or is no name or address: send one, such as Host: api.example.com.";
+  }
+  if (repeatsSingleHeader(raw.rawHeaders)) {
+    return "A header came twice that may come once: send Host, Authorization and Content-Type once each.";
+  }
+  return undefined;
 }
 
 /** RFC 3986, 3.2.2 and 3.2.3: a name or an IP address, and a port. It may be empty (RFC 9110, 7.2). */
@@ -216,12 +221,16 @@ const fastifyRefusals: ReadonlyMap<string, FailureCode> = new Map([
   ["FST_ERR_CTP_BODY_TOO_LARGE", "body_too_large"],
   ["FST_ERR_CTP_INVALID_MEDIA_TYPE", "unsupported_content_type"],
   ["FST_ERR_CTP_INVALID_CONTENT_LENGTH", "malformed_request"],
-  ["FST_ERR_BAD_URL", "malformed_request"],
 ]);
+
+const badUrl =
+  "The path has a % that begins no escape: send two hexadecimal digits behind it, and %25 for a % itself.";
 
 function toFailure(error: FastifyError | Failure, request: FastifyRequest): Failure {
   if (error instanceof Failure) return error;
   const refusal = fastifyRefusals.get(error.code);
+  if (error.code === "FST_ERR_BAD_URL")
+    return new Failure("malformed_request", { message: badUrl, cause: error });
   if (refusal !== undefined) return new Failure(refusal, { cause: error });
   if (isCutOff(error, request.raw)) return new Failure("malformed_request", { cause: error });
   return asFailure(error);

@@ -58,32 +58,46 @@ interface Row {
 }
 
 describe("what is not HTTP is answered 400 malformed_request", () => {
-  const rows: { name: string; request: string }[] = [
+  const rows: { name: string; request: string; says?: string }[] = [
     { name: "bytes of another protocol", request: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" },
     { name: "a request line alone", request: "GET /\r\n\r\n" },
     { name: "an unknown method without a version", request: "BREW /\r\n\r\n" },
     { name: "an unknown method of another version", request: `BREW / HTTP/2.0\r\n${authorised}\r\n` },
     { name: "a line without a method", request: ` / HTTP/1.1\r\n${authorised}\r\n` },
     { name: "a method that is no token", request: `G@T / HTTP/1.1\r\n${authorised}\r\n` },
-    { name: "words", request: "how do you do" },
+    { name: "words", request: "how do you do", says: "The request could not be read as HTTP" },
     { name: "HTTP/2's preface", request: "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" },
     { name: "version 2.0", request: `GET / HTTP/2.0\r\n${authorised}\r\n` },
     { name: "version 0.9", request: `GET / HTTP/0.9\r\n${authorised}\r\n` },
     { name: "version 1.2", request: `GET / HTTP/1.2\r\n${authorised}\r\n` },
-    { name: "no Host", request: `${get}${last}\r\n` },
-    { name: "two Hosts", request: `${get}${authorised}HOST: localhost\r\n${last}\r\n` },
+    { name: "no Host", request: `${get}${last}\r\n`, says: "The Host is missing or is no name or address" },
+    {
+      name: "two Hosts",
+      request: `${get}${authorised}HOST: localhost\r\n${last}\r\n`,
+      says: "A header came twice",
+    },
     { name: "two Hosts in HTTP/1.0", request: `GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n` },
-    { name: "a Host of two words", request: `${get}Host: a b\r\n${last}\r\n` },
-    { name: "a Host with a path", request: `${get}Host: a/b?c@d\r\n${last}\r\n` },
+    {
+      name: "a Host of two words",
+      request: `${get}Host: a b\r\n${last}\r\n`,
+      says: "The Host is missing or is no name or address",
+    },
+    {
+      name: "a Host with a path",
+      request: `${get}Host: a/b?c@d\r\n${last}\r\n`,
+      says: "The Host is missing or is no name or address",
+    },
     { name: "a Host with a port that is none", request: `${get}Host: a:b\r\n${last}\r\n` },
     { name: "a Host beyond ASCII", request: `${get}Host: caf\xe9\r\n${last}\r\n` },
     {
       name: "two Authorizations",
       request: `${get}${authorised}authorization: Bearer ${testKey}\r\n${last}\r\n`,
+      says: "A header came twice",
     },
     {
       name: "two Content-Types",
       request: `${create}${authorised}${json}content-type: text/plain\r\nContent-Length: 2\r\n${last}\r\n{}`,
+      says: "A header came twice",
     },
     { name: "lines that end in LF alone", request: "GET / HTTP/1.1\nHost: localhost\n\n" },
     { name: "a space in a header's name", request: `${get}${authorised}Bad Name: 1\r\n\r\n` },
@@ -92,7 +106,11 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
     { name: "a path without a slash", request: `GET v1 HTTP/1.1\r\n${authorised}\r\n` },
     { name: "NUL in the path", request: `GET /v1/\0 HTTP/1.1\r\n${authorised}\r\n` },
     { name: "bytes over 127 in the path", request: `GET /v1/\xff\xfe HTTP/1.1\r\n${authorised}\r\n` },
-    { name: "percent without digits", request: `GET /v1/%ZZ HTTP/1.1\r\n${authorised}${last}\r\n` },
+    {
+      name: "percent without digits",
+      request: `GET /v1/%ZZ HTTP/1.1\r\n${authorised}${last}\r\n`,
+      says: "The path has a % that begins no escape",
+    },
     {
       name: "a URL over the limit",
       request: `GET /${"a".repeat(20_000)} HTTP/1.1\r\n${authorised}\r\n`,
@@ -143,10 +161,11 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
       request: `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\n2;${"a".repeat(20_000)}\r\n{}\r\n0\r\n\r\n`,
     },
   ];
-  test.for(rows)("$name", async ({ request }) => {
+  test.for(rows)("$name", async ({ request, says = "" }) => {
     const answers = await exchange(service.httpUrl, request);
     expect(answers).toHaveLength(1);
     expectApiError(answers[0], 400, "malformed_request");
+    expect(JSON.parse(answers[0]?.body ?? "").error.message).toContain(says);
   });
 });
 
