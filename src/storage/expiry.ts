@@ -23,7 +23,7 @@ const shortestValidity = `interval '${validityRange.min - 1} seconds'`;
  *
  * A row that somebody else holds is skipped: it is being verified, cancelled or expired. The position that is written down never
  * passes such a row, nor an instant at which a creation may still commit: all that began before $1 has ended. $2 is where to go on
- * while a skipped row holds the position back; then none is written down. Where the clock was set back, as by a standby that takes
+ * while something holds the position back; then none is written down. $3 is what has been looked at up to then. Where the clock was set back, as by a standby that takes
  * over, the position goes back with it.
  *
  * Whoever holds the row of the task looks; others find nothing to do.
@@ -73,7 +73,7 @@ moved AS (
   WHERE r.task = 'expire' AND (p.ahead OR p.codes > 0 AND $2::timestamptz IS NULL)
 )
 SELECT ${movedColumns("expired")}, ${noticeSent("expired")}, coalesce(p.more, false), p.upto::text,
-  coalesce(p.over < p.upto, false)
+  coalesce(p.over < p.upto, false), coalesce(p.upto >= $3::timestamptz, false)
 FROM (VALUES (0)) AS always LEFT JOIN passed p ON true`,
 };
 
@@ -82,7 +82,7 @@ export type ExpireDue = () => Promise<boolean>;
 
 /** It is asked for now and then: for so long after a transaction has ended, its start may hold back what is written down. */
 const settledForMs = 10_000;
-/** While something is held back, what lies between it and the present is looked at again so often. */
+/** While something is held back, what lies between it and the present is looked at again so often, or in as long as that takes. */
 const lookBackMs = 2_000;
 
 /** `settledUntil` answers an instant before which all that is in the database is there to be seen. */
@@ -91,7 +91,14 @@ export function createExpireDue(
   { settledUntil }: { readonly settledUntil: () => Promise<string> },
 ): ExpireDue {
   let settled = { until: "-infinity", askedAt: Number.NEGATIVE_INFINITY };
-  let goingOnAt: string | null = null;
+  /** How far has been looked while something holds back what is written down; null where nothing does. */
+  let front: string | null = null;
+  /**
+   * Where the walk goes on that follows to the front, for what was held or came late: null is what is written down, undefined that
+   * the walk is over. It takes turns with the front, which must not wait for it: so much may lie between that it takes minutes.
+   */
+  let behind: string | null | undefined = null;
+  let isTurnOfFront = false;
   let lookedBackAt = 0;
   return async () => {
     const now = performance.now();
@@ -102,14 +109,40 @@ export function createExpireDue(
         () => settled,
       );
     }
-    if (goingOnAt === null || now - lookedBackAt > lookBackMs) {
-      goingOnAt = null;
-      lookedBackAt = now;
-    }
-    const [row] = await runStatement(database, expireDueStatement, [settled.until, goingOnAt]);
-    const [, , , more, upTo, isHeldBack] = row as [number, number, number, boolean, string | null, boolean];
+    if (behind === undefined && now - lookedBackAt > lookBackMs) behind = null;
+    if (behind === null) lookedBackAt = now;
+    const isFront = front !== null && (isTurnOfFront || behind === undefined);
+    isTurnOfFront = !isFront;
+    const [row] = await runStatement(database, expireDueStatement, [
+      settled.until,
+      isFront ? front : (behind ?? null),
+      front,
+    ]);
+    const [, , , more, upTo, isHeldBack, isAtFront] = row as [
+      number,
+      number,
+      number,
+      boolean,
+      string | null,
+      boolean,
+      boolean,
+    ];
     tellMoved(database.observer, "expired", row as number[]);
-    if (isHeldBack || goingOnAt !== null) goingOnAt = upTo ?? goingOnAt;
-    return more;
+    if (isFront) {
+      front = upTo ?? front;
+    } else if (upTo !== null) {
+      if (isHeldBack || behind !== null) behind = upTo;
+      if (front === null) {
+        // All that is looked at is new as yet.
+        if (behind !== null) [front, behind] = [upTo, undefined];
+      } else if (isAtFront || !more) {
+        if (behind === null) front = null;
+        else behind = undefined;
+      }
+    } else if (front !== null) {
+      // Nothing is due, or another process looks.
+      behind = undefined;
+    }
+    return more || (front !== null && behind !== undefined);
   };
 }

@@ -1,4 +1,4 @@
-import { beforeAll, expect, test, vi } from "vitest";
+import { beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
@@ -214,6 +214,49 @@ test("while a transaction of somebody's keeps it from being written down, all th
   for (; (await pending()) !== 0 && statements < 10; statements++) await expireDue();
   expect(await pending()).toBe(0);
   expect(statements).toBeGreaterThan(2);
+  await database.close();
+});
+
+test("nor however much lies between that and the present, which is looked through beside", async () => {
+  const quiet = await startTestService({ ROLES: "api" });
+  const database = openDatabase({ connectionString: quiet.databaseUrl }, { poolSize: 1, onError: () => {} });
+  const { rows } = await quiet.db.query("SELECT (now() - interval '10 minutes')::text AS then");
+  let settled: string = rows[0].then;
+  const expireDue = createExpireDue(database, { settledUntil: async () => settled });
+  const shop = merchant(quiet.httpUrl, (await quiet.createProject()).liveKey);
+  const [newest, oldest] = [await createPending(shop), await createPending(shop)];
+  const expire = (id: string, expiresAt: string) =>
+    moveExpiry(quiet.db, { expiresAt, where: "id = $1", values: [uuidOf(id)] });
+  // Of verifications that are over.
+  await quiet.db.query(
+    `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
+     SELECT '0209999999', lpad(n::text, 8, '0'), 'numeric', gen_random_uuid(),
+       date_trunc('milliseconds', now() - interval '1 minute' + make_interval(secs => n / 1000.0))
+     FROM generate_series(1, 40000) n`,
+  );
+  await quiet.db.query("UPDATE retention_progress SET done_up_to = '-infinity' WHERE task = 'expire'");
+  await expire(newest.id, "now() - interval '1 second'");
+  let now = performance.now();
+  const clock = vi.spyOn(performance, "now").mockImplementation(() => now);
+  onTestFinished(() => clock.mockRestore());
+  /** In so many batches, each of which takes longer than half of what is looked through again. */
+  const expiresWithin = async (id: string, batches: number) => {
+    for (let batch = 0; batch < batches; batch++) {
+      now += 1_100;
+      await expireDue();
+    }
+    expect(await eventsOf(quiet.db, id)).toEqual(["verification.expired"]);
+  };
+  await expiresWithin(newest.id, 20);
+  await expire(oldest.id, "now() - interval '50 seconds'");
+  await expiresWithin(oldest.id, 40);
+
+  settled = (await quiet.db.query("SELECT now()::text AS now")).rows[0].now;
+  await expiresWithin(oldest.id, 40);
+  const { rows: done } = await quiet.db.query(
+    "SELECT done_up_to::timestamptz = (SELECT max(expires_at) FROM live_code) AS done FROM retention_progress WHERE task = 'expire'",
+  );
+  expect(done).toEqual([{ done: true }]);
   await database.close();
 });
 
