@@ -94,7 +94,7 @@ export function createConnectionTurns({
     setImmediate(nextTurns);
   }
 
-  /** As of the last tenth of a second that is over. */
+  /** Looked at no oftener than each tenth of a second: on the whole since it was looked at last. */
   function isWaitedFor(): boolean {
     const now = clock();
     if (now - lookedAt >= slotMs) {
@@ -104,7 +104,7 @@ export function createConnectionTurns({
     return isBusy;
   }
 
-  /** Whose turn is next. A connection that was lost meanwhile has none. */
+  /** Whose turn is next. A connection that was closed here meanwhile has none; that a client is gone is heard when it is read. */
   function next(): Waiting | undefined {
     while (waiting[first]?.socket.destroyed) first++;
     return waiting[first];

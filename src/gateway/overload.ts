@@ -14,22 +14,29 @@ import { refuse } from "./refusal.ts";
 /** Refusals take up to 0.1 ms each: these leave a process most of its time. */
 const refusalsPerSecond = 2_000;
 
+/** Of a request that is half read when its connection is left, Node waits ten seconds for the rest, whether anybody reads it or not. */
+const longestSeconds = 8;
+
 /** Made once: where they are needed most there is no time for the trace of a stack. */
 const failures: Failure[] = [];
 
 export interface Overload {
   /**
-   * Answers service_unavailable where a call would only wait, with a Retry-After that is longer the more connections were told
-   * so and have not come again yet. Answers whether it has.
+   * Answers service_unavailable where a call would only wait, with a Retry-After that is longer the more connections are unread
+   * because they were told so. Answers whether it has.
    */
   sheds(bucket: RateLimitBucket, reply: FastifyReply): boolean;
   /** From now on every connection is listened to. */
   stop(): void;
 }
 
-/** Of one gateway. */
-export function createOverload(admission: Admission, turns: ConnectionTurns): Overload {
-  /** Those that were told and have not come again yet. */
+/** Of one gateway. So many connections, `perSecond`, are told one and the same Retry-After. */
+export function createOverload(
+  admission: Pick<Admission, "isOverloaded">,
+  turns: Pick<ConnectionTurns, "isLate" | "stop">,
+  perSecond = refusalsPerSecond,
+): Overload {
+  /** Those that were told and are not listened to. */
   const told = new Set<Socket>();
   let isStopped = false;
 
@@ -37,28 +44,40 @@ export function createOverload(admission: Admission, turns: ConnectionTurns): Ov
     if (told.delete(socket)) listenTo(socket);
   }
 
-  function leaveFor(seconds: number, { raw: request }: FastifyReply["request"]): void {
-    const { socket } = request;
-    if (isStopped || isUnheard(socket)) return;
-    leaveUnheard(socket);
-    told.add(socket);
-    const leave = () => {
-      if (!told.has(socket)) return;
+  /** Of a client that has gone meanwhile nothing is heard before either. */
+  function leaveUntil(at: number, socket: Socket): void {
+    if (isStopped) {
+      listenTo(socket);
+    } else if (!socket.destroyed) {
       stopListening(socket);
-      setTimeout(listenAgain, seconds * 1_000, socket).unref();
-    };
-    // Not before all of the request was read: Node would begin to read again for the rest of it.
-    if (request.closed) leave();
-    else request.once("close", leave);
+      told.add(socket);
+      setTimeout(listenAgain, Math.max(0, at - performance.now()), socket).unref();
+    }
   }
 
   return {
     sheds(bucket, reply) {
       if (!turns.isLate() && !admission.isOverloaded(bucket)) return false;
-      const seconds = 1 + Math.floor(told.size / refusalsPerSecond);
-      failures[seconds] ??= new Failure("service_unavailable", { retryAfterSeconds: seconds });
-      refuse(reply, failures[seconds]);
-      leaveFor(seconds, reply.request);
+      const { raw: request } = reply.request;
+      const { socket } = request;
+      const seconds = 1 + Math.floor(told.size / perSecond);
+      // Where so many are unread already, it is to come on another connection.
+      if (seconds > longestSeconds) reply.raw.shouldKeepAlive = false;
+      const retryAfterSeconds = Math.min(seconds, longestSeconds);
+      failures[retryAfterSeconds] ??= new Failure("service_unavailable", { retryAfterSeconds });
+      refuse(reply, failures[retryAfterSeconds]);
+      if (isStopped || !reply.raw.shouldKeepAlive) return true;
+      const at = performance.now() + retryAfterSeconds * 1_000;
+      const isFirst = !isUnheard(socket);
+      if (isFirst) leaveUnheard(socket);
+      const leave = () => {
+        if (isFirst) leaveUntil(at, socket);
+        // Behind a request that was refused, or whose connection waits for its turn.
+        else if (isUnheard(socket)) stopListening(socket);
+      };
+      // Not before all of the request was read: Node begins to read again for the rest of it.
+      if (request.closed) leave();
+      else request.once("close", leave);
       return true;
     },
     stop() {

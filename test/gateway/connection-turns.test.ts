@@ -4,6 +4,7 @@ import type { Socket } from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { createConnectionTurns, enough } from "../../src/gateway/connection-turns.ts";
+import { leaveUnheard } from "../../src/gateway/listening.ts";
 
 let now = 5_000;
 let busyShare = 1;
@@ -82,9 +83,23 @@ test("whoever had a turn and says nothing keeps nobody from theirs", async () =>
     expect(read(connections)).toEqual(connections.map((_, position) => position <= turn));
     vi.advanceTimersByTime(100);
   }
+  expect(vi.getTimerCount()).toBe(0);
 });
 
-test("a connection that was lost meanwhile has no turn, and waits no more", async () => {
+test("neither a connection that its answer has closed waits for a turn, nor one that is not heard anyway", () => {
+  const some = turns();
+  const begunAt = take(some, enough + 2);
+  const [closed, unheard] = [new Connection(), new Connection()];
+  closed.destroyed = true;
+  leaveUnheard(unheard.socket);
+  some.answered(closed.socket, begunAt);
+  some.answered(unheard.socket, begunAt);
+  now += 100;
+  expect(some.waitedMs()).toBe(0);
+  expect(vi.getTimerCount()).toBe(0);
+});
+
+test("a connection that was closed meanwhile has no turn, and waits no more", async () => {
   const some = turns();
   const begunAt = take(some, enough);
   const [lost] = ask(some, 1) as [Connection];

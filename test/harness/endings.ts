@@ -7,6 +7,15 @@ export function atFileEnd(end: () => unknown): void {
   endings.push(end);
 }
 
+/** All of them, whether or not one fails. */
 export async function endAll(): Promise<void> {
-  for (let end = endings.pop(); end !== undefined; end = endings.pop()) await end();
+  const errors: unknown[] = [];
+  for (let end = endings.pop(); end !== undefined; end = endings.pop()) {
+    try {
+      await end();
+    } catch (error) {
+      errors.push(error);
+    }
+  }
+  if (errors.length > 0) throw new AggregateError(errors, "what a test file has begun could not be ended");
 }

@@ -1,0 +1,154 @@
+/** What is not done is refused, and who was refused is not heard before it may come again. The gateway's own is tried in service/overload. */
+
+import { once } from "node:events";
+import net, { type AddressInfo } from "node:net";
+import Fastify from "fastify";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { createOverload } from "../../src/gateway/overload.ts";
+
+/** A server that answers 204, or refuses; `perSecond` connections are told the same. */
+async function startServer({ perSecond = 2 } = {}) {
+  const state = { isLate: true, isOverloaded: false, isStopped: false };
+  const overload = createOverload(
+    { isOverloaded: () => state.isOverloaded },
+    {
+      isLate: () => state.isLate,
+      stop: () => {
+        state.isStopped = true;
+      },
+    },
+    perSecond,
+  );
+  const server = Fastify();
+  server.addHook("onRequest", (_request, reply, done) => {
+    if (!overload.sheds("create", reply)) done();
+  });
+  server.all("/", async (_request, reply) => reply.code(204).send());
+  await server.listen({ host: "127.0.0.1", port: 0 });
+  onTestFinished(() => server.close());
+  const { port } = server.server.address() as AddressInfo;
+
+  /** `answers` are the statuses, each with its Retry-After or 0. */
+  async function connect() {
+    const socket = net.connect(port, "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    await once(socket, "connect");
+    let received = "";
+    let isClosed = false;
+    socket.setEncoding("latin1");
+    socket.on("data", (text) => {
+      received += text;
+    });
+    socket.on("end", () => {
+      isClosed = true;
+    });
+    const answers = () =>
+      [...received.matchAll(/HTTP\/1\.1 (\d{3}) .*?\r\n\r\n/gs)].map(([head, status]) => [
+        Number(status),
+        Number(/^retry-after: (\d+)/m.exec(head)?.[1] ?? 0),
+      ]);
+    return {
+      answers,
+      isClosed: () => isClosed,
+      async ask(request = get, count = 1) {
+        const before = answers().length;
+        socket.write(request);
+        await expect.poll(() => answers().length, { interval: 5 }).toBe(before + count);
+        return answers().slice(before);
+      },
+      send: (request: string) => socket.write(request),
+    };
+  }
+  return { state, overload, connect };
+}
+
+const get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const post = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
+const closing = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+test.for([
+  { name: "a turn takes too long", isLate: true, isOverloaded: false, status: 503 },
+  { name: "too much waits for the database", isLate: false, isOverloaded: true, status: 503 },
+  { name: "neither", isLate: false, isOverloaded: false, status: 204 },
+])("where $name: $status", async ({ isLate, isOverloaded, status }) => {
+  const { state, connect } = await startServer();
+  Object.assign(state, { isLate, isOverloaded });
+  const client = await connect();
+  expect(await client.ask()).toEqual([[status, status === 503 ? 1 : 0]]);
+});
+
+test.for([
+  { name: "one request", request: get, count: 1 },
+  { name: "one with a body", request: post, count: 1 },
+  { name: "two at once", request: get + get, count: 2 },
+  { name: "three at once, with bodies", request: post + post + post, count: 3 },
+])("who was refused for $name is read again a second later", async ({ request, count }) => {
+  const { state, connect } = await startServer({ perSecond: 1_000 });
+  const client = await connect();
+  const before = performance.now();
+  expect(await client.ask(request, count)).toEqual(new Array(count).fill([503, 1]));
+  state.isLate = false;
+  expect(await client.ask()).toEqual([[204, 0]]);
+  expect(performance.now() - before).toBeGreaterThan(990);
+});
+
+/** So many are told that the next one is told eight seconds. */
+async function tellMany({ connect }: Awaited<ReturnType<typeof startServer>>) {
+  for (let count = 0; count < 7; count++) await (await connect()).ask();
+}
+
+/** Far less than eight. */
+async function expectHeardSoon(hear: () => Promise<unknown>) {
+  const before = process.hrtime.bigint();
+  await hear();
+  expect(Number(process.hrtime.bigint() - before)).toBeLessThan(6e9);
+}
+
+test("the seconds count from the refusal, however late its body comes", async () => {
+  const server = await startServer({ perSecond: 1 });
+  await tellMany(server);
+  const client = await server.connect();
+  expect(await client.ask(post.slice(0, -2))).toEqual([[503, 8]]);
+  const later = performance.now() + 8_000;
+  const clock = vi.spyOn(performance, "now").mockReturnValue(later);
+  onTestFinished(() => clock.mockRestore());
+  client.send(post.slice(-2));
+  await expectHeardSoon(() => client.ask());
+});
+
+test("the more are not heard, the longer they are told, up to eight seconds, and then to come on another connection", async () => {
+  const { connect } = await startServer();
+  const told = [];
+  for (let count = 0; count < 18; count++) {
+    const client = await connect();
+    const [[, seconds] = []] = await client.ask();
+    told.push(seconds);
+    if (count >= 16) await expect.poll(client.isClosed).toBe(true);
+    else expect(client.isClosed()).toBe(false);
+  }
+  expect(told).toEqual([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 8]);
+});
+
+test("neither those count that leave with their answer, nor those whose requests never end", async () => {
+  const { connect } = await startServer();
+  for (let count = 0; count < 5; count++) {
+    expect(await (await connect()).ask(closing)).toEqual([[503, 1]]);
+    expect(await (await connect()).ask(post.slice(0, -2))).toEqual([[503, 1]]);
+  }
+});
+
+test("at the end all are heard, those that were told and those that are told still", async () => {
+  const server = await startServer({ perSecond: 1 });
+  await tellMany(server);
+  const [told, half] = [await server.connect(), await server.connect()];
+  expect(await half.ask(post.slice(0, -2))).toEqual([[503, 8]]);
+  expect(await told.ask()).toEqual([[503, 8]]);
+  told.send(get);
+  server.overload.stop();
+  expect(server.state.isStopped).toBe(true);
+  await expectHeardSoon(async () => {
+    await expect.poll(() => told.answers().length, { interval: 5 }).toBe(2);
+    await half.ask(`{}${get}`);
+    await half.ask();
+  });
+});
