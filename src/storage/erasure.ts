@@ -393,12 +393,14 @@ export function createErasureStore(database: Database): ErasureStore {
       let messages = 0;
       for (let more = true; more; ) {
         const [row] = await runStatement(database, ownMessagesStatement, [verificationId]);
-        const erased = row?.[0] as number;
-        messages += erased;
-        more = erased === batchSize;
+        const batch = row?.[0] as number;
+        messages += batch;
+        more = batch === batchSize;
       }
+      const erased = await eraseNumbers([verificationId], cancelled);
+      // The last, since it goes through a day of everybody's messages.
       messages += await eraseCarriers(verificationId);
-      return { ...(await eraseNumbers([verificationId], cancelled)), messages };
+      return { ...erased, messages };
     },
 
     async *erasePhone(phone) {

@@ -81,6 +81,18 @@ describe("of a project's active keys", () => {
     expect(told).toEqual(["ok", "too_many_api_keys"]);
   });
 
+  test("nor where one makes a key and the other rotates one that goes on for a while", async () => {
+    const projectId = await newProject();
+    const first = await newKey(projectId);
+    for (let made = 1; made < 4; made++) await newKey(projectId);
+    const told = await raceTo(here.db, "api_key", [
+      () => another(projectId, Environment.LIVE, keysThere),
+      () => rotating(first, hourSeconds),
+    ]);
+    expect(told).toEqual(["ok", "too_many_api_keys"]);
+    expect(await found(first)).toEqual(first);
+  });
+
   test("one of five can be rotated where it ends at once, and keeps its time where there is no room for both", async () => {
     const projectId = await newProject();
     const first = await newKey(projectId);

@@ -285,6 +285,26 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
+  test("takes its numbers before it goes through everybody's messages, however long that takes", async () => {
+    const phone = newPhone();
+    const verified = await verifiedBy(phone);
+    // It carries the code, and is not told whose that is: only the long way leads to it.
+    const text = `[Web발신] ${verified.text}`;
+    await service.sms({ to: verified.to, from: newPhone(), text });
+    const holder = await service.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM inbound_message WHERE text = $1 FOR UPDATE", [text]);
+    const erasing = eraseVerification(verified.id);
+    try {
+      await expect.poll(() => tablesWithPhone(phone)).toEqual([]);
+    } finally {
+      await holder.query("COMMIT");
+      holder.release();
+    }
+    expect(await erasing).toMatchObject({ verifications: 1, messages: 2 });
+    expect(await tablesWith(service.db, verified.text)).toEqual(["verification"]);
+  });
+
   test("takes what is remembered of whom it expects, who never sent anything for it", async () => {
     const phone = newPhone();
     const verification = await createPending(shop, expecting(phone));

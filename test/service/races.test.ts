@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   VerificationService,
@@ -286,6 +287,29 @@ describe("batches that need the same rows take them in one order, whatever their
   });
 });
 
+test("calls of many projects on two processes, in opposite orders, are all charged", async () => {
+  const projects = await Promise.all(times(12, () => here.createProject({ rateLimitPerMinute: 1_000_000 })));
+  const readOf = async (httpUrl: string, { liveKey }: (typeof projects)[number]) =>
+    (await merchant(httpUrl, liveKey).read("vrf_none")).status;
+  /** The first of them goes alone, the others make a batch. */
+  async function inOrder(httpUrl: string, ordered: typeof projects): Promise<number[]> {
+    const statuses: number[] = [];
+    for (let round = 0; round < 60; round++) {
+      statuses.push(...(await Promise.all(ordered.map((one) => readOf(httpUrl, one)))));
+    }
+    return statuses;
+  }
+  const statuses = await Promise.all([
+    inOrder(here.httpUrl, projects),
+    inOrder(there.httpUrl, projects.toReversed()),
+  ]);
+  expect(new Set(statuses.flat())).toEqual(new Set([404]));
+  const { rows } = await service.db.query("SELECT calls::int FROM usage WHERE project_id <> $1", [
+    decodeId("prj_", project.projectId),
+  ]);
+  expect(rows.filter(({ calls }) => calls === 120)).toHaveLength(12);
+});
+
 test("two settings of a project that are changed at the same time on two processes are both changed", async () => {
   const { projectId } = await here.createProject();
   await raceTo(service.db, "audit_entry", [
@@ -321,4 +345,17 @@ test("messages and cancels in whatever orders on two processes wait for one anot
     expect(receipts.filter((receipt) => receipt?.duplicate)).toHaveLength(1);
     expect(cancels).toEqual(times(2, () => (isVerified ? "verification_not_cancellable" : "cancelled")));
   }
+});
+
+/** What has waited for another in a circle was judged again, and nobody was told. */
+test("of all that, nothing has had to be given up because two waited for each other", async () => {
+  // The last word of what a connection has seen is said at its end.
+  await service.db.query(
+    `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+     WHERE datname = current_database() AND pid <> pg_backend_pid()`,
+  );
+  const { rows } = await service.db.query(
+    "SELECT deadlocks::int FROM pg_stat_database WHERE datname = current_database()",
+  );
+  expect(rows).toEqual([{ deadlocks: 0 }]);
 });
