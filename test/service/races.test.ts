@@ -109,6 +109,30 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
   });
 
+  test.for([
+    {
+      name: "the SMS that was in time",
+      end: (pending: Pending) => outcomeOf(pending, sourceHere),
+      state: "verified",
+    },
+    { name: "the cancel that was in time", end: (pending: Pending) => cancelOf(pending), state: "cancelled" },
+  ])("an SMS after the expiry waits for $name, and is told that nothing is pending", async ({
+    end,
+    state,
+  }) => {
+    const pending = await createPending(shopHere);
+    await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
+    const [, told] = await raceTo(service.db, "event", [
+      () => end(pending),
+      async () => {
+        await moveClock(service.db, 1);
+        return outcomeOf(pending);
+      },
+    ]);
+    expect([told, await statusOf(pending)]).toEqual(["NOT_PENDING", state]);
+    expect(await eventsOf(service.db, pending.id)).toEqual([`verification.${state}`]);
+  });
+
   test("a list of what has expired waits for the SMS that was in time, and holds none that it has verified", async () => {
     const [raced, other] = [await createPending(shopHere), await createPending(shopHere)];
     await stopClock(service.db, new Date(raced.expiresAt.getTime() - 1));
