@@ -3,6 +3,7 @@ import { describe, expect, test } from "vitest";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
@@ -11,8 +12,10 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { refusalOf } from "../rpc/grpc-answer.ts";
+import { createPending } from "./pending.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 const { projectId } = await service.createProject();
@@ -207,14 +210,24 @@ describe("no entry is left", () => {
 test("what cannot be written down is not done", async () => {
   const projects = service.client(ProjectService);
   const { projects: before } = await projects.listProjects({});
+  const shop = merchant(service.httpUrl, (await service.createProject()).liveKey);
+  const phone = "01098760001";
+  const verification = await createPending(shop);
+  await service.sms({ ...verification, from: phone });
+  const erasures = service.client(ErasureService);
   await service.db.query("ALTER TABLE audit_entry ADD CONSTRAINT nothing_new CHECK (false) NOT VALID");
   try {
     await expect(projects.createProject({ name: "Unseen" })).rejects.toThrow(ConnectError);
     await expect(service.sms({ to: "0200009991", text: "unseen" })).rejects.toThrow(ConnectError);
+    await expect(erasures.eraseVerification({ verificationId: verification.id })).rejects.toThrow(
+      ConnectError,
+    );
+    await expect(Array.fromAsync(erasures.erasePhone({ phone }))).rejects.toThrow(ConnectError);
   } finally {
     await service.db.query("ALTER TABLE audit_entry DROP CONSTRAINT nothing_new");
   }
-  expect((await projects.listProjects({})).projects).toHaveLength(before.length);
+  expect((await projects.listProjects({})).projects).toHaveLength(before.length + 1);
+  expect((await shop.read(verification.id)).body.phone).toBe(phone);
   const { rowCount } = await service.db.query("SELECT FROM inbound_message WHERE text = 'unseen'");
   expect(rowCount).toBe(0);
 });
