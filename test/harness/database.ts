@@ -33,6 +33,17 @@ export async function createDatabase(
   };
 }
 
+/**
+ * Connections that a test looks through, to be ended before their database is dropped. That a pool has ended does not mean that its
+ * connections have: what the drop does to them is nobody's error.
+ */
+export function openPool(config: pg.PoolConfig): pg.Pool {
+  const pool = new pg.Pool(config);
+  pool.on("error", () => {});
+  pool.on("connect", (client) => client.on("error", () => {}));
+  return pool;
+}
+
 async function administer(statement: string): Promise<void> {
   const { template: _, ...server } = inject("postgres");
   const client = new pg.Client({ ...server, database: "postgres" });

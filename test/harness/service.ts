@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import pg from "pg";
+import type pg from "pg";
 import { parseConfig } from "../../src/config.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
@@ -17,7 +17,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { type Fixtures, startService } from "../../src/service.ts";
-import { createDatabase, type TestDatabase } from "./database.ts";
+import { createDatabase, openPool, type TestDatabase } from "./database.ts";
 import { atFileEnd } from "./endings.ts";
 
 export interface TestProject {
@@ -113,8 +113,7 @@ async function start(
   const output = openLogOutput();
   const service = await startService(config, createLog(config.logLevel, output), output, fixtures);
   const { addresses } = service;
-  const db = new pg.Pool({ ...database.connection, max: 4 });
-  db.on("error", () => {});
+  const db = openPool({ ...database.connection, max: 4 });
 
   const client: TestService["client"] = (definition, token = adminToken) =>
     createClient(

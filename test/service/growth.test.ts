@@ -2,14 +2,14 @@
  * Plans are kept while tables grow. A statement that was planned on empty tables must not read them whole when they are
  * no longer empty, as one did that joined the ids asked for to all messages there were.
  */
-import pg from "pg";
+import type pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { createDatabase } from "../harness/database.ts";
+import { createDatabase, openPool } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { delivered, deliveryWhen, openShop } from "../webhooks/shop.ts";
@@ -166,7 +166,7 @@ test("retention reads what it has come to, and nothing of what it has passed", a
   const left = 40;
   const own = await createDatabase();
   const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
-  const db = new pg.Pool(own.connection);
+  const db = openPool(own.connection);
   onTestFinished(async () => {
     await Promise.all([database.close(), db.end()]);
     await own.drop();

@@ -3,11 +3,10 @@ import { once } from "node:events";
 import net from "node:net";
 import path from "node:path";
 import { text } from "node:stream/consumers";
-import pg from "pg";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { type DatabaseProxy, startDatabaseProxy } from "../faults/database-proxy.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { createDatabase } from "../harness/database.ts";
+import { createDatabase, openPool } from "../harness/database.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
@@ -90,7 +89,7 @@ describe("a start that has to wait ends with 0 and without a word, when it is to
 
   test.for(["SIGTERM", "SIGINT"] as const)("for another's migration: %s", async (signal) => {
     const database = await createDatabase({ empty: true });
-    const db = new pg.Pool({ connectionString: database.url });
+    const db = openPool({ connectionString: database.url });
     const holder = await db.connect();
     onTestFinished(async () => {
       holder.release(true);
