@@ -7,6 +7,7 @@
 import { hash } from "node:crypto";
 import type { Carrier } from "./carrier.ts";
 import type { NormalisedInboundMessage } from "./inbound-message.ts";
+import { mayCarry } from "./message-text.ts";
 import type { Environment } from "./project.ts";
 import type { Settle } from "./settle.ts";
 import type { VerificationMode, VerificationStatus } from "./verification.ts";
@@ -75,6 +76,8 @@ export interface CodeHolder {
   readonly mode: VerificationMode;
   readonly expectedPhone: string | null;
   readonly expiresAt: number;
+  /** What its person was to send, where it was over when the state was read. */
+  smsText: string | null;
 }
 
 export interface Sender {
@@ -187,10 +190,18 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     return { judgement, firstOfContent: true };
   }
 
-  /** A code that is over opens nothing, and must not be what guesses beside it go free by. */
+  /**
+   * A code that is over opens nothing, and must not be what guesses beside it go free by. What stands in the text that was to be
+   * sent, such as a hotline's number, is none.
+   */
   function isGuess(content: InboundContent, { outcome }: Judgement): boolean {
     if (outcome !== "late" && outcome !== "not_pending") return false;
-    return content.candidates.some((candidate) => !state.codes.has(codeKey(content.to, candidate)));
+    const unknown = content.candidates.filter(
+      (candidate) => !state.codes.has(codeKey(content.to, candidate)),
+    );
+    if (unknown.length === 0) return false;
+    const texts = holdersOf(content).flatMap(({ smsText }) => smsText ?? []);
+    return unknown.some((candidate) => !texts.some((text) => mayCarry(text, [candidate])));
   }
 
   function judgeContent(content: InboundContent): Judgement {

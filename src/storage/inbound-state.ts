@@ -50,6 +50,11 @@ SELECT 'code', position::text, row::text, id::text, status::text, mode::text, ex
   ${epochMs("expires_at")}, NULL
 FROM held
 UNION ALL
+SELECT 'text', h.id::text, v.sms_text, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM held h
+CROSS JOIN LATERAL (SELECT sms_text FROM verification WHERE id = h.id OFFSET 0) v
+WHERE h.status <> 'pending' OR h.expires_at <= clock_timestamp()
+UNION ALL
 SELECT 'verifying', m.sender, m.destination, h.id::text, h.environment::text, m.text, NULL, NULL, NULL, NULL
 FROM held h
 CROSS JOIN LATERAL (
@@ -116,6 +121,7 @@ export async function readState(
   const codes = new Map<string, CodeHolder>();
   const rowOf = new Map<string, string>();
   const holders = new Map<string, CodeHolder>();
+  const texts = new Map<string, string>();
   const senders = new Map<string, Sender>();
   const answered = new Map<string, Answered>();
   const seen = new Map<string, Judgement>();
@@ -139,11 +145,15 @@ export async function readState(
           mode: fifth as VerificationMode,
           expectedPhone: sixth as string | null,
           expiresAt: time as number,
+          smsText: null,
         };
         holders.set(holder.verificationId, holder);
         codes.set(codeKey(destinations[position] as string, candidates[position] as string), holder);
         break;
       }
+      case "text":
+        texts.set(first as string, second as string);
+        break;
       case "sender":
         senders.set(senderKey(first as Environment, second as string), {
           environment: first as Environment,
@@ -169,5 +179,6 @@ export async function readState(
         if (!seen.has(first as string)) seen.set(first as string, judgement());
     }
   }
+  for (const [id, holder] of holders) holder.smsText = texts.get(id) ?? null;
   return { now, answered, fingerprints: seen, senders, codes, rowOf };
 }

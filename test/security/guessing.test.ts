@@ -56,6 +56,28 @@ test.for([
   expect((await shop.read(other.id)).body.status).toBe("pending");
 });
 
+const hotline = await service.createProject({ smsTemplate: "{code} 문의 1588-1234" });
+const asking = merchant(service.httpUrl, hotline.liveKey);
+
+test.for([
+  { name: "expired", outcome: "LATE", end: ({ id }: Pending) => letExpire(service.db, id) },
+  { name: "cancelled", outcome: "NOT_PENDING", end: ({ id }: Pending) => asking.cancel(id) },
+])("what stands in the text that was asked for is no guess, when that is over ($name)", async ({
+  outcome,
+  end,
+}) => {
+  const from = newPhone();
+  const [own, other] = [await createPending(asking), await createPending(asking)];
+  expect(own.text).toMatch(/^\d{8} 문의 1588-1234$/);
+  await end(own);
+  const sent = async ({ to, text }: Pending, end = "") =>
+    (await source.send({ to, from, text: text + end })).outcome;
+  const outcomes: string[] = [];
+  for (let again = 0; again <= missesUntilMuted; again++) outcomes.push(await sent(own, "!".repeat(again)));
+  outcomes.push(await sent(other));
+  expect(outcomes).toEqual([...Array.from({ length: missesUntilMuted + 1 }, () => outcome), "VERIFIED"]);
+});
+
 test("a message of more codes than that is none, with the right one among them too", async () => {
   const { id, code } = await createPending(shop);
   const text = `${code}, ${wrongCodes(candidateLimit)}`;
