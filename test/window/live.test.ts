@@ -17,6 +17,8 @@ import { createWindow, openStream } from "./open-window.ts";
 const service = await startTestService();
 const other = await service.startAnother({ ROLES: "api" });
 const project = await knownProject([service, other]);
+const workerless = await startTestService({ ROLES: "api" });
+const workerlessProject = await workerless.createProject();
 const cli = smsSource(service);
 
 test("a stream says at once how things stand", async () => {
@@ -66,11 +68,14 @@ test("the end is told within a second, on another process too, and ends the stre
   }
 });
 
-test("an expiry is told when it comes, with nothing else happening", async () => {
+test.for([
+  { name: "with nothing else happening", at: service, shop: project },
+  { name: "though no worker runs", at: workerless, shop: workerlessProject },
+])("an expiry is told when it comes, $name", async ({ at, shop }) => {
   // Where that is over before anybody has looked, another has more time.
   for (let [milliseconds, seen] = [300, ""]; seen !== "pending"; milliseconds *= 3) {
-    const window = await createWindow(service, project);
-    await moveExpiry(service.db, {
+    const window = await createWindow(at, shop);
+    await moveExpiry(at.db, {
       expiresAt: "clock_timestamp() + make_interval(secs => $2)",
       where: "status = 'pending' AND sms_text = $1",
       values: [window.text, milliseconds / 1000],
