@@ -23,8 +23,8 @@ const shortestValidity = `interval '${validityRange.min - 1} seconds'`;
  *
  * A row that somebody else holds is skipped: it is being verified, cancelled or expired. The position that is written down never
  * passes such a row, nor an instant at which a creation may still commit: all that began before $1 has ended. $2 is where to go on
- * while something holds the position back; then none is written down. $3 is what has been looked at up to then. Where the clock was set back, as by a standby that takes
- * over, the position goes back with it.
+ * while something holds the position back; then none is written down. $3 is what has been looked at up to then. Where the clock
+ * was set back, as by a standby that takes over, the position goes back with it.
  *
  * Whoever holds the row of the task looks; others find nothing to do.
  */
