@@ -238,30 +238,42 @@ const senderStatement = {
 WITH ${forgottenSenders({ where: "s.environment = ANY (enum_range(NULL::environment)) AND s.phone = $1" })}`,
 };
 
+/** A verification that expects the phone even now was made meanwhile, and its person is still to be told what went wrong. */
 const phoneCodesStatement = {
   name: "erasure_phone_codes",
   text: `
 WITH locked AS MATERIALIZED (
-  SELECT l.destination, l.code FROM live_code l WHERE l.expected_phone = $1
+  SELECT l.destination, l.code FROM live_code l
+  WHERE l.expected_phone = $1
+    AND NOT EXISTS (SELECT FROM verification v WHERE v.id = l.verification_id AND v.expected_phone = $1)
   ORDER BY l.destination, l.code FOR NO KEY UPDATE
 )
 UPDATE live_code l SET expected_phone = NULL
 FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 };
 
-/** The next verifications by their ids, and which of them have to do with the phone. */
+/** The last of what there is to pass over. What comes later came after the erasure, which would never end behind it. */
+const endsStatement = {
+  name: "erasure_ends",
+  text: `
+SELECT (SELECT id FROM verification ORDER BY id DESC LIMIT 1)::text,
+  (SELECT max(ingested_at) FROM inbound_message)::text,
+  (SELECT verification_id FROM webhook_delivery ORDER BY verification_id DESC LIMIT 1)::text`,
+};
+
+/** The next verifications by their ids, up to $3, and which of them have to do with the phone. */
 const verificationPassStatement = {
   name: "erasure_verification_pass",
   text: `
 WITH batch AS MATERIALIZED (
   SELECT v.id, v.phone = $1 OR v.expected_phone = $1 AS concerned
-  FROM verification v WHERE v.id > $2::uuid ORDER BY v.id LIMIT ${batchSize}
+  FROM verification v WHERE v.id > $2::uuid AND v.id <= $3::uuid ORDER BY v.id LIMIT ${batchSize}
 )
 SELECT (array_agg(id ORDER BY id DESC))[1]::text, coalesce(array_agg(id::text) FILTER (WHERE concerned), '{}') FROM batch`,
 };
 
 /**
- * The next messages in the order they came, those of one instant together. A number in a text is found by its digits,
+ * The next messages in the order they came, up to $4, those of one instant together. A number in a text is found by its digits,
  * whatever stands between them and whatever it begins with: 010-1234-5678, +82 (10) 1234 5678, full width too.
  */
 const messagePassStatement = {
@@ -269,7 +281,8 @@ const messagePassStatement = {
   text: `
 WITH bound AS MATERIALIZED (
   SELECT max(ingested_at) AS upto FROM (
-    SELECT m.ingested_at FROM inbound_message m WHERE m.ingested_at > $2::timestamptz
+    SELECT m.ingested_at FROM inbound_message m
+    WHERE m.ingested_at > $2::timestamptz AND m.ingested_at <= $4::timestamptz
     ORDER BY m.ingested_at LIMIT ${batchSize}
   ) batch
 ),
@@ -281,13 +294,13 @@ ${erasedMessages({
 SELECT upto::text, (SELECT count(*)::float8 FROM erased_message) FROM bound`,
 };
 
-/** The next deliveries by their ids: an endpoint's answer to any of them may hold the number. */
+/** The next deliveries by their ids, up to $3: an endpoint's answer to any of them may hold the number. */
 const answerPassStatement = {
   name: "erasure_answer_pass",
   text: `
 WITH batch AS MATERIALIZED (
   SELECT d.verification_id FROM webhook_delivery d
-  WHERE d.verification_id > $1::uuid ORDER BY d.verification_id LIMIT ${batchSize}
+  WHERE d.verification_id > $1::uuid AND d.verification_id <= $3::uuid ORDER BY d.verification_id LIMIT ${batchSize}
 ),
 concerned AS MATERIALIZED (
   SELECT DISTINCT a.verification_id FROM webhook_attempt a JOIN batch ON batch.verification_id = a.verification_id
@@ -405,8 +418,14 @@ export function createErasureStore(database: Database): ErasureStore {
 
     async *erasePhone(phone) {
       const number = patternOf(phone);
+      const [ends] = await runStatement(database, endsStatement, []);
+      const [lastVerification, lastMessage, lastDelivery] = ends as (string | null)[];
       await runStatement(database, senderStatement, [phone]);
-      for await (const ids of passes(verificationPassStatement, firstUuid, (since) => [phone, since])) {
+      for await (const ids of passes(verificationPassStatement, firstUuid, (since) => [
+        phone,
+        since,
+        lastVerification,
+      ])) {
         const concerned = ids as string[];
         const erased = concerned.length > 0 && (await eraseNumbers(concerned, await end(concerned)));
         yield { ...(erased || noVerifications), messages: 0 };
@@ -415,10 +434,15 @@ export function createErasureStore(database: Database): ErasureStore {
         phone,
         since,
         number,
+        lastMessage,
       ])) {
         yield { ...noVerifications, messages: messages as number };
       }
-      for await (const answers of passes(answerPassStatement, firstUuid, (since) => [since, number])) {
+      for await (const answers of passes(answerPassStatement, firstUuid, (since) => [
+        since,
+        number,
+        lastDelivery,
+      ])) {
         yield { ...noVerifications, messages: 0, webhookAnswers: answers as number };
       }
       await runStatement(database, phoneCodesStatement, [phone]);

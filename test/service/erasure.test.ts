@@ -482,6 +482,29 @@ describe("what happens at the same time", () => {
     expect((await shop.read(pending.id)).body).toMatchObject({ status: "cancelled", phone: null });
   });
 
+  test("what comes from the phone after it was asked for is not waited for, and stays", async () => {
+    const phone = newPhone();
+    const before = await verifiedBy(phone);
+    const holder = await service.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(before.id)]);
+    const erasing = erasePhone(phone);
+    const after: Pending[] = [];
+    try {
+      await untilWaiting(service.db, 1);
+      after.push(await verifiedBy(phone), await createPending(shop, expecting(phone)));
+    } finally {
+      await holder.query("COMMIT");
+      holder.release();
+    }
+    expect(await erasing).toMatchObject({ verifications: 1, messages: 1 });
+    expect((await shop.read(before.id)).body).toMatchObject({ phone: null });
+    const places = await tablesWithPhone(phone);
+    expect(places).toEqual(expect.arrayContaining(["inbound_message", "live_code", "verification"]));
+    expect(await erasePhone(phone)).toMatchObject({ verifications: after.length, messages: 1 });
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
   test("thousands of messages and verifications go, by several erasures at once, beside SMS that come in", async () => {
     const [phone, other] = [newPhone(), newPhone()];
     const model = await createPending(shop);
