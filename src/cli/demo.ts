@@ -155,7 +155,8 @@ function takeBackAtTheEnd(client: ServiceClient, number: string, undo: Undo[]): 
   undo.push(() => client.call(DestinationNumberService.method.removeDestinationNumber, { number }));
 }
 
-async function demoKey(client: ServiceClient, { id: projectId }: Project, undo: Undo[]): Promise<string> {
+async function demoKey(client: ServiceClient, project: Project, undo: Undo[]): Promise<string> {
+  const { id: projectId, name } = project;
   const make = () =>
     client.call(ApiKeyService.method.createApiKey, {
       projectId,
@@ -166,7 +167,12 @@ async function demoKey(client: ServiceClient, { id: projectId }: Project, undo: 
   const { apiKey, secret } = await make().catch(async (error: unknown) => {
     if (!isRefusal(error, "too_many_api_keys")) throw error;
     await revokeLeftovers(client, projectId);
-    return make();
+    return make().catch((stillTooMany: unknown) => {
+      if (!isRefusal(stillTooMany, "too_many_api_keys")) throw stillTooMany;
+      const listing = `npx phoneproof key list --project ${projectId}`;
+      const wayOut = `revoke one with npx phoneproof key revoke, ${listing} shows them`;
+      throw new Trouble(1, "too_many_api_keys", `"${name}" has no room for one more test key: ${wayOut}`);
+    });
   });
   const apiKeyId = apiKey?.id ?? "";
   undo.push(() => client.call(ApiKeyService.method.revokeApiKey, { apiKeyId }));

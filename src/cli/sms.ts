@@ -8,6 +8,7 @@ import type { Readable } from "node:stream";
 import { isatty, ReadStream } from "node:tty";
 import { create } from "@bufbuild/protobuf";
 import { type InboundMessageFields, inboundViolations } from "../core/inbound-message.ts";
+import type { FieldViolation } from "../failures.ts";
 import {
   type InboundMessageReceipt,
   InboundMessageService,
@@ -135,8 +136,8 @@ Receipts go to standard output, as JSON with --json, otherwise separated by
 tabs: message id, outcome, verification, "duplicate". On a terminal without
 --json progress and a summary stand in their place, unless the messages are
 typed there.
-The exit code is 1 if a line could not be read (reported with its number) or was
-INVALID.`,
+The exit code is 1 if a line could not be read or was INVALID. Which it was and
+why goes to standard error; with --json an INVALID receipt has it as "fields".`,
     )
     .examples(
       ["watch a file go through", "sms stream messages.ndjson"],
@@ -191,7 +192,7 @@ async function streamMessages(session: Session, _options: object, file: string):
   const showsProgress = process.stderr.isTTY === true && !(printsReceipts && terminal) && !input.isTyped;
   const tally = new Tally();
   const display = new ProgressDisplay(showsProgress, (columns) => progressLine(tally, input.size, columns));
-  const line = session.json ? (receipt: LineReceipt) => safeJson(receiptJson(receipt)) : receiptFields;
+  const line = session.json ? lineJson : receiptFields;
 
   try {
     await interruptible((signal) =>
@@ -204,6 +205,7 @@ async function streamMessages(session: Session, _options: object, file: string):
             tally.count(receipt.outcome);
             if (receipt.duplicate) tally.duplicates += 1;
             tally.bytes = receipt.line.endsAt;
+            if (receipt.outcome === "INVALID" && !session.json) display.say(whyInvalid(receipt));
           }
           tally.messages += receipts.length;
           if (printsReceipts && receipts.length > 0)
@@ -290,6 +292,25 @@ async function print(text: string, signal: AbortSignal): Promise<void> {
 
 function receiptJson({ messageId, outcome, verificationId, duplicate }: Omit<LineReceipt, "line">) {
   return { message_id: messageId, outcome, verification_id: verificationId, duplicate };
+}
+
+function lineJson(receipt: LineReceipt): string {
+  const { outcome } = receipt;
+  const why = outcome === "INVALID" ? { fields: violationsJson(violationsOf(receipt)) } : {};
+  return safeJson({ ...receiptJson(receipt), ...why });
+}
+
+function whyInvalid(receipt: LineReceipt): string {
+  const why = violationsOf(receipt).map(({ field, message }) => `${field}: ${message}`);
+  const said = why.length === 0 ? meaningOf("INVALID") : `INVALID: ${why.join("; ")}`;
+  return escapeControls(`phoneproof: line ${receipt.line.number}: ${said}`);
+}
+
+function violationsOf({ line }: LineReceipt): FieldViolation[] {
+  if (line.message === undefined) return [];
+  const { receivedAt, ...fields } = line.message;
+  const instant = receivedAt && { seconds: Number(receivedAt.seconds), nanos: receivedAt.nanos };
+  return inboundViolations({ ...fields, receivedAt: instant });
 }
 
 function receiptFields({ messageId, outcome, verificationId, duplicate }: LineReceipt): string {

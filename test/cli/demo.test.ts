@@ -114,6 +114,20 @@ describe("with a project Demo", () => {
     await answerOf(["key", "revoke", keep.id], environment);
   });
 
+  test("says whose keys leave no room for its own, and how to make some", async () => {
+    const others = (await activeKeys(projectId)).filter(
+      (key: { environment: string }) => key.environment === "test",
+    );
+    const create = ["key", "create", "--project", projectId, "--environment", "test"];
+    const kept: string[] = [];
+    while (others.length + kept.length < 5) kept.push((await answerOf(create, environment)).id);
+    const { code, stderr } = await startDemo(environment).finished;
+    expect(code).toBe(1);
+    expect(stderr).toContain('too_many_api_keys: "Demo" has no room for one more test key');
+    expect(stderr).toContain(`npx phoneproof key list --project ${projectId}`);
+    for (const id of kept) await answerOf(["key", "revoke", id], environment);
+  });
+
   test("revokes its key when it is interrupted", async () => {
     const before = await activeKeys(projectId);
     const demo = startDemo(environment);

@@ -265,12 +265,32 @@ describe("lines", () => {
     });
   });
 
-  test("that lack a field are sent, and INVALID", async () => {
-    const receipts = await stream(
-      ndjson([{}, { message_id: "only-an-id" }, { message_id: "no-text", from: sender(4), to: "#0798" }]),
-    );
-    expect(receipts.code).toBe(1);
-    expect(receiptsOf(receipts).map(({ outcome }) => outcome)).toEqual(["INVALID", "INVALID", "INVALID"]);
+  test("that lack a field are sent, and INVALID, with each field that is why", async () => {
+    const input = ndjson([
+      {},
+      { ...good, message_id: "valid", received_at: "2026-01-02T03:04:05.678+09:00" },
+      { message_id: "no-text", from: sender(4), to: "#0798" },
+    ]);
+    const receipts = await stream(input);
+    expect(receipts).toMatchObject({ code: 1, stderr: "" });
+    const wrong = (field: string) => ({ field, message: expect.any(String) });
+    expect(receiptsOf(receipts)).toMatchObject([
+      { outcome: "INVALID", fields: ["from", "to", "text"].map(wrong) },
+      { outcome: "NO_MATCH" },
+      { outcome: "INVALID", fields: [wrong("text")] },
+    ]);
+    expect(receiptsOf(receipts)[1]).not.toHaveProperty("fields");
+    const told = await runProcess(["sms", "stream"], environment, { input });
+    expect(told.stdout.split("\n").map((line) => line.split("\t")[1])).toEqual([
+      "INVALID",
+      "NO_MATCH",
+      "INVALID",
+      undefined,
+    ]);
+    const [first, second, summed, ...more] = told.stderr.split("\n");
+    expect(first).toMatch(/^phoneproof: line 1: INVALID: from: .+; to: .+; text: .+$/);
+    expect(second).toMatch(/^phoneproof: line 3: INVALID: text: .+$/);
+    expect([summed, ...more]).toEqual(["phoneproof: 2 messages were INVALID", ""]);
   });
 
   test("without an id get one that is the same at every run, and another for every line", async () => {
