@@ -37,7 +37,10 @@ function targets({ file, prose }: Page): string[] {
 test("there is what merchants read", () => {
   expect(pairs.map(({ english }) => english)).toEqual([
     "README.md",
+    "docs/concepts.md",
+    "docs/idempotency-and-errors.md",
     "docs/quick-start.md",
+    "docs/sandbox.md",
     "docs/webhooks.md",
     "docs/window.md",
   ]);
