@@ -8,20 +8,23 @@
 import type { Socket } from "node:net";
 import { performance } from "node:perf_hooks";
 import { isUnheard, listenTo, stopListening } from "./listening.ts";
+import { countRequestsInHand } from "./requests-in-hand.ts";
 
 /** Requests that keep this process and its database busy: more only wait. (With 512 fewer were served, see docs/performance.md.) */
 export const enough = 256;
 
-/** What takes longer than this most likely waits for a lock, or for the rest of itself: it is nobody's reason to wait. */
-const spanMs = 1_000;
-const slots = 10;
-const slotMs = spanMs / slots;
-
 /** Where a turn takes longer than this, whoever's it is may as well come again later. (With a second fewer were served.) */
 const patienceMs = 2_000;
 
-/** Not all that keeps a process busy asks whether it is late: whoever has waited for so long is read whatever is in hand. */
+/**
+ * Not all that keeps a process busy asks whether it is late: of those who have waited for so long some are read at each look,
+ * whatever is in hand.
+ */
 const longestMs = 3_000;
+const readAtLeast = 16;
+
+/** How often it is looked again who may be read, and how busy the process is. */
+const lookMs = 100;
 
 /** The share of its time that the event loop of a process has something to do, where it is what others wait for. */
 const busyShare = 0.9;
@@ -55,10 +58,7 @@ export function createConnectionTurns({
   readonly clock?: () => number;
   readonly busyShareOf?: () => number;
 } = {}): ConnectionTurns {
-  /** Requests in hand by when they began, of the last `spanMs`. */
-  const begunIn = new Array<number>(slots).fill(0);
-  let newestSlot = 0;
-  let inHand = 0;
+  const inHand = countRequestsInHand();
   /** From `first` on, in the order of their turns. */
   let waiting: Waiting[] = [];
   let first = 0;
@@ -68,36 +68,17 @@ export function createConnectionTurns({
   let lookedAt = Number.NEGATIVE_INFINITY;
   let lookingAgain: NodeJS.Timeout | undefined;
 
-  const slotOf = (at: number) => Math.floor(at / slotMs);
-
-  function countUpTo(now: number): void {
-    const slot = slotOf(now);
-    for (let passed = Math.max(newestSlot, slot - slots); passed < slot; passed++) {
-      inHand -= begunIn[(passed + 1) % slots] as number;
-      begunIn[(passed + 1) % slots] = 0;
-    }
-    newestSlot = Math.max(newestSlot, slot);
-  }
-
-  function countOff(begunAt: number): void {
-    countUpTo(clock());
-    const slot = slotOf(begunAt);
-    if (slot <= newestSlot - slots) return;
-    begunIn[slot % slots] = (begunIn[slot % slots] as number) - 1;
-    inHand--;
-  }
-
   /** Once for all that is answered at a time: whom there is room for is read in the next round of the event loop. */
   function makeRoom(): void {
     if (first === waiting.length || isDue) return;
     isDue = true;
-    setImmediate(nextTurns);
+    setImmediate(nextTurns, 0);
   }
 
   /** Looked at no oftener than each tenth of a second: on the whole since it was looked at last. */
   function isWaitedFor(): boolean {
     const now = clock();
-    if (now - lookedAt >= slotMs) {
+    if (now - lookedAt >= lookMs) {
       lookedAt = now;
       isBusy = busyShareOf() > busyShare;
     }
@@ -115,11 +96,16 @@ export function createConnectionTurns({
     return longest === undefined ? 0 : clock() - longest.since;
   }
 
-  function nextTurns(): void {
+  /** `atLeast` so many of those who have waited for too long. */
+  function nextTurns(atLeast: number): void {
     isDue = false;
-    countUpTo(clock());
-    const room = isStopped ? Number.POSITIVE_INFINITY : isWaitedFor() ? enough - inHand : enough;
-    for (let taken = 0; next() !== undefined && (taken < room || waitedMs() > longestMs); taken++) {
+    const room = isStopped
+      ? Number.POSITIVE_INFINITY
+      : isWaitedFor()
+        ? enough - inHand.count(clock())
+        : enough;
+    for (let taken = 0; next() !== undefined; taken++) {
+      if (taken >= room && (taken >= atLeast || waitedMs() <= longestMs)) break;
       listenTo((waiting[first++] as Waiting).socket);
     }
     if (first === waiting.length) {
@@ -135,30 +121,30 @@ export function createConnectionTurns({
   }
 
   return {
-    begun(at) {
-      countUpTo(at);
-      begunIn[slotOf(at) % slots] = (begunIn[slotOf(at) % slots] as number) + 1;
-      inHand++;
-    },
+    begun: inHand.begun,
     answered(socket, begunAt) {
-      countOff(begunAt);
-      if (inHand >= enough && !isStopped && !socket.destroyed && !isUnheard(socket) && isWaitedFor()) {
+      const now = clock();
+      // To refuse takes no time.
+      const isServed = !isUnheard(socket);
+      inHand.over(begunAt, now, isServed);
+      const isFree = isServed && !isStopped && !socket.destroyed;
+      if (isFree && inHand.count(now) >= enough && isWaitedFor()) {
         stopListening(socket);
-        waiting.push({ socket, since: clock() });
+        waiting.push({ socket, since: now });
         // Those whose turn it was may have nothing to say, and what is in hand may take long.
-        lookingAgain ??= setInterval(nextTurns, slotMs).unref();
+        lookingAgain ??= setInterval(nextTurns, lookMs, readAtLeast).unref();
       }
       makeRoom();
     },
     ended(begunAt) {
-      countOff(begunAt);
+      inHand.over(begunAt, clock(), false);
       makeRoom();
     },
-    isLate: () => waitedMs() > patienceMs && inHand > enough / 2 && isWaitedFor(),
+    isLate: () => waitedMs() > patienceMs && inHand.count(clock()) > enough / 2 && isWaitedFor(),
     waitedMs,
     stop() {
       isStopped = true;
-      nextTurns();
+      nextTurns(0);
     },
   };
 }

@@ -14,6 +14,13 @@ import { refuse } from "./refusal.ts";
 /** Refusals take up to 0.1 ms each: these leave a process most of its time. */
 const refusalsPerSecond = 2_000;
 
+/**
+ * To tell somebody to come again takes about as long as to serve them: for each that is told because its turn came late so many
+ * are served, or else a slow process would do little but refuse. More than `servedAtMost` are not made up for.
+ */
+const servedForEachTold = 3;
+const servedAtMost = 1_000;
+
 /** Of a request that is half read when its connection is left, Node waits ten seconds for the rest, whether anybody reads it or not. */
 const longestSeconds = 8;
 
@@ -38,6 +45,8 @@ export function createOverload(
 ): Overload {
   /** Those that were told and are not listened to. */
   const told = new Set<Socket>();
+  /** And not made up for by anybody who was told. */
+  let served = servedAtMost;
   let isStopped = false;
 
   function listenAgain(socket: Socket): void {
@@ -57,7 +66,12 @@ export function createOverload(
 
   return {
     sheds(bucket, reply) {
-      if (!turns.isLate() && !admission.isOverloaded(bucket)) return false;
+      const isLate = served >= servedForEachTold && turns.isLate();
+      if (!isLate && !admission.isOverloaded(bucket)) {
+        served = Math.min(served + 1, servedAtMost);
+        return false;
+      }
+      served = Math.max(served - servedForEachTold, 0);
       const { raw: request } = reply.request;
       const { socket } = request;
       const seconds = 1 + Math.floor(told.size / perSecond);

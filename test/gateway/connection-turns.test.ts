@@ -182,20 +182,64 @@ test("where a turn takes longer than two seconds, and there is enough to do, it 
   expect(some.isLate()).toBe(false);
 });
 
-test("whoever has waited for more than three seconds is read, whatever is in hand", () => {
+test("of those who have waited for more than three seconds sixteen are read at a time, whatever is in hand", async () => {
   const some = turns();
   take(some, enough);
-  const connections = ask(some, 2);
-  for (const [elapsed, isRead] of [
-    [1_500, false],
-    [1_500, false],
-    [1, true],
+  const connections = ask(some, 40);
+  for (const [elapsed, areRead] of [
+    [1_500, 0],
+    [1_500, 0],
+    [1, 16],
+    [100, 32],
+    [100, 40],
   ] as const) {
     now += elapsed;
     take(some, enough);
+    some.begun(now);
+    some.ended(now);
+    await setImmediate();
     vi.advanceTimersByTime(100);
-    expect(read(connections)).toEqual([isRead, isRead]);
+    expect(read(connections)).toEqual(connections.map((_, position) => position < areRead));
   }
+});
+
+/** As many answers that took so long, each on a connection of its own. */
+function answer(from: ReturnType<typeof turns>, count: number, tookMs: number): void {
+  for (let answered = 0; answered < count; answered++) {
+    from.begun(now - tookMs);
+    from.answered(new Connection().socket, now - tookMs);
+  }
+}
+
+test("where most answers took longer than a second, what has been in hand for as long is reason to wait", () => {
+  const some = turns();
+  take(some, enough);
+  now += 1_500;
+  answer(some, 256, 1_000);
+  expect(read(ask(some, 1))).toEqual([true]);
+  answer(some, 256, 1_001);
+  expect(read(ask(some, 1))).toEqual([false]);
+  now += 6_400;
+  expect(read(ask(some, 1))).toEqual([false]);
+  // Nothing is for longer than eight seconds.
+  now += 100;
+  expect(read(ask(some, 1))).toEqual([true]);
+});
+
+test("those that are refused do not say how long others take", () => {
+  const some = turns();
+  take(some, enough);
+  now += 1_500;
+  answer(some, 256, 1_001);
+  for (let refused = 0; refused < 1_000; refused++) {
+    const { socket } = new Connection();
+    leaveUnheard(socket);
+    some.begun(now);
+    some.answered(socket, now);
+  }
+  expect(read(ask(some, 1))).toEqual([false]);
+  answer(some, 256, 1);
+  expect(read(ask(some, 1))).toEqual([true]);
 });
 
 test("at the end everybody is read, and nobody waits any more", () => {

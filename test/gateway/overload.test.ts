@@ -77,6 +77,24 @@ test.for([
   expect(await client.ask()).toEqual([[status, status === 503 ? 1 : 0]]);
 });
 
+test("of four whose turns came too late one is told at most, once it has been more for long", async () => {
+  const { state, connect } = await startServer({ perSecond: 1_000 });
+  const statuses: number[] = [];
+  const ask = async (count: number) => {
+    const answers = await Promise.all(
+      Array.from({ length: count }, async () => (await connect()).ask(closing)),
+    );
+    statuses.push(...answers.flat().map(([status = 0]) => status));
+  };
+  for (let round = 0; round < 10; round++) await ask(50);
+  expect(statuses.filter((status) => status === 503)).toHaveLength(375);
+  expect(statuses.slice(0, 300)).toEqual(new Array(300).fill(503));
+  state.isOverloaded = true;
+  statuses.length = 0;
+  await ask(10);
+  expect(statuses).toEqual(new Array(10).fill(503));
+});
+
 test.for([
   { name: "one request", request: get, count: 1 },
   { name: "one with a body", request: post, count: 1 },

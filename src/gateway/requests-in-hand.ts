@@ -1,0 +1,76 @@
+/** How many requests are in hand that this process is what they wait for. */
+
+/**
+ * What takes longer than this most likely waits for a lock, or for the rest of itself, and does not count. Unless most of what
+ * is answered took as long: then it is this process that all of it waits for.
+ */
+const spanMs = 1_000;
+/** What takes longer than this does not count, however long others take. */
+const longestMs = 8_000;
+const slotMs = 100;
+const youngSlots = spanMs / slotMs;
+const slots = longestMs / slotMs;
+
+/** The share of answers that took longer than `spanMs` is that of about so many. */
+const rememberedAnswers = 256;
+
+export interface RequestsInHand {
+  /** A request begins, `at` the clock's milliseconds. */
+  begun(at: number): void;
+  /** It is over, `at` the clock's milliseconds; `isTold` whether how long it took says how long others take. */
+  over(begunAt: number, at: number, isTold: boolean): void;
+  /** So many, now. */
+  count(now: number): number;
+}
+
+export function countRequestsInHand(): RequestsInHand {
+  /** By when they began. */
+  const begunIn = new Array<number>(slots).fill(0);
+  let newestSlot = 0;
+  let young = 0;
+  let all = 0;
+  let agedShare = 0;
+
+  const slotOf = (at: number) => Math.floor(at / slotMs);
+  const inSlot = (slot: number) => begunIn[slot % slots] as number;
+
+  function countUpTo(now: number): void {
+    const slot = slotOf(now);
+    if (slot > newestSlot + slots) {
+      begunIn.fill(0);
+      young = 0;
+      all = 0;
+      newestSlot = slot;
+    }
+    while (newestSlot < slot) {
+      newestSlot++;
+      if (newestSlot >= youngSlots) young -= inSlot(newestSlot - youngSlots);
+      all -= inSlot(newestSlot);
+      begunIn[newestSlot % slots] = 0;
+    }
+  }
+
+  function add(at: number, count: 1 | -1): void {
+    const slot = slotOf(at);
+    if (slot <= newestSlot - slots) return;
+    begunIn[slot % slots] = inSlot(slot) + count;
+    all += count;
+    if (slot > newestSlot - youngSlots) young += count;
+  }
+
+  return {
+    begun(at) {
+      countUpTo(at);
+      add(at, 1);
+    },
+    over(begunAt, at, isTold) {
+      countUpTo(at);
+      add(begunAt, -1);
+      if (isTold) agedShare += (Number(at - begunAt > spanMs) - agedShare) / rememberedAnswers;
+    },
+    count(now) {
+      countUpTo(now);
+      return agedShare > 0.5 ? all : young;
+    },
+  };
+}
