@@ -183,10 +183,13 @@ WHERE d.ctid = ANY (ARRAY(SELECT row FROM lost))`,
 
 const goneReason = "the endpoint answered 410 Gone";
 const failingReason = "every attempt failed for five days";
+/** An event is tried so often within some three quarters of an hour. */
+const failuresThatTell = 4;
 
 /**
  * Writes results down, and what they say about their endpoints: a success ends a time of failures; 410, and five days of
- * nothing but failures, disable every version of the URL. A 410 to a request that began before the URL was last set
+ * nothing but failures, disable every version of the URL. Five days may have passed since the last event that failed to the end:
+ * so what disables is no first failure of another event, but its fourth. A 410 to a request that began before the URL was last set
  * does not undo the setting. A new secret is no setting, and is known by being another than the URL had before it: setting a
  * URL again keeps the one it has.
  *
@@ -209,16 +212,17 @@ WITH result AS MATERIALIZED (
   ) AS r (verification_id, number, resends, duration_ms, status, error, answer, gone, retry_in_seconds)
 ),
 delivery AS MATERIALIZED (
-  SELECT d.verification_id, d.webhook_configuration_id, d.erased FROM webhook_delivery d
+  SELECT d.verification_id, d.webhook_configuration_id, d.erased, d.failures FROM webhook_delivery d
   WHERE d.verification_id = ANY ($1::uuid[])
   ORDER BY d.verification_id FOR NO KEY UPDATE
 ),
 ended AS MATERIALIZED (
-  SELECT r.*, d.webhook_configuration_id, d.erased FROM result r JOIN delivery d ON d.verification_id = r.verification_id
+  SELECT r.*, d.webhook_configuration_id, d.erased, d.failures FROM result r JOIN delivery d ON d.verification_id = r.verification_id
 ),
 told AS MATERIALIZED (
   SELECT w.project_id, w.environment, w.url, bool_or(r.error IS NULL) AS succeeded,
     min(a.started_at) FILTER (WHERE r.error IS NOT NULL) AS failed_at,
+    max(r.failures + 1) FILTER (WHERE r.error IS NOT NULL) AS most_failures,
     max(a.started_at) FILTER (WHERE r.gone) AS gone_at
   FROM ended r
   CROSS JOIN LATERAL (
@@ -233,7 +237,7 @@ judged AS MATERIALIZED (
     CASE
       WHEN t.gone_at >= max(w.created_at) FILTER (WHERE w.secret = w.secret_before)
         OVER (PARTITION BY w.project_id, w.environment, w.url) THEN '${goneReason}'
-      WHEN since.failing <= ${nowMs} - interval '5 days' THEN '${failingReason}'
+      WHEN since.failing <= ${nowMs} - interval '5 days' AND t.most_failures >= ${failuresThatTell} THEN '${failingReason}'
     END AS reason
   FROM told t
   CROSS JOIN LATERAL (

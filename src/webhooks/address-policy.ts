@@ -79,13 +79,19 @@ function literalOf({ hostname }: URL): string | null {
   return ipaddr.isValid(address) ? address : null;
 }
 
+const translated = ipaddr.IPv6.parseCIDR("64:ff9b::/96");
+
 /**
- * What is special about an address; null for a public one. IPv4 in IPv6 is judged as the IPv4 it is; other ways to
- * embed one (6to4, Teredo, NAT64) are special as such. Of IPv6 only 2000::/3 is given out for public use.
+ * What is special about an address; null for a public one. IPv4 in IPv6 is judged as the IPv4 it is, also where a name server
+ * has made an address for NAT64 of it (64:ff9b::/96, RFC 6052); other ways to embed one (6to4, Teredo) are special as such. Of
+ * IPv6 only 2000::/3 is given out for public use.
  */
 function specialKindOf(address: string): string | null {
   const parsed = ipaddr.process(address);
   const range = parsed.range();
+  if (parsed instanceof ipaddr.IPv6 && parsed.match(translated)) {
+    return specialKindOf(parsed.toByteArray().slice(-4).join("."));
+  }
   if (range !== "unicast") return range;
   if (parsed instanceof ipaddr.IPv6 && (parsed.toByteArray()[0] ?? 0) >> 5 !== 1) return "not global";
   return null;

@@ -43,6 +43,13 @@ const userAgent = "phoneproof-webhooks";
 const wholeExchangeMs = 15_000;
 const keptAnswerBytes = 1024;
 const keptErrorLength = 300;
+/** For connecting to one address of several, before the next is tried as well: three packets that get lost. Node gives 0.25 s. */
+const oneAddressMs = 3_000;
+/**
+ * A connection that has been idle for longer is not used again: an endpoint that does not say for how long it keeps one may be
+ * closing it (after two seconds, some), and what is lost by that would be a failed attempt.
+ */
+const idleMs = 1_000;
 /** Of interim answers (1xx) nobody needs more than a few; without a bound they would keep this process at work. */
 const mostInterim = 16;
 
@@ -64,7 +71,12 @@ export function createEndpoints(options: {
     // The exchange as a whole is timed below; a time-out for its parts would only hide which it was.
     headersTimeout: 0,
     bodyTimeout: 0,
-    connect: { lookup: policy.lookup },
+    keepAliveTimeout: idleMs,
+    connect: {
+      lookup: policy.lookup,
+      autoSelectFamily: true,
+      autoSelectFamilyAttemptTimeout: oneAddressMs,
+    },
   });
 
   async function exchange(message: Message, cut: AbortController): Promise<Omit<Exchange, "durationMs">> {

@@ -59,7 +59,9 @@ const privateHosts = [
   "[2001::1]",
   "[2002:7f00:1::]",
   "[64:ff9b::7f00:1]",
+  "[64:ff9b::a9fe:a9fe]",
   "[64:ff9b:1::7f00:1]",
+  "[64:ff9b:1::808:808]",
   "[5f00::1]",
   "[4000::1]",
   "localhost",
@@ -73,6 +75,7 @@ const publicHosts = [
   "8.8.8.8",
   "[2606:4700:4700::1111]",
   "[::ffff:8.8.8.8]",
+  "[64:ff9b::808:808]",
   "shop.example",
 ];
 
@@ -117,6 +120,7 @@ function lookUp(
 
 const cloud = { address: "8.8.8.8", family: 4 };
 const loopback = { address: "127.0.0.1", family: 4 };
+const translated = { address: "64:ff9b::808:808", family: 6 };
 
 describe("names", () => {
   test.for([
@@ -132,6 +136,10 @@ describe("names", () => {
     await expect(lookUp(() => [{ address, family: address.includes(":") ? 6 : 4 }])).rejects.toThrow(
       `shop.example leads to ${address}, which is not a public address`,
     );
+  });
+
+  test("one to whose public address its name server has added one for NAT64 leads to both", async () => {
+    expect(await lookUp(() => [cloud, translated])).toEqual([cloud, translated]);
   });
 
   test("one that leads to a public address as well as to a private one is refused", async () => {

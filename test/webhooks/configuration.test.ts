@@ -396,12 +396,22 @@ describe("410 Gone", () => {
 });
 
 describe("five days of nothing but failures", () => {
+  /** Of an event whose first attempt is made, until so many are. Answers what has become of it then. */
+  async function tryOn(id: string, attempts: number): Promise<WebhookDeliveryState> {
+    for (let made = 1; ; made++) {
+      const { state } = await deliveryWhen(service, id, attempted(made));
+      if (made === attempts || state !== WebhookDeliveryState.PENDING) return state;
+      await makeDue(service, id);
+    }
+  }
+
+  /** An event has been tried three times, over so long a time. */
   async function failing(since: string) {
     const shop = await openShop(service);
     const receiver = await startReceiver(refuseForLong(503));
     await shop.setWebhook(receiver.url);
     const id = await shop.event();
-    await deliveryWhen(service, id, attempted(1));
+    await tryOn(id, 3);
     const { rowCount } = await service.db.query(
       "UPDATE webhook_configuration SET failing_since = failing_since - $2::interval WHERE project_id = $1 AND failing_since IS NOT NULL",
       [decodeId("prj_", shop.projectId), since],
@@ -413,7 +423,7 @@ describe("five days of nothing but failures", () => {
   test("disable, with the reason", async () => {
     const { shop, id } = await failing("5 days");
     await makeDue(service, id);
-    const { state } = await deliveryWhen(service, id, attempted(2));
+    const { state } = await deliveryWhen(service, id, attempted(4));
     expect(state).toBe(WebhookDeliveryState.DISABLED);
     expect((await inForce(shop)).disabledReason).toBe("every attempt failed for five days");
   });
@@ -421,7 +431,7 @@ describe("five days of nothing but failures", () => {
   test("are not yet over a minute before", async () => {
     const { shop, id } = await failing("4 days 23 hours 59 minutes");
     await makeDue(service, id);
-    const { state } = await deliveryWhen(service, id, attempted(2));
+    const { state } = await deliveryWhen(service, id, attempted(4));
     expect(state).toBe(WebhookDeliveryState.PENDING);
     const webhook = await inForce(shop);
     expect(webhook.disabledAt).toBeUndefined();
@@ -433,9 +443,18 @@ describe("five days of nothing but failures", () => {
     const { failingSince } = await inForce(shop);
     await shop.rotateSecret();
     expect((await inForce(shop)).failingSince).toEqual(failingSince);
+    expect(await tryOn(await shop.event(), 4)).toBe(WebhookDeliveryState.DISABLED);
+  });
+
+  test("are not over with the first failures of another event, long after one that failed to the end", async () => {
+    const { shop, receiver } = await failing("30 days");
     const id = await shop.event();
-    const { state } = await deliveryWhen(service, id, attempted(1));
-    expect(state).toBe(WebhookDeliveryState.DISABLED);
+    expect(await tryOn(id, 3)).toBe(WebhookDeliveryState.PENDING);
+    expect((await inForce(shop)).disabledAt).toBeUndefined();
+    receiver.answer = answerWith(204);
+    await makeDue(service, id);
+    await deliveryWhen(service, id, delivered);
+    expect((await inForce(shop)).failingSince).toBeUndefined();
   });
 
   test("are ended by one success", async () => {
@@ -445,7 +464,7 @@ describe("five days of nothing but failures", () => {
     await deliveryWhen(service, id, delivered);
     expect((await inForce(shop)).failingSince).toBeUndefined();
     receiver.answer = refuseForLong(503);
-    await deliveryWhen(service, await shop.event(), attempted(1));
+    expect(await tryOn(await shop.event(), 4)).toBe(WebhookDeliveryState.PENDING);
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });
 
@@ -459,7 +478,7 @@ describe("five days of nothing but failures", () => {
     await deliveryWhen(service, await shop.event(), delivered);
     receiver.answer = refuseForLong(503);
     await makeDue(service, id);
-    const { state } = await deliveryWhen(service, id, attempted(2));
+    const { state } = await deliveryWhen(service, id, attempted(4));
     expect(state).toBe(WebhookDeliveryState.PENDING);
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });

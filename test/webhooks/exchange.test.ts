@@ -1,8 +1,10 @@
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
-import { createServer, type Socket } from "node:net";
+import { connect, createServer, type Socket } from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { createSecureContext, TLSSocket } from "node:tls";
-import { afterEach, describe, expect, test, vi } from "vitest";
+import { afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { createEndpoints, type Endpoints } from "../../src/webhooks/delivery.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { certificates } from "../rpc/certificates.ts";
@@ -237,6 +239,56 @@ test("where nobody listens at any address of a name, the first of them is told",
     message(`http://shop.example:${port}/`),
   );
   expect(exchange.error).toBe(`connect ECONNREFUSED 127.0.0.1:${port}`);
+});
+
+/** Somebody's server that has no time: the queue of its connections is full, until it goes on. */
+async function startHeldUp() {
+  const serve = `require("node:http").createServer((request, response) => response.writeHead(204).end())
+    .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { console.log(this.address().port); })`;
+  const server = spawn(process.execPath, ["-e", serve], { stdio: ["ignore", "pipe", "ignore"] });
+  onTestFinished(() => void server.kill("SIGKILL"));
+  const [printed] = await once(server.stdout, "data");
+  server.kill("SIGSTOP");
+  const port = Number(printed);
+  for (let isFull = false; !isFull; ) {
+    const filling = connect(port, "127.0.0.1");
+    onTestFinished(() => void filling.destroy());
+    isFull = (await Promise.race([once(filling, "connect"), delay(200)])) === undefined;
+  }
+  return { port, goOn: () => server.kill("SIGCONT") };
+}
+
+test("an address of several has as long to take a connection as a packet takes that is sent again", async () => {
+  const { port, goOn } = await startHeldUp();
+  const lookedUp = Promise.withResolvers<void>();
+  const endpoints = endpointsOf({
+    async resolve() {
+      lookedUp.resolve();
+      return [
+        { address: "127.0.0.1", family: 4 },
+        { address: "::1", family: 6 },
+      ];
+    },
+  });
+  const sending = endpoints.send(message(`http://shop.example:${port}/`));
+  await lookedUp.promise;
+  await delay(500);
+  goOn();
+  expect(await sending).toMatchObject({ status: 204, error: null });
+});
+
+test("a connection is used again, and closed before an endpoint that does not say so closes it", async () => {
+  const closed = Promise.withResolvers<"closed">();
+  let connections = 0;
+  const port = await startTcp((socket) => {
+    connections += 1;
+    socket.on("data", () => socket.write("HTTP/1.1 204 No Content\r\n\r\n"));
+    socket.on("end", () => closed.resolve("closed"));
+  });
+  const endpoints = endpointsOf();
+  for (let sent = 0; sent < 6; sent++) await endpoints.send(message(`http://127.0.0.1:${port}/`));
+  expect(connections).toBeLessThan(6);
+  expect(await Promise.race([closed.promise, delay(3_500)])).toBe("closed");
 });
 
 const ofStranger = createSecureContext({
