@@ -11,8 +11,7 @@ const most = { inAll: 20_000, each: 10 };
 export interface EventStream {
   /** Ends with the connection, or when the process stops. */
   readonly signal: AbortSignal;
-  /** `version` comes back as Last-Event-ID when the client connects again. */
-  send(event: string, version: string, data: unknown): void;
+  send(event: string, data: unknown): void;
   end(): void;
 }
 
@@ -77,8 +76,8 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
       response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n${beatEvent}`);
       return {
         signal: controller.signal,
-        send(event, version, data) {
-          response.write(`id: ${version}\nevent: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
+        send(event, data) {
+          response.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
         },
         end: () => response.end(),
       };

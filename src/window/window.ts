@@ -166,16 +166,13 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
           : new Failure("rate_limited", { retryAfterSeconds: 10 });
       }
       reply.hijack();
-      const known = request.headers["last-event-id"];
       stream.signal.addEventListener("abort", () => watching.abort(), { once: true });
       if (stream.signal.aborted) watching.abort();
       try {
         for (; next.done !== true; next = await changes.next()) {
           const { window } = next.value;
           if (window === undefined || stream.signal.aborted) continue;
-          const state = windowState(window);
-          if (state.version !== known || state.status !== "pending")
-            stream.send("state", state.version, state);
+          stream.send("state", windowState(window));
         }
       } catch (thrown) {
         // The stream ends, and the window comes again.

@@ -510,6 +510,55 @@ test.for([
   await expect.poll(() => connection.textContent()).toBe("");
 });
 
+test("a proxy that knows no service for a moment takes nobody off the page", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.clock.install();
+  let asked = 0;
+  const nothingHere = (route: Route) => {
+    asked += 1;
+    return route.fulfill({ status: 404, body: "404 page not found" });
+  };
+  await page.route("**/events", nothingHere);
+  await page.goto(window.url);
+  await page.route(/\/(status|v\/[^/]+)$/, nothingHere);
+  await page.clock.runFor(3_000);
+  await expect.poll(() => page.locator("[data-connection]").textContent()).toContain("다시 연결하고 있어요");
+  expect(asked).toBeGreaterThan(1);
+  await page.unrouteAll();
+  await send(window);
+  await page.clock.runFor(40_000);
+  await result(page, "verified").waitFor();
+});
+
+test("what is told late takes no hint away that came meanwhile", async () => {
+  const window = await live({ mode: "match", expected_phone: newPhone() });
+  const page = await (await person(browser, "android")).newPage();
+  const late = Promise.withResolvers<void>();
+  const answered = Promise.withResolvers<void>();
+  await page.route("**/status", async (route) => {
+    const response = await route.fetch();
+    answered.resolve();
+    await late.promise;
+    await route.fulfill({ response });
+  });
+  const opened = page.waitForResponse("**/events");
+  await page.goto(window.url);
+  await opened;
+  // As when the page is seen again: the stream begins anew, and the state is asked for.
+  await page.evaluate(`dispatchEvent(new Event("online"))`);
+  await answered.promise;
+  await send(window, newPhone());
+  const hint = page.locator("[data-hint]");
+  await expect.poll(() => hint.textContent()).toContain("다른 번호에서 보낸 문자");
+  const told = page.waitForResponse("**/status");
+  late.resolve();
+  await (await told).finished();
+  // A hint is put in a moment after the one before was taken out.
+  await page.evaluate("new Promise((resolve) => setTimeout(resolve, 200))");
+  expect(await hint.textContent()).toContain("다른 번호에서 보낸 문자");
+});
+
 test("a device without a network is told at once, and asks as soon as it has one", async () => {
   const window = await live();
   const context = await person(browser, "android");

@@ -1,6 +1,6 @@
 /** What the server tells an open window. */
 export interface WindowState {
-  /** Changes whenever the rest does, but for the time. */
+  /** The status, a dot, and when what the hint is of was noticed, since the epoch. Changes whenever the rest does, but for the time. */
   readonly version: string;
   readonly status: "pending" | "verified" | "expired" | "cancelled";
   readonly remainingMs: number;

@@ -37,11 +37,17 @@ function open(main: HTMLElement): void {
 
   function apply(next: WindowState): void {
     if (finished) return;
-    endsAt = performance.now() + next.remainingMs;
-    if (next.version === state.version) return;
+    // An answer that is late tells too long a time, and this clock stands still while the device sleeps.
+    endsAt = Math.min(endsAt, performance.now() + next.remainingMs);
+    // What is asked for and what the stream brings overtake each other.
+    if (next.status === "pending" && noticedAt(next) <= noticedAt(state)) return;
     state = next;
     if (state.status === "pending") showHint();
     else finish(true);
+  }
+
+  function noticedAt({ version }: WindowState): number {
+    return Number(version.slice(version.indexOf(".") + 1));
   }
 
   function showHint(): void {
@@ -145,8 +151,8 @@ function open(main: HTMLElement): void {
   }
 
   /**
-   * Over the stream where there is one. It comes again by itself after a loss, with the version it last heard; while
-   * nothing is heard, the state is asked for.
+   * Over the stream where there is one. It comes again by itself after a loss, and brings the state first; while nothing is
+   * heard, the state is asked for.
    */
   function follow(): void {
     let stream: EventSource | undefined;
@@ -181,7 +187,9 @@ function open(main: HTMLElement): void {
       let waitMs = 0;
       try {
         const answer = await fetch(`${address}/status`, { cache: "no-store" });
-        if (answer.status === 404) location.reload();
+        // Its day is over. Another's 404 is that of a proxy which has lost the service for a moment.
+        if (answer.status === 404 && answer.headers.get("x-request-id")?.startsWith("req_"))
+          location.reload();
         if (answer.ok) {
           answered();
           apply((await answer.json()) as WindowState);
