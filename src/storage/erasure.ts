@@ -155,6 +155,24 @@ UPDATE live_code l SET expected_phone = NULL
 FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 };
 
+/**
+ * The digest of a creation that expected a number gives it away to whoever tries all numbers, since all else that it is made of
+ * stays. The key stays used: with it nothing is made a second time. A record is of the instant of its verification.
+ */
+const digestsStatement = {
+  name: "erasure_digests",
+  text: `
+WITH locked AS MATERIALIZED (
+  SELECT i.project_id, i.environment, i.key
+  FROM verification v
+  JOIN idempotency_record i ON i.created_at = v.created_at AND i.verification_id = v.id
+  WHERE v.id = ANY ($1::uuid[]) AND v.expected_phone IS NOT NULL
+  ORDER BY i.project_id, i.environment, i.key FOR NO KEY UPDATE OF i
+)
+UPDATE idempotency_record i SET request_digest = ''
+FROM locked l WHERE i.project_id = l.project_id AND i.environment = l.environment AND i.key = l.key`,
+};
+
 const ownMessagesStatement = {
   name: "erasure_own_messages",
   text: `
@@ -341,6 +359,7 @@ export function createErasureStore(database: Database): ErasureStore {
     await runStatement(database, markStatement, values);
     const [answers] = await runStatement(database, answersStatement, values);
     await runStatement(database, codesStatement, values);
+    await runStatement(database, digestsStatement, values);
     const erased = (await runStatement(database, verificationsStatement, values)).map(([id]) => id as string);
     return {
       verifications: new Set([...cancelled, ...erased]).size,

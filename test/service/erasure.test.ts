@@ -186,6 +186,30 @@ describe("erasing a phone", () => {
     expect(await tablesWith(service.db, text)).toEqual([]);
   });
 
+  test("leaves nothing by which it is found again, and of a creation that expected it the key stays used", async () => {
+    const phone = newPhone();
+    const bodies = [expecting(phone), {}];
+    const keys = bodies.map(() => newIdempotencyKey());
+    const create = (index: number) => shop.create(bodies[index], keys[index]);
+    const [match, discover] = [await create(0), await create(1)];
+    await service.sms({ to: discover.body.destination, from: phone, text: discover.body.sms_text });
+    expect(await erasePhone(phone)).toMatchObject({ verifications: 2 });
+    const { rows } = await service.db.query(
+      "SELECT key, length(request_digest) AS bytes FROM idempotency_record WHERE key = ANY ($1)",
+      [keys],
+    );
+    expect(new Map(rows.map(({ key, bytes }) => [key, bytes]))).toEqual(
+      new Map([
+        [keys[0], 0],
+        [keys[1], 32],
+      ]),
+    );
+    const [again, other] = [await create(0), await create(1)];
+    expect([again.status, again.body.error?.code]).toEqual([409, "idempotency_conflict"]);
+    expect([other.status, other.body.id]).toEqual([200, discover.body.id]);
+    expect((await shop.read(match.body.id)).body.status).toBe("cancelled");
+  });
+
   test("finds it in what an endpoint answered to an event of somebody else", async () => {
     const phone = newPhone();
     receiver.answer = answerWith(200, {}, JSON.stringify({ user: { phone: spelled(phone) } }));
