@@ -64,6 +64,18 @@ describe("of creations with one idempotency key", () => {
     expect(second.text).toBe(first.text);
   });
 
+  test("the one that loses on another process gets no other project's answer to that key", async () => {
+    const key = newIdempotencyKey();
+    const other = await knownProject([here, there]);
+    expect((await merchant(here.httpUrl, other.liveKey).create({ state: "s" }, key)).status).toBe(201);
+    const [first, second] = await raceTo(service.db, "verification", [
+      () => shopHere.create({ state: "s" }, key),
+      () => shopThere.create({ state: "s" }, key),
+    ]);
+    expect([first.status, second.status]).toEqual([201, 200]);
+    expect(second.text).toBe(first.text);
+  });
+
   test("the one that loses on another process is a conflict where its body differs", async () => {
     const key = newIdempotencyKey();
     const [first, second] = await raceTo(service.db, "verification", [

@@ -5,6 +5,7 @@ import { afterAll, expect, test, vi } from "vitest";
 import { startServiceProcess } from "../faults/service-process.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
+import { startProcess } from "../ops/service-process.ts";
 
 const beside = await startTestService();
 const { liveKey } = await beside.createProject();
@@ -20,6 +21,17 @@ const service = await startServiceProcess({
 afterAll(async () => {
   await service.stop();
   await rm(directory, { recursive: true });
+});
+
+test.for(["SIGINT", "SIGHUP"] as const)("%s ends a process as SIGTERM does", async (signal) => {
+  const { child, httpUrl, opsUrl, ended } = await startProcess({
+    DATABASE_URL: beside.databaseUrl,
+    DRAIN_SECONDS: "0",
+  });
+  expect((await merchant(httpUrl, liveKey).create()).status).toBe(201);
+  child.kill(signal);
+  expect(await ended()).toBe(0);
+  await expect(fetch(`${opsUrl}/readyz`)).rejects.toThrow();
 });
 
 test("at SIGTERM a process says that it is stopping, answers whoever has not heard of it, and ends with 0", async () => {

@@ -1,7 +1,11 @@
 import { afterEach, describe, expect, test } from "vitest";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
-import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  Environment,
+  VerificationService,
+  VerificationStatus,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { tablesWith } from "../harness/every-table.ts";
@@ -18,6 +22,7 @@ const [here, there] = await Promise.all([service.startAnother(clocked), service.
 const project = await here.createProject();
 const shop = merchant(here.httpUrl, project.liveKey);
 const shopThere = merchant(there.httpUrl, project.liveKey);
+const rpc = there.client(VerificationService, project.liveKey);
 
 afterEach(() => resetClock(service.db));
 
@@ -197,6 +202,21 @@ describe("a number that has moved to the other environment", () => {
     expect(await statusOf(left.id)).toBe("pending");
   });
 
+  test("is live by now: a window of before plays nothing to it", async () => {
+    const moving = await here.createProject();
+    const window = await createWindow(here, moving);
+    await window.cancel();
+    const numbers = here.client(DestinationNumberService);
+    const { projectId, testNumber: number } = moving;
+    for (const each of [number, moving.liveNumber]) await numbers.removeDestinationNumber({ number: each });
+    await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
+    const liveShop = merchant(here.httpUrl, moving.liveKey);
+    const live = await createPending(liveShop);
+    expect(live.to).toBe(number);
+    expect((await window.receipt({ text: live.text })).outcome).toBe("NO_MATCH");
+    expect((await liveShop.read(live.id)).body.status).toBe("pending");
+  });
+
   test("moves once nothing is pending on it any more", async () => {
     const [from, to] = [await here.createProject(), await here.createProject()];
     const number = from.liveNumber;
@@ -371,6 +391,19 @@ describe("the instant of expiry", () => {
     expect([body.status, body.server_time]).toEqual([status, arrival.toISOString()]);
     expect(body.verified_at).toBe(status === "verified" ? arrival.toISOString() : null);
     expect(await eventsOf(service.db, id)).toEqual([`verification.${status}`]);
+  });
+
+  test("is too late for a cancel, and for the list of what is pending", async () => {
+    const [{ id, expiresAt }, other] = [await pending(), await pending()];
+    await stopClock(service.db, expiresAt);
+    const { status, body } = await shopThere.cancel(id);
+    expect([status, body.error.code]).toEqual([409, "verification_not_cancellable"]);
+    expect(await eventsOf(service.db, id)).toEqual(["verification.expired"]);
+    await stopClock(service.db, other.expiresAt);
+    const idsOf = async (listed: VerificationStatus) =>
+      (await rpc.listVerifications({ statuses: [listed], pageSize: 1000 })).verifications.map(({ id }) => id);
+    expect(await idsOf(VerificationStatus.EXPIRED)).toContain(other.id);
+    expect(await idsOf(VerificationStatus.PENDING)).not.toContain(other.id);
   });
 
   test("is final once a read has told of it, even if the clock is set back", async () => {

@@ -3,7 +3,7 @@ import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
 import { createRetentionTasks, type RetentionTask } from "../../src/storage/retention.ts";
 import { settledUntil } from "../../src/storage/settled.ts";
-import { merchant } from "../gateway/merchant.ts";
+import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
@@ -327,7 +327,31 @@ test("what was delivered goes with its verification, whatever else is tried, and
   await own.close();
 });
 
-describe("what is known of senders and messages is kept for as long as it counts:", () => {
+test("whatever an SMS was told, its text and sender go", async () => {
+  const from = "01087650030";
+  const [one, two] = [await createPending(shop), await createPending(shop)];
+  const texts = ["[Web발신] hello", `${one.text} ${two.text}`, "a", "b", "c", "d", "e"];
+  const outcomes = [];
+  for (const text of texts) outcomes.push((await service.sms({ to: one.to, from, text }))[0]?.outcome);
+  expect(new Set(outcomes)).toEqual(new Set(["WEB_SENT", "AMBIGUOUS", "NO_MATCH", "MUTED"]));
+  await moveClock(plain.db, 7 * day);
+  await everyTask();
+  expect(await tablesWith(from)).toEqual([]);
+});
+
+test("for a day after its end a window can be opened, and its code is told to have been late", async () => {
+  const { body } = await shop.create();
+  await moveClock(plain.db, 10 * 60_000 + day - 60_000);
+  await expireDue();
+  await everyTask();
+  const { pathname } = new URL(body.verification_url);
+  expect((await fetch(`${service.httpUrl}${pathname}`)).status).toBe(200);
+  expect(await service.sms({ to: body.destination, from: "01087650031", text: body.sms_text })).toMatchObject(
+    [{ outcome: "LATE" }],
+  );
+});
+
+describe("what is known is kept for as long as it counts:", () => {
   let sent = 0;
   const guess = async (from: string) => {
     const text = `a guess, number ${++sent}`;
@@ -338,6 +362,15 @@ describe("what is known of senders and messages is kept for as long as it counts
   beforeEach(async () => {
     const { rows } = await plain.db.query("SELECT clock.now()");
     await stopClock(plain.db, rows[0].now);
+  });
+
+  test("an idempotency key", async () => {
+    const key = newIdempotencyKey();
+    const first = await shop.create({}, key);
+    await moveClock(plain.db, day - 1);
+    await everyTask();
+    const again = await shop.create({}, key);
+    expect([again.status, again.text]).toEqual([200, first.text]);
   });
 
   test("who is mute", async () => {

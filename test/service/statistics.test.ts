@@ -86,6 +86,8 @@ test("what was created and how it ended is told by number and carrier, each envi
   const project = await service.createProject();
   const [skt, kt, unknown, expired, cancelled] = [3, 2, 1, 2, 1].map((count) => pendings(project, count));
   await pendings(project, 4, project.testKey);
+  const stranger = await service.createProject();
+  await verify(await pendings(stranger, 1), "KT");
   await verify((await skt) ?? [], "SKT");
   await verify((await kt) ?? [], "KTF");
   await verify((await unknown) ?? [], "another");

@@ -72,6 +72,10 @@ test("each attempt has its own timestamp and signature", async () => {
     "UPDATE webhook_attempt SET started_at = started_at - interval '1 hour' WHERE verification_id = $1",
     [decodeId("vrf_", id)],
   );
+  await service.db.query(
+    "UPDATE event SET occurred_at = occurred_at - interval '1 hour' WHERE verification_id = $1",
+    [decodeId("vrf_", id)],
+  );
   await makeDue(service, id);
   const { attempts } = await deliveryWhen(service, id, attempted(2));
   const [, second] = receiver.received;
