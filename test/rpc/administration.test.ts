@@ -300,6 +300,22 @@ test("the numbers of a project that there is not are no empty list", async () =>
   ).toMatchObject({ code: "not_found" });
 });
 
+test("numbers are listed of the project and the environment that are named", async () => {
+  const [one, other] = [await service.createProject(), await service.createProject()];
+  const numbers = service.client(DestinationNumberService);
+  const listed = async (filter: { projectId?: string; environment?: Environment }) => {
+    const { destinationNumbers } = await numbers.listDestinationNumbers(filter);
+    const known = [one.liveNumber, one.testNumber, other.liveNumber, other.testNumber];
+    return destinationNumbers.map(({ number }) => number).filter((number) => known.includes(number));
+  };
+  const { projectId } = one;
+  expect((await listed({ projectId })).sort()).toEqual([one.liveNumber, one.testNumber].sort());
+  expect(await listed({ projectId, environment: Environment.TEST })).toEqual([one.testNumber]);
+  expect((await listed({ environment: Environment.LIVE })).sort()).toEqual(
+    [one.liveNumber, other.liveNumber].sort(),
+  );
+});
+
 test("a webhook is shown where all that is said of it holds", async () => {
   const [{ projectId }, other] = [await service.createProject(), await service.createProject()];
   const webhooks = service.client(WebhookService);

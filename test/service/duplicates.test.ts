@@ -53,6 +53,8 @@ describe("a message of an id that its source has sent before", () => {
     const first = await sourceHere.send({ ...message, text: "hello" });
     expect(first.outcome).toBe("NO_MATCH");
     expect(await sourceThere.send(message)).toEqual({ ...first, duplicate: true });
+    const elsewhere = { ...message, to: project.testNumber };
+    expect(await sourceThere.send(elsewhere)).toEqual({ ...first, duplicate: true });
     expect((await shop.read(message.verificationId)).body.status).toBe("pending");
   });
 

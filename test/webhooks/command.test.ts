@@ -188,6 +188,7 @@ describe("the life of a webhook", () => {
     const { code, stderr } = await run(["webhook", "resend", held.replace("vrf_", "evt_")], environment);
     expect(code).toBe(1);
     expect(stderr).toContain("webhook_disabled");
+    expect((await phoneproof("deliveries", "--verification", held)).deliveries).toEqual(deliveries);
     expect(await phoneproof("test", ...place)).toMatchObject({ delivered: true });
     expect((await phoneproof("show", ...place)).disabled_reason).toBe("disabled by hand");
     expect(await phoneproof("set", ...place, "--url", receiver.url)).toMatchObject({ disabled_at: null });
