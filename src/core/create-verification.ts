@@ -1,4 +1,5 @@
 import { hash } from "node:crypto";
+import { domainToUnicode } from "node:url";
 import { Failure, type FieldViolation } from "../failures.ts";
 import {
   type Bounds,
@@ -287,13 +288,18 @@ function mustBeRegistered(what: "origin" | "URL", registered: string | null): st
     : `must equal the ${what} registered for the project, ${registered}`;
 }
 
-/** Compared as origins: case, default port and a lone slash at the end make no difference, a path does. */
+/**
+ * Compared as origins: case, default port and a lone slash at the end make no difference, a path does, nor does it whether a name
+ * is written as browsers write it (`xn--…`) or as people do.
+ */
 function sameOrigin(sent: string, registered: string | null): boolean {
-  if (registered === null) return false;
+  const url = URL.parse(registered ?? "");
+  if (url === null) return false;
   if (sent === registered) return true;
   // Nothing of what a URL parser would mend.
-  if (!/^https?:\/\/[a-z0-9._:[\]-]+\/?$/i.test(sent)) return false;
-  return URL.parse(sent)?.origin === URL.parse(registered)?.origin;
+  if (/^https?:\/\/[a-z0-9._:[\]-]+\/?$/i.test(sent)) return URL.parse(sent)?.origin === url.origin;
+  const port = url.port === "" ? "" : `:${url.port}`;
+  return sent.replace(/\/$/, "") === `${url.protocol}//${domainToUnicode(url.hostname)}${port}`;
 }
 
 /** Values count as sent; member order and explicit defaults do not, since this is made of the parsed request. */

@@ -118,6 +118,8 @@ function idempotencyKeyOf(request: FastifyRequest): string {
 const requireCreationHeaders: onRequestHookHandler = (request, _reply, done) => {
   checkIdempotencyKey(idempotencyKeyOf(request));
   if (request.headers["content-type"] === undefined) throw new Failure("unsupported_content_type");
+  const coding = request.headers["content-encoding"] ?? "identity";
+  if (coding.toLowerCase() !== "identity") throw new Failure("invalid_json", { message: compressed });
   done();
 };
 

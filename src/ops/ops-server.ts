@@ -32,5 +32,8 @@ export function createOpsServer(parts: {
   server.get("/metrics", async (_request, reply) =>
     reply.type(parts.metrics.contentType).send(await metrics()),
   );
+  server.setNotFoundHandler((_request, reply) =>
+    reply.status(404).type("text/plain").send("not found: there are /healthz, /readyz and /metrics\n"),
+  );
   return server;
 }

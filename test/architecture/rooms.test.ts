@@ -100,7 +100,7 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
 ];
 
 /** The core knows no I/O: of Node it may use what computes. */
-const coreNodeModules = new Set(["node:crypto", "node:zlib", "node:buffer"]);
+const coreNodeModules = new Set(["node:crypto", "node:zlib", "node:buffer", "node:url"]);
 
 /** The gateway is a client of the protobuf service: of the core it knows that interface and what travels with a call. */
 const gatewayKnows = /^src\/core\/(service|call|answered-call|project|ids|idempotency-key|tracing)\.ts$/;

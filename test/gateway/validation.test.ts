@@ -177,6 +177,26 @@ test.for([
   expect(complaintsOf(await shop.create({ parent_origin }))).toEqual([]);
 });
 
+test("an origin in another script may be written as browsers do and as people do, and as nothing else", async () => {
+  const { liveKey } = await service.createProject({ parentOrigin: "https://xn--6q8b.example:8443" });
+  const complaints = async (parent_origin: string) =>
+    complaintsOf(await merchant(service.httpUrl, liveKey).create({ parent_origin }));
+  for (const same of [
+    "https://xn--6q8b.example:8443",
+    "https://한.example:8443",
+    "https://한.example:8443/",
+  ]) {
+    expect(await complaints(same)).toEqual([]);
+  }
+  for (const other of [
+    "https://한.example",
+    "https://한국.example:8443",
+    "https://\u1112\u1161\u11ab.example:8443",
+  ]) {
+    expect(await complaints(other)).toEqual(["parent_origin"]);
+  }
+});
+
 test.for([
   "https:shop.example.com",
   "ht\ntps://shop.example.com",
@@ -301,6 +321,16 @@ describe("a body is", () => {
 });
 
 describe("the content type", () => {
+  test("goes with no coding but identity, whatever the body is", async () => {
+    const statuses = [];
+    for (const coding of ["identity", "gzip", "br", "identity, gzip"]) {
+      const answer = await shop.create({}, undefined, { "content-encoding": coding });
+      statuses.push([answer.status, answer.body.error?.code]);
+    }
+    const refused = [400, "invalid_json"];
+    expect(statuses).toEqual([[201, undefined], refused, refused, refused]);
+  });
+
   test.for([
     "application/json",
     "Application/JSON",

@@ -11,6 +11,13 @@ beforeAll(async () => {
 });
 afterAll(() => database.drop());
 
+test("the ops port says what it knows where it is asked for anything else", async () => {
+  const { opsUrl } = await startProcess({ DATABASE_URL: database.url });
+  const answer = await fetch(`${opsUrl}/nope`);
+  expect(answer.status).toBe(404);
+  expect(await answer.text()).toBe("not found: there are /healthz, /readyz and /metrics\n");
+});
+
 test(
   "half a request at the ops port does not keep the service from ending",
   { timeout: 120_000 },
