@@ -8,7 +8,6 @@ import type { Readable } from "node:stream";
 import { isatty, ReadStream } from "node:tty";
 import { create } from "@bufbuild/protobuf";
 import { type InboundMessageFields, inboundViolations } from "../core/inbound-message.ts";
-import type { FieldViolation } from "../failures.ts";
 import {
   type InboundMessageReceipt,
   InboundMessageService,
@@ -25,7 +24,7 @@ import { ProgressDisplay, progressLine, summary, Tally } from "./progress.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson } from "./terminal.ts";
-import { unreachable, violationsJson, wrongUsage } from "./trouble.ts";
+import { unreachable, type Violation, violationsJson, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
 interface SendOptions {
@@ -306,7 +305,7 @@ function whyInvalid(receipt: LineReceipt): string {
   return escapeControls(`phoneproof: line ${receipt.line.number}: ${said}`);
 }
 
-function violationsOf({ line }: LineReceipt): FieldViolation[] {
+function violationsOf({ line }: LineReceipt): readonly Violation[] {
   if (line.message === undefined) return [];
   const { receivedAt, ...fields } = line.message;
   const instant = receivedAt && { seconds: Number(receivedAt.seconds), nanos: receivedAt.nanos };
