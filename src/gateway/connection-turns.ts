@@ -10,8 +10,8 @@ import { performance } from "node:perf_hooks";
 import { isUnheard, listenTo, stopListening } from "./listening.ts";
 import { countRequestsInHand } from "./requests-in-hand.ts";
 
-/** Requests that keep this process and its database busy: more only wait. (With 512 fewer were served, see docs/performance.md.) */
-export const enough = 256;
+/** Requests that keep this process and its database busy: more only wait. (With 256 and with 64 fewer were served, see docs/performance.md.) */
+export const enough = 128;
 
 /** Where a turn takes longer than this, whoever's it is may as well come again later. (With a second fewer were served.) */
 const patienceMs = 2_000;
