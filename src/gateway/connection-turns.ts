@@ -36,12 +36,12 @@ interface Waiting {
 }
 
 export interface ConnectionTurns {
-  /** A request begins, `at` the clock's milliseconds. */
+  /** A request is in hand, `at` the clock's milliseconds. */
   begun(at: number): void;
-  /** It is over, and its connection is free for the next. */
-  answered(socket: Socket, begunAt: number): void;
-  /** It is over, and its connection with it. */
-  ended(begunAt: number): void;
+  /** It is over, and its connection is free for the next. `begunAt` is null where it was never in hand. */
+  answered(socket: Socket, begunAt: number | null): void;
+  /** It is over, and its connection with it. `isWhole`: its answer was taken. */
+  ended(begunAt: number | null, isWhole: boolean): void;
   /** Whether a request would better be told to come again: turns take too long, and there is enough to do without it. */
   isLate(): boolean;
   /** Of whoever waits longest, in milliseconds. */
@@ -65,6 +65,9 @@ export function createConnectionTurns({
   let isDue = false;
   let isStopped = false;
   let isBusy = false;
+  /** Of the requests that are over since it was looked last, how many have left their connection. */
+  let kept = 0;
+  let left = 0;
   let lookedAt = Number.NEGATIVE_INFINITY;
   let lookingAgain: NodeJS.Timeout | undefined;
 
@@ -75,12 +78,17 @@ export function createConnectionTurns({
     setImmediate(nextTurns, 0);
   }
 
-  /** Looked at no oftener than each tenth of a second: on the whole since it was looked at last. */
+  /**
+   * Looked at no oftener than each tenth of a second: on the whole since it was looked at last. Whoever comes on connections of
+   * their own waits for no turn: where they are more, to hold the others would only give them their time.
+   */
   function isWaitedFor(): boolean {
     const now = clock();
     if (now - lookedAt >= lookMs) {
       lookedAt = now;
-      isBusy = busyShareOf() > busyShare;
+      isBusy = busyShareOf() > busyShare && left <= kept;
+      kept = 0;
+      left = 0;
     }
     return isBusy;
   }
@@ -124,10 +132,10 @@ export function createConnectionTurns({
     begun: inHand.begun,
     answered(socket, begunAt) {
       const now = clock();
-      // To refuse takes no time.
-      const isServed = !isUnheard(socket);
-      inHand.over(begunAt, now, isServed);
-      const isFree = isServed && !isStopped && !socket.destroyed;
+      kept++;
+      // How long it took until somebody left says nothing.
+      if (begunAt !== null) inHand.over(begunAt, now, !socket.destroyed);
+      const isFree = !isStopped && !socket.destroyed && !isUnheard(socket);
       if (isFree && inHand.count(now) >= enough && isWaitedFor()) {
         stopListening(socket);
         waiting.push({ socket, since: now });
@@ -136,8 +144,9 @@ export function createConnectionTurns({
       }
       makeRoom();
     },
-    ended(begunAt) {
-      inHand.over(begunAt, clock(), false);
+    ended(begunAt, isWhole) {
+      left++;
+      if (begunAt !== null) inHand.over(begunAt, clock(), isWhole);
       makeRoom();
     },
     isLate: () => waitedMs() > patienceMs && inHand.count(clock()) > enough / 2 && isWaitedFor(),

@@ -31,6 +31,17 @@ import { logFault, logRequest } from "./request-log.ts";
 import { traceRequests } from "./traced-requests.ts";
 import { verificationRoutes } from "./verification-routes.ts";
 
+declare module "fastify" {
+  interface FastifyContextConfig {
+    /** Its answer goes on for as long as somebody follows it. */
+    readonly isStream?: boolean;
+  }
+  interface FastifyRequest {
+    /** Since when all of it is here and it is being worked on; null: it is not yet, or only waits. */
+    inHandSince: number | null;
+  }
+}
+
 export interface GatewayParts {
   readonly verifications: VerificationService;
   readonly admission: Admission;
@@ -71,11 +82,12 @@ export function createGateway({
     trackNewest(reply);
     if (isStopping()) reply.raw.shouldKeepAlive = false;
     const startedAt = performance.now();
-    turns.begun(startedAt);
+    request.inHandSince = null;
     reply.raw.on("close", () => {
       untrack(reply);
-      if (reply.raw.shouldKeepAlive && request.raw.complete) turns.answered(request.raw.socket, startedAt);
-      else turns.ended(startedAt);
+      const { raw, inHandSince } = request;
+      if (reply.raw.shouldKeepAlive && raw.complete) turns.answered(raw.socket, inHandSince);
+      else turns.ended(inHandSince, reply.raw.writableFinished);
       logRequest(log, request, reply, startedAt);
       onAnswered(answeredRequest(request, reply, startedAt));
       // Node closes those that are idle when it is told to stop, not those that become so afterwards.
@@ -138,6 +150,16 @@ export function createGateway({
   gateway.decorateRequest("call", undefined);
   gateway.decorateRequest("look", undefined);
   gateway.decorateRequest("failureCode", undefined);
+  gateway.decorateRequest("inHandSince", null);
+
+  gateway.addHook("preValidation", (request, reply, done) => {
+    // One behind another on its connection, and a stream, may wait for long, and keep nobody busy.
+    if (reply.raw.socket !== null && !request.routeOptions.config.isStream) {
+      request.inHandSince = performance.now();
+      turns.begun(request.inHandSince);
+    }
+    done();
+  });
 
   gateway.addHook("preClose", async () => {
     // Node closes what it has read nothing of, and with it what has been asked there.

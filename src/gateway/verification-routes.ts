@@ -118,8 +118,8 @@ function idempotencyKeyOf(request: FastifyRequest): string {
 const requireCreationHeaders: onRequestHookHandler = (request, _reply, done) => {
   checkIdempotencyKey(idempotencyKeyOf(request));
   if (request.headers["content-type"] === undefined) throw new Failure("unsupported_content_type");
-  const coding = request.headers["content-encoding"] ?? "identity";
-  if (coding.toLowerCase() !== "identity") throw new Failure("invalid_json", { message: compressed });
+  if (isCoded(request.headers["content-encoding"]))
+    throw new Failure("invalid_json", { message: compressed });
   done();
 };
 
@@ -130,6 +130,8 @@ const forgetContentType: onRequestHookHandler = (request, _reply, done) => {
 };
 
 const compressed = "The body is compressed: send it as it is, one JSON object in UTF-8.";
+const isCoded = (codings = "") =>
+  codings.split(",").some((coding) => !["", "identity"].includes(coding.trim().toLowerCase()));
 const isGzip = (body: Buffer) => body[0] === 0x1f && body[1] === 0x8b;
 const marked =
   "The body begins with a byte order mark, which JSON has not: send it without those three bytes.";

@@ -144,7 +144,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
 
     scope.get<WindowRoute>("/:token/status", withHead, async (request) => windowState(await read(request)));
 
-    scope.get<WindowRoute>("/:token/events", async (request, reply) => {
+    scope.get<WindowRoute>("/:token/events", { config: { isStream: true } }, async (request, reply) => {
       const { token } = request.params;
       await limits.take(clientAddress(request), token);
       const message = create(WatchVerificationWindowRequestSchema, { windowToken: token });

@@ -66,7 +66,7 @@ test("turns come in the order of the answers, as many as there is room for", asy
   some.answered(other.socket, begunAt);
   await setImmediate();
   expect(read([...connections, other])).toEqual([false, false, false, false, false]);
-  for (let ended = 0; ended < 3; ended++) some.ended(begunAt);
+  for (let ended = 0; ended < 3; ended++) some.ended(begunAt, true);
   expect(read([...connections, other])).toEqual([false, false, false, false, false]);
   await setImmediate();
   expect(read([...connections, other])).toEqual([true, true, true, false, false]);
@@ -77,7 +77,7 @@ test("whoever had a turn and says nothing keeps nobody from theirs", async () =>
   const begunAt = take(some, enough);
   const connections = ask(some, 10);
   await setImmediate();
-  some.ended(begunAt);
+  some.ended(begunAt, true);
   await setImmediate();
   for (let turn = 0; turn < connections.length; turn++) {
     expect(read(connections)).toEqual(connections.map((_, position) => position <= turn));
@@ -109,7 +109,7 @@ test("a connection that was closed meanwhile has no turn, and waits no more", as
   expect(some.waitedMs()).toBe(100);
   lost.destroyed = true;
   expect(some.waitedMs()).toBe(50);
-  some.ended(begunAt);
+  some.ended(begunAt, true);
   vi.advanceTimersByTime(100);
   expect(read([lost, other, last])).toEqual([false, true, false]);
   last.destroyed = true;
@@ -125,7 +125,7 @@ test("what has been in hand for a second is nobody's reason to wait, nor when it
   now += 101;
   vi.advanceTimersByTime(100);
   expect(connection.isRead).toBe(true);
-  for (let ended = 0; ended < enough; ended++) some.ended(begunAt);
+  for (let ended = 0; ended < enough; ended++) some.ended(begunAt, true);
   take(some, enough - 1);
   expect(read(ask(some, 1))).toEqual([true]);
   take(some, 1);
@@ -195,8 +195,9 @@ test("of those who have waited for more than three seconds sixteen are read at a
   ] as const) {
     now += elapsed;
     take(some, enough);
-    some.begun(now);
-    some.ended(now);
+    const refused = new Connection();
+    leaveUnheard(refused.socket);
+    some.answered(refused.socket, null);
     await setImmediate();
     vi.advanceTimersByTime(100);
     expect(read(connections)).toEqual(connections.map((_, position) => position < areRead));
@@ -226,20 +227,50 @@ test("where most answers took longer than a second, what has been in hand for as
   expect(read(ask(some, 1))).toEqual([true]);
 });
 
-test("those that are refused do not say how long others take", () => {
+test.for([
+  {
+    name: "one that was refused, or whose body never came",
+    end: (from, socket) => from.answered(socket, null),
+  },
+  { name: "one whose client has left", end: (from, socket) => from.answered(socket, take(from, 1)) },
+] as {
+  name: string;
+  end: (from: ReturnType<typeof turns>, socket: Socket) => void;
+}[])("$name does not say how long others take", ({ end }) => {
   const some = turns();
   take(some, enough);
   now += 1_500;
   answer(some, 256, 1_001);
-  for (let refused = 0; refused < 1_000; refused++) {
-    const { socket } = new Connection();
-    leaveUnheard(socket);
-    some.begun(now);
-    some.answered(socket, now);
+  for (let over = 0; over < 1_000; over++) {
+    const connection = new Connection();
+    connection.destroyed = true;
+    end(some, connection.socket);
   }
+  now += 100;
   expect(read(ask(some, 1))).toEqual([false]);
-  answer(some, 256, 1);
+});
+
+test("answers on connections that end with them say how long others take, too", () => {
+  const some = turns();
+  take(some, enough);
+  now += 1_500;
+  answer(some, 256, 1_001);
+  for (let over = 0; over < 256; over++) some.ended(take(some, 1), true);
+  answer(some, 600, 1);
+  now += 100;
   expect(read(ask(some, 1))).toEqual([true]);
+});
+
+test("where most requests come on connections of their own, nobody waits for them", () => {
+  const some = turns();
+  take(some, 2 * enough);
+  expect(read(ask(some, 10))).toEqual(new Array(10).fill(false));
+  for (let over = 0; over < 11; over++) some.ended(take(some, 1), true);
+  now += 100;
+  expect(read(ask(some, 1))).toEqual([true]);
+  expect(some.isLate()).toBe(false);
+  now += 100;
+  expect(read(ask(some, 1))).toEqual([false]);
 });
 
 test("at the end everybody is read, and nobody waits any more", () => {
