@@ -298,8 +298,9 @@ function sameOrigin(sent: string, registered: string | null): boolean {
   if (sent === registered) return true;
   // Nothing of what a URL parser would mend.
   if (/^https?:\/\/[a-z0-9._:[\]-]+\/?$/i.test(sent)) return URL.parse(sent)?.origin === url.origin;
-  const port = url.port === "" ? "" : `:${url.port}`;
-  return sent.replace(/\/$/, "") === `${url.protocol}//${domainToUnicode(url.hostname)}${port}`;
+  const written = `${url.protocol}//${domainToUnicode(url.hostname)}`;
+  const ports = url.port === "" ? ["", url.protocol === "https:" ? ":443" : ":80"] : [`:${url.port}`];
+  return ports.some((port) => sent.toLowerCase().replace(/\/$/, "") === written + port);
 }
 
 /** Values count as sent; member order and explicit defaults do not, since this is made of the parsed request. */

@@ -51,15 +51,17 @@ erased_verification AS (
  * The end of a statement that deletes the senders `s` that `where` names, and with them the misses that were counted against
  * them. Rows are locked in the order of their keys, as by whoever counts misses.
  */
-function forgottenSenders(parts: { readonly from?: string; readonly where: string }): string {
-  const { from, where } = parts;
+function forgottenSenders({ where }: { readonly where: string }): string {
   return `
 locked_sender AS MATERIALIZED (
-  SELECT s.environment, s.phone FROM inbound_sender s${from ? `, ${from}` : ""}
+  SELECT s.environment, s.phone FROM inbound_sender s
   WHERE ${where}
   ORDER BY s.environment, s.phone FOR UPDATE OF s
 )
-DELETE FROM inbound_sender s USING locked_sender l WHERE s.environment = l.environment AND s.phone = l.phone`;
+DELETE FROM inbound_sender s
+WHERE s.environment = ANY (ARRAY(SELECT environment FROM locked_sender))
+  AND s.phone = ANY (ARRAY(SELECT phone FROM locked_sender))
+  AND (s.environment, s.phone) IN (SELECT environment, phone FROM locked_sender)`;
 }
 
 /** Rows looked at by one statement, which takes some 10 ms; of these few are locked. */
@@ -106,7 +108,8 @@ WITH delivery AS MATERIALIZED (
   SELECT d.verification_id FROM webhook_delivery d WHERE d.verification_id = ANY ($1::uuid[]) AND NOT d.erased
   ORDER BY d.verification_id FOR NO KEY UPDATE
 )
-UPDATE webhook_delivery d SET erased = true FROM delivery WHERE d.verification_id = delivery.verification_id`,
+UPDATE webhook_delivery d SET erased = true
+WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM delivery))`,
 };
 
 /**
@@ -122,7 +125,7 @@ WITH delivery AS MATERIALIZED (
 ),
 erased AS (
   UPDATE webhook_attempt a SET answer = NULL
-  FROM delivery WHERE a.verification_id = delivery.verification_id AND a.answer <> ''
+  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM delivery)) AND a.answer <> ''
   RETURNING a.answer
 )
 SELECT count(*)::float8 FROM erased`,
@@ -157,20 +160,26 @@ FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 
 /**
  * The digest of a creation that expected a number gives it away to whoever tries all numbers, since all else that it is made of
- * stays. The key stays used: with it nothing is made a second time. A record is of the instant of its verification.
+ * stays. The key stays used: with it nothing is made a second time. A record is of the instant of its verification, and nobody
+ * changes it while it is one's.
  */
 const digestsStatement = {
   name: "erasure_digests",
   text: `
-WITH locked AS MATERIALIZED (
-  SELECT i.project_id, i.environment, i.key
+WITH record AS MATERIALIZED (
+  SELECT i.row
   FROM verification v
-  JOIN idempotency_record i ON i.created_at = v.created_at AND i.verification_id = v.id
-  WHERE v.id = ANY ($1::uuid[]) AND v.expected_phone IS NOT NULL
-  ORDER BY i.project_id, i.environment, i.key FOR NO KEY UPDATE OF i
+  CROSS JOIN LATERAL (
+    SELECT ctid AS row FROM idempotency_record WHERE created_at = v.created_at AND verification_id = v.id OFFSET 0
+  ) i
+  WHERE v.id = ANY ($1::uuid[]) AND v.mode = 'match'
+),
+locked AS MATERIALIZED (
+  SELECT i.ctid AS row FROM idempotency_record i
+  WHERE i.ctid = ANY (ARRAY(SELECT row FROM record)) AND i.verification_id = ANY ($1::uuid[])
+  ORDER BY i.project_id, i.environment, i.key FOR NO KEY UPDATE
 )
-UPDATE idempotency_record i SET request_digest = ''
-FROM locked l WHERE i.project_id = l.project_id AND i.environment = l.environment AND i.key = l.key`,
+UPDATE idempotency_record SET request_digest = '' WHERE ctid = ANY (ARRAY(SELECT row FROM locked))`,
 };
 
 const ownMessagesStatement = {
@@ -185,13 +194,15 @@ const ownSendersStatement = {
   name: "erasure_own_senders",
   text: `
 WITH number AS MATERIALIZED (
-  SELECT v.environment, v.phone FROM verification v WHERE v.id = $1::uuid
+  SELECT v.phone FROM verification v WHERE v.id = $1::uuid
   UNION
-  SELECT v.environment, v.expected_phone FROM verification v WHERE v.id = $1::uuid
+  SELECT v.expected_phone FROM verification v WHERE v.id = $1::uuid
   UNION
-  SELECT v.environment, m.sender
-  FROM verification v JOIN inbound_message m ON m.verification_id = v.id WHERE v.id = $1::uuid
-),${forgottenSenders({ from: "number n", where: "s.environment = n.environment AND s.phone = n.phone" })}`,
+  SELECT m.sender FROM inbound_message m WHERE m.verification_id = $1::uuid
+),${forgottenSenders({
+    where: `s.environment = (SELECT v.environment FROM verification v WHERE v.id = $1::uuid)
+    AND s.phone = ANY (ARRAY(SELECT phone FROM number))`,
+  })}`,
 };
 
 /**
@@ -285,9 +296,10 @@ const verificationPassStatement = {
   text: `
 WITH batch AS MATERIALIZED (
   SELECT v.id, v.phone = $1 OR v.expected_phone = $1 AS concerned
-  FROM verification v WHERE v.id > $2::uuid AND v.id <= $3::uuid ORDER BY v.id LIMIT ${batchSize}
+  FROM verification v WHERE v.id > $2::uuid ORDER BY v.id LIMIT ${batchSize}
 )
-SELECT (array_agg(id ORDER BY id DESC))[1]::text, coalesce(array_agg(id::text) FILTER (WHERE concerned), '{}') FROM batch`,
+SELECT (array_agg(id ORDER BY id DESC))[1]::text, coalesce(array_agg(id::text) FILTER (WHERE concerned), '{}')
+FROM batch WHERE id <= $3::uuid`,
 };
 
 /**
@@ -299,10 +311,9 @@ const messagePassStatement = {
   text: `
 WITH bound AS MATERIALIZED (
   SELECT max(ingested_at) AS upto FROM (
-    SELECT m.ingested_at FROM inbound_message m
-    WHERE m.ingested_at > $2::timestamptz AND m.ingested_at <= $4::timestamptz
+    SELECT m.ingested_at FROM inbound_message m WHERE m.ingested_at > $2::timestamptz
     ORDER BY m.ingested_at LIMIT ${batchSize}
-  ) batch
+  ) batch WHERE ingested_at <= $4::timestamptz
 ),
 ${erasedMessages({
   from: "bound",
@@ -318,23 +329,27 @@ const answerPassStatement = {
   text: `
 WITH batch AS MATERIALIZED (
   SELECT d.verification_id FROM webhook_delivery d
-  WHERE d.verification_id > $1::uuid AND d.verification_id <= $3::uuid ORDER BY d.verification_id LIMIT ${batchSize}
+  WHERE d.verification_id > $1::uuid ORDER BY d.verification_id LIMIT ${batchSize}
+),
+passed AS MATERIALIZED (
+  SELECT verification_id FROM batch WHERE verification_id <= $3::uuid
 ),
 concerned AS MATERIALIZED (
-  SELECT DISTINCT a.verification_id FROM webhook_attempt a JOIN batch ON batch.verification_id = a.verification_id
-  WHERE ${digitsIn("a.answer")} LIKE $2
+  SELECT DISTINCT a.verification_id FROM webhook_attempt a
+  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM passed)) AND ${digitsIn("a.answer")} LIKE $2
 ),
 delivery AS MATERIALIZED (
-  SELECT d.verification_id FROM webhook_delivery d WHERE d.verification_id IN (SELECT verification_id FROM concerned)
+  SELECT d.verification_id FROM webhook_delivery d
+  WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM concerned))
   ORDER BY d.verification_id FOR NO KEY UPDATE
 ),
 erased AS (
   UPDATE webhook_attempt a SET answer = NULL
-  FROM delivery WHERE a.verification_id = delivery.verification_id AND ${digitsIn("a.answer")} LIKE $2
+  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM delivery)) AND ${digitsIn("a.answer")} LIKE $2
   RETURNING 1
 )
 SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, (SELECT count(*)::float8 FROM erased)
-FROM batch`,
+FROM passed`,
 };
 
 /**

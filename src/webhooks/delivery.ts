@@ -43,8 +43,11 @@ const userAgent = "phoneproof-webhooks";
 const wholeExchangeMs = 15_000;
 const keptAnswerBytes = 1024;
 const keptErrorLength = 300;
-/** For connecting to one address of several, before the next is tried as well: three packets that get lost. Node gives 0.25 s. */
-const oneAddressMs = 3_000;
+/**
+ * For connecting to one address of several, before the next is tried: a packet that gets lost is sent again after a second. Node
+ * gives a quarter of one. With much more, a few addresses that do not answer would leave none for the one that does.
+ */
+const oneAddressMs = 1_500;
 /**
  * A connection that has been idle for longer is not used again: an endpoint that does not say for how long it keeps one may be
  * closing it (after two seconds, some), and what is lost by that would be a failed attempt.
