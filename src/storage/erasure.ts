@@ -167,17 +167,22 @@ const digestsStatement = {
   name: "erasure_digests",
   text: `
 WITH record AS MATERIALIZED (
-  SELECT i.row
+  SELECT i.project_id, i.environment, i.key
   FROM verification v
   CROSS JOIN LATERAL (
-    SELECT ctid AS row FROM idempotency_record WHERE created_at = v.created_at AND verification_id = v.id OFFSET 0
+    SELECT * FROM idempotency_record WHERE created_at = v.created_at AND verification_id = v.id OFFSET 0
   ) i
   WHERE v.id = ANY ($1::uuid[]) AND v.mode = 'match'
+  ORDER BY i.project_id, i.environment, i.key
 ),
 locked AS MATERIALIZED (
-  SELECT i.ctid AS row FROM idempotency_record i
-  WHERE i.ctid = ANY (ARRAY(SELECT row FROM record)) AND i.verification_id = ANY ($1::uuid[])
-  ORDER BY i.project_id, i.environment, i.key FOR NO KEY UPDATE
+  SELECT i.row
+  FROM record r CROSS JOIN LATERAL (
+    SELECT ctid AS row FROM idempotency_record
+    WHERE project_id = r.project_id AND environment = r.environment AND key = r.key
+      AND verification_id = ANY ($1::uuid[])
+    FOR NO KEY UPDATE
+  ) i
 )
 UPDATE idempotency_record SET request_digest = '' WHERE ctid = ANY (ARRAY(SELECT row FROM locked))`,
 };

@@ -4,6 +4,7 @@
  */
 import type pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { openDatabase } from "../../src/storage/database.ts";
@@ -94,6 +95,7 @@ test("what was planned on empty tables reads a few rows when they have grown", a
   const shop = merchant(service.httpUrl, opened.liveKey);
   const verifications = service.client(VerificationService);
   const webhooks = service.client(WebhookService);
+  const erasures = service.client(ErasureService);
 
   let lives = 0;
   async function live(): Promise<void> {
@@ -118,6 +120,7 @@ test("what was planned on empty tables reads a few rows when they have grown", a
     await verifications.listVerifications({ projectId: opened.projectId, pageSize: 5 });
     for (const states of [[], [WebhookDeliveryState.FAILED], [WebhookDeliveryState.DELIVERED]])
       await webhooks.listWebhookDeliveries({ projectId: opened.projectId, states, pageSize: 5 });
+    for (const verificationId of [id, other.id]) await erasures.eraseVerification({ verificationId });
   }
 
   for (let round = 0; round < rounds; round++) await live();
