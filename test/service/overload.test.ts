@@ -140,7 +140,7 @@ test("twelve thousand calls at once are each answered, or told to come again", a
   expect((await shop.read(id)).status).toBe(200);
 });
 
-describe("four hundred connections that ask again as soon as they are answered", () => {
+describe("connections that ask again as soon as they are answered", () => {
   /**
    * Asks once, and on as long as it is to and no answer says that it is the last. Answers the statuses, and whether the last
    * request had one. An answer of a few hundred bytes comes in one piece.
@@ -166,10 +166,12 @@ describe("four hundred connections that ask again as soon as they are answered",
       });
     });
 
-  const crowd = async (httpUrl: string, goesOn: () => boolean) => {
+  const crowd = async (httpUrl: string, goesOn: () => boolean, connections = 400) => {
     const { id } = await createPending(shop);
     const request = `GET /v1/verifications/${id} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n\r\n`;
-    const all = await Promise.all(Array.from({ length: 400 }, () => askAgain(httpUrl, request, goesOn)));
+    const all = await Promise.all(
+      Array.from({ length: connections }, () => askAgain(httpUrl, request, goesOn)),
+    );
     expect(all.flatMap(({ statuses }) => statuses).filter((status) => status !== "200")).toEqual([]);
     expect(all.filter(({ isAnswered }) => !isAnswered)).toEqual([]);
   };
@@ -182,6 +184,31 @@ describe("four hundred connections that ask again as soon as they are answered",
     const metrics = await (await fetch(`${opsUrl}/metrics`)).text();
     return Number(/^phoneproof_http_turn_seconds (\S+)$/m.exec(metrics)?.[1]);
   }
+
+  test("wait for none of those whose bodies never come, and who need no key for that", async () => {
+    const { httpUrl, opsUrl } = await start();
+    const { hostname, port } = new URL(httpUrl);
+    const half =
+      "POST /v/nobody/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 10\r\n\r\nfrom=";
+    const halves: net.Socket[] = [];
+    let goesOn = true;
+    const crowded = crowd(httpUrl, () => goesOn, 60);
+    try {
+      while (halves.length < 1_500) {
+        for (let count = 0; count < 100; count++) {
+          const socket: net.Socket = net.connect({ host: hostname, port: Number(port) }, () =>
+            socket.write(half),
+          );
+          halves.push(socket.on("error", () => {}));
+        }
+        for (let look = 0; look < 5; look++) expect(await waited(opsUrl)).toBe(0);
+      }
+    } finally {
+      goesOn = false;
+      for (const socket of halves) socket.destroy();
+    }
+    await crowded;
+  });
 
   test("are all answered, though they wait to be read", async () => {
     const { httpUrl, opsUrl } = await start();

@@ -14,7 +14,7 @@ export interface Settings {
   readonly attemptTimeoutMs?: number | undefined;
   /** The pause before the first retry, in milliseconds; it doubles up to 5000. By default 200. `Retry-After` prolongs it. */
   readonly retryPauseMs?: number | undefined;
-  /** Instead of the runtime's own `fetch`: for proxies, tracing, tests. */
+  /** Instead of the runtime's own `fetch`: for proxies, tracing, tests. It has to heed `init.signal`, which ends what takes too long. */
   readonly fetch?: ((url: string, init: RequestInit) => Promise<Response>) | undefined;
 }
 
