@@ -65,7 +65,7 @@ export function createConnectionTurns({
   let isDue = false;
   let isStopped = false;
   let isBusy = false;
-  /** Of the requests that are over since it was looked last, how many have left their connection. */
+  /** Of the requests that are over since it was looked last, how many have kept their connection and how many have left it. */
   let kept = 0;
   let left = 0;
   let lookedAt = Number.NEGATIVE_INFINITY;

@@ -16,7 +16,7 @@ const refusalsPerSecond = 2_000;
 
 /**
  * To tell somebody to come again takes about as long as to serve them: for each that is told because its turn came late so many
- * are served, or else a slow process would do little but refuse. More than `servedAtMost` are not made up for.
+ * are served, or else a slow process would do little but refuse. At most `servedAtMost` are kept for later.
  */
 const servedForEachTold = 3;
 const servedAtMost = 1_000;
@@ -45,7 +45,7 @@ export function createOverload(
 ): Overload {
   /** Those that were told and are not listened to. */
   const told = new Set<Socket>();
-  /** And not made up for by anybody who was told. */
+  /** Calls that were let through, for which nobody has been told yet. */
   let served = servedAtMost;
   let isStopped = false;
 

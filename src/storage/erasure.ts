@@ -49,7 +49,8 @@ erased_verification AS (
 
 /**
  * The end of a statement that deletes the senders `s` that `where` names, and with them the misses that were counted against
- * them. Rows are locked in the order of their keys, as by whoever counts misses.
+ * them. Rows are locked in the order of their keys, as by whoever counts misses, and found by arrays: a join may be planned to
+ * read all senders there are.
  */
 function forgottenSenders({ where }: { readonly where: string }): string {
   return `
