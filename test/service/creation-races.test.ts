@@ -64,10 +64,13 @@ describe("of creations with one idempotency key", () => {
     expect(second.text).toBe(first.text);
   });
 
-  test("the one that loses on another process gets no other project's answer to that key", async () => {
+  test.for([
+    { name: "project", other: () => knownProject([here, there]).then(({ liveKey }) => liveKey) },
+    { name: "environment", other: async () => project.testKey },
+  ])("the one that loses on another process gets no other $name's answer to that key", async ({ other }) => {
     const key = newIdempotencyKey();
-    const other = await knownProject([here, there]);
-    expect((await merchant(here.httpUrl, other.liveKey).create({ state: "s" }, key)).status).toBe(201);
+    const elsewhere = merchant(here.httpUrl, await other());
+    expect((await elsewhere.create({ state: "s" }, key)).status).toBe(201);
     const [first, second] = await raceTo(service.db, "verification", [
       () => shopHere.create({ state: "s" }, key),
       () => shopThere.create({ state: "s" }, key),
