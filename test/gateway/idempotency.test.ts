@@ -70,11 +70,12 @@ describe("a replay", () => {
   test("is given whatever the project has registered since, over either face; a new key is not", async () => {
     const parentOrigin = "https://before.example";
     const returnUrl = "https://before.example/done";
-    const { projectId, shop, testKey } = await newShop({ parentOrigin, returnUrl });
+    const { projectId, shop, testKey, liveKey } = await newShop({ parentOrigin, returnUrl });
     const body = { parent_origin: parentOrigin, return_url: returnUrl };
-    const key = newIdempotencyKey();
+    const [key, liveOnly] = [newIdempotencyKey(), newIdempotencyKey()];
     const first = await shop.create(body, key);
     expect(first.status).toBe(201);
+    expect((await merchant(service.httpUrl, liveKey).create(body, liveOnly)).status).toBe(201);
     await service.client(ProjectService).updateProject({
       projectId,
       parentOrigin: "https://after.example",
@@ -87,10 +88,18 @@ describe("a replay", () => {
       .createVerification({ idempotencyKey: key, parentOrigin, returnUrl });
     expect([overGrpc.idempotentReplayed, overGrpc.verification?.id]).toEqual([true, first.body.id]);
     expect((await shop.create({ ...body, state: "changed" }, key)).status).toBe(409);
-    const refused = await shop.create(body, newIdempotencyKey());
-    expect([refused.status, refused.body.error.fields?.map(({ field }: { field: string }) => field)]).toEqual(
-      [422, ["parent_origin", "return_url"]],
-    );
+    for (const [newKey, calls] of [
+      [newIdempotencyKey(), "6"],
+      [liveOnly, "7"],
+    ]) {
+      const { status, body: answer, headers } = await shop.create(body, newKey);
+      const fields = answer.error.fields?.map(({ field }: { field: string }) => field);
+      expect([status, fields, headers.get("x-usage-calls")]).toEqual([
+        422,
+        ["parent_origin", "return_url"],
+        calls,
+      ]);
+    }
   });
 
   test("is not given 24 hours later: the key is new again", async () => {
