@@ -163,12 +163,14 @@ describe("an administrative act leaves one entry", () => {
     const { secret } = await keys.createApiKey({ projectId, environment });
     const { secret: webhookSecret } = await webhooks.setWebhook({
       ...place,
-      url: "http://127.0.0.1:9/other",
+      url: "http://127.0.0.1:9/other?token=of-the-endpoint",
     });
     const { rows } = await service.db.query("SELECT a::text AS text FROM audit_entry a");
     const all = rows.map(({ text }) => text).join("\n");
     expect(all).not.toContain(secret);
     expect(all).not.toContain(webhookSecret);
+    expect(all).not.toContain("of-the-endpoint");
+    expect(all).toContain("http://127.0.0.1:9/other?…");
   });
 });
 

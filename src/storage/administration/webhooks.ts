@@ -139,8 +139,9 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
   };
 }
 
+/** A URL's query may hold a secret of its endpoint, and the audit log is kept forever: the query is left out there. */
 function act(action: AuditAction, { id, projectId, environment, url, events }: Webhook): Act {
-  const details = { environment, url, events: events.join(" ") };
+  const details = { environment, url: url.replace(/[?#].*$/s, "?…"), events: events.join(" ") };
   return { action, subject: encodeId("whk_", id), projectId, details };
 }
 
