@@ -165,6 +165,7 @@ describe("an administrative act leaves one entry", () => {
       ...place,
       url: "http://127.0.0.1:9/other?token=of-the-endpoint",
     });
+    await webhooks.sendTestWebhook(place);
     const { rows } = await service.db.query("SELECT a::text AS text FROM audit_entry a");
     const all = rows.map(({ text }) => text).join("\n");
     expect(all).not.toContain(secret);

@@ -47,6 +47,9 @@ export interface Act {
   readonly details: Readonly<Record<string, string>>;
 }
 
+/** A webhook's URL as an entry has it: without its query, which may hold a secret of the endpoint, since entries are kept forever. */
+export const auditedUrl = (url: string): string => url.replace(/\?.*$/s, "?…");
+
 export interface AuditEntry {
   readonly id: string;
   readonly occurredAt: Date;

@@ -14,7 +14,7 @@ import {
   secretText,
   type Webhook,
 } from "../webhook.ts";
-import type { AuditStore } from "./audit.ts";
+import { type AuditStore, auditedUrl } from "./audit.ts";
 import { projectUuidOf } from "./projects.ts";
 
 /** Whose webhook; `projectId` is a UUID. */
@@ -193,7 +193,7 @@ export function administerWebhooks(parts: {
       const kind = type ?? first ?? "verification.verified";
       const eventId = encodeId("evt_", newId());
       const { id, projectId, environment, url } = webhook;
-      const details = { environment, url, event_id: eventId };
+      const details = { environment, url: auditedUrl(url), event_id: eventId };
       await parts.audit.add({ action: "webhook.tested", subject: encodeId("whk_", id), projectId, details });
       const attempt = await parts.sendSample({ webhook, secret, eventId, type: kind, now });
       return { webhook, eventId, type: kind, attempt };

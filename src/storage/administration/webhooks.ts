@@ -1,4 +1,4 @@
-import type { Act, AuditAction } from "../../core/administration/audit.ts";
+import { type Act, type AuditAction, auditedUrl } from "../../core/administration/audit.ts";
 import type { DeliveryFilter, WebhookPlace, WebhookStore } from "../../core/administration/webhooks.ts";
 import { encodeId, firstUuid, lastUuid, newId } from "../../core/ids.ts";
 import { type Environment, environments } from "../../core/project.ts";
@@ -139,9 +139,8 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
   };
 }
 
-/** A URL's query may hold a secret of its endpoint, and the audit log is kept forever: the query is left out there. */
 function act(action: AuditAction, { id, projectId, environment, url, events }: Webhook): Act {
-  const details = { environment, url: url.replace(/[?#].*$/s, "?…"), events: events.join(" ") };
+  const details = { environment, url: auditedUrl(url), events: events.join(" ") };
   return { action, subject: encodeId("whk_", id), projectId, details };
 }
 
