@@ -8,54 +8,56 @@ import type { UsageCount } from "../core/usage.ts";
 import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import type { RateLimits } from "./rate-limits.ts";
 
-/** The separate allowances of a project in an environment. Whatever is neither create nor cancel is read. */
+/**
+ * A project's rate limits in an environment are separate for each. Every operation other than create and cancel counts as read.
+ */
 export type RateLimitBucket = "create" | "read" | "cancel";
 
 /**
- * So long a credential holds without another look, where no change is heard of: of a call whose message comes later than its
- * headers, and of a stream. (A look at it for each of a stream's messages was a tenth of their time.)
+ * How long an authentication is valid without a repeat, unless a change is announced: for a call whose message arrives after
+ * its headers, and for a stream. (Authenticating each message of a stream took a tenth of its processing time.)
  */
 const trustedMs = 100;
 
-/** A look at a credential. */
+/** The moment before an authentication, by which `holds` decides later whether its result is still valid. */
 export interface Look {
   /** By performance.now(). */
   readonly at: number;
-  /** The directory's. */
+  /** The directory's revision then. */
   readonly revision: number;
 }
 
 /**
- * What stands around both faces, once, so that a caller meets the same rules in the same order over
- * REST and gRPC: overload → authentication → suspension → rate limit → usage.
+ * The checks around both REST and gRPC, so that a caller meets the same rules in the same order on either: overload →
+ * authentication → suspension → rate limit → usage.
  */
 export interface Admission {
   /**
-   * Whether such a call would only be told to come again. Asked before anything else of it is looked at, so that refusing
-   * leaves the process its time for those it serves. Takes no time.
+   * Whether such a call would be refused for overload. Checked before anything else about the call, so that refusals leave the
+   * process's time for the calls it serves. Synchronous and cheap.
    */
   isOverloaded(bucket: RateLimitBucket): boolean;
   /**
-   * Who calls. `address` is the client's IP address, for the limit on failed authentications.
-   * Refuses with missing_api_key, invalid_api_key, rate_limited, project_suspended.
-   * Answers without a promise where the key is known already.
+   * Returns the caller. `address` is the client's IP address, for the limit on failed authentications. Refuses with
+   * missing_api_key, invalid_api_key, rate_limited, project_suspended. Returns no promise if the credential is cached.
    */
   authenticate(authorization: string | undefined, address: string): Caller | Promise<Caller>;
-  /** To be asked before `authenticate`: what changes meanwhile is not missed then. */
+  /** To be called before `authenticate`, so that no change in between is missed. */
   look(): Look;
-  /** Whether what `authenticate` answered after it is as good now. */
+  /** Whether the result of the `authenticate` that followed is still valid. */
   holds(look: Look): boolean;
-  /** Calls back when no look before holds any more. */
+  /** Calls `listener` when all earlier looks have become invalid. */
   onRevision(listener: () => void): { stop(): void };
   /**
-   * Takes one call from a merchant's allowance; undefined for service tokens, which have no limit.
-   * Refuses with rate_limited, whose `rateLimit` the faces report.
+   * Takes one call from a merchant's rate limit; undefined for service tokens, which have none. Refuses with rate_limited,
+   * whose `rateLimit` the gateway and the gRPC server report.
    */
   takeAllowance(caller: Caller, bucket: RateLimitBucket): Promise<RateLimitState | undefined>;
   /**
-   * What to answer a call that failed: charges it where nothing has and its failure counts (400, 404, 409,
-   * 422 of a merchant), and answers usage_limit_exceeded instead where the limit is reached. `lookAgain` is asked before, since
-   * what could not be read may have come long after its credential was looked at: who is let in no further is not charged either.
+   * Returns the failure to answer a failed call with. Charges the call if nothing has charged it and the failure counts as
+   * usage (400, 404, 409, 422 of a merchant); returns usage_limit_exceeded instead if the limit is reached. `lookAgain` is
+   * awaited first: the request may have taken long to arrive since its authentication, and a caller who is no longer admitted
+   * is not charged.
    */
   settle(call: Call, failure: Failure, lookAgain: () => Promise<void> | undefined): Promise<Failure>;
 }
@@ -65,7 +67,7 @@ const noBearer =
 
 const digestOf = (credential: string) => Buffer.from(digestCredential(credential), "hex");
 
-/** The installation's own token, which no table holds. */
+/** The caller for the installation's own tokens, which are not stored in the database. */
 const installationAdmin: ServiceCaller = {
   kind: "service",
   tokenId: null,
@@ -81,9 +83,9 @@ export function createAdmission(parts: {
   readonly rateLimits: RateLimits;
   readonly chargeUsage: (projectId: string) => Promise<UsageCount>;
   readonly isOverloaded: Admission["isOverloaded"];
-  /** Told of each call whose key or token is good. Takes no time. */
+  /** Called for each call with a valid key or token. Synchronous and cheap. */
   readonly noteUse: (caller: Caller) => void;
-  /** Those of the installation: DATA_DIR/admin-token, PHONEPROOF_ADMIN_TOKEN. */
+  /** The installation's own tokens: DATA_DIR/admin-token, PHONEPROOF_ADMIN_TOKEN. */
   readonly adminTokens: readonly string[];
 }): Admission {
   const { directory, rateLimits, chargeUsage, noteUse } = parts;
@@ -94,7 +96,7 @@ export function createAdmission(parts: {
     return adminDigests.some((known) => timingSafeEqual(known, digest));
   }
 
-  /** It counts against its address, and never against a valid credential from there. */
+  /** Counts the failure against the client's address; valid credentials from the same address are not limited by it. */
   async function refused(address: string, failure = new Failure("invalid_api_key")): Promise<never> {
     await rateLimits.takeFailedAuthentication(address);
     throw failure;
@@ -116,7 +118,7 @@ export function createAdmission(parts: {
       if (credential === null) return refused(address, new Failure("invalid_api_key", { message: noBearer }));
       const remembered = directory.remembered(credential);
       if (remembered !== undefined) return known(remembered, address);
-      // In no table, though it may have the shape of a service token: known without the database.
+      // Not in the database, though it may have the format of a service token, so it is checked before any look-up.
       if (isInstallationAdmin(credential)) return installationAdmin;
       const kind = parseCredential(credential);
       if (kind === null) return refused(address);

@@ -1,19 +1,19 @@
-/** How often each key has come in its minute: what all limits are made of. */
+/** Counts requests by key, in windows of a minute: the basis of all rate limits. */
 
 import { RateLimiterMemory } from "rate-limiter-flexible";
 
 export interface Counts {
-  /** Counts once more. `consumedPoints` is the count after it, `msBeforeNext` what is left of the key's minute. */
+  /** Counts one request. `consumedPoints` is the count including it, `msBeforeNext` the time left of the key's minute. */
   consume(key: string): Promise<{ readonly consumedPoints: number; readonly msBeforeNext: number }>;
 }
 
-/** The counts of a name, apart from those of every other. */
+/** Returns the counts under a name, separate from those of every other name. */
 export type CountsOf = (name: string) => Counts;
 
 export const windowSeconds = 60;
 
-/** Allowances differ by project, so that the library only counts and the comparison is made by the limits. */
+/** The library only counts, and the callers compare with their limits, since limits differ by project. */
 export const countOnly = { points: Number.MAX_SAFE_INTEGER, duration: windowSeconds };
 
-/** Those of this process alone. */
+/** Counts of this process alone. */
 export const ownCounts: CountsOf = () => new RateLimiterMemory({ ...countOnly, keyPrefix: "" });

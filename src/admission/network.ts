@@ -1,12 +1,12 @@
 import { isIPv6 } from "node:net";
 import ipaddr from "ipaddr.js";
 
-/** Of what RFC 6052, 6145 and 4291 embed IPv4 in, in ipaddr.js's words: the last 32 bits are the address. */
+/** IPv6 ranges, by ipaddr.js's names, whose last 32 bits are an IPv4 address (RFC 6052, 6145, 4291). */
 const embeddingRanges = new Set(["rfc6052", "rfc6145", "ipv4Mapped"]);
 
 /**
- * What an address counts as: itself, if it is IPv4, also where a translator or a socket shows it as IPv6. An IPv6 host
- * has 2^64 addresses to choose from: its network counts as one, as `2001:db8:0:1`.
+ * The key under which an address is limited: for IPv4 the address itself, also when a translator or socket presents it as IPv6.
+ * An IPv6 host can choose among 2^64 addresses, so its /64 network is the key, as `2001:db8:0:1`.
  */
 export function networkOf(address: string): string {
   if (!isIPv6(address)) return address;

@@ -4,9 +4,9 @@ import { type Counts, type CountsOf, windowSeconds } from "./counts.ts";
 import { networkOf } from "./network.ts";
 
 export interface RateLimits {
-  /** Takes one call from a holder's allowance a minute. Refuses with rate_limited. */
+  /** Takes one call from the holder's limit per minute. Refuses with rate_limited. */
   take(holder: string, bucket: RateLimitBucket, perMinute: number): Promise<RateLimitState>;
-  /** Refuses with rate_limited from the 601st failed authentication of an address in a minute. */
+  /** Refuses with rate_limited from an address's 601st failed authentication in a minute. */
   takeFailedAuthentication(address: string): Promise<void>;
 }
 
@@ -25,7 +25,7 @@ export function createRateLimits(countsOf: CountsOf): RateLimits {
   };
 }
 
-/** Takes one of a key's `perMinute`. `name` is the limit's, as the caller is told. */
+/** Takes one of the key's `perMinute`. `name` is the limit's name in the response headers. */
 async function taken(counts: Counts, key: string, name: string, perMinute: number): Promise<RateLimitState> {
   const { consumedPoints, msBeforeNext } = await counts.consume(key);
   const secondsLeft = Math.ceil(msBeforeNext / 1000);

@@ -1,9 +1,9 @@
 /**
- * Counts that all processes share, in Redis.
+ * Counts in Redis, shared by all processes.
  *
- * Invariant: no call fails or waits because of Redis. An answer that is late or an error is the last that is waited
- * for: its connection is given up, and with it whatever else was waiting there. From then on this process counts by
- * itself, and asks Redis for nothing until a new connection has proved itself in the background.
+ * Invariant: no call fails because of Redis, or waits for it longer than `answerPatienceMs`. After one late answer or error the
+ * connection is closed, and everything else that waits on it fails over at once. From then on this process counts by itself and
+ * sends Redis nothing until a new connection, opened in the background, has passed a test.
  */
 
 import { createClient, type RedisClientType } from "@redis/client";
@@ -15,12 +15,15 @@ export interface SharedCounts {
   close(): void;
 }
 
-/** Some hundred times what a Redis near by takes. */
+/** About a hundred times the response time of a nearby Redis. */
 const answerPatienceMs = 200;
 const connectPatienceMs = 1_000;
 const retryMs = 1_000;
 
-/** A script that writes, as counting is: a replica, a full memory or a narrow account would let a PING through. */
+/**
+ * The test of a connection: a script that writes, as counting does. A PING would succeed on a replica, with full memory, or
+ * without permission to write.
+ */
 const proof = {
   script: "return redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])",
   options: { keys: ["phoneproof:proof"], arguments: ["1", "60"] },
@@ -28,7 +31,7 @@ const proof = {
 
 type Script = typeof proof.options;
 
-/** Answers when Redis is there, or has shown that it is not. */
+/** Resolves once Redis has proved usable or unusable. */
 export async function shareCounts(
   url: string,
   listeners: { readonly onLost: (error: unknown) => void; readonly onFound: () => void },
@@ -36,7 +39,7 @@ export async function shareCounts(
   let connection: RedisClientType | undefined;
   let retry: NodeJS.Timeout | undefined;
   let closed = false;
-  /** Told once, however often it is tried. */
+  /** Whether the current loss has been reported: it is reported once, however many retries fail. */
   let told = false;
 
   async function connect(): Promise<void> {
@@ -78,7 +81,7 @@ export async function shareCounts(
     retry = setTimeout(connect, retryMs).unref();
   }
 
-  /** What the limiter has instead of a client. Whatever it rejects with, the limiter counts in memory. */
+  /** Stands in for the limiter's Redis client. When it rejects, the limiter counts in memory. */
   const store = {
     async eval(script: string, options: Script): Promise<unknown> {
       const asked = connection;
@@ -111,7 +114,10 @@ export async function shareCounts(
   };
 }
 
-/** An answer that was there while this process was too busy to look is not late: it is looked at before the end. */
+/**
+ * Rejects after `patienceMs`. It rejects in setImmediate, after pending I/O was read: an answer that arrived while the event
+ * loop was blocked is not late.
+ */
 function soon<T>(patienceMs: number, ask: () => Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     const late = () => reject(new Error(`no answer within ${patienceMs} ms`));

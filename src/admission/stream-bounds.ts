@@ -1,4 +1,4 @@
-/** Counts what is open, in all and by a key, as far as there is room. */
+/** Limits the number of open streams, in total and per key. */
 export class StreamBounds {
   readonly #most: { readonly inAll: number; readonly each: number };
   readonly #perKey = new Map<string, number>();
@@ -8,7 +8,7 @@ export class StreamBounds {
     this.#most = most;
   }
 
-  /** Answers what gives the place back, to be called once, or which bound leaves none. */
+  /** Takes a place. Returns the function that gives it back, to be called once, or the limit that is reached. */
   take(key: string): (() => void) | "each" | "in_all" {
     const before = this.#perKey.get(key) ?? 0;
     if (before >= this.#most.each) return "each";

@@ -1,9 +1,9 @@
 /**
- * What one address and one window may ask of the verification window.
+ * Rate limits of the verification window, per client address and per window.
  *
- * Invariant: what a stranger does from an address keeps nobody there from a window that is open. A token that has lately
- * opened something here is limited by itself; an address limits the tokens that have not, among which a right one cannot be
- * told from a guess before it has been looked up.
+ * Invariant: requests by a stranger never lock others at the same address out of a window that is open. A token that has
+ * recently opened a window on this process is limited by itself; the address's limit applies only to other tokens, among which
+ * a valid one cannot be told from a guess before it is looked up.
  */
 
 import { hash } from "node:crypto";
@@ -13,27 +13,29 @@ import type { CountsOf } from "./counts.ts";
 import { networkOf } from "./network.ts";
 
 export interface WindowLimits {
-  /** Takes one request for a token, before it is looked up. Refuses with rate_limited. */
+  /** Takes one request for a token, before the token is looked up. Refuses with rate_limited. */
   take(address: string, token: string): Promise<void>;
-  /** Takes one message of a window's played phone. Refuses with rate_limited. */
+  /** Takes one message of a window's simulated phone. Refuses with rate_limited. */
   takeMessage(token: string): Promise<void>;
-  /** Remembers a token that has opened something. */
+  /** Remembers a token as valid. */
   opened(token: string): void;
   /**
-   * Counts a token that opened nothing, unless it has opened something before: that is no guess. Refuses with rate_limited from
-   * the 61st of an address in a minute.
+   * Counts a token that opened nothing as a guess, unless it was valid before. Refuses with rate_limited from the 61st of an
+   * address in a minute.
    */
   takeMiss(address: string, token: string): Promise<void>;
 }
 
-/** Of tokens that have not opened anything yet. Mobile networks put thousands of people behind one address. */
+/** For tokens not known as valid. Mobile networks put thousands of people behind one address. */
 export const requestsPerAddress = 3_000;
-/** A page, its stream and polls every three seconds, on a few devices. */
+/** A page, its stream, and a poll every three seconds, on a few devices. */
 const requestsPerToken = 120;
 const messagesPerToken = 30;
-/** Nobody mistypes this often. A right token from the same address goes on working, or each guesser would close it to newcomers. */
+/**
+ * Nobody mistypes this often. Valid tokens from the address keep working: else one guesser would lock out all newcomers there.
+ */
 const missesPerAddress = 60;
-/** As many as a process has streams. One that has been forgotten counts as a new one. */
+/** As many as a process may have streams. A token dropped from this cache is limited as a new one. */
 const rememberedTokens = 20_000;
 
 export function createWindowLimits(countsOf: CountsOf): WindowLimits {
@@ -68,5 +70,5 @@ export function createWindowLimits(countsOf: CountsOf): WindowLimits {
   };
 }
 
-/** What is asked for may be as long as a URL, and what is remembered of it for a minute must not be. */
+/** Tokens are remembered as digests: a requested token may be as long as a URL and its count is kept for a minute. */
 const digestOf = (token: string) => hash("sha256", token, "base64url");

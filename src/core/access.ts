@@ -3,22 +3,22 @@ import { decodeId, firstUuid } from "./ids.ts";
 import type { Caller, Environment, ServiceTokenScope } from "./project.ts";
 import type { VerificationLookup } from "./verification.ts";
 
-/** What a request names of its own accord; null where it names nothing. */
+/** The project and environment that a request names; null if it names none. */
 export interface NamedScope {
   /** `prj_…` as sent. */
   readonly projectId: string | null;
   readonly environment: Environment | null;
 }
 
-/** Which verifications a call is about. Null: any. */
+/** The verifications that a call may concern. Null: any. */
 export interface Bounds {
   readonly projectId: string | null;
   readonly environment: Environment | null;
 }
 
 /**
- * The bounds within which a caller may act: a merchant in its key's project and environment, a service token
- * in its own project if it has one. Naming another is refused alike whether it exists or not.
+ * The bounds within which a caller may act: a merchant in its key's project and environment, a service token in its own project
+ * if it has one. Naming another project is refused the same way whether or not it exists.
  */
 export function boundsOf(caller: Caller, named: NamedScope): Bounds {
   const namedProject = named.projectId === null ? null : decodeId("prj_", named.projectId);
@@ -32,7 +32,7 @@ export function boundsOf(caller: Caller, named: NamedScope): Bounds {
   return { projectId: ownProject ?? namedProject, environment: ownEnvironment ?? named.environment };
 }
 
-/** A merchant's key has said which it is. */
+/** Never added for a merchant, whose key determines the project. */
 export const missingProject: FieldViolation = {
   field: "project_id",
   message: "is required from a service token: prj_…",
@@ -55,7 +55,7 @@ const scopesThatAllow: Readonly<Record<ServiceTokenScope, readonly ServiceTokenS
   admin: ["admin"],
 };
 
-/** Refuses a service token whose scope does not cover the operation. A merchant may read and write. */
+/** Refuses a service token whose scope does not cover the operation. A merchant may only read and write. */
 export function requireScope(caller: Caller, needed: ServiceTokenScope): void {
   if (caller.kind === "merchant") {
     if (needed === "read" || needed === "write") return;
@@ -63,14 +63,14 @@ export function requireScope(caller: Caller, needed: ServiceTokenScope): void {
   throw new Failure("insufficient_scope");
 }
 
-/** The project whose usage counts a caller's calls. */
+/** The project whose usage the caller's calls are charged to; null if they are not charged. */
 export function chargedProject(caller: Caller): string | null {
   return caller.kind === "merchant" ? caller.project.id : null;
 }
 
 /**
- * Which verification a caller asks about, within its bounds. An impossible id matches nothing at the cost of a look-up, a
- * project's as well: it is answered as a wrong one, and as slowly.
+ * The look-up for the verification that a request names, within the caller's bounds. A malformed verification or project id is
+ * looked up as a UUID that matches nothing, so that its answer is the same as for a wrong id and takes as long.
  */
 export function lookupOf(
   caller: Caller,

@@ -1,28 +1,28 @@
-/** A call that is over, at either face, for those who count them. */
+/** A finished call, over REST or gRPC, as reported to the metrics. */
 
 import type { FailureCode } from "../failures.ts";
 
 export interface AnsweredRequest {
   readonly method: string;
-  /** The route's pattern: a URL may hold a window's token. Undefined where there is no route. */
+  /** The route's pattern, since a URL may contain a window token. Undefined if no route matched. */
   readonly route: string | undefined;
-  /** Null: its client went away before the answer had left. */
+  /** Null if the client disconnected before the response was sent. */
   readonly status: number | null;
-  /** The catalogue's code of its refusal. */
+  /** The error catalogue's code, if the request failed. */
   readonly failureCode: FailureCode | undefined;
-  /** Whether it was counted as usage. */
+  /** Whether the request was charged as usage. */
   readonly charged: boolean;
   readonly seconds: number;
 }
 
 export interface AnsweredRpc {
-  /** `phoneproof.v1.VerificationService/GetVerification`; `none` where there is no such method: a client's name would be a label. */
+  /** `phoneproof.v1.VerificationService/GetVerification`; `none` for unknown methods: clients must not invent metric labels. */
   readonly method: string;
-  /** Its duration says nothing then. */
+  /** A stream's duration is not meaningful as a latency. */
   readonly streaming: boolean;
-  /** The catalogue's, gRPC's own, or `ok`. */
+  /** A code of the error catalogue, a gRPC status code, or `ok`. */
   readonly code: string;
-  /** The catalogue's code of its refusal, which may be spelled as one of gRPC's own. */
+  /** The error catalogue's code if the call failed; `code` alone is ambiguous, since some of the two share a spelling. */
   readonly failureCode: FailureCode | undefined;
   readonly charged: boolean;
   readonly seconds: number;

@@ -1,9 +1,9 @@
-/** What is due and not done yet, whichever process is to do it. Null: nothing is. */
+/** Work that is due and not done yet, by whichever process. Null: none. */
 export interface Backlog {
   readonly oldestDeliverySeconds: number | null;
-  /** No more than are counted: see `readBacklog`. */
+  /** Capped: see `readBacklog`. */
   readonly deliveriesDue: number;
   readonly oldestExpirySeconds: number | null;
-  /** For how long what has happened has not been counted. */
+  /** How far the statistics lag behind the database's clock. */
   readonly statisticsBehindSeconds: number;
 }

@@ -3,19 +3,19 @@ import type { Caller } from "./project.ts";
 import type { UsageCount } from "./usage.ts";
 
 /**
- * One authenticated call on its way through the core, whichever face it came in by.
+ * One authenticated call on its way through the core, over REST or gRPC.
  *
- * Invariant: `usage` is set at most once, by whatever charged the call. A face that finds it set reports
- * it; admission charges a refused call only where it is not.
+ * Invariant: `usage` is set at most once, by the code that charged the call. The gateway or gRPC server reports it if
+ * set; admission charges a failed call only if it is not.
  */
 export interface Call {
   /** `req_…` */
   readonly requestId: string;
   /** The client's IP address. */
   readonly address: string;
-  /** Who calls; on a stream looked up anew with each message, so that a revocation reaches open ones. */
+  /** The caller; looked up again for each message of a stream, so that a revocation takes effect on open streams. */
   caller: Caller;
   usage: UsageCount | undefined;
-  /** What the face found wrong while decoding; the core adds its own, so that all are told at once. */
+  /** What the gateway or gRPC server found wrong while decoding; the core adds its own, so that all are reported together. */
   violations: readonly FieldViolation[];
 }

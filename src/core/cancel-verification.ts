@@ -7,10 +7,10 @@ import type { Verification, Verifications } from "./verification.ts";
 export type CancelVerification = (request: VerificationRequest, call: Call) => Promise<Verification>;
 
 /**
- * Cancels a pending verification; a cancelled one stays as it is.
+ * Cancels a pending verification; one already cancelled is returned unchanged.
  *
- * Invariant: a terminal state never changes. The guard is the statement's own WHERE, so a cancel that
- * races with the matching SMS loses or wins in the database, never here.
+ * Invariant: a terminal status never changes. The WHERE clause of the statement enforces this, so a race with the matching SMS
+ * is decided in the database, never here.
  */
 export function cancelVerification({
   verifications,

@@ -1,4 +1,4 @@
-/** The networks of the contract. A virtual operator's customer is on its host's network. */
+/** The networks of the contract. An MVNO's customer counts as on the host's network. */
 export type Carrier = "SKT" | "KT" | "LGU+";
 
 const spellings: ReadonlyMap<string, Carrier> = new Map([
@@ -12,7 +12,7 @@ const spellings: ReadonlyMap<string, Carrier> = new Map([
   ["LG U", "LGU+"],
 ]);
 
-/** MCC-MNC. 450-02, 450-04 and others are absent on purpose: the networks reported are these three. */
+/** MCC-MNC. 450-02, 450-04 and others are left out on purpose: sources report only these three networks. */
 const networkCode = /^450[ -]?(05|08|06)$/;
 const networks: ReadonlyMap<string, Carrier> = new Map([
   ["05", "SKT"],
@@ -20,14 +20,16 @@ const networks: ReadonlyMap<string, Carrier> = new Map([
   ["06", "LGU+"],
 ]);
 
-/** `SKT_MVNO`: the host, then the mark. */
+/** `SKT_MVNO`: the host, then the marker. */
 const hostThenMark = /^(.+?)[ _-]MVNO$/;
-/** `EXAMPLE_SKT`: the operator's name, then its host. The name has two letters or more, lest `S-KT` be KT. */
+/**
+ * `EXAMPLE_SKT`: the operator's name, then its host. The name has at least two characters, so that `S-KT` is not read as KT.
+ */
 const nameThenHost = /^(.{2,})[_-](SKT|KTF?|LG[ -]?U\+?|LGT)$/;
 
 /**
- * The network that a source's word means, or null for anything it is not known to mean: the contract
- * calls for null where the carrier is unrecognised, and a guess would be passed on as a fact.
+ * The network that a source's carrier name stands for; null if it is not recognised: the contract requires null then, and a
+ * guess would be passed on as a fact.
  */
 export function normaliseCarrier(text: string): Carrier | null {
   return spellings.get(text) ?? recogniseCarrier(text);
@@ -47,7 +49,7 @@ function hostOf(name: string): Carrier | null {
   const [, operator, suffix] = nameThenHost.exec(name) ?? [];
   if (operator === undefined || suffix === undefined) return null;
   const host = carrierNamed(suffix);
-  // Two networks in one word (`KT_SKT`) say nothing certain.
+  // A name with two networks (`KT_SKT`) is ambiguous.
   const contradicted = operator.split(/[ _-]/).some((part) => (carrierNamed(part) ?? host) !== host);
   return contradicted ? null : host;
 }

@@ -1,7 +1,7 @@
-/** The one clock that decides, the database's, as far as a process knows it. */
+/** This process's estimate of the database's clock, which decides every expiry. */
 export interface Clock {
-  /** Milliseconds since the epoch, good to a minute. A promise where the database has to be asked. */
+  /** Milliseconds since the epoch, accurate to a minute. A promise only if the database has to be queried. */
   now(): number | Promise<number>;
-  /** What the database has just said. */
+  /** Adjusts the estimate to a time that the database has just returned. */
   learn(ms: number): void;
 }

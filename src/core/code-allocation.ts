@@ -1,15 +1,15 @@
-/** Where a new code may wait: on which number, and how long it must be to be hard to guess there. */
+/** Decides on which number a new code is issued, and how long it must be there to be hard to guess. */
 
 import { codeLengthRange, codeSpace } from "./code.ts";
 import type { CodeFormat } from "./project.ts";
 
-/** How much of a number's codes of one format and length is taken, as far as this process knows. */
+/** How many of a number's codes of one format and length are taken, as far as this process knows. */
 export interface CodeOccupancy {
-  /** Codes that an SMS could still match. */
+  /** Codes that have not expired, also those already verified or cancelled: at least as many as an SMS can still match. */
   pending(destination: string, format: CodeFormat, length: number): number;
-  /** These, and those in quarantine. */
+  /** The pending codes and those in quarantine. */
   barred(destination: string, format: CodeFormat, length: number): number;
-  /** A code was handed out. */
+  /** Counts a code that was just issued. */
   add(destination: string, format: CodeFormat, length: number): void;
 }
 
@@ -18,18 +18,18 @@ export interface CodePlace {
   readonly length: number;
 }
 
-/** For so long after its expiry a code is not handed out again on its number. */
+/** How long after its expiry a code is not issued again on its number. */
 export const codeQuarantineHours = 24;
 
-/** A blind guess on a number with more pending codes than this has better odds than a thousand to one. */
+/** With a larger share of pending codes, a blind guess on the number succeeds with a probability above one in a thousand. */
 export const crowdedShare = 0.001;
-/** Finding a free code at random takes more tries than it is worth. */
+/** With a larger share of taken codes than this, finding a free one at random takes too many tries. */
 const fullShare = 0.5;
 
 /**
- * A number with room for the project's own code length, or the shortest longer one for which there is room
- * somewhere: few codes pending there, and no more than half in use or in quarantine. Where even the longest codes are
- * crowded everywhere, room that is left is used up to that half. Null: nothing is left. Spreads over equal numbers at random.
+ * A number that has room for codes of the project's own length, or the shortest longer length for which some number has room:
+ * few pending codes, and at most half of the codes pending or in quarantine. If all numbers are crowded even at the longest
+ * length, codes are still issued up to that half. Null: no room is left. Chooses among equal numbers at random.
  */
 export function allocateCode(
   destinations: readonly string[],

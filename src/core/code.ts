@@ -6,7 +6,7 @@ export interface CodeLengthRange {
   readonly max: number;
 }
 
-/** The lengths that codes may have, by format. Only a group of characters of one of them can be a code. */
+/** The possible code lengths per format. A group of characters of any other length cannot be a code. */
 export type CodeLengths = Readonly<Record<CodeFormat, readonly number[]>>;
 
 /** Upper case without 0, O, 1, I, L and U: a person may have to type the code from a screen. */
@@ -23,12 +23,12 @@ const lengthRanges: Readonly<Record<CodeFormat, CodeLengthRange>> = {
 export const defaultCodeFormat: CodeFormat = "numeric";
 export const defaultCodeLength = 8;
 
-/** The lengths a project may set. Where space runs short a code may be longer than the setting, up to the maximum. */
+/** The lengths a project may choose. If its numbers run short of free codes, codes may be longer, up to the maximum. */
 export function codeLengthRange(format: CodeFormat): CodeLengthRange {
   return lengthRanges[format];
 }
 
-/** How many codes there are. Exact: the greatest, 30^12, is 15^12 × 2^12 and so a double. */
+/** The number of possible codes. Exact: the largest, 30^12 = 15^12 × 2^12, fits a double without rounding. */
 export function codeSpace(format: CodeFormat, length: number): number {
   return codeAlphabets[format].length ** length;
 }

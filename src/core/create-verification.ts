@@ -31,7 +31,7 @@ import {
 } from "./verification.ts";
 import { newWindowToken, windowTokenDigest } from "./window-token.ts";
 
-/** A creation as sent, whichever face it came in by. Null is absent. */
+/** A creation request as sent over REST or gRPC. Null: absent. */
 export interface CreationRequest extends NamedScope {
   readonly idempotencyKey: string;
   readonly mode: VerificationMode;
@@ -47,7 +47,7 @@ export interface CreationAnswer {
   readonly replayed: boolean;
 }
 
-/** A creation without a place. `no_number`: the project has none. `no_room`: all of its numbers are full. */
+/** A creation that found no number for its code. `no_number`: the project has none; `no_room`: all of its numbers are full. */
 export interface Unplaced {
   readonly projectId: string;
   readonly environment: Environment;
@@ -59,31 +59,31 @@ export type CreateVerification = (request: CreationRequest, call: Call) => Promi
 const withoutNumber =
   "The project has no receiving number in this environment: an administrator has to add one.";
 
-/** Of one creation, wherever it looks. */
+/** The most codes one creation tries, over all numbers and lengths. */
 const codeAttempts = 48;
 /**
- * Random codes of a length that were all taken on a number: most of them are, whatever was last counted. With half of them taken
- * one creation in four thousand moves on without need, to a longer code or another number.
+ * After this many taken codes of one length on one number, the creation treats that length as full there, whatever the last
+ * count says. With half of the codes taken, one creation in 4,000 moves on to a longer code or another number without need.
  */
 const takenInTurn = 12;
 
 /**
- * Creates a pending verification, or repeats the first answer to its idempotency key.
+ * Creates a pending verification, or replays the first response to its idempotency key.
  *
- * Invariant: the call is charged at most once, in the statement that creates or finds the answer; a code that
- * was taken is replaced by further statements that charge nothing.
+ * Invariant: the call is charged at most once, by the statement that creates the verification or finds the response. If the
+ * code was taken, another one is tried by further statements that charge nothing.
  */
 export function createVerification(parts: {
   readonly verifications: Verifications;
   readonly directory: Directory;
   readonly occupancy: CodeOccupancy;
-  /** Of ids. */
+  /** Provides the time for new ids. */
   readonly clock: Clock;
-  /** The address of the window, without a slash at its end. Known once the port is. */
+  /** The base URL of windows, without a trailing slash. Set once the port is known. */
   readonly publicBase: { readonly url: string };
-  /** Told of each verification that is new. */
+  /** Called for each new verification. */
   readonly onCreated: (environment: Environment) => void;
-  /** Told of each one that was refused because there is no number it could wait on. */
+  /** Called for each creation that was refused because no number had room for its code. */
   readonly onUnplaced: (unplaced: Unplaced) => void;
 }): CreateVerification {
   const { verifications, directory, occupancy, clock } = parts;
@@ -114,7 +114,7 @@ export function createVerification(parts: {
 
     let verification = await withFreeCode();
     if (verification === null) {
-      // What was answered once is answered again, room or no room, and whatever the project has registered since.
+      // A stored response is replayed even if there is no room now, and whatever the project has registered since.
       const { known, exhaustedForSeconds } = await verifications.peekCreation({
         projectId,
         environment,
@@ -129,7 +129,8 @@ export function createVerification(parts: {
     for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
       rooms.met(verification);
       const again = attempt < codeAttempts ? await withFreeCode() : null;
-      // It has been counted, and a number that was shown cannot be taken back; but a 503 is not reported as counted.
+      // The call is already charged, and usage counts that other responses have reported cannot be taken back; a 503 just
+      // reports no usage.
       if (again === null) throw refusal();
       verification = again;
       outcome = (await verifications.create(again, null)).value;
@@ -150,7 +151,7 @@ export function createVerification(parts: {
       return new Failure("no_receiving_number", reason === "no_number" ? { message: withoutNumber } : {});
     }
 
-    /** Null where there can be no new one. */
+    /** Null if nothing new can be created. */
     async function withFreeCode(): Promise<NewVerification | null> {
       if (unregistered.length > 0) return null;
       const place = allocateCode(numbers, project.codeFormat, project.codeLength, rooms.asSeen);
@@ -195,11 +196,11 @@ export function createVerification(parts: {
   }
 }
 
-/** What is known of the codes in use, and what one creation has met besides. */
+/** The known occupancy, corrected by the taken codes that this creation has encountered. */
 class Rooms {
   asSeen: Pick<CodeOccupancy, "pending" | "barred">;
   readonly #occupancy: CodeOccupancy;
-  /** How many codes were taken, by number and length. */
+  /** Number of taken codes encountered, by number and length. */
   readonly #taken = new Map<string, number>();
 
   constructor(occupancy: CodeOccupancy) {
@@ -207,7 +208,7 @@ class Rooms {
     this.asSeen = occupancy;
   }
 
-  /** A code that was taken. */
+  /** Records that this verification's code was taken. */
   met({ destination, code }: NewVerification): void {
     const place = `${destination} ${code.length}`;
     this.#taken.set(place, (this.#taken.get(place) ?? 0) + 1);
@@ -221,7 +222,7 @@ class Rooms {
   }
 }
 
-/** A service token says where it creates; a merchant's key has said it. */
+/** A service token must name project and environment; a merchant's key determines them. */
 function missingBounds({ projectId, environment }: Bounds): FieldViolation[] {
   const missing: FieldViolation[] = [];
   if (projectId === null) missing.push(missingProject);
@@ -230,7 +231,7 @@ function missingBounds({ projectId, environment }: Bounds): FieldViolation[] {
   return missing;
 }
 
-/** Of text fields, in code points. */
+/** Maximum lengths of text fields, in code points. */
 export const creationLimits = {
   expectedPhone: 32,
   clientReference: 160,
@@ -239,7 +240,7 @@ export const creationLimits = {
   returnUrl: 2048,
 };
 
-/** What is wrong with it whatever the project has registered. */
+/** Violations that do not depend on what the project has registered. */
 function checkForm(request: CreationRequest, expectedPhone: string | null): FieldViolation[] {
   const violations: FieldViolation[] = [];
   const add = (violation: FieldViolation | undefined) => {
@@ -269,7 +270,7 @@ function checkForm(request: CreationRequest, expectedPhone: string | null): Fiel
   return violations;
 }
 
-/** What the project does not have registered, or no longer. */
+/** Values that must equal the project's registered ones and do not, or no longer do. */
 function checkRegistered({ parentOrigin, returnUrl }: CreationRequest, project: Project): FieldViolation[] {
   const violations: FieldViolation[] = [];
   if (parentOrigin !== null && !sameOrigin(parentOrigin, project.parentOrigin)) {
@@ -281,7 +282,7 @@ function checkRegistered({ parentOrigin, returnUrl }: CreationRequest, project: 
   return violations;
 }
 
-/** What is registered is the caller's own, and no secret from it. */
+/** Names the registered value, which is no secret: it is the caller's own. */
 function mustBeRegistered(what: "origin" | "URL", registered: string | null): string {
   return registered === null
     ? `must be left out: the project has no such ${what} registered`
@@ -289,21 +290,23 @@ function mustBeRegistered(what: "origin" | "URL", registered: string | null): st
 }
 
 /**
- * Compared as origins: case, default port and a lone slash at the end make no difference, a path does, nor does it whether a name
- * is written as browsers write it (`xn--…`) or as people do.
+ * Compares as origins: case, the default port, a single trailing slash, and whether the host name is in ASCII (`xn--…`) or
+ * Unicode form make no difference; a path does.
  */
 function sameOrigin(sent: string, registered: string | null): boolean {
   const url = URL.parse(registered ?? "");
   if (url === null) return false;
   if (sent === registered) return true;
-  // Nothing of what a URL parser would mend.
+  // A strict pattern, so that nothing passes only because the URL parser repairs it.
   if (/^https?:\/\/[a-z0-9._:[\]-]+\/?$/i.test(sent)) return URL.parse(sent)?.origin === url.origin;
   const written = `${url.protocol}//${domainToUnicode(url.hostname)}`;
   const ports = url.port === "" ? ["", url.protocol === "https:" ? ":443" : ":80"] : [`:${url.port}`];
   return ports.some((port) => sent.toLowerCase().replace(/\/$/, "") === written + port);
 }
 
-/** Values count as sent; member order and explicit defaults do not, since this is made of the parsed request. */
+/**
+ * Digest of the parsed request: values count exactly as sent, but member order and explicitly sent defaults make no difference.
+ */
 function digestOf(request: CreationRequest): string {
   return hash(
     "sha256",

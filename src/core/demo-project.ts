@@ -6,13 +6,13 @@ import { type Environment, environments } from "./project.ts";
 
 const demoName = "Demo";
 
-/** In an exchange (02-000) that no Korean subscriber has. */
+/** In the exchange 02-000, which has no subscribers in Korea. */
 const demoNumbers: Readonly<Record<Environment, string>> = { live: "0200000001", test: "0200000002" };
 
 /**
- * Makes what a newcomer tries first: a project with a number of its own and a key in each environment. Only on an
- * installation that has nothing else; what a killed start left half made is completed. Answers the keys
- * made now, which nobody can be shown again.
+ * Creates a demo project for first-time users, with its own number and API key in each environment. Does nothing on an
+ * installation that has any other project; completes what an interrupted earlier start left unfinished. Returns the keys
+ * created now, which cannot be shown again.
  */
 export async function makeDemoProject(administration: {
   readonly projects: Projects;

@@ -1,4 +1,6 @@
-/** Who may call and where SMS arrive: what every call needs to know and administration seldom changes. */
+/**
+ * Cached administrative data that every call needs and that seldom changes: credentials, projects, numbers and code lengths.
+ */
 
 import type { CodeLengths } from "./code.ts";
 import type { CredentialKind } from "./credential.ts";
@@ -7,40 +9,40 @@ import type { Caller, CodeFormat, Environment, Project } from "./project.ts";
 export interface DestinationNumber {
   readonly number: string;
   readonly environment: Environment;
-  /** The only project that uses it; null: shared. */
+  /** The only project that may use it; null: shared. */
   readonly projectId: string | null;
   readonly createdAt: Date;
-  /** A removed number takes no new verifications; what is pending on it goes on working. */
+  /** A removed number takes no new verifications; pending ones on it keep working. */
   readonly removed: boolean;
 }
 
 /**
- * Answers from memory where it can. What it says was true at most a second ago: every change is announced
- * to all processes, and nothing is believed for longer than a second should the announcement be lost.
+ * Answers from memory where possible; answers are at most one second old. Every change is announced to all processes, and every
+ * cached entry expires after a second in case the announcement is lost.
  */
 export interface Directory {
-  /** Another number after each change that this process has heard of. */
+  /** Changes with every change that this process has been notified of. */
   revision(): number;
-  /** Calls back after each such change. */
+  /** Calls `listener` after each such change. */
   onRevision(listener: () => void): { stop(): void };
-  /** Whose credential it is, where that has just been asked; undefined says nothing about it. */
+  /** The cached caller of a credential; undefined means not cached, not invalid. */
   remembered(credential: string): Caller | undefined;
-  /** Who a well-formed credential of that kind belongs to; null where it is unknown, revoked or expired. */
+  /** The caller that a well-formed credential of this kind belongs to; null if it is unknown, revoked or expired. */
   caller(credential: string, kind: CredentialKind): Caller | null | Promise<Caller | null>;
-  /** Null where there is no such project. */
+  /** Null if there is no such project. */
   project(id: string): Promise<Project | null>;
   /**
-   * The numbers on which this project's new verifications may wait: its own, else the shared ones. That there is none is true
-   * now: it is looked up.
+   * The numbers available to this project's new verifications: its own, else the shared ones. An empty result is never taken
+   * from the cache: it is confirmed by a fresh look-up.
    */
   numbersFor(
     projectId: string,
     environment: Environment,
   ): readonly DestinationNumber[] | Promise<readonly DestinationNumber[]>;
-  /** The number an inbound message was sent to, removed ones included. */
+  /** The number that an inbound message was sent to; includes removed numbers. */
   number(number: string): DestinationNumber | undefined | Promise<DestinationNumber | undefined>;
-  /** The code lengths of all projects, those they had before, and those made longer for want of room. */
+  /** All code lengths in use: of all projects' settings, now and earlier, and lengths added because shorter codes ran out. */
   codeLengths(): CodeLengths | Promise<CodeLengths>;
-  /** Makes a longer length known to every process before the first code of that length is handed out. */
+  /** Announces a longer length to every process before the first code of that length is issued. */
   addCodeLength(format: CodeFormat, length: number): Promise<void>;
 }

@@ -1,24 +1,24 @@
 import { type Environment, environments } from "./project.ts";
 import { type ReceptionRow, type SilentName, silencesIn } from "./silence.ts";
 
-/** What came in of late by each number and carrier, all projects together. */
+/** Recent receptions per number and carrier, summed over all projects. */
 export interface ReceptionStore {
   read(): Promise<{
     readonly countedUntil: number;
     readonly rows: readonly (ReceptionRow & { readonly environment: Environment })[];
-    /** Numbers that take new verifications. */
+    /** Numbers that accept new verifications. */
     readonly inUse: ReadonlySet<string>;
   }>;
 }
 
 export interface FoundSilences {
-  /** Milliseconds since the epoch: nothing that happened later is known. */
+  /** Milliseconds since the epoch; nothing that happened later has been counted yet. */
   readonly countedUntil: number;
-  /** Those first of which the most was to be expected. */
+  /** Highest expected count first. */
   readonly silent: readonly (SilentName & { readonly environment: Environment })[];
 }
 
-/** Finds the numbers and carriers that have gone silent for everybody. */
+/** Finds the numbers and carriers that have received nothing, in any project, for longer than chance explains. */
 export function findSilences({
   receptions,
 }: {

@@ -3,14 +3,14 @@ import { chargedProject, lookupOf, type NamedScope, requireScope } from "./acces
 import type { Call } from "./call.ts";
 import type { Verification, Verifications } from "./verification.ts";
 
-/** A request about one verification, `vrf_…` as sent. */
+/** A request about one verification; the id is `vrf_…` as sent. */
 export interface VerificationRequest extends NamedScope {
   readonly verificationId: string;
 }
 
 export type GetVerification = (request: VerificationRequest, call: Call) => Promise<Verification>;
 
-/** Reads a verification as it is now. What is outside the caller's bounds is not found, in the same time. */
+/** Returns the verification's current state. One outside the caller's bounds is answered as not found, in the same time. */
 export function getVerification({
   verifications,
 }: {

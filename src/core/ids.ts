@@ -10,7 +10,7 @@ export type IdPrefix = "vrf_" | "prj_" | "key_" | "evt_" | "whk_" | "tok_" | "re
 const alphabet = "0123456789abcdefghjkmnpqrstvwxyz";
 const encodedLength = 26;
 
-/** Two characters for every 10 bits: encoding takes 13 look-ups instead of 26. */
+/** Two characters per 10 bits: encoding takes 13 look-ups instead of 26. */
 const encodedPairs: readonly string[] = Array.from(
   { length: 1024 },
   (_, bits) => `${alphabet[bits >> 5]}${alphabet[bits & 31]}`,
@@ -33,11 +33,11 @@ for (const [value, character] of [...alphabet].entries()) {
   base32ValueOf[character.charCodeAt(0)] = value;
 }
 
-/** None is less, none is greater. */
+/** The smallest and the greatest UUID. */
 export const firstUuid = "00000000-0000-0000-0000-000000000000";
 export const lastUuid = "ffffffff-ffff-ffff-ffff-ffffffffffff";
 
-/** A new UUIDv7. Ordered by the millisecond; within one millisecond the order is random. */
+/** A new UUIDv7. Ids are ordered by the millisecond; within one millisecond the order is random. */
 export function newId(): string {
   return randomUUIDv7();
 }
@@ -45,7 +45,7 @@ export function newId(): string {
 let lastTime = -1;
 let lastTimeDigits = "";
 
-/** The same with a time of its own, in milliseconds since the epoch. */
+/** A new UUIDv7 with a given time, in milliseconds since the epoch. */
 export function newIdAt(time: number): string {
   if (time !== lastTime) {
     const digits = time.toString(16).padStart(12, "0");
@@ -59,11 +59,11 @@ export function newRequestId(): string {
   return encodeId("req_", randomUUIDv7());
 }
 
-/** Throws a `RangeError` for what is not a UUID: ids come from this service, so that is a bug. */
+/** Throws a `RangeError` if the text is not a UUID: ids come from this service, so that is a bug. */
 export function encodeId(prefix: IdPrefix, uuid: string): string {
   let encoded: string = prefix;
   let pending = 0;
-  // Starting at two makes 130 bits of the 128, so that the pairs come out even.
+  // Two leading zero bits pad the 128 bits to 130, a multiple of 10.
   let pendingBits = 2;
   let nibbles = 0;
   for (let index = 0; index < uuid.length; index++) {
@@ -84,8 +84,8 @@ export function encodeId(prefix: IdPrefix, uuid: string): string {
 }
 
 /**
- * The UUID behind an identifier, or null where the text is not exactly what `encodeId` gives: one
- * resource has one spelling, so an id can be compared and logged as text.
+ * The UUID behind an identifier; null unless the text is exactly what `encodeId` returns. Each resource has one spelling, so
+ * ids can be compared and logged as text.
  */
 export function decodeId(prefix: IdPrefix, text: string): string | null {
   if (text.length !== prefix.length + encodedLength || !text.startsWith(prefix)) return null;

@@ -1,7 +1,7 @@
 /**
- * What becomes of inbound messages, decided one after the other over a state that was read at one moment. Others may change
- * it meanwhile: nothing is stored then, and the messages are judged again. The rules of matching, muting and duplicates are
- * here; of the one case that needs no judging the storage knows by itself (`plain-messages.ts`).
+ * Judges inbound messages one after the other against a snapshot of the database. If another process changes that state
+ * meanwhile, nothing is stored and the messages are judged again. The rules for matching, muting and duplicates are here; the
+ * storage handles the one case that needs no judgement by itself (`plain-messages.ts`).
  */
 
 import { hash } from "node:crypto";
@@ -23,44 +23,47 @@ export type InboundOutcome =
   | "muted"
   | "invalid";
 
-/** What a window may say of a message that came and left its verification pending. */
+/** What a window may say about a message that arrived and left its verification pending. */
 export type PendingReason = "another_number" | "web_sent" | "two_codes" | "without_code" | "muted";
 
-/** What a message was answered. Ids are UUIDs. */
+/** The content of a message's receipt. Ids are UUIDs. */
 export interface Judgement {
   readonly outcome: InboundOutcome;
   readonly verificationId: string | null;
   readonly duplicate: boolean;
 }
 
-/** A message with all that is known of it without asking the database. */
+/** A message with everything that is known about it without querying the database. */
 export interface InboundMessage {
   readonly source: string;
-  /** Whether its token delivers to some numbers, or one environment, only; others of its source may deliver to more. */
+  /**
+   * Whether its token may deliver only to some numbers or to one environment; other tokens of its source may have no such
+   * bounds.
+   */
   readonly isBound: boolean;
-  /** Null where the message was refused before it could be read: it is kept as invalid, for its id's sake. */
+  /** Null if the message was invalid: it is stored as `invalid` nevertheless, so that its id is known. */
   readonly content: InboundContent | null;
   readonly messageId: string;
 }
 
 export interface InboundContent extends Omit<NormalisedInboundMessage, "messageId"> {
-  /** The environment of its destination; null where the source has no such number. */
+  /** The environment of its destination; null if the destination is none of the source's numbers. */
   readonly environment: Environment | null;
   readonly webSent: boolean;
-  /** What may be a code in its text, in order. */
+  /** Possible codes in its text, in order. */
   readonly candidates: readonly string[];
-  /** There were too many of them. */
+  /** Whether there were more candidates than `candidateLimit`. */
   readonly tooManyCandidates: boolean;
   /** Its `fingerprintOf`: SHA-256 in hexadecimal. */
   readonly fingerprint: string;
-  /** A window plays the phone: never counted for muting, never muted. */
+  /** Sent by the simulated phone of a window: never counted towards muting, never muted. */
   readonly played: boolean;
 }
 
 /**
- * What makes two messages one content. The environment tells apart what was sent to a number and what was sent to the same
- * digits where they were no number to the sender's token: else a token could keep others' messages from numbers it may not
- * deliver to.
+ * What makes the contents of two messages equal. It includes the environment, which is null where the destination is no number
+ * to the sending token: without it, a token could send a copy to a number it may not deliver to, and the genuine message there
+ * would be discarded as its duplicate.
  */
 export type FingerprintedContent = Pick<InboundContent, "environment" | "from" | "to" | "text">;
 
@@ -68,7 +71,7 @@ export function fingerprintOf({ environment, from, to, text }: FingerprintedCont
   return hash("sha256", `${environment}\n${to}\n${from}\n${text}`, "hex");
 }
 
-/** The verification a code stands for. Times are milliseconds by the database's clock. */
+/** The verification that a code belongs to. Times are milliseconds by the database's clock. */
 export interface CodeHolder {
   readonly verificationId: string;
   readonly environment: Environment;
@@ -76,30 +79,30 @@ export interface CodeHolder {
   readonly mode: VerificationMode;
   readonly expectedPhone: string | null;
   readonly expiresAt: number;
-  /** What its person was to send, where it was over when the state was read. */
+  /** The SMS text the user was asked to send; null if the verification was still pending when the state was read. */
   smsText: string | null;
 }
 
 export interface Sender {
   readonly environment: Environment;
   readonly phone: string;
-  /** The misses of the last `missWindowMs`, oldest first. */
+  /** Misses within the last `missWindowMs`, oldest first. */
   readonly missTimes: readonly number[];
   readonly mutedUntil: number | null;
 }
 
 export interface Answered extends Judgement {
-  /** Null where the message could not be read. */
+  /** Null if the message was invalid. */
   readonly destination: string | null;
 }
 
-/** What the database held at the moment of the read; whoever stores what came of it checks that it still does. Judging changes it. */
+/** A snapshot of the database. Judging modifies it; storing the judgements verifies that the database has not changed since. */
 export interface InboundState {
   /** Milliseconds since the epoch, by the database's clock. */
   readonly now: number;
-  /** By `messageKey`: what messages of these ids have been answered. */
+  /** By `messageKey`: earlier receipts for these message ids. */
   readonly answered: Map<string, Answered>;
-  /** By fingerprint in hexadecimal: what the same content was answered within the last `duplicateWindowMs`. */
+  /** By fingerprint in hexadecimal: earlier receipts for the same content within the last `duplicateWindowMs`. */
   readonly fingerprints: Map<string, Judgement>;
   /** By `senderKey`. */
   readonly senders: Map<string, Sender>;
@@ -120,36 +123,39 @@ export interface Verified {
 export interface JudgedMessage {
   readonly message: InboundMessage;
   readonly judgement: Judgement;
-  /** Whether its id was known: then there is nothing to be stored. */
+  /** Whether its id was already known: then there is nothing to store. */
   readonly repeated: boolean;
-  /** Whether its content is the first of its kind within `duplicateWindowMs`. */
+  /** Whether it is the first with its content within `duplicateWindowMs`. */
   readonly firstOfContent: boolean;
 }
 
-/** For so long the same content from the same sender is the same message, whatever its id. */
+/** Within this time the same content from the same sender counts as the same message, whatever its id. */
 export const duplicateWindowMs = 60_000;
 export const missesUntilMuted = 5;
 export const missWindowMs = 600_000;
 export const muteMs = 600_000;
-/** A message forged to look web-sent must not mute its victim, nor does anything that found its verification. */
+/**
+ * The outcomes that count towards muting. `web_sent` does not: anybody could mute a victim with messages forged in its name.
+ * Nor does a message that carries the code of a verification that is over, unless it is a guess (`isGuess`).
+ */
 const misses: ReadonlySet<InboundOutcome> = new Set(["no_match", "ambiguous", "sender_mismatch"]);
 
-/** Judges messages in the order they are given and stores what comes of it; answers once that is durable. */
+/** Judges messages in the order of the calls and stores the results; settles each once its effect is durable. */
 export type JudgeInboundMessage = (message: InboundMessage, settle: Settle<Judgement>) => void;
 
-/** What is to be stored, all of it together. */
+/** Everything to be stored, atomically. */
 export interface Judgements {
   readonly judged: readonly JudgedMessage[];
   readonly verified: readonly Verified[];
-  /** Verifications that were found past their expiry: nothing may say so before they have been moved. */
+  /** Verifications found past their expiry while still pending: they must be moved to `expired` before any receipt says so. */
   readonly expired: readonly string[];
   /** By `senderKey`. */
   readonly changedSenders: ReadonlySet<string>;
-  /** By the verification's id: of messages that carried the code of what is still pending, the last one's reason. */
+  /** By verification id: of the messages that carried the code of a verification still pending, the last one's reason. */
   readonly hints: ReadonlyMap<string, PendingReason>;
   /**
-   * Messages that verified nothing, and were not sent from the web, where a sender can be forged. Where a pending verification
-   * expects their sender on their destination, and they did not carry its code, its window says so.
+   * Messages that verified nothing and were not sent from the web, where the sender can be forged. If a pending verification
+   * expects this sender on this destination, and the message did not carry its code, its window shows the reason.
    */
   readonly withoutCode: readonly WithoutCode[];
 }
@@ -191,8 +197,9 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   }
 
   /**
-   * A code that is over opens nothing, and must not be what guesses beside it go free by. What stands in the text that was to be
-   * sent, such as a hotline's number, is none.
+   * Whether a message with the code of a verification that is over also tries other codes. Without this, such a code would let
+   * the guesses beside it go uncounted. Groups that are part of the text the user was asked to send, such as a hotline's
+   * number, are not guesses.
    */
   function isGuess(content: InboundContent, { outcome }: Judgement): boolean {
     if (outcome !== "late" && outcome !== "not_pending") return false;
@@ -214,7 +221,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     const holder = live[0] ?? holders[0];
     if (muted && !content.webSent && !content.played) {
       withoutCode.push({ content, reason: "muted" });
-      // Who waits for another number has not done wrong with this one.
+      // A verification that expects another sender is not affected by this one's muting: the wrong number is the reason shown.
       for (const one of live) hint([one], expects(one) ? "muted" : "another_number");
       return answer("muted");
     }
@@ -252,8 +259,8 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   }
 
   /**
-   * The verifications its candidates stand for, each once, in the order of the text. A number may have served the other
-   * environment before: what was created on it then is nothing to a message of this one.
+   * The verifications whose codes are among the candidates, each once, in the order of the text. A number may have served the
+   * other environment before; verifications created on it then do not match.
    */
   function holdersOf({ environment, to, candidates }: InboundContent): CodeHolder[] {
     const holders: CodeHolder[] = [];
@@ -280,12 +287,15 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   }
 }
 
-/** A message that has the id of one to another number is not its repeat, and a token that may not reach that one learns nothing of it. */
+/**
+ * Whether the message repeats an id that was used for another number. A token restricted to certain numbers must learn nothing
+ * about that other message, so this one is not treated as its repeat.
+ */
 function isForeign({ isBound, content }: InboundMessage, { destination }: Answered): boolean {
   return isBound && destination !== null && destination !== content?.to;
 }
 
-/** The first receipt, as a repeat gets it. */
+/** The first receipt, marked as a duplicate. */
 function again({ outcome, verificationId }: Judgement): Judgement {
   return { outcome, verificationId, duplicate: true };
 }

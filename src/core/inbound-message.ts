@@ -3,19 +3,19 @@ import { type Carrier, normaliseCarrier } from "./carrier.ts";
 import { normaliseDestination, normaliseMobile, notDestination, notMobile } from "./phone.ts";
 import { checkText, isStorable } from "./text-field.ts";
 
-/** The source of messages that administrators send with the command. */
+/** The source recorded for messages that administrators send with the command. */
 export const adminSource = "cli";
-/** The source of messages from the phone that a test window plays. */
+/** The source recorded for messages that the simulated phone of a test window sends. */
 export const playedSource = "window";
 
-/** A message as its source sent it. */
+/** A message as received from its source, not yet validated. */
 export interface InboundMessageFields {
   readonly messageId: string;
   readonly from: string;
   readonly to: string;
   readonly text: string;
   readonly carrier: string;
-  /** When the source received it, since the epoch. */
+  /** When the source received the message, since the epoch. */
   readonly receivedAt?: { readonly seconds: number; readonly nanos: number } | undefined;
 }
 
@@ -23,11 +23,11 @@ export interface NormalisedInboundMessage {
   readonly messageId: string;
   /** National digits, `01012345678`. */
   readonly from: string;
-  /** As a handset dials it; whether it is registered is another question. */
+  /** As a handset dials it; not necessarily a registered number. */
   readonly to: string;
   /** As received. */
   readonly text: string;
-  /** Null where the source names none or one that is not recognised. */
+  /** Null if the source reports none or one that is not recognised. */
   readonly carrier: Carrier | null;
   /** In whole milliseconds since the epoch. */
   readonly receivedAtMs: number | null;
@@ -35,17 +35,19 @@ export interface NormalisedInboundMessage {
 
 export type InboundMessageValidation =
   | { readonly ok: true; readonly message: NormalisedInboundMessage }
-  /** `messageId` is null where it is itself what cannot be kept. */
+  /** `messageId` is null if the id itself is invalid and cannot be stored. */
   | { readonly ok: false; readonly messageId: string | null };
 
-/** In code points, as all lengths are. A code point has four bytes at most. */
+/** In code points, as all lengths. A code point takes at most four bytes. */
 export const inboundLimits = { messageId: 255, from: 64, to: 64, text: 2000, carrier: 64 } as const;
 
-/** What google.protobuf.Timestamp can hold: the years 1 to 9999. */
+/** The range of google.protobuf.Timestamp: the years 1 to 9999. */
 const earliestSeconds = -62_135_596_800;
 const latestSeconds = 253_402_300_799;
 
-/** The message with its numbers and carrier normalised, or the id to answer `INVALID` to. */
+/**
+ * Validates a message and normalises its numbers and carrier; for an invalid message, returns the id to answer `INVALID` to.
+ */
 export function validateInboundMessage(fields: InboundMessageFields): InboundMessageValidation {
   const messageId = isPresent(fields.messageId, inboundLimits.messageId) ? fields.messageId : null;
   const from = isPresent(fields.from, inboundLimits.from) ? normaliseMobile(fields.from) : null;
@@ -66,8 +68,8 @@ export function validateInboundMessage(fields: InboundMessageFields): InboundMes
 }
 
 /**
- * Why a message is `INVALID`, field by field, for who has it and the receipt, which does not say; none where it is valid. Every
- * message is judged, and few are explained: so the judging makes no list.
+ * The violations that make a message `INVALID`, for the client that sent it, since the receipt does not explain; empty if it is
+ * valid. Separate from `validateInboundMessage`, which runs for every message and so builds no list.
  */
 export function inboundViolations(fields: InboundMessageFields): FieldViolation[] {
   const { messageId, from, to, text, carrier, receivedAt } = fields;

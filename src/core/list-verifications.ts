@@ -17,9 +17,9 @@ import type { UsageCount } from "./usage.ts";
 import type { Verification, VerificationFilter, VerificationStatus, Verifications } from "./verification.ts";
 
 export interface ListRequest extends NamedScope {
-  /** 1 to 1000; 0: 100. */
+  /** 1 to 1000; 0 means 100. */
   readonly pageSize: number;
-  /** Empty: the first page. */
+  /** Empty for the first page. */
   readonly pageToken: string;
   readonly statuses: readonly VerificationStatus[];
   /** Empty: any. */
@@ -33,7 +33,7 @@ export interface ListRequest extends NamedScope {
 
 export interface ListedPage {
   readonly verifications: readonly Verification[];
-  /** Empty on the last page, and on no other, however few it has. */
+  /** Empty on the last page only: a page with few entries, or none, need not be the last. */
   readonly nextPageToken: string;
 }
 
@@ -41,7 +41,7 @@ export type ListVerifications = (request: ListRequest, call: Call) => Promise<Li
 
 const pageSizes = { usual: 100, most: 1000 };
 
-/** Lists a project's verifications, newest first. The page token is the last id that the page before has looked at. */
+/** Lists a project's verifications, newest first. The page token holds the last id that the previous page examined. */
 export function listVerifications(parts: {
   readonly verifications: Verifications;
   readonly directory: Pick<Directory, "project">;
@@ -51,11 +51,12 @@ export function listVerifications(parts: {
     requireScope(call.caller, "read");
     const filter = filterOf(request, call);
     const chargeTo = chargedProject(call.caller);
-    // Whoever is charged is of a project. Any other may have mistyped it, and an empty list would not tell.
+    // A merchant caller's own project exists. A service token may have mistyped the project id: without this check it
+    // would get an empty list instead of an error.
     if (chargeTo === null && (await parts.directory.project(filter.projectId)) === null)
       throw noSuchProject();
     const { verifications, after } = await parts.verifications.list(filter);
-    // Last: what cannot be answered is not counted.
+    // Charged last: a request that cannot be answered is not charged.
     if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
     return { verifications, nextPageToken: after === null ? "" : pageToken(after, listOf(filter)) };
   };
@@ -75,7 +76,8 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
   const filter = {
     projectId: projectId ?? "",
     environment,
-    // Each once and in one order: which list it is does not hang on that, and each row is held against all of them.
+    // Deduplicated and sorted, because the same statuses in another order are the same list for the page token, and
+    // because each row is compared with all of them.
     statuses: [...new Set(request.statuses)].sort(),
     clientReference: request.clientReference === "" ? null : request.clientReference,
     phone,
@@ -83,7 +85,7 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
     createdBefore: request.createdBefore,
     limit,
   };
-  // Of a list that is not clear itself a token can only be told by its form.
+  // If another field is invalid, the token's list is not known, so only the token's format can be checked.
   const isClear = violations.every(({ field }) => field === "page_size");
   const before =
     request.pageToken === "" ? null : lastOfPage(request.pageToken, isClear ? listOf(filter) : undefined);
@@ -95,8 +97,9 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
 }
 
 /**
- * Which list a page is of. Times move: who asks for the last day asks for another one with each page. What follows a page is the
- * same all the same, since it lies before all that they have let in on the newer side.
+ * What identifies the list that a page token belongs to. The time bounds are left out because clients that ask for "the
+ * last 24 hours" send different bounds with each page. The rows that follow a page are the same nevertheless: they are
+ * older than everything that the moving bounds admit at the newer end.
  */
 function listOf(filter: Omit<VerificationFilter, "before" | "limit">): object {
   const { projectId, environment, statuses, clientReference, phone } = filter;

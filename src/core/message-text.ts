@@ -1,42 +1,44 @@
-/** What reading a message's text means: whether it was sent from the web, and which codes it may carry. */
+/** Analyses a message's text: whether it was sent from the web, and which codes it may contain. */
 
 import { type CodeLengths, codeAlphabets } from "./code.ts";
 
 export interface CodeCandidates {
   /** Distinct, in the order of the text, letters in upper case. */
   readonly candidates: string[];
-  /** There were more than `candidateLimit`: the message is ambiguous, whatever the candidates are. */
+  /** There were more than `candidateLimit`, so the message is ambiguous whatever the candidates are. */
   readonly capped: boolean;
 }
 
-/** Bounds what one message can try. A 12-character code sent with a space after each character makes 28. */
+/**
+ * Limits how many codes one message can try. A 12-character code sent with a space after each character makes 28 candidates.
+ */
 export const candidateLimit = 32;
 
-/** Printable ASCII and Hangul syllables with single spaces: normal already. */
+/** Printable ASCII and Hangul syllables with single spaces: already normalised. */
 const plain = /^(?! )(?:[!-~\uAC00-\uD7A3]| (?! ))*$/;
 
-/** Default-ignorable, but shown and typed as blanks: removing them would glue two words together. */
+/** Default-ignorable, but displayed and typed as blanks: removing them would join two words. */
 const hangulFillers = /[\u115F\u1160\u3164\uFFA0]/g;
 const invisible = /\p{Default_Ignorable_Code_Point}/gu;
-/** But for single spaces, which are as they are to be. */
+/** Excludes single spaces, which need no replacement. */
 const whiteSpace = / [\s\p{Cc}]+|[[\s\p{Cc}]--[ ]][\s\p{Cc}]*/gv;
 /**
- * Combining marks, with the two voiced sound marks of half-width kana that become such. The first 30 in a row are kept, as
- * many as Unicode's stream-safe text has (UAX #15) and more than any language writes: NFKC puts them in order, in the
- * square of their number.
+ * Combining marks, and the two voiced sound marks of half-width kana, which NFKC turns into combining marks. Only the first 30
+ * in a row are kept, the limit of Unicode's stream-safe text format (UAX #15) and more than any language uses: NFKC sorts them
+ * in time quadratic in their number.
  */
 const runOfMarks = /([\p{M}\uFF9E\uFF9F]{1,30})[\p{M}\uFF9E\uFF9F]*/gu;
-/** What NFKC makes of ´ ¨ ‾ and their like, which are typed as quotes: left alone, it would belong to what follows. */
+/** NFKC turns ´ ¨ ‾ and the like, typed as quotes, into a space and a mark. Left alone, the mark would join the next group. */
 const marksOfNothing = /(^| )\p{M}+/gu;
 
 declare const normalised: unique symbol;
-/** As `normaliseText` makes it: in any other text neither codes nor the mark of the web are looked for. */
+/** A text normalised by `normaliseText`. Searching any other text for codes or the web mark is a type error. */
 export type NormalText = string & { readonly [normalised]: true };
 
 /**
- * NFKC without invisible characters, each run of white space and controls as one space, none at the
- * ends, accents of no letter as apostrophes. Invisible characters go first, since they would keep what
- * stands around them from composing, and marks from being too many in a row.
+ * NFKC without invisible characters. Each run of white space and control characters becomes one space, none at the ends;
+ * accents without a letter become apostrophes. Invisible characters are removed before NFKC, since they would keep the
+ * characters around them from composing and would break up a run of too many marks.
  */
 export function normaliseText(text: string): NormalText {
   return (plain.test(text) && !text.endsWith(" ") ? text : composed(text)) as NormalText;
@@ -54,8 +56,9 @@ function composed(text: string): string {
 }
 
 /**
- * The mark that carriers put in front of what was not sent from a handset, in any bracket, spacing and
- * case, `Web` in Hangul too, and both at once: `[국제웹발신]`. Only signs may stand before it: a mark further on is the sender's own text, or a quotation.
+ * The mark that carriers prepend to messages that were not sent from a handset, in any bracket, spacing and case, `Web` also in
+ * Hangul, and both words combined: `[국제웹발신]`. Only punctuation and symbols may precede it: a mark further on is the sender's
+ * own text or a quotation.
  */
 const webMark =
   /^[\p{P}\p{S}\p{C} ]*[\p{Ps}\p{Pi}<≪] ?(?:(?:국 ?제 ?)?(?:w ?e ?b|웹)|국 ?제|국 ?외) ?발 ?신 ?[\p{Pe}\p{Pf}>≫]/iu;
@@ -64,33 +67,34 @@ export function isWebSent(text: NormalText): boolean {
   return webMark.test(text);
 }
 
-/** A character of a group, and what that group cannot be for it. */
+/** Bit flags of a group's characters: it belongs to a group, and which formats it rules out for the group's text. */
 const ofGroup = 1;
 const notNumeric = 2;
 const notAlphanumeric = 4;
-/** Any other letter, digit or combining mark: part of its group, which therefore is no code. */
+/** Any other letter, digit or combining mark: part of its group, which therefore cannot be a code. */
 const foreign = ofGroup | notNumeric | notAlphanumeric;
 
-/** What a character does instead of belonging to a group. */
+/** Classes of characters that do not belong to a group. */
 const endsGroup = -1;
 const endsRun = -2;
 
 /**
- * By character, 0 where it has not come yet: to ask for its properties takes as long as a hundred look-ups here, and to
- * ask for those of all of them would take each start a tenth of a second. What no text has touched is no memory.
+ * Class by code point, filled on first use; 0: not classified yet. Testing a character's Unicode properties takes as long as a
+ * hundred look-ups here, and classifying all code points would add a tenth of a second to each start. Untouched pages use no
+ * memory.
  */
 const classes = new Int8Array(0x110000);
 
-/** Written without spaces, as Hangul often is: what stands against it is no part of a word. */
+/** Scripts written without spaces, as Hangul often is: their characters end a group instead of joining it. */
 const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
 const letterDigitOrMark = /[\p{L}\p{N}\p{M}]/u;
 
 /**
- * The texts within a message that may be a code: a group of letters and digits, or consecutive groups
- * with nothing but spaces and hyphens between them, taken whole, whose length is one in use and whose
- * characters are of that format's alphabet. Never a part of a group: 123456 is not in 12345678.
+ * The substrings of a message that may be a code: a group of letters and digits, or consecutive whole groups with only spaces
+ * and hyphens between them, whose total length is in use and whose characters all belong to that format's alphabet. Never a
+ * part of a group: 123456 is not in 12345678.
  *
- * Takes time in proportion to the text: no more groups are joined than the longest length has characters.
+ * Takes time linear in the text: no more groups are joined than the longest length has characters.
  */
 export function codeCandidates(normal: NormalText, lengthsInUse: CodeLengths): CodeCandidates {
   const longest = Math.max(...lengthsInUse.numeric, ...lengthsInUse.alphanumeric);
@@ -120,9 +124,9 @@ export function codeCandidates(normal: NormalText, lengthsInUse: CodeLengths): C
   }
   return { candidates, capped: !collect(run) };
 
-  /** False where there is one candidate too many. */
+  /** Returns false if there is one candidate too many. */
   function collect(groups: readonly Group[]): boolean {
-    // The run without its separators, from which every candidate is a slice.
+    // The run without its separators; every candidate is a slice of it.
     const starts: number[] = [];
     let compact = "";
     for (const { start, end } of groups) {
@@ -152,7 +156,7 @@ export function codeCandidates(normal: NormalText, lengthsInUse: CodeLengths): C
   }
 }
 
-/** Whether a message with this text may carry one of the codes. One with too many candidates may. */
+/** Whether a message with this text may contain one of the codes. Always true if it has too many candidates. */
 export function mayCarry(text: string, codes: readonly string[]): boolean {
   const lengths = codes.map(({ length }) => length);
   const { candidates, capped } = codeCandidates(normaliseText(text), {
@@ -189,7 +193,7 @@ function classOf(character: number): number {
   return letterDigitOrMark.test(text) && !unspaced.test(text) ? foreign : endsRun;
 }
 
-/** Syllables, and the jamo and tone marks that NFKC leaves alone. */
+/** Syllables, and the jamo and tone marks that NFKC leaves unchanged. */
 function isHangul(character: number): boolean {
   return (
     (character >= 0xac00 && character <= 0xd7ff) ||
@@ -200,7 +204,7 @@ function isHangul(character: number): boolean {
   );
 }
 
-/** Also ‐ ‒ – — ― ⁃ and −: keyboards and "smart" punctuation put them for a hyphen. */
+/** Includes ‐ ‒ – — ― ⁃ and −, which keyboards and "smart" punctuation insert in place of a hyphen. */
 function isSpaceOrHyphen(character: number): boolean {
   return (
     character === 0x20 ||

@@ -9,7 +9,7 @@ export const strayPageToken: FieldViolation = {
   message: "must be the next_page_token of an earlier answer to the same request",
 };
 
-/** How many a page holds: the usual number where the request says 0. One that it may not ask for is added to the violations. */
+/** The number of entries on a page: `usual` if the request says 0. A size out of range is added to the violations. */
 export function pageLimit(
   pageSize: number,
   { usual, most }: { readonly usual: number; readonly most: number },
@@ -21,16 +21,17 @@ export function pageLimit(
 }
 
 /**
- * Where a page ended, by the UUID of the last of it, and in which list: `list` is what was asked for besides page size and
- * token. In another list it would answer what looks like a page and is none.
+ * A token for the page that follows the entry with UUID `lastId`. `list` is the request apart from page size and token;
+ * its digest goes into the token, because a token used with another list would return entries that are not that list's
+ * next page.
  */
 export function pageToken(lastId: string, list: object): string {
   return Buffer.from(lastId.replaceAll("-", "") + digestOf(list), "hex").toString("base64url");
 }
 
 /**
- * A page out of what was found with a limit of one more than `limit`, and the token of the next one, empty on the last. `idOf`
- * answers the UUID by which the list is ordered.
+ * Cuts one page from entries fetched with a limit of `limit + 1`, and makes the next page's token, empty on the last
+ * page. `idOf` returns the UUID by which the list is ordered.
  */
 export function pageOf<Item>(
   found: readonly Item[],
@@ -44,7 +45,7 @@ export function pageOf<Item>(
   return { items, nextPageToken: more ? pageToken(idOf(last), list) : "" };
 }
 
-/** The UUID of the last of the page before; undefined where the token is none of this list, or of any where none is given. */
+/** The UUID of the previous page's last entry; undefined if the token is of another list or, without `list`, malformed. */
 export function lastOfPage(token: string, list: object | undefined): string | undefined {
   const hex = Buffer.from(token, "base64url").toString("hex");
   if (hex.length !== idHexDigits + listHexDigits) return undefined;

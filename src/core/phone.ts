@@ -2,22 +2,22 @@ import type { FieldViolation } from "../failures.ts";
 
 const nationalMobile = /^010\d{8}$/;
 
-/** Nothing to rewrite: what almost every message carries, at a tenth of the cost. */
+/** Text of digits only needs no cleaning. Almost every message has such numbers, and this test takes a tenth of the time. */
 const onlyDigits = /^\d+$/;
 
-/** Invisible characters too: copying a number from a contact list brings direction marks along. */
+/** Invisible characters too: a number copied from a contact list often contains bidirectional marks. */
 const white = /[\s\p{Default_Ignorable_Code_Point}]/gu;
 const hyphens = /[-\u2010-\u2015\u2043\u2212]/g;
 
-/** `(0)` and a trunk 0 after the country code are common slips, and cannot mean anything else. */
+/** `(0)` and a trunk 0 after the country code are common mistakes and unambiguous. */
 const mobile = /^(?:(?:\+|00)?82(?:0|\(0\))?|0)10(\d{8})$/;
 
 /**
- * A Korean 010 mobile number as national digits, `01012345678`, or null. Takes spaces and hyphens, the
- * country code as `+82`, `82` or `0082`, and full-width characters.
+ * Normalises a Korean 010 mobile number to national digits, `01012345678`; null for anything else. Accepts spaces and
+ * hyphens, the country code as `+82`, `82` or `0082`, and full-width characters.
  *
- * Written by hand, since every inbound message passes here: libphonenumber-js takes 3.4 µs, reads
- * extensions and prose around a number, and refuses 010-597x to 010-599x. It is the tests' oracle.
+ * Handwritten, since every inbound message passes through it: libphonenumber-js takes 3.4 µs, accepts extensions and
+ * prose around a number, and rejects 010-597x to 010-599x. The tests use it as their oracle.
  */
 export function normaliseMobile(text: string): string | null {
   if (nationalMobile.test(text)) return text;
@@ -25,26 +25,26 @@ export function normaliseMobile(text: string): string | null {
   return subscriber === undefined ? null : `010${subscriber}`;
 }
 
-/** What is wrong with a field that should hold what `normaliseMobile` takes. */
+/** The violation for a field that `normaliseMobile` rejects. */
 export function notMobile(field: string): FieldViolation {
   return { field, message: "must be a 010 mobile number, such as 010-1234-5678" };
 }
 
 /**
- * With the country code a number lacks its trunk 0. A bare `82` counts as one only before 8 digits or
- * more: no national number begins with it, but a short code may (`8282`).
+ * After the country code a number lacks its trunk 0. A bare `82` is taken as the country code only before at least 8
+ * digits: no national number begins with 82, but a short code may (`8282`).
  */
 const countryCode = /^(?:(?:\+|00)82(?:\(0\))?|82(?:\(0\)|(?=\d{8})))(\d+)$/;
 
-/** 1588-1234 and its like: dialled without a trunk 0. Area codes with their shortest numbers never begin with 1. */
+/** Nationwide numbers such as 1588-1234, dialled without a trunk 0. No area code begins with 1. */
 const nationwide = /^1\d{7}$/;
 
-/** `00` is the way abroad; `#` alone is no number. */
+/** A leading `00` is the international prefix; `#` without a digit is not a number. */
 const dialable = /^(?!00)(?=.*\d)[\d#]{3,20}$/;
 
 /**
- * A destination as a handset dials it: 3 to 20 national digits, `#` allowed (`#1234`), or null. Takes
- * the same spellings as `normaliseMobile`.
+ * Normalises a destination to what a handset dials: 3 to 20 national digits, `#` allowed (`#1234`); null for anything
+ * else. Accepts the same spellings as `normaliseMobile`.
  */
 export function normaliseDestination(text: string): string | null {
   const dialled = withoutSeparators(text);
@@ -53,19 +53,19 @@ export function normaliseDestination(text: string): string | null {
   return national !== null && dialable.test(national) ? national : null;
 }
 
-/** What is wrong with a field that should hold what `normaliseDestination` takes. */
+/** The violation for a field that `normaliseDestination` rejects. */
 export function notDestination(field: string): FieldViolation {
   return { field, message: "must be 3 to 20 digits or # that a handset can dial" };
 }
 
-/** `010-****-5678`, for logs and the window. What is no mobile number is masked whole. */
+/** `010-****-5678`, for logs and the window. Anything but a mobile number is masked completely. */
 export function maskPhone(phone: string): string {
   return nationalMobile.test(phone) ? `010-****-${phone.slice(7)}` : "****";
 }
 
 function withTrunkPrefix(significant: string): string | null {
   if (significant.startsWith("0") || nationwide.test(significant)) return significant;
-  // The shortest number with an area code, 2-123-4567, has 8 digits; short codes have no country code.
+  // The shortest number with an area code, 2-123-4567, has 8 digits; short codes are never written with a country code.
   return significant.length < 8 ? null : `0${significant}`;
 }
 

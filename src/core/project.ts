@@ -1,17 +1,17 @@
-/** A merchant's project, its settings, and what a key or token opens. */
+/** A merchant's project, its settings, and what an API key or service token grants. */
 
-/** Every one there is. */
+/** All environments. */
 export const environments = ["live", "test"] as const;
 
 export type Environment = (typeof environments)[number];
 
 export type CodeFormat = "numeric" | "alphanumeric";
 
-/** The seconds a project may give its verifications. */
+/** The validity in seconds that a project may set. */
 export const validityRange = { min: 60, max: 3_600 } as const;
 
 export interface Project {
-  /** A UUID; `prj_…` only at the edges, as all ids. */
+  /** A UUID; the `prj_…` form is used only in the interfaces, as for all ids. */
   readonly id: string;
   readonly name: string;
   readonly codeFormat: CodeFormat;
@@ -21,15 +21,15 @@ export interface Project {
   readonly smsTemplate: string | null;
   readonly parentOrigin: string | null;
   readonly returnUrl: string | null;
-  /** Calls a calendar month, both environments together; null: unlimited. */
+  /** Calls per calendar month, both environments together; null: unlimited. */
   readonly usageLimit: number | null;
-  /** For each of create, read and cancel, in each environment. */
+  /** Applies separately to create, read and cancel in each environment. */
   readonly rateLimitPerMinute: number;
   readonly suspended: boolean;
   readonly createdAt: Date;
 }
 
-/** Who calls with a merchant's API key. */
+/** A caller authenticated by a merchant's API key. */
 export interface MerchantCaller {
   readonly kind: "merchant";
   readonly apiKeyId: string;
@@ -39,19 +39,19 @@ export interface MerchantCaller {
 
 export type ServiceTokenScope = "read" | "write" | "ingest" | "admin";
 
-/** Who calls with a service token. */
+/** A caller authenticated by a service token. */
 export interface ServiceCaller {
   readonly kind: "service";
-  /** Null for the installation's own admin token, which is in no table. */
+  /** Null for the installation's own admin token, which is not stored in the database. */
   readonly tokenId: string | null;
   readonly scope: ServiceTokenScope;
   /** The SMS source an ingest token speaks for; `cli` for admin tokens. */
   readonly source: string | null;
-  /** The only project a read or write token may touch; null: all. */
+  /** The only project a read or write token may access; null: all. */
   readonly projectId: string | null;
   /** The only environment an ingest token may deliver to; null: both. */
   readonly environment: Environment | null;
-  /** The only numbers an ingest token may deliver to; none: all. */
+  /** The only numbers an ingest token may deliver to; empty: all. */
   readonly numbers: readonly string[];
 }
 

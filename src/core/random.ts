@@ -1,10 +1,10 @@
 import { randomFillSync } from "node:crypto";
 
-/** Bytes of the CSPRNG out of one filled pool: a call for each draw would cost more than what it is drawn for. */
+/** A pool of CSPRNG bytes, since calling the CSPRNG for each draw would cost more than everything else done with the bytes. */
 const pool = Buffer.alloc(4096);
 let used = pool.length;
 
-/** Answers where in the pool the next so many bytes begin, which are handed out to nobody else. */
+/** Reserves the next `count` bytes of the pool and returns their offset. No byte is used twice. */
 function draw(count: number): number {
   if (used + count > pool.length) {
     randomFillSync(pool);
@@ -14,9 +14,9 @@ function draw(count: number): number {
   return used - count;
 }
 
-/** `length` characters of an alphabet of at most 256, each as likely as any other. */
+/** `length` uniformly random characters of an alphabet of at most 256. */
 export function randomText(alphabet: string, length: number): string {
-  // Bytes beyond the last whole multiple of the alphabet are drawn again: `%` alone would favour its start.
+  // Bytes beyond the last whole multiple of the alphabet's length are discarded: `%` alone would favour its first characters.
   const unbiasedLimit = 256 - (256 % alphabet.length);
   let text = "";
   while (text.length < length) {
@@ -26,7 +26,7 @@ export function randomText(alphabet: string, length: number): string {
   return text;
 }
 
-/** So many random bytes in base64url. */
+/** `bytes` random bytes in base64url. */
 export function randomBase64url(bytes: number): string {
   const start = draw(bytes);
   return pool.toString("base64url", start, start + bytes);

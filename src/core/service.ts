@@ -21,9 +21,8 @@ import type {
 import type { Call } from "./call.ts";
 
 /**
- * phoneproof.v1.VerificationService as an object: what the gateway and the window call in process and
- * Connect serves over the network. Refusals are thrown as `Failure`. Each method charges the call at
- * most once and says so in `call.usage`.
+ * phoneproof.v1.VerificationService as an object, which the gateway calls in process and Connect serves over the network.
+ * Refusals are thrown as `Failure`. Each method charges the call at most once and reports the charge in `call.usage`.
  */
 export interface VerificationService {
   createVerification(request: CreateVerificationRequest, call: Call): Promise<CreateVerificationResponse>;
@@ -39,8 +38,8 @@ export interface VerificationService {
 }
 
 /**
- * phoneproof.internal.v1.VerificationWindowService as an object, which the window calls in process. There is no
- * caller: the token in each request is the authority, and its use is charged to nobody.
+ * phoneproof.internal.v1.VerificationWindowService as an object, which the window calls in process. There is no caller: the
+ * token in each request grants the access, and nobody is charged.
  */
 export interface VerificationWindowService {
   getVerificationWindow(request: GetVerificationWindowRequest): Promise<GetVerificationWindowResponse>;

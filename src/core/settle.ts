@@ -1,6 +1,6 @@
 /**
- * Where an answer goes once there is one, or why there will be none; one of the two is called, once. A promise and its
- * resolver are one too. Where thousands wait at any time, each without promises of its own leaves half as much to collect.
+ * Receives the result of an operation: exactly one of the two methods is called, once. A promise's resolvers satisfy this
+ * interface. With thousands of operations pending at any time, doing without a promise for each halves the garbage to collect.
  */
 export interface Settle<Answer> {
   resolve(answer: Answer): void;

@@ -1,44 +1,48 @@
-/** Whether a number or carrier has gone silent, judged by its own past. */
+/** Decides whether a number or carrier has gone silent, by comparing it with its own past. */
 
 export const hourMs = 3_600_000;
 const dayMs = 24 * hourMs;
 
-/** A week: every day of it takes part in the average, and the first of it was the same day of the week. */
+/** A week: the average covers every weekday once, and the first day is the same weekday as today. */
 const daysOfPast = 7;
-/** How much of the past a judgement looks at: a span of a day, a week ago. */
+/** How far back the counts are needed: a span of up to a day, a week ago. */
 export const pastMs = (daysOfPast + 1) * dayMs;
 
-/** Below this chance it is no chance. Every number and carrier is judged anew with each count, all year. */
+/**
+ * The probability below which a silence is not attributed to chance. It is low because every number and carrier is
+ * judged anew with each count, all year.
+ */
 const chance = 1e-6;
-/** What a day may bring of what is usual, without anything being wrong. */
+/** The share of the usual count that a poor day may bring without anything being wrong. */
 const poorDay = 0.5;
-/** Where so many are expected, even a poor day brings none with no more than that chance (Poisson). */
+/** If more than this many are expected, even a poor day brings none with at most that probability (Poisson). */
 const tellingCount = -Math.log(chance) / poorDay;
 
-/** Counts by the hours' first instants, in milliseconds since the epoch. */
+/** Counts by hour; the key is the start of the hour in milliseconds since the epoch. */
 export type HourCounts = ReadonlyMap<number, number>;
 
-/** What is known of a number or carrier. */
+/** The reception of one number or carrier. */
 export interface Reception {
-  /** Null: none within the past that is looked at. */
+  /** Null if none was verified within `pastMs`. */
   readonly lastVerifiedAt: number | null;
   readonly verified: HourCounts;
-  /** What could have been verified: on the number, or in all where carriers are concerned. */
+  /** Verifications that could have been verified: those created on the number, or on all numbers in the case of a carrier. */
   readonly created: HourCounts;
 }
 
 export interface Silence {
-  /** When the last one was verified. */
+  /** Time of the last verified one. */
   readonly since: number;
-  /** How many were to be expected since then, of at most the last day. */
+  /** The number expected since then, within the last day at most. */
   readonly expected: number;
 }
 
 /**
- * Since the last one was verified nothing has been; what would its past have brought in the same hours? The smaller of
- * two answers counts, so that neither a single busy day nor a quiet day of the week alarms: the average of the last
- * seven days, and the same day a week ago. Each only for as many as are created now: where nobody asks, nobody answers.
- * So there is no judgement of what is younger than a week.
+ * Nothing has been verified since the last verification; how many would the past have brought in the same hours? Two
+ * estimates are made, the average of the last seven days and the same day a week ago, and the smaller one is used, so
+ * that neither a single busy day nor a quiet weekday raises an alarm. Both are scaled down by how many verifications
+ * are created now: without requests no SMS are expected. A number or carrier younger than a week is therefore never
+ * judged silent.
  */
 export function silenceOf(reception: Reception, countedUntil: number): Silence | null {
   const { lastVerifiedAt, verified, created } = reception;
@@ -46,7 +50,7 @@ export function silenceOf(reception: Reception, countedUntil: number): Silence |
   const from = Math.max(lastVerifiedAt, countedUntil - dayMs);
   const during = (counts: HourCounts, daysAgo: number) =>
     countIn(counts, from - daysAgo * dayMs, countedUntil - daysAgo * dayMs, countedUntil);
-  // Of the hour in which the last one was verified, nobody knows how many were created after it.
+  // The hour of the last verification is left out: how many were created in it after that moment is not known.
   const hourAfter = Math.ceil(lastVerifiedAt / hourMs) * hourMs;
   const createdNow = countIn(created, Math.max(from, hourAfter), countedUntil, countedUntil);
   const expectedBy = (days: readonly number[]) => {
@@ -59,7 +63,7 @@ export function silenceOf(reception: Reception, countedUntil: number): Silence |
   return expected > tellingCount ? { since: lastVerifiedAt, expected } : null;
 }
 
-/** What fell into a span, of its first and last hour in proportion. An hour that is not over ends at `now`. */
+/** The count within a span, with the first and last hour in proportion. An hour still in progress ends at `now`. */
 function countIn(counts: HourCounts, from: number, to: number, now: number): number {
   let sum = 0;
   for (let hour = Math.floor(from / hourMs) * hourMs; hour < to; hour += hourMs) {
@@ -70,14 +74,14 @@ function countIn(counts: HourCounts, from: number, to: number, now: number): num
   return sum;
 }
 
-/** What an hour has brought of a number or carrier. */
+/** One hour's counts of a number or carrier. */
 export interface ReceptionRow {
   readonly kind: "number" | "carrier";
-  /** The destination number, or the carrier, empty where none was reported. */
+  /** The destination number, or the carrier; empty for a carrier that was not reported. */
   readonly name: string;
-  /** The hour's first instant. */
+  /** The start of the hour. */
   readonly hour: number;
-  /** Zero for carriers: they are known of the verified ones only. */
+  /** Zero for carriers, which are known only once a verification is verified. */
   readonly created: number;
   readonly verified: number;
   readonly lastVerifiedAt: number | null;
@@ -90,8 +94,8 @@ export interface SilentName {
 }
 
 /**
- * Those that are silent, of one environment's rows. A number that takes no new verifications is none of them, nor is the
- * carrier that nobody reported.
+ * The silent numbers and carriers among the rows of one environment. Numbers that take no new verifications are
+ * skipped, and so is the unreported carrier.
  */
 export function silencesIn(
   rows: readonly ReceptionRow[],

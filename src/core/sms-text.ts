@@ -4,16 +4,16 @@ import { codeCandidates, isWebSent, normaliseText } from "./message-text.ts";
 import type { CodeFormat } from "./project.ts";
 
 /**
- * "[merchant] identity check CODE, do not send it if somebody else asks you to." Relay phishing is the
- * main threat, so the merchant and the warning are in what the person sends. With the longest numeric
- * code (10) it leaves 19 Hangul syllables or 35 ASCII characters for the name, with the longest
- * alphanumeric one (12) 18 or 33. The code stands between Hangul: nothing in a name can join it.
+ * "[merchant] identity check CODE, do not send it if somebody else asks you to." Relay phishing is the main threat, so the SMS
+ * that the user sends contains the merchant's name and the warning. With the longest numeric code (10) this leaves 19 Hangul
+ * syllables or 35 ASCII characters for the name, with the longest alphanumeric one (12) 18 or 33. The code stands between
+ * Hangul, so that no character of a name can join it.
  */
 export const defaultSmsTemplate = "[{project}] 본인확인 {code} 타인이 요청하면 보내지 마세요";
 
-/** One Korean SMS, in CP949. */
+/** The size of one Korean SMS, in bytes of CP949. */
 const smsByteLimit = 90;
-/** One SMS in UCS-2, as which handsets send what is not pure ASCII. */
+/** The size of one SMS in UCS-2, the encoding handsets use for text that is not pure ASCII. */
 const smsUnicodeLimit = 70;
 
 export interface SmsTextSettings {
@@ -23,16 +23,16 @@ export interface SmsTextSettings {
   readonly codeLength: number;
 }
 
-/** `field` is the project setting to change. */
+/** `field` is the project setting that has to change. */
 export interface SmsTextViolation {
   readonly field: "sms_template" | "name";
   readonly message: string;
 }
 
-/** Of those that a message may not contain: what a person can read, and a refusal can carry. */
+/** How many forbidden characters a violation lists, so that it stays short and readable. */
 const shownCharacters = 10;
 
-/** In one pass: a name that reads `{code}` stays what it is. */
+/** Replaces in one pass, so that a project name containing `{code}` stays as it is. */
 export function renderSmsText(template: string, projectName: string, code: string): string {
   return template.replace(/\{(code|project)\}/g, (_, placeholder: string) =>
     placeholder === "code" ? code : projectName,
@@ -40,9 +40,9 @@ export function renderSmsText(template: string, projectName: string, code: strin
 }
 
 /**
- * Whether every text made with these settings is one SMS that matches back to its code. Checked when
- * the template, the name or the code's format or length is saved, with the longest code that the format
- * allows: codes grow where space runs short, and a text must not stop fitting then.
+ * Checks that every text rendered with these settings is one SMS from which its code can be extracted again. Runs when the
+ * template, the name, or the code's format or length is saved, with the longest code the format allows: codes get longer when a
+ * number runs out of free ones, and the text must still fit then.
  */
 export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] {
   const { template, projectName, codeFormat, codeLength } = settings;
@@ -63,7 +63,7 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
 
   const longestCode = "0".repeat(codeLengthRange(codeFormat).max);
   const longest = renderSmsText(template, projectName, longestCode);
-  // What the default makes can only be the name's doing, and its owner may not know that there is a template.
+  // The default template can only fail because of the name, and the project's owner may not know that there is a template.
   const isDefault = template === defaultSmsTemplate;
   const violateText = (fault: string) =>
     isDefault
@@ -114,8 +114,8 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
 }
 
 /**
- * What may be the code in a text that was made with settings like these: it is in the settings' format and not in what they
- * put around it. Where they have changed since it was made there may be more of them, or none.
+ * The candidates for the code in a text rendered with settings like these: groups in the settings' code format that the
+ * template and name do not contain themselves. If the settings have changed since, there may be several or none.
  */
 export function codesIn(
   smsText: string,
@@ -127,13 +127,15 @@ export function codesIn(
   return candidatesOf(smsText).filter((candidate) => !around.includes(candidate));
 }
 
-/** Bytes of the text in CP949, or null where it has a character outside it (which encoders silently replace). */
+/** The text's length in bytes of CP949; null if it has a character outside CP949, which encoders would silently replace. */
 export function cp949ByteLength(text: string): number | null {
   const encoded = iconv.encode(text, "cp949");
   return iconv.decode(encoded, "cp949") === text ? encoded.length : null;
 }
 
-/** A number's verifications may be of projects with any settings, so a text has to hold among all of them. */
+/**
+ * All lengths, because a number is shared by projects with any settings: a text's code must be extractable among all of these.
+ */
 const allCodeLengths: CodeLengths = {
   numeric: lengthsOf("numeric"),
   alphanumeric: lengthsOf("alphanumeric"),
@@ -145,8 +147,8 @@ function lengthsOf(format: CodeFormat): number[] {
 }
 
 /**
- * Digits 2 to 9 are in both alphabets, so a code of these joins with whatever is beside it more readily
- * than any other does. There are two, lest a text that happens to hold one pass by it.
+ * Digits 2 to 9 are in both alphabets, so a code made of them joins with adjacent characters more readily than any other. Two
+ * samples, in case the text itself happens to contain one of them.
  */
 const sampleDigits = ["234567892345", "987654329876"];
 

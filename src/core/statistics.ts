@@ -16,44 +16,44 @@ import { noTimes } from "./time-to-verify.ts";
 import type { UsageCount } from "./usage.ts";
 
 export interface StatisticsRequest extends NamedScope {
-  /** Milliseconds since the epoch; null: as long ago as `hours` says. */
+  /** Milliseconds since the epoch; null: `hours` hours ago. */
   readonly since: number | null;
-  /** 1 to 744; 0: from `since` to now, or the last 24. */
+  /** 1 to 744; 0: from `since` until now, or the last 24 if `since` is null too. */
   readonly hours: number;
 }
 
-/** How many verifications were created in a time, and how many ended in it, each in one of the three ways. */
+/** How many verifications were created in a period, and how many ended in it as verified, expired or cancelled. */
 export interface Counts {
   readonly created: number;
   readonly verified: number;
   readonly expired: number;
   readonly cancelled: number;
-  /** How many took how long to be verified, by buckets. */
+  /** Histogram of the time to verify: counts by bucket. */
   readonly times: readonly number[];
 }
 
-/** What is kept of an hour: of a number, or of a carrier, which knows of verified ones only. */
+/** The stored counts of one hour, of a number or of a carrier. A carrier's row counts only verified ones. */
 export interface HourRow extends ReceptionRow, Counts {
   readonly environment: Environment;
-  /** The bucket that `times` begins with: empty ones are left out on either side. */
+  /** The bucket of the first entry of `times`: empty buckets at both ends are left out. */
   readonly firstBucket: number;
 }
 
 /** Times are milliseconds since the epoch by the database's clock. */
 export interface CountedHours {
   readonly since: number;
-  /** After the last hour. */
+  /** The end of the last hour. */
   readonly until: number;
   readonly now: number;
   readonly countedUntil: number;
-  /** Whether some of the past is still to be counted. */
+  /** Whether part of the past has not been counted yet. */
   readonly incomplete: boolean;
-  /** The hours asked for, and those of the last days that silence is judged by. */
+  /** The hours asked for, and those of the past days by which silence is judged. */
   readonly rows: readonly HourRow[];
 }
 
 export interface StatisticsStore {
-  /** At most `maxHours` and one more. */
+  /** Reads `maxHours + 1` hours at most, so that the caller notices a span that is too long. */
   read(filter: {
     readonly projectId: string;
     readonly environments: readonly Environment[];
@@ -91,7 +91,7 @@ export type GetStatistics = (request: StatisticsRequest, call: Call) => Promise<
 
 const maxHours = 744;
 
-/** Reads a project's counts of some hours, each environment apart, and finds what has gone silent. */
+/** Reads a project's counts over some hours, per environment, and finds the numbers and carriers that have gone silent. */
 export function getStatistics(parts: {
   readonly statistics: StatisticsStore;
   readonly directory: Pick<Directory, "project" | "numbersFor">;
@@ -116,7 +116,7 @@ export function getStatistics(parts: {
         return statisticsOf(name, counted, (named) => numbers.some(({ number }) => number === named));
       }),
     );
-    // Last: what cannot be answered is not counted.
+    // Charged last: a request that cannot be answered is not charged.
     const chargeTo = chargedProject(call.caller);
     if (chargeTo !== null) call.usage = await parts.chargeUsage(chargeTo);
     return { ...counted, environments: found };
@@ -130,7 +130,7 @@ function violationsIn({ hours }: StatisticsRequest, projectId: string | null): F
   return violations;
 }
 
-/** What only the database's clock can tell. */
+/** Checks that need the database's clock. */
 function refuseUnlikely({ since, until, now }: CountedHours): void {
   const message =
     since > now
@@ -153,7 +153,7 @@ function statisticsOf(
   const asked = rows.filter(({ hour }) => hour >= since && hour < until);
   const numbers = asked.filter(({ kind }) => kind === "number");
   const silences = until > now ? silencesIn(rows, countedUntil, inUse) : [];
-  /** Everything of the kind that was met, and what of it is silent. */
+  /** All numbers or carriers with counts in the period or silent now. */
   const named = (kind: ReceptionRow["kind"]) => {
     const met = groupedBy(
       asked.filter((row) => row.kind === kind),

@@ -22,44 +22,45 @@ import type { Environment, ServiceCaller } from "./project.ts";
 import type { Settle } from "./settle.ts";
 
 export interface InboundReceipt extends Judgement {
-  /** Of the message it answers, as sent. */
+  /** The id of the answered message, as sent. */
   readonly messageId: string;
 }
 
 /**
- * Takes messages in the order given. The receipt of each goes to the receiver in its place once its effect is durable.
- * Where something has to be looked up first, there is a promise, which settles when all of them are under way: so a caller
- * keeps the order of its messages by waiting for that, and its throughput by not waiting for the receipts. What it throws is
- * thrown before any is under way.
+ * Takes messages in the given order. Each message's receipt goes to the receiver at the same index once its effect is durable.
+ *
+ * Returns a promise only if something has to be looked up first; it resolves when all messages have been submitted. A caller
+ * keeps its messages in order by awaiting it, and its throughput by not awaiting the receipts. Errors are thrown before any
+ * message is submitted.
  */
 export type TakeInboundMessages = (
   messages: readonly InboundMessageFields[],
   call: Call,
   receivers: readonly Settle<InboundReceipt>[],
-  /** `played`: a window plays the phone, which is no guessing. */
+  /** `played`: a window simulates the phone, so that its messages do not count as guesses. */
   options?: { readonly played: boolean },
 ) => Promise<void> | undefined;
 
 const notPlayed = { played: false };
 const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate: false };
 
-/** Null: not known, or of a number that the source does not have. */
+/** Null: unknown, or the destination is none of the source's numbers. */
 export interface MessageOrigin {
   readonly carrier: Carrier | null;
-  /** Of its destination. */
+  /** The environment of the destination number. */
   readonly environment: Environment | null;
 }
 
 const unknownOrigin: MessageOrigin = { carrier: null, environment: null };
 
-/** Told of each receipt. Its seconds are counted from the call. */
+/** Called with each receipt. `seconds` is the time since the call. */
 type OnReceipt = (receipt: InboundReceipt, origin: MessageOrigin, seconds: number) => void;
 
 export function takeInboundMessages(parts: {
   readonly directory: Directory;
   readonly judgeMessage: JudgeInboundMessage;
   readonly onReceipt: OnReceipt;
-  /** Into the audit log. */
+  /** Writes to the audit log. */
   readonly writeDown: (actor: Actor, act: Act) => Promise<void>;
 }): TakeInboundMessages {
   const { directory, judgeMessage, onReceipt, writeDown } = parts;
@@ -84,7 +85,7 @@ export function takeInboundMessages(parts: {
     judge(prepared);
     return undefined;
 
-    /** `first` is what was found not to be known yet: a failure of it is this call's. */
+    /** `first` is the look-up that was not cached; if it fails, this call fails. */
     async function takeOnceKnown(caller: ServiceCaller, first?: Promise<unknown>): Promise<void> {
       await first;
       if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages));
@@ -111,7 +112,7 @@ export function takeInboundMessages(parts: {
   };
 }
 
-/** Null where not even its id can be kept. */
+/** Null if not even the message's id can be stored. */
 type Prepared = InboundMessage | null;
 
 function prepare(
@@ -150,7 +151,7 @@ function prepare(
   return { source, isBound, messageId, content };
 }
 
-/** A message under way. */
+/** A message that has been submitted and awaits its judgement. */
 class Taken implements Settle<Judgement> {
   readonly #messageId: string;
   readonly #origin: MessageOrigin;
@@ -177,7 +178,7 @@ class Taken implements Settle<Judgement> {
     try {
       this.#onReceipt(receipt, this.#origin, (performance.now() - this.#startedAt) / 1_000);
     } catch (error) {
-      // Thrown further, it would take the receipts of the whole batch with it.
+      // If this error propagated, the whole batch would lose its receipts.
       this.#receiver.reject(error);
       return;
     }
@@ -189,7 +190,9 @@ class Taken implements Settle<Judgement> {
   }
 }
 
-/** An administrator who plays the phone is written down: a verification must never look as if the network had vouched. */
+/**
+ * Messages sent by an administrator are audited: a verification by one must never look like one the mobile network vouched for.
+ */
 function sending(messages: readonly InboundMessageFields[]): Act {
   return {
     action: "sms.sent",
@@ -199,7 +202,7 @@ function sending(messages: readonly InboundMessageFields[]): Act {
   };
 }
 
-/** A number outside what the token may deliver to is, to that token, no number. */
+/** To a token that may not deliver to this number, the number does not exist. */
 function environmentOf(number: DestinationNumber | undefined, caller: ServiceCaller): Environment | null {
   if (number === undefined) return null;
   if (caller.environment !== null && caller.environment !== number.environment) return null;

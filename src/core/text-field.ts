@@ -1,9 +1,6 @@
 import type { FieldViolation } from "../failures.ts";
 
-/**
- * The rules of every text field a caller sends: its length in code points, and nothing in it that cannot be
- * stored or sent on (NUL, lone surrogates).
- */
+/** Checks a text field's length in code points, and that it can be stored and transmitted (no NUL, no lone surrogates). */
 export function checkText(
   field: string,
   text: string,
@@ -17,12 +14,12 @@ export function checkText(
   return undefined;
 }
 
-/** Whether `checkText` has nothing against it: PostgreSQL's text holds no NUL, and UTF-8 no lone surrogate. */
+/** Whether `checkText` accepts the text. PostgreSQL's `text` cannot hold NUL, and UTF-8 no lone surrogate. */
 export function isStorable(text: string, max: number): boolean {
   return isWithin(text, max) && !text.includes("\0") && text.isWellFormed();
 }
 
-/** Counts code points only where the number of UTF-16 units leaves it open. */
+/** Counts code points only if the number of UTF-16 units does not decide. */
 function isWithin(text: string, max: number): boolean {
   if (text.length <= max) return true;
   if (text.length > 2 * max) return false;

@@ -1,12 +1,15 @@
-/** How long verifications took, as counts in buckets: what hours and numbers have counted can be added up. */
+/** Histogram of how long verifications took. The bucket counts of several hours or numbers can be added up. */
 
-/** Four buckets for a doubling: a value lies within 9.1 % of its bucket's middle. */
+/** Four buckets per doubling: a value lies within 9.1 % of the middle of its bucket. */
 export const bucketsPerDoubling = 4;
 
-/** As the schema has them. The last one ends past the longest validity. The first holds whatever took less than 1.2 s too. */
+/** As in the database schema. The last bucket ends beyond the longest validity; the first also holds everything below 1.2 s. */
 export const timeBuckets = 48;
 
-/** Of `share` of those counted, the time in seconds that they took at most: 0.5 is the median. Null where none are. */
+/**
+ * The time in seconds within which `share` of the counted verifications were verified: 0.5 is the median. Null if none are
+ * counted.
+ */
 export function timeToVerify(counts: readonly number[], share: number): number | null {
   const total = counts.reduce((sum, count) => sum + count, 0);
   if (total === 0) return null;

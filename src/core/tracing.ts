@@ -1,30 +1,30 @@
-/** What the rooms need of tracing. What does it is loaded only where the service is traced. */
+/** The tracing interface the other modules use. Its implementation is loaded only if the service is traced. */
 
 import { Failure } from "../failures.ts";
 
 export type SpanKind = "server" | "client" | "consumer" | "internal";
 
-/** Never a phone, a code, a text, a URL or a secret. */
+/** Never contains a phone, a code, a message text, a URL or a secret. */
 export type SpanAttributes = Readonly<Record<string, string | number | boolean | null | undefined>>;
 
 export interface Span {
-  /** As W3C Trace Context writes it; null where it is not sampled, and nobody will see it. */
+  /** The W3C `traceparent`; null if the span is not sampled and so is never exported. */
   readonly traceparent: string | null;
-  /** What is begun meanwhile is a part of it. */
+  /** Spans begun while `work` runs become children of this span. */
   run<T>(work: () => T): T;
-  /** What is null or undefined is left out. */
+  /** Attributes that are null or undefined are skipped. */
   set(attributes: SpanAttributes): void;
   link(traceparent: string): void;
-  /** `refused`: whoever asked is at fault, and the work itself did not fail. */
+  /** `refused`: the caller is at fault and the work itself did not fail. */
   fail(reason: string, refused?: boolean): void;
-  /** `at`: milliseconds since the epoch, where it was over before. */
+  /** `at`: end time in milliseconds since the epoch, if the work ended before this call. */
   end(at?: number): void;
 }
 
 export interface Tracing {
   /**
-   * Under the span that is under way here, or as the first of a trace of its own. `headers`: under the one that they
-   * name, where they do; `root`: under none.
+   * Begins a span under the active span, or as the root of a new trace if there is none. `headers`: under the span that these
+   * trace context headers name, or as a root if they name none; `under`: under this span; `root`: as a root.
    */
   begin(
     name: string,
@@ -35,24 +35,25 @@ export interface Tracing {
       readonly root?: boolean;
     },
   ): Span;
-  /** The span that is under way here. */
+  /** The currently active span. */
   current(): Span | undefined;
-  /** What tells somebody else which span theirs belong to: `traceparent`, `tracestate`. */
+  /** The headers that propagate the current trace context to another service: `traceparent`, `tracestate`. */
   headers(): Record<string, string>;
-  /** Sends what has not been sent. */
+  /** Flushes the spans that have not been exported yet. */
   close(): Promise<void>;
 }
 
-/** Under which span a verification was created, kept for whoever changes it or tells of it later. */
+/** Keeps the `traceparent` of the span in which a verification was created, so that later spans about it can link to it. */
 export interface CreationTraces {
-  /** Does not wait, and is not missed where it fails. */
+  /** Does not wait for the write; a failed write only loses a link. */
   note(verificationId: string, traceparent: string): void;
   find(verificationId: string): Promise<string | null>;
 }
 
 /**
- * Work as a span. Of an error its code or its name is kept: a message may quote what no span may hold. A refusal of the caller's
- * doing, and whatever else `isExpected` says, is no error of the work.
+ * Runs `work` inside `span`. Of an error only the code or the class name is recorded, since its message may quote data that no
+ * span may hold. Errors for which `isExpected` is true, by default refusals caused by the caller, do not mark the span as
+ * failed.
  */
 export async function within<T>(
   span: Span,

@@ -1,10 +1,10 @@
 import type { Transitions } from "./watch-verification.ts";
 
-/** Fans the transitions this process hears of out to those who follow them, in memory: no query a follower. */
+/** Distributes the transitions this process is notified of to their subscribers in memory: no subscriber needs a query. */
 export interface TransitionHub extends Transitions {
-  /** A verification has changed. */
+  /** Notifies the subscribers of this verification. */
   announce(verificationId: string): void;
-  /** Anything may have changed unheard: everybody looks. */
+  /** Notifies all subscribers, because notifications may have been lost. */
   announceGap(): void;
 }
 

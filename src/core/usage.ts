@@ -1,13 +1,13 @@
 import { Failure } from "../failures.ts";
 
-/** A project's count of calls in the current month, after the call that was charged. */
+/** A project's number of calls in the current month, including the call just charged. */
 export interface UsageCount {
   readonly calls: number;
   /** Null: unlimited. */
   readonly limit: number | null;
 }
 
-/** The refusal of a call over the limit; it may be repeated when the month in Seoul is over. */
+/** The refusal of a call over the limit; its retry time is the end of the current month in Seoul. */
 export function usageLimitExceeded(secondsToNextMonth: number): Failure {
   return new Failure("usage_limit_exceeded", { retryAfterSeconds: secondsToNextMonth });
 }

@@ -1,4 +1,4 @@
-/** The verification window: what a person sees of a verification, and all that its secret opens. */
+/** The verification window: what its user sees of a verification, and everything its token gives access to. */
 
 import { Failure } from "../failures.ts";
 import type { Call } from "./call.ts";
@@ -25,7 +25,7 @@ export interface VerificationWindow {
   readonly environment: Environment;
   readonly mode: VerificationMode;
   readonly status: VerificationStatus;
-  /** `010-****-5678`; null until verified, and after its erasure. */
+  /** `010-****-5678`; null until verified, and after the phone has been erased. */
   readonly maskedPhone: string | null;
   readonly carrier: Carrier | null;
   readonly clientReference: string;
@@ -36,7 +36,7 @@ export interface VerificationWindow {
   readonly returnUrl: string | null;
   readonly expiresAt: number;
   readonly serverTime: number;
-  /** Why it is still pending though a message came; null where none did, and once it is over. */
+  /** Why the verification is still pending although a message arrived; null if none arrived, or if the verification is over. */
   readonly hint: { readonly reason: PendingReason; readonly noticedAt: number } | null;
 }
 
@@ -44,13 +44,13 @@ export interface FoundWindow extends Omit<VerificationWindow, "maskedPhone"> {
   readonly phone: string | null;
 }
 
-/** For so long after its verification is over a window can be opened. */
+/** How long after the end of its verification a window can still be opened. */
 export const windowHours = 24;
 
 /** The windows as the database keeps them. */
 export interface VerificationWindows {
   /**
-   * By a token's digest. Null where there is none or its `windowHours` have passed; may answer pending past the expiry.
+   * Finds a window by its token's digest. Null if there is none or its `windowHours` have passed. May return a stale `pending`.
    */
   find(tokenDigest: string): Promise<FoundWindow | null>;
 }
@@ -61,7 +61,7 @@ export type WatchVerificationWindow = (
   signal: AbortSignal,
 ) => AsyncIterable<VerificationWindow>;
 
-/** A message as the played phone sends it. */
+/** A message from the simulated phone. */
 export interface TestMessage {
   readonly from: string;
   readonly text: string;
@@ -74,7 +74,7 @@ export type SendTestMessage = (
   origin: Pick<Call, "requestId" | "address">,
 ) => Promise<{ readonly outcome: InboundOutcome; readonly duplicate: boolean }>;
 
-/** Reads a window as it is now. A token that is wrong, old or was never one is not found. */
+/** Returns the window's current state. A token that is wrong, too old or malformed is answered as not found. */
 export function getVerificationWindow(parts: {
   readonly windows: VerificationWindows;
   readonly verifications: Verifications;
@@ -85,13 +85,14 @@ export function getVerificationWindow(parts: {
     const found = await parts.windows.find(digest);
     if (found === null) throw new Failure("not_found");
     if (isTerminal(found.status) || found.serverTime < found.expiresAt) return shown(found);
-    // Nothing says expired before the expiry's own compare-and-set has been there; then it is read again.
+    // Past the expiry the database decides, by compare-and-set, whether the verification expired or was verified in time;
+    // `find` makes it do so, and the window is read again.
     await parts.verifications.find({ id: found.verificationId, projectId: null, environment: null }, null);
     return shown((await parts.windows.find(digest)) ?? found);
   };
 }
 
-/** The phone leaves the core masked: the window never has the whole of it. */
+/** Masks the phone: the full number never leaves the core for the window. */
 function shown({ phone, hint, ...window }: FoundWindow): VerificationWindow {
   return {
     ...window,
@@ -101,8 +102,9 @@ function shown({ phone, hint, ...window }: FoundWindow): VerificationWindow {
 }
 
 /**
- * The window as it is now, and again whenever what it shows has changed. It is read, followed, and read again, so that nothing
- * falls in between; a refusal comes with the first read. Ends after a terminal status or when `signal` aborts.
+ * Yields the window's current state, then again whenever something it shows changes. It reads, subscribes and reads again, so
+ * that no change is missed in between; refusals are thrown by the first read. Ends after a terminal status or when `signal`
+ * aborts.
  */
 export function watchVerificationWindow(parts: {
   readonly getWindow: GetVerificationWindow;
@@ -130,7 +132,7 @@ function differs(one: VerificationWindow, other: VerificationWindow): boolean {
   return one.status !== other.status || one.hint?.noticedAt !== other.hint?.noticedAt;
 }
 
-/** Who sends what a played phone sends, and nowhere but to its own number. */
+/** The caller for messages of the simulated phone: it can deliver only to this window's own number. */
 function playedPhone(destination: string): ServiceCaller {
   return {
     kind: "service",
@@ -144,8 +146,8 @@ function playedPhone(destination: string): ServiceCaller {
 }
 
 /**
- * Plays the phone in the test environment: the message goes the way every inbound message goes, to this
- * verification's own destination. It is no guess, so it neither counts towards muting nor is muted.
+ * Simulates the phone in the test environment: the message is processed like any inbound message, to this verification's own
+ * destination. It is not a guess, so it neither counts towards muting nor is muted.
  */
 export function sendTestMessage(parts: {
   readonly getWindow: GetVerificationWindow;

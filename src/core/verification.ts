@@ -1,4 +1,4 @@
-/** A verification, the ways it can change, and what the core needs of the storage that keeps it. */
+/** A verification, its possible transitions, and the storage interface the core needs for it. */
 
 import type { Carrier } from "./carrier.ts";
 import type { CodeFormat, Environment } from "./project.ts";
@@ -22,11 +22,11 @@ export interface Verification {
   readonly createdAt: number;
   readonly expiresAt: number;
   readonly verifiedAt: number | null;
-  /** When the database looked. */
+  /** The database's time when it read this row. */
   readonly serverTime: number;
 }
 
-/** The first answer to a creation, the same at every replay. */
+/** The original response to a creation; every replay returns the same. */
 export interface CreatedVerification {
   readonly verification: Verification;
   readonly verificationUrl: string;
@@ -34,13 +34,13 @@ export interface CreatedVerification {
   readonly smsText: string;
 }
 
-/** What a verification is to be, checked and complete. */
+/** A verification to create, validated and with all defaults filled in. */
 export interface NewVerification {
   readonly id: string;
   readonly projectId: string;
   readonly environment: Environment;
   readonly idempotencyKey: string;
-  /** SHA-256 of the request as sent, defaults filled in; hexadecimal. */
+  /** SHA-256 of the request as sent, with defaults filled in; hexadecimal. */
   readonly requestDigest: string;
   readonly mode: VerificationMode;
   readonly expectedPhone: string | null;
@@ -58,7 +58,7 @@ export interface NewVerification {
   readonly windowDigest: string;
 }
 
-/** The destination of a creation for which there is no number: it can only repeat an answer, never create. */
+/** Destination of a creation for which there is no receiving number: such a creation can only replay an earlier response. */
 export const nowhere = "";
 
 export type CreationOutcome =
@@ -66,13 +66,13 @@ export type CreationOutcome =
   | { readonly kind: "conflict" }
   | { readonly kind: "code_taken" };
 
-/** What an operation found, and how the call was charged; `usage` is undefined where nothing was to be. */
+/** A result and the project's usage after the call was charged; `usage` is undefined if there was nothing to charge. */
 export interface Charged<T> {
   readonly usage: UsageCount | undefined;
   readonly value: T;
 }
 
-/** Which verification is meant, and within which bounds the caller may see it. Null: any. */
+/** Identifies a verification and the bounds within which the caller may see it. Null: unbounded. */
 export interface VerificationLookup {
   readonly id: string;
   readonly projectId: string | null;
@@ -85,7 +85,7 @@ export interface VerificationFilter {
   readonly statuses: readonly VerificationStatus[];
   readonly clientReference: string | null;
   readonly phone: string | null;
-  /** Milliseconds since the epoch: at or after, before. */
+  /** Milliseconds since the epoch: `createdFrom` inclusive, `createdBefore` exclusive; null: unbounded. */
   readonly createdFrom: number | null;
   readonly createdBefore: number | null;
   /** Only those older than this id; null: from the newest. */
@@ -93,30 +93,33 @@ export interface VerificationFilter {
   readonly limit: number;
 }
 
-/** Perhaps short or empty, and yet not the last: only so many are looked at for one. */
+/** May be short or empty without being the last page, because the number of rows examined per page is limited. */
 export interface VerificationPage {
   readonly verifications: readonly Verification[];
-  /** The id after which to go on; null: there are no more. */
+  /** The id after which the next page starts; null if there are no more. */
   readonly after: string | null;
 }
 
 /**
- * The verifications as the database keeps them. `chargeTo` is the project whose usage counts the call, null
- * for callers that are not counted; a call over the limit is refused with usage_limit_exceeded and has no
- * effect. Every method answers by the database's clock, and no answer says pending past the expiry.
+ * The verifications as the database keeps them. `chargeTo` is the project whose usage the call is charged to, null for
+ * callers that are not charged. A call over the usage limit is refused with usage_limit_exceeded and has no effect.
+ * Every method goes by the database's clock, and none returns `pending` for a verification past its expiry.
  */
 export interface Verifications {
   create(verification: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
-  /** Whether an idempotency key has been answered, and until when the project has no calls left; null: it has. Charges nothing. */
+  /**
+   * Looks up an idempotency key without charging. `known`: a response to it is stored. `exhaustedForSeconds`: how long
+   * until the project may make calls again; null if it has calls left.
+   */
   peekCreation(
     request: Pick<NewVerification, "projectId" | "environment" | "idempotencyKey">,
   ): Promise<{ readonly known: boolean; readonly exhaustedForSeconds: number | null }>;
   find(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
-  /** Cancels it if it is pending; answers what it is now. */
+  /** Cancels the verification if it is pending; returns its state afterwards. */
   cancel(lookup: VerificationLookup, chargeTo: string | null): Promise<Charged<Verification | null>>;
-  /** Charges nothing. Only a few lists are made at once; one that waits for too long is refused with service_unavailable. */
+  /** Charges nothing. Few lists run concurrently; one that waits too long for its turn is refused with service_unavailable. */
   list(filter: VerificationFilter): Promise<VerificationPage>;
-  /** Whether a call would only be told to come again. Takes no time. */
+  /** Whether a call would be refused for overload. Synchronous and cheap. */
   isOverloaded(operation: "create" | "read" | "cancel"): boolean;
 }
 

@@ -4,9 +4,9 @@ import type { Call } from "./call.ts";
 import type { VerificationRequest } from "./get-verification.ts";
 import { isTerminal, type Verification, type Verifications } from "./verification.ts";
 
-/** Tells of transitions as this process hears of them; calls back too where notices may have been lost. */
+/** Publishes the transitions that this process is notified of. */
 export interface Transitions {
-  /** Until `stop` is called, `onChange` is called whenever the verification may have changed. */
+  /** Until `stop` is called, calls `onChange` when the verification may have changed or notifications may have been lost. */
   follow(verificationId: string, onChange: () => void): { stop(): void };
 }
 
@@ -16,13 +16,13 @@ export type WatchVerification = (
   signal: AbortSignal,
 ) => AsyncIterable<Verification>;
 
-/** Timers hold no longer delays, and a clock that is far off is no reason to wait for ever. */
+/** Limits a wait: timers cannot hold arbitrary delays, and a clock that is far off must not make a watch wait for ever. */
 const longestWaitMs = 3_600_000;
 
-/** A database that is away is asked again after this long, or up to twice as long: watchers do not all come at once. */
+/** Delay before an unavailable database is queried again, randomly up to doubled so that watchers do not retry all at once. */
 const awayMs = 1_000;
 
-/** The changes of one verification for one who watches it: followed from now on, so that none is missed. */
+/** Subscribes to the changes of one verification. The subscription begins immediately, so that no change is missed. */
 export function followChanges(transitions: Transitions, verificationId: string, signal: AbortSignal) {
   let wake = () => {};
   let changed = false;
@@ -48,9 +48,9 @@ export function followChanges(transitions: Transitions, verificationId: string, 
   }
 
   return {
-    /** Waits for a change that has not been waited for yet, for the expiry, or for the end of the watch. */
+    /** Waits for a change since the last wait, for the expiry, or for the end of the watch. */
     next,
-    /** What `find` answers, once it can: a database that is away ends no watch. Undefined where the watch ends before. */
+    /** Returns what `find` returns, retrying while the database is unavailable. Undefined if the watch ends first. */
     async look<T>(find: () => Promise<T>): Promise<T | undefined> {
       while (!signal.aborted) {
         try {
@@ -70,9 +70,8 @@ export function followChanges(transitions: Transitions, verificationId: string, 
 }
 
 /**
- * The verification as it is now, and again at its transition. It is followed before it is first read, so
- * that no transition falls in between; the expiry is waited for here, since nothing need happen anywhere
- * for time to pass.
+ * Yields the verification's current state, then again at its transition. It subscribes before the first read, so that no
+ * transition is missed in between, and sets a timer for the expiry itself, since no notification need arrive at that moment.
  */
 export function watchVerification(parts: {
   readonly verifications: Verifications;
@@ -95,7 +94,7 @@ export function watchVerification(parts: {
         current = found.value;
         if (current && isTerminal(current.status)) yield current;
       }
-      // Only a terminal status ends it by itself: a watcher that is cut off is told why.
+      // Only a terminal status ends the stream normally: a client whose watch is cut off gets the reason as an error.
       if (current && !isTerminal(current.status)) throw signal.reason;
     } finally {
       changes.stop();

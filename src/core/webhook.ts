@@ -1,4 +1,4 @@
-/** A merchant's webhook, the events it gets, and what delivering them takes. */
+/** A merchant's webhook, its events, and the interface to deliver them. */
 
 import { randomBytes } from "node:crypto";
 import type { Environment } from "./project.ts";
@@ -12,7 +12,7 @@ export const eventTypes = [
 
 export type EventType = (typeof eventTypes)[number];
 
-/** One version of where a project's events go. Ids are UUIDs. */
+/** One version of a project's webhook settings. Ids are UUIDs. */
 export interface Webhook {
   readonly id: string;
   readonly projectId: string;
@@ -20,9 +20,9 @@ export interface Webhook {
   readonly url: string;
   readonly events: readonly EventType[];
   readonly createdAt: Date;
-  /** Null: in force. */
+  /** Null: this version is in force. */
   readonly replacedAt: Date | null;
-  /** Null: it works. */
+  /** Null: not disabled. */
   readonly disabledAt: Date | null;
   readonly disabledReason: string | null;
   readonly failingSince: Date | null;
@@ -31,7 +31,7 @@ export interface Webhook {
 export const deliveryStates = ["pending", "delivered", "failed", "disabled"] as const;
 export type DeliveryState = (typeof deliveryStates)[number];
 
-/** One try to deliver an event, as it is kept. Without a duration it is under way or was cut off. */
+/** One stored attempt to deliver an event. Without a duration it is in progress or was interrupted. */
 export interface Attempt {
   readonly number: number;
   readonly startedAt: Date;
@@ -41,13 +41,13 @@ export interface Attempt {
   readonly answer: string | null;
 }
 
-/** What is due again is found by looking, so often. */
+/** Polling interval for retries that have become due. */
 export const retryLookMs = 500;
 
-/** The longest exchange and as long again for writing its result. A crash delays what it cut off by no more than this. */
+/** The longest exchange (15 s) and as much again to record its result. A crash delays an interrupted attempt by no more. */
 export const leaseSeconds = 30;
 
-/** An event on its way. The verification's id is the event's as well, since it has at most one. */
+/** The delivery of one event. A verification has at most one event, so its id is also the event's. */
 export interface Delivery {
   readonly verificationId: string;
   readonly webhookId: string;
@@ -60,84 +60,84 @@ export interface Delivery {
   readonly attempts: readonly Attempt[];
 }
 
-/** An event to tell. Times are milliseconds since the epoch by the database's clock. */
+/** An event to deliver. Times are milliseconds since the epoch by the database's clock. */
 export interface WebhookEvent {
   readonly type: EventType;
   readonly occurredAt: number;
   readonly verification: Verification;
 }
 
-/** An attempt that is this process's to make, and nobody else's while its lease lasts. */
+/** An attempt that this process has claimed; no other process makes it until its lease ends. */
 export interface DueAttempt {
   readonly verificationId: string;
-  /** Its number, by which its result is told from an earlier or later one's. */
+  /** The attempt's number; a result is recorded only for the attempt with its number. */
   readonly number: number;
-  /** As often it has been sent again: the other half of what its result must match. */
+  /** How often the event had been resent at the claim; a result is recorded only if this is unchanged too. */
   readonly resends: number;
-  /** Attempts of the schedule that have failed before it. */
+  /** How many attempts of the retry schedule failed before this one. */
   readonly failures: number;
-  /** What is fair between endpoints goes by this: a project's URL in an environment, in any version. */
+  /** The key for sharing slots fairly between endpoints: a project's URL in an environment, in any version. */
   readonly endpoint: string;
   readonly url: string;
-  /** The captured configuration's first, then the newer ones of the endpoint. */
+  /** The secret of the version captured at creation first, then those of the endpoint's newer versions. */
   readonly secrets: readonly Buffer[];
   readonly event: WebhookEvent;
   /** Milliseconds since the epoch by the database's clock. */
   readonly startedAt: number;
 }
 
-/** How an attempt ended. */
+/** The result of an attempt. */
 export interface AttemptResult {
   readonly verificationId: string;
   readonly number: number;
   readonly resends: number;
   readonly durationMs: number;
   readonly status: number | null;
-  /** Null exactly where it succeeded. */
+  /** Null if and only if the attempt succeeded. */
   readonly error: string | null;
   readonly answer: string | null;
-  /** The endpoint has said that it wants no more. */
+  /** The endpoint answered 410 Gone: it wants no more events. */
   readonly gone: boolean;
-  /** Seconds until the next attempt after a failure; null: there is none. */
+  /** Seconds until the next attempt after a failure; null if there is none. */
   readonly retryInSeconds: number | null;
 }
 
-/** Rejects only where `signal` aborts: then nothing is known of it, and its lease says when it is made again. */
+/** Rejects only if `signal` aborts: then the outcome is unknown, and the attempt is made again when its lease ends. */
 export type MakeAttempt = (due: DueAttempt, signal: AbortSignal) => Promise<AttemptResult>;
 
-/** How much more of which endpoints may be under way, for a claim of due attempts. */
+/** How many more attempts a claim may take, in total and per endpoint. */
 export interface ClaimBounds {
-  /** In all. */
+  /** The most in total. */
   readonly limit: number;
-  /** The most for endpoints that are known to be quick. Beyond it an endpoint with nothing under way still gets one attempt. */
+  /** The most for quick endpoints. Beyond it, an endpoint with no attempt in progress still gets one. */
   readonly quickLimit: number;
-  /** The same for endpoints that are slow, or not named. */
+  /** The same for endpoints that are slow or not listed in `endpoints`. */
   readonly slowLimit: number;
-  /** The most for slow endpoints, such first attempts included. */
+  /** The most for slow endpoints including such single attempts. */
   readonly slowFirstLimit: number;
-  /** Of an endpoint that is not named. */
+  /** The most for an endpoint that is not listed in `endpoints`. */
   readonly perEndpoint: number;
   readonly endpoints: readonly {
     readonly endpoint: string;
     readonly room: number;
     readonly slow: boolean;
-    /** The fewer, the sooner its turn. One that is not named has none. */
+    /** Attempts in progress; the fewer, the sooner the endpoint's turn. An unlisted endpoint counts as having none. */
     readonly underWay: number;
   }[];
 }
 
 export interface Claim {
   readonly attempts: readonly DueAttempt[];
-  /** Deliveries taken out of the queue because their webhook is disabled. */
+  /** Deliveries removed from the queue because their webhook is disabled. */
   readonly heldBack: number;
 }
 
-/** How webhook secrets are written: Standard Webhooks' prefix and base64. */
+/** The textual form of a webhook secret, as Standard Webhooks defines it: a prefix and base64. */
 export function secretText(secret: Uint8Array): string {
   return `whsec_${Buffer.from(secret).toString("base64")}`;
 }
 
-/** The strength of the HMAC-SHA256 it is for. */
+/** 256 random bits, to match HMAC-SHA256. */
 export function newWebhookSecret(): Buffer {
   return randomBytes(32);
 }

@@ -1,9 +1,9 @@
-/** What a verification window's address ends in. */
+/** The secret token at the end of a verification window's URL. */
 
 import { hash } from "node:crypto";
 import { randomBase64url } from "./random.ts";
 
-/** 128 bits in base64url. What has another shape was never a token. */
+/** 128 random bits in base64url. Text of any other shape cannot be a token. */
 const shape = /^[\w-]{22}$/;
 
 export function newWindowToken(): string {
@@ -14,7 +14,7 @@ export function isWindowToken(text: string): boolean {
   return shape.test(text);
 }
 
-/** All that the database has of a token: its SHA-256, hexadecimal. */
+/** SHA-256 of a token, hexadecimal. The database stores only this digest, never the token. */
 export function windowTokenDigest(token: string): string {
   return hash("sha256", token, "hex");
 }

@@ -12,21 +12,21 @@ import { EndpointSlots, type SlotLimits } from "./endpoint-slots.ts";
 import type { Job } from "./job.ts";
 
 export interface Deliveries extends Job {
-  /** Something may have become due. */
+  /** Something may have become due: claims without waiting for the next poll. */
   wake(): void;
 }
 
-/** What became due without being heard of, as retries do, is found within this long. */
+/** Polling interval: what becomes due without a notification, as retries do, is found within it. */
 const idleMs = retryLookMs;
-/** From one look to the next at least: what becomes due or free meanwhile is gathered into one statement. */
+/** Minimum time between two claims: everything that becomes due or free meanwhile is handled by one statement. */
 const gatherMs = 10;
-/** After an error, as long as the database takes to come back at least. */
+/** Pause after an error: at least the time a database takes to recover. */
 const troubledMs = 1_000;
-/** What is under way at the end may finish for so long. Then it is cut and left to its lease. */
+/** At shutdown, attempts in progress may finish within this time. Then they are aborted and left to their leases. */
 const graceMs = 3_000;
-/** A database that does not answer keeps nobody any longer. */
+/** At shutdown, a database that does not answer is waited for no longer than this. */
 const lastGraceMs = 4_000;
-/** How long a result is worth being written down: later somebody else has the delivery. */
+/** How long to retry recording a result: after this the lease has ended and another process may own the delivery. */
 const recordForMs = leaseSeconds * 1_000;
 
 const limits: SlotLimits = {
@@ -42,8 +42,8 @@ const limits: SlotLimits = {
 };
 
 /**
- * Makes the attempts that are due, many at once, on any number of processes: each claims what no other has. As soon as
- * it hears of a transition it looks, so that the first attempt starts at once.
+ * Makes the attempts that are due, many concurrently, on any number of processes: each claims only what no other has claimed. A
+ * notified transition triggers a claim at once, so that the first attempt starts immediately.
  */
 export function deliverInTime(parts: {
   readonly claim: (bounds: ClaimBounds) => Promise<Claim>;
@@ -61,7 +61,7 @@ export function deliverInTime(parts: {
   let again = false;
   let stopped = false;
 
-  /** Looks in so long, or sooner where that was agreed on already. */
+  /** Schedules a claim after the given time, unless an earlier one is scheduled already. */
   function lookIn(milliseconds: number): void {
     if (stopped) return;
     if (claiming) {
@@ -86,9 +86,9 @@ export function deliverInTime(parts: {
     });
   }
 
-  /** Answers in how long to look again. */
+  /** Claims due attempts and starts them; returns the milliseconds until the next claim. */
   async function claimSome(): Promise<number> {
-    // Whoever finishes looks again.
+    // Each attempt that finishes schedules a claim.
     if (slots.free === 0) return idleMs;
     try {
       const { attempts, heldBack } = await parts.claim(slots.look());
@@ -125,7 +125,7 @@ export function deliverInTime(parts: {
     }
   }
 
-  /** A result is worth a few tries: without it the delivery would be made again. */
+  /** Retries recording a result, since without a record the delivery would be attempted again. */
   async function recorded(result: AttemptResult): Promise<void> {
     const until = performance.now() + recordForMs;
     for (;;) {

@@ -2,52 +2,52 @@ import type { ClaimBounds } from "../core/webhook.ts";
 
 export interface SlotLimits {
   readonly inAll: number;
-  /** Of all endpoints that are quick, together. Beyond it each may still have one. */
+  /** Limit of all quick endpoints together. Beyond it each may still have one. */
   readonly quickInAll: number;
-  /** Of all others alike. */
+  /** Limit of all other endpoints together. Beyond it each may still have one. */
   readonly slowInAll: number;
-  /** Of an endpoint whose last answer was quick. */
+  /** Limit of an endpoint whose last answer was quick. */
   readonly perQuickEndpoint: number;
-  /** What that grows to, by one with each event that was taken promptly. */
+  /** The maximum to which that limit grows, by one with each event accepted promptly. */
   readonly perPromptEndpoint: number;
-  /** What those that are quick together have beyond `perQuickEndpoint` each: should they hang, it is no more that they take along. */
+  /** Limit of what quick endpoints have beyond `perQuickEndpoint` each, together: no more extra slots can hang at a time. */
   readonly extraInAll: number;
-  /** Of any other. */
+  /** Limit of any other endpoint. */
   readonly perEndpoint: number;
-  /** An answer that takes longer is slow, and so is its endpoint as soon as it has taken that long. */
+  /** An answer that takes longer is slow; the endpoint counts as slow as soon as an attempt has taken this long. */
   readonly slowAfterMs: number;
-  /** One that takes longer is not prompt. */
+  /** An answer that takes longer is not prompt. */
   readonly promptWithinMs: number;
 }
 
-/** Endpoints remembered as quick: each claim names them. */
+/** How many endpoints are remembered as quick; bounded because each claim lists them. */
 const maxRemembered = 1_000;
 
-/** When what is under way of an endpoint began, by `performance.now()`: the oldest first. */
+/** When the endpoint's attempts in progress began, by `performance.now()`, oldest first. */
 type Begun = Set<{ readonly at: number }>;
 
 /**
- * What may be under way at a time, so that an endpoint that hangs holds up nobody else. Whoever has not lately answered
- * quickly, or never yet, has few slots. Whoever takes its events promptly gets more at a time, one by one, until an answer
- * is a refusal or takes longer: a project with a thousand events a second needs more than a few, and an endpoint that has
- * reached what it can do shows that by its answers.
+ * Limits the attempts in progress, so that an endpoint that hangs delays no other. An endpoint that has never answered, or did
+ * not answer quickly last time, has few slots. One that accepts its events promptly gains slots, one at a time, until it
+ * refuses an event or takes longer: a project with a thousand events a second needs more than a few, and an endpoint at its
+ * capacity shows that by its answers.
  *
- * Invariant: beyond `quickInAll + slowInAll` nobody gets a slot who has one. So endpoints that hang hold that many and one
- * each, however many events they have and however prompt they were, and whoever has nothing under way begins at once, as
- * long as fewer hang than `inAll` leaves beyond it. The last `quickInAll` of it are for those known to be quick, so that any
- * number of endpoints that have never answered leave room to them.
+ * Invariant: once `quickInAll + slowInAll` slots are taken, an endpoint that has one gets no more. So endpoints that hang hold
+ * at most that many plus one each, however many events they have and however prompt they were, and an endpoint with nothing in
+ * progress starts at once, as long as fewer hang than there are slots in `inAll` beyond that. The last `quickInAll` slots are
+ * reserved for quick endpoints, so that any number of endpoints that have never answered leave room for them.
  *
- * What hangs counts as quick for `slowAfterMs` at most. Until then it may hold all of `quickInAll`, and each of the others
- * has one at a time. From then on all that its endpoint has under way counts as slow, and the others have again what they
- * had. A bound in all would not do alone: a few dozen endpoints that hang at one moment fill any that sockets allow, and
- * hold it until they are cut.
+ * A hanging endpoint counts as quick for at most `slowAfterMs`. Until then it may hold all of `quickInAll`, and each other
+ * endpoint has one slot at a time. After that all its attempts count as slow, and the others have their slots back. A total
+ * limit alone would not do: a few dozen endpoints that hang at the same moment fill any limit that sockets allow, until their
+ * attempts time out.
  */
 export class EndpointSlots {
   readonly #limits: SlotLimits;
   readonly #underWay = new Map<string, Begun>();
-  /** How many of each that is quick; the longest unused first. */
+  /** The limit of each quick endpoint, least recently used first. */
   readonly #quick = new Map<string, number>();
-  /** Who has had something under way since the last look. */
+  /** Endpoints with an attempt in progress at some time since the last `look`. */
   #active = new Set<string>();
   #taken = 0;
 
@@ -59,7 +59,7 @@ export class EndpointSlots {
     return this.#limits.inAll - this.#taken;
   }
 
-  /** What there is room for now. Who hangs by now is no longer quick, and who was active is asked for since the last look. */
+  /** The room for the next claim. Endpoints that hang by now stop counting as quick; the set of active endpoints is reset. */
   look(): ClaimBounds {
     const { inAll, quickInAll, slowInAll, perQuickEndpoint, extraInAll, perEndpoint, slowAfterMs } =
       this.#limits;
@@ -101,7 +101,7 @@ export class EndpointSlots {
     };
   }
 
-  /** Takes a slot; what is answered gives it back and tells whether the event was taken. */
+  /** Takes a slot. The returned function gives it back; `accepted` says whether the endpoint accepted the event. */
   take(key: string): (accepted: boolean) => void {
     const begun: Begun = this.#underWay.get(key) ?? new Set();
     const entry = { at: performance.now() };

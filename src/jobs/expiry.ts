@@ -1,13 +1,13 @@
 import { type Job, repeat } from "./job.ts";
 
-/** The promise is two seconds from `expires_at`; half a second leaves room for a slow round. */
+/** Verifications must expire within two seconds of `expires_at`; half a second leaves room for a slow run. */
 const idleMs = 500;
-/** A backlog of hours is drained at some ten thousand a second at most, beside live traffic. */
+/** Limits a backlog of hours to some ten thousand expiries a second, beside live traffic. */
 const busyMs = 50;
 
-/** Moves what has expired; of any number of processes one at a time. */
+/** Expires verifications that are due. Any number of processes may run this; one works at a time. */
 export function expireInTime(parts: {
-  /** Answers whether more is due. */
+  /** Returns whether more is due. */
   readonly expireDue: () => Promise<boolean>;
   readonly onError: (error: unknown) => void;
 }): Job {

@@ -1,25 +1,26 @@
-/** Work that is done again and again until the process ends. */
+/** Work that is repeated until the process ends. */
 export interface Job {
   start(): void;
-  /** Resolves when what was under way is done, or has been waited for long enough. */
+  /** Resolves when the run in progress has finished, or has been waited for long enough. */
   stop(): Promise<void>;
 }
 
 /**
- * A database that does not answer must not hold up the end of the process: what is under way then is left to the time its
- * statement has.
+ * How long `stop` waits. A database that does not answer must not delay the process's end: a statement still running then is
+ * left to its own timeout.
  */
 const patienceMs = 2_000;
 
 /**
- * Runs `work` one time after another: soon again where it says that more is waiting, after `idleMs` where it does
- * not. `busyMs` leaves room for live traffic between two batches of a backlog. A failure is told and waited out
- * like idleness.
+ * Runs `work` repeatedly, never concurrently: after `busyMs` if it reports more work, else after `idleMs`. `busyMs` leaves room
+ * for live traffic between two batches of a backlog. An error is reported and followed by `idleMs`.
  */
 export function repeat(parts: {
-  /** Answers whether more is waiting. At the stop `stopping` aborts: work in several steps begins none after that. */
+  /**
+   * Returns whether there is more work. `stopping` aborts at the stop: work in several steps must begin no further step then.
+   */
   readonly work: (stopping: AbortSignal) => Promise<boolean>;
-  /** What is left to do at the stop, after the last work. */
+  /** Final work at the stop, after the last run. */
   readonly finish?: () => Promise<void>;
   readonly idleMs: number;
   readonly busyMs: number;

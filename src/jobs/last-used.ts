@@ -1,9 +1,9 @@
 import { type Job, repeat } from "./job.ts";
 
-/** Nobody asks to the minute, and a busy key is one row a minute for each process. */
+/** Last uses need not be exact to the minute, and at this interval a busy key costs each process one row a minute. */
 const idleMs = 60_000;
 
-/** Writes down when keys and tokens were last used, and at the stop what is left of it. */
+/** Periodically records when keys and tokens were last used, and once more at the stop. */
 export function writeLastUses(parts: {
   readonly write: () => Promise<void>;
   readonly onError: (error: unknown) => void;

@@ -1,28 +1,28 @@
 import { type Job, repeat } from "./job.ts";
 
-/** A round over all tasks a minute; between rounds a task with a backlog is gone on with, with room for live traffic. */
+/** All tasks run once a minute; in between, tasks with a backlog run every `busyMs`, which leaves room for live traffic. */
 const idleMs = 60_000;
 const busyMs = 20;
 
 interface Task {
   readonly name: string;
-  /** Answers whether more may be waiting; null where another process is at it, so that nobody here can say. */
+  /** Returns whether there may be more; null if another process is running the task, so that this one cannot tell. */
   work(): Promise<boolean | null>;
 }
 
-/** Deletes and erases what has had its time, a batch at a time. A task that fails does not stop the others. */
+/** Deletes and erases data whose retention has ended, batch by batch. A task that fails does not stop the others. */
 export function keepRetention(parts: {
   readonly tasks: readonly Task[];
   readonly onError: (error: unknown, task: string) => void;
-  /** A round has left nothing that has had its time, by all that its tasks have seen. */
+  /** Called when a round has completed here and its tasks found nothing left to delete or erase. */
   readonly onCaughtUp: () => void;
 }): Job {
   let roundAt = Number.NEGATIVE_INFINITY;
   let backlogged: readonly Task[] = [];
-  /** Whether each task of this round has done its work here. */
+  /** Whether every task of this round has run here without an error. */
   let isWhole = true;
 
-  /** Only those with a backlog, unless a round is due: a backlog that does not end must not keep the others waiting. */
+  /** Only the tasks with a backlog, unless a round is due: an endless backlog must not starve the others. */
   function dueTasks(): readonly Task[] {
     const now = performance.now();
     if (backlogged.length > 0 && now - roundAt < idleMs) return backlogged;

@@ -1,10 +1,10 @@
 import { type Job, repeat } from "./job.ts";
 
-/** Counts are to be seconds old, and a look that finds nothing costs three look-ups. */
+/** Counts should be at most seconds old, and a run that finds nothing costs three look-ups. */
 const idleMs = 1_000;
 const busyMs = 5;
 
-/** Rolls up what has happened, a batch at a time, on any number of processes: one of them counts. */
+/** Aggregates new changes into the statistics, batch by batch. Any number of processes may run this; one counts at a time. */
 export function countStatistics(parts: {
   readonly count: () => Promise<boolean>;
   readonly onError: (error: unknown) => void;
@@ -12,10 +12,10 @@ export function countStatistics(parts: {
   return repeat({ work: parts.count, idleMs, busyMs, onError: parts.onError });
 }
 
-/** Silence is a matter of minutes at least. */
+/** A silence takes minutes at least to show. */
 const lookMs = 15_000;
 
-/** Looks for numbers and carriers that have gone silent, and shows them. */
+/** Periodically finds the numbers and carriers that have gone silent, and publishes them through `show`. */
 export function watchSilence<Found>(parts: {
   readonly look: () => Promise<Found>;
   readonly show: (found: Found) => void;

@@ -1,6 +1,7 @@
 /**
- * OpenTelemetry, sending over OTLP. Endpoint, headers, time-out, compression and certificates are read by the exporter
- * from the standard variables, name and attributes of the service by its resource. Nothing is registered globally.
+ * The tracing implementation: OpenTelemetry, exporting over OTLP. The exporter reads endpoint, headers, timeout, compression
+ * and certificates from the standard environment variables, and the resource the service's name and attributes. Nothing is
+ * registered globally.
  */
 
 import { setTimeout as delay } from "node:timers/promises";
@@ -30,18 +31,18 @@ import {
 } from "@opentelemetry/sdk-trace";
 import type { Span, SpanAttributes, SpanKind, Tracing } from "../core/tracing.ts";
 
-/** For what has not been sent yet at the end: an exporter alone would try for eight seconds. */
+/** How long shutdown waits for the last spans to be exported: the exporter by itself would retry for eight seconds. */
 const lastSpansMs = 2_000;
 
 export interface TracingSettings {
-  /** Of OTEL_TRACES_SAMPLER. */
+  /** The value of OTEL_TRACES_SAMPLER. */
   readonly sampler: string;
   readonly samplerRatio: number;
-  /** Spans are sent so often. */
+  /** The interval between exports. */
   readonly scheduleDelayMs: number;
 }
 
-/** Whether the collector takes spans: what it does not take is lost, of which the provider itself tells nobody. */
+/** Whether the collector accepts spans: those it does not accept are lost, and the provider itself reports that to nobody. */
 export interface CollectorEvents {
   onLost(error: Error | undefined): void;
   onFound(): void;
@@ -100,7 +101,7 @@ export function openTracing(settings: TracingSettings, events: CollectorEvents):
   const propagator = new W3CTraceContextPropagator();
   const key = Symbol("span");
 
-  /** A span, and the context in which it is under way. */
+  /** A span, and the context in which it is active. */
   class ContextSpan implements Span {
     readonly #span: OtelSpan;
     readonly context: Context;
@@ -166,7 +167,7 @@ export function openTracing(settings: TracingSettings, events: CollectorEvents):
       return carrier;
     },
 
-    // A collector that is away is no reason to end late, or otherwise than cleanly.
+    // An unavailable collector must not delay the shutdown or make it fail.
     close: () =>
       Promise.race([provider.shutdown().catch(() => {}), delay(lastSpansMs, undefined, { ref: false })]),
   };

@@ -1,6 +1,8 @@
 import { type Span, type Tracing, within } from "../core/tracing.ts";
 
-/** A batch as a span: under that of its first item, and linked to those of the others both ways. */
+/**
+ * Wraps a batch in a span: a child of its first item's span, and linked in both directions with the spans of the other items.
+ */
 export function tracedBatches(tracing: Tracing, operation: string) {
   return {
     current: () => tracing.current(),
@@ -20,7 +22,7 @@ export function tracedBatches(tracing: Tracing, operation: string) {
   };
 }
 
-/** A statement as a span, where it is part of something: what the service does by the clock is none. */
+/** Wraps a statement in a span if a span is active: periodic background work is not traced. */
 export function tracedStatements(tracing: Tracing) {
   return <T>(name: string, work: () => Promise<T>, isExpected: (error: unknown) => boolean): Promise<T> => {
     if (tracing.current() === undefined) return work();

@@ -1,4 +1,4 @@
-/** The parts of the service as spans: the same functions, for a service that is traced. */
+/** Wraps use cases, judgement and webhook attempts in spans, for a service that is traced. */
 
 import type { CancelVerification } from "../core/cancel-verification.ts";
 import type { CreateVerification } from "../core/create-verification.ts";
@@ -27,7 +27,7 @@ interface UseCases {
 
 export function tracedParts(tracing: Tracing, traces: CreationTraces) {
   return {
-    /** A watch is the span of its call, and its looks are no steps of it. */
+    /** A watch gets no span besides that of its call, and its repeated reads get none either. */
     useCases: (useCases: UseCases): UseCases => ({
       ...useCases,
       createVerification: tracedCreation(tracing, traces, useCases.createVerification),
@@ -66,8 +66,8 @@ function tracedCreation(
 }
 
 /**
- * A message is a trace of its own, since its stream may be open for days: linked to the stream, and to the creation of
- * the verification that it found.
+ * Each message is a trace of its own, since its stream may be open for days. The trace is linked to the stream and to the
+ * creation of the verification it matched.
  */
 function tracedJudgement(
   tracing: Tracing,
@@ -114,7 +114,10 @@ function tracedAttempts(tracing: Tracing, traces: CreationTraces, attempt: MakeA
   };
 }
 
-/** The span ends with the work; it is handed over once its link has been looked for, which the answer does not wait for. */
+/**
+ * Ends the span at the time the work ends, but only after the creation's trace has been looked up and linked; the result does
+ * not wait for that.
+ */
 async function untilLinked<Answer>(
   span: Span,
   traces: CreationTraces,

@@ -1,8 +1,7 @@
 /**
- * Where a webhook may lead: https, and only to public addresses. Two checks, since a connection to an address makes no
- * look-up: of the URL's host where it is an address, in whichever spelling, and of every address a name resolves to,
- * at each connection. The addresses that were checked are the ones connected to, so a name that changes its mind
- * in between changes nothing.
+ * Restricts webhooks to https and public addresses, with two checks, since connecting to a literal address makes no look-up: of
+ * the URL's host if it is an address, in whatever spelling, and of every address that a name resolves to, at each connection.
+ * The checked addresses are the ones connected to, so a name whose DNS answer changes in between (DNS rebinding) gains nothing.
  */
 
 import { lookup as lookUpBySystem, Resolver } from "node:dns/promises";
@@ -17,17 +16,17 @@ export interface ResolvedAddress {
 export type ResolveName = (hostname: string) => Promise<readonly ResolvedAddress[]>;
 
 export interface AddressPolicy {
-  /** Why a URL may not be called, as far as it says so itself; null: it may. */
+  /** Why the URL is not allowed, judged by its text alone; null: it is allowed. */
   refusalOf(url: URL): string | null;
-  /** For `net.connect`. */
+  /** The `lookup` option of `net.connect`. */
   readonly lookup: LookupFunction;
 }
 
-/** A connection that the policy does not allow. */
+/** Thrown for a connection that the policy does not allow. */
 export class AddressRefused extends Error {}
 
 export function createAddressPolicy(options: {
-  /** For development: http and any address. */
+  /** For development: allows http and any address. */
   readonly allowPrivate: boolean;
   readonly resolve?: ResolveName;
 }): AddressPolicy {
@@ -49,11 +48,11 @@ export function createAddressPolicy(options: {
       if (url.protocol !== "https:" && !(allowPrivate && url.protocol === "http:")) {
         return allowPrivate ? "must be an http or https URL" : "must be an https URL";
       }
-      // URL has taken the scheme's own port away.
+      // `URL` has already removed the scheme's default port.
       if (url.port === "0") return "must not have port 0";
       if (allowPrivate) return null;
       const address = literalOf(url);
-      // Whatever a name server says of them, these are this machine's own (RFC 6761).
+      // Loopback names of this machine, whatever a name server answers for them (RFC 6761).
       const isOwnName = /(^|\.)localhost\.?$/.test(url.hostname);
       const kind = isOwnName ? "loopback" : address && specialKindOf(address);
       return kind && `must not lead to ${address ?? url.hostname}, which is not a public address (${kind})`;
@@ -73,7 +72,9 @@ export function createAddressPolicy(options: {
   };
 }
 
-/** The address that a URL's host is; null for a name. `URL` has brought decimal, octal and hex spellings to one. */
+/**
+ * The address if the URL's host is one; null for a name. `URL` has already normalised decimal, octal and hexadecimal spellings.
+ */
 function literalOf({ hostname }: URL): string | null {
   const address = hostname.replace(/^\[|\]$/g, "");
   return ipaddr.isValid(address) ? address : null;
@@ -82,9 +83,9 @@ function literalOf({ hostname }: URL): string | null {
 const translated = ipaddr.IPv6.parseCIDR("64:ff9b::/96");
 
 /**
- * What is special about an address; null for a public one. IPv4 in IPv6 is judged as the IPv4 it is, also where a name server
- * has made an address for NAT64 of it (64:ff9b::/96, RFC 6052); other ways to embed one (6to4, Teredo) are special as such. Of
- * IPv6 only 2000::/3 is given out for public use.
+ * Why an address is not public; null if it is. IPv4 embedded in IPv6 is judged as IPv4, including the addresses that a name
+ * server synthesises for NAT64 (64:ff9b::/96, RFC 6052); other embeddings (6to4, Teredo) are special in themselves. Of IPv6,
+ * only 2000::/3 is allocated for public use.
  */
 function specialKindOf(address: string): string | null {
   const parsed = ipaddr.process(address);
@@ -97,7 +98,7 @@ function specialKindOf(address: string): string | null {
   return null;
 }
 
-/** At most one look-up of this kind at a time: they block one of libuv's few threads for as long as they take. */
+/** Runs system look-ups one at a time, since each blocks one of libuv's few threads until it ends. */
 let systemLookups: Promise<unknown> = Promise.resolve();
 
 function resolveBySystem(hostname: string): Promise<readonly ResolvedAddress[]> {
@@ -109,8 +110,8 @@ function resolveBySystem(hostname: string): Promise<readonly ResolvedAddress[]> 
 const noSuchName = new Set(["ENOTFOUND", "ENODATA", "ECONNREFUSED"]);
 
 /**
- * A name's addresses by DNS, without blocking a thread: `dns.lookup` has two, which two endpoints whose name server
- * hangs would keep from everybody else. What DNS does not know may be in this machine's own hosts file.
+ * Resolves a name by DNS without blocking a thread: `dns.lookup` can use two, so two endpoints with a hanging name server would
+ * block all other look-ups. A name that DNS does not know may still be in this machine's hosts file.
  */
 async function resolveName(hostname: string): Promise<readonly ResolvedAddress[]> {
   if (!hostname.includes(".") || /\.localhost\.?$/.test(hostname)) return resolveBySystem(hostname);

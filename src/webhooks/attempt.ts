@@ -1,4 +1,4 @@
-/** One attempt of a delivery, from what is due to what came of it. */
+/** Makes one attempt of a delivery: builds the request, sends it, and turns the response into the result. */
 
 import { encodeId } from "../core/ids.ts";
 import type { MakeAttempt } from "../core/webhook.ts";
@@ -20,7 +20,7 @@ export function createMakeAttempt(endpoints: Endpoints): MakeAttempt {
       signal,
     );
     const { durationMs, status, error, answer } = exchange;
-    // By the database's clock, as all times: when it began, and how long it took since.
+    // Times are the database's: the attempt's start by its clock, plus the measured duration.
     const retryAfter = retryAfterSeconds(exchange.retryAfter, startedAt + durationMs);
     return {
       verificationId,

@@ -1,10 +1,10 @@
-/** One exchange with a merchant's endpoint. */
+/** One HTTP exchange with a merchant's endpoint. */
 
 import { Agent, request } from "undici";
 import { AddressRefused, createAddressPolicy, type ResolveName } from "./address-policy.ts";
 import { signedHeaders } from "./signature.ts";
 
-/** What is sent. */
+/** The request. */
 export interface Message {
   readonly url: string;
   /** `evt_…`, the same at every attempt. */
@@ -12,66 +12,66 @@ export interface Message {
   /** Whole seconds since the epoch, fresh at every attempt. */
   readonly timestamp: number;
   readonly body: string;
-  /** The first signs first. */
+  /** In the order of the signatures. */
   readonly secrets: readonly Uint8Array[];
 }
 
-/** What came of it. */
+/** The outcome. */
 export interface Exchange {
   readonly durationMs: number;
-  /** Null: there was no answer. */
+  /** Null: no response. */
   readonly status: number | null;
-  /** Why it failed, for a person; null: it did not. */
+  /** Why it failed, as text for people; null if it succeeded. */
   readonly error: string | null;
-  /** The beginning of the answer's body; null: there was no answer. */
+  /** The beginning of the response body; null: no response. */
   readonly answer: string | null;
-  /** The answer's Retry-After. */
+  /** The response's Retry-After header. */
   readonly retryAfter: string | null;
 }
 
 export interface Endpoints {
-  /** Why nothing is sent to a URL, as far as it says so itself; null: it is. Resolves no name. */
+  /** Why nothing is sent to the URL, judged by its text alone, without resolving its name; null: it is allowed. */
   refusalOf(url: URL): string | null;
-  /** Rejects only where `signal` aborts: every other end is an exchange's. */
+  /** Rejects only if `signal` aborts; every other failure is reported in the exchange. */
   send(message: Message, signal?: AbortSignal): Promise<Exchange>;
-  /** Cuts every connection. */
+  /** Closes every connection at once. */
   close(): Promise<void>;
 }
 
 const userAgent = "phoneproof-webhooks";
-/** For connecting, TLS, the request and the whole answer together, however slowly it drips. */
+/** Covers connecting, TLS, the request and the whole response, however slowly it arrives. */
 const wholeExchangeMs = 15_000;
 const keptAnswerBytes = 1024;
 const keptErrorLength = 300;
 /**
- * For connecting to one address of several, before the next is tried: a packet that gets lost is sent again after a second. Node
- * gives a quarter of one. With much more, a few addresses that do not answer would leave none for the one that does.
+ * Time to connect to one of several addresses before the next is tried: a lost packet is retransmitted after a second. Node's
+ * default is a quarter of a second. With much more, a few unresponsive addresses would leave no time for the one that answers.
  */
 const oneAddressMs = 1_500;
 /**
- * A connection that has been idle for longer is not used again: an endpoint that does not say for how long it keeps one may be
- * closing it (after two seconds, some), and what is lost by that would be a failed attempt.
+ * A connection idle for longer is not reused: an endpoint that does not announce its keep-alive time may be closing it (some do
+ * after two seconds), and a request lost that way would be a failed attempt.
  */
 const idleMs = 1_000;
-/** Of interim answers (1xx) nobody needs more than a few; without a bound they would keep this process at work. */
+/** No endpoint needs more than a few interim responses (1xx); without a limit it could keep this process busy with them. */
 const mostInterim = 16;
 
 export function createEndpoints(options: {
   readonly allowPrivate: boolean;
   readonly timeoutMs?: number;
   readonly resolve?: ResolveName;
-  /** Sent besides: which span this belongs to, where the service is traced. */
+  /** Sent in addition: the trace context headers, if the service is traced. */
   readonly traceHeaders?: (() => Record<string, string>) | undefined;
 }): Endpoints {
   const { timeoutMs = wholeExchangeMs } = options;
   const policy = createAddressPolicy(options);
   const agent = new Agent({
-    // No bound an origin: whoever sends bounds what is under way an endpoint and in all, and so the connections. One
-    // origin may have endpoints of many merchants, of which one that hangs must not take the others' connections.
+    // No limit per origin: the caller limits the attempts in progress per endpoint and in total, and so the connections.
+    // Endpoints of many merchants may share an origin, and one that hangs must not take the others' connections.
     pipelining: 1,
     allowH2: false,
     connectTimeout: timeoutMs,
-    // The exchange as a whole is timed below; a time-out for its parts would only hide which it was.
+    // The exchange as a whole has a timeout, below; timeouts for its parts would only obscure it.
     headersTimeout: 0,
     bodyTimeout: 0,
     keepAliveTimeout: idleMs,
@@ -112,7 +112,7 @@ export function createEndpoints(options: {
       const answer = await untilAborted(answering, cut.signal);
       status = answer.statusCode;
       retryAfter = [answer.headers["retry-after"]].flat()[0] ?? null;
-      // Leaving the loop early closes the connection: what is beyond is not worth waiting for.
+      // Leaving the loop early closes the connection: the rest of the body is not worth waiting for.
       for await (const chunk of answer.body) if (kept.add(chunk)) break;
       return { status, error: complaintAbout(status), answer: kept.text(), retryAfter };
     } catch (error) {
@@ -127,7 +127,7 @@ export function createEndpoints(options: {
     async send(message, signal) {
       signal?.throwIfAborted();
       const startedAt = performance.now();
-      // Not AbortSignal.any: what it ties to a signal that lives as long as the process is freed late.
+      // Not AbortSignal.any: what it attaches to a signal that lives as long as the process is freed late.
       const cut = new AbortController();
       const stop = () => cut.abort(signal?.reason);
       const tooLong = () => cut.abort(new Error(`took longer than ${timeoutMs / 1000} s`));
@@ -146,7 +146,7 @@ export function createEndpoints(options: {
   };
 }
 
-/** undici hears of an abort only once it is connected; what it does with the connection then is its own affair. */
+/** Rejects as soon as `signal` aborts: undici notices an abort only once it is connected. The connection is left to undici. */
 function untilAborted<T>(answering: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal.reason);
@@ -159,12 +159,14 @@ function unanswered(error: string): Omit<Exchange, "durationMs"> {
   return { status: null, error, answer: null, retryAfter: null };
 }
 
-/** The first KiB, as text that can be stored: no NUL, nothing that is not UTF-8, no half of a character at its end. */
+/**
+ * Collects the first KiB and decodes it to text that can be stored: no NUL, no invalid UTF-8, no partial character at the end.
+ */
 class KeptAnswer {
   readonly #chunks: Buffer[] = [];
   #length = 0;
 
-  /** Answers whether that is enough. */
+  /** Returns whether enough is collected. */
   add(chunk: Buffer): boolean {
     this.#chunks.push(chunk);
     this.#length += chunk.length;
@@ -179,7 +181,7 @@ class KeptAnswer {
   }
 }
 
-/** Null: success. */
+/** The error for a status; null if it means success. */
 function complaintAbout(status: number): string | null {
   if (status >= 200 && status <= 299) return null;
   if (status >= 300 && status <= 399 && status !== 304)
@@ -191,7 +193,7 @@ function describe(thrown: unknown): string {
   const error = causeOf(thrown);
   if (error instanceof AddressRefused) return `refused: ${error.message}`;
   const code = "code" in error && typeof error.code === "string" ? error.code : "";
-  // What undici takes for impossible, such as a 101 to whoever asked for nothing of the kind.
+  // undici's assertion for a response it considers impossible, such as 101 without an upgrade request.
   if (code === "ERR_ASSERTION") return "answered what HTTP does not allow";
   const message = reasonIn(error.message);
   const said = message.includes(code) ? message : `${message} (${code})`;
@@ -199,8 +201,8 @@ function describe(thrown: unknown): string {
 }
 
 /**
- * What a merchant can read of it. OpenSSL's account is thread:error:code:library:function:reason:file:line; behind a
- * certificate's defect stands Node's advice on how to start Node.
+ * The part of an error message that helps a merchant. OpenSSL's has the form
+ * thread:error:code:library:function:reason:file:line; to a certificate error Node appends advice on how to start Node.
  */
 function reasonIn(message: string): string {
   const tls = /^[0-9A-F]+:error:[0-9A-F]+:[^:]*:[^:]*:([^:]+):/.exec(message)?.[1];
@@ -208,7 +210,7 @@ function reasonIn(message: string): string {
   return message.replace(/; if the root CA is installed locally.*$/s, "");
 }
 
-/** Node gathers what happened at each address of a name; the first says enough. */
+/** Node collects the errors of all addresses of a name; the first one says enough. */
 function causeOf(thrown: unknown): Error {
   if (thrown instanceof AggregateError && thrown.errors[0] instanceof Error) return thrown.errors[0];
   return thrown instanceof Error ? thrown : new Error(String(thrown));

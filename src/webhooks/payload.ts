@@ -1,13 +1,13 @@
-/** What a merchant's endpoint is sent. */
+/** The body of a webhook request. */
 
 import { encodeId } from "../core/ids.ts";
 import type { Verification } from "../core/verification.ts";
 import type { WebhookEvent } from "../core/webhook.ts";
 
 /**
- * The body, the same bytes at every attempt: it is made of the event and of the verification's terminal row, and neither
- * changes (but for the phone, once that is erased). `data` is the contract's VerificationResult as a read at the
- * instant of the event would have answered it.
+ * The body, the same bytes at every attempt: it is built from the event and from the verification's row in its terminal status,
+ * and neither changes (except for the phone, once it is erased). `data` is the contract's VerificationResult as a read at the
+ * instant of the event would have returned it.
  */
 export function payloadOf({ type, occurredAt, verification }: WebhookEvent): string {
   return JSON.stringify({
@@ -34,5 +34,5 @@ function resultOf(verification: Verification, occurredAt: number) {
   };
 }
 
-/** `2026-11-21T06:41:00.123Z` */
+/** ISO 8601 in UTC: `2026-11-21T06:41:00.123Z` */
 const timestamp = (milliseconds: number) => new Date(milliseconds).toISOString();

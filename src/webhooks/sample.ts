@@ -1,4 +1,4 @@
-/** The event that `webhook test` sends. */
+/** The sample event that `webhook test` sends. */
 
 import type { SendSample } from "../core/administration/webhooks.ts";
 import { newId } from "../core/ids.ts";
@@ -17,7 +17,7 @@ const statuses: Record<EventType, VerificationStatus> = {
 const validityMs = 600_000;
 const passedMs = 60_000;
 
-/** Sends a sample like any other event, once, and answers what came back. */
+/** Sends a sample like any other event, once, and returns the attempt. */
 export function createSendSample(endpoints: Endpoints): SendSample {
   return async ({ webhook, secret, eventId, type, now: startedAt }) => {
     const now = startedAt.getTime();
@@ -33,7 +33,7 @@ export function createSendSample(endpoints: Endpoints): SendSample {
   };
 }
 
-/** Of a verification that does not exist, with a phone that nobody has: 010-0… is not given out. */
+/** A verification that does not exist, with a phone that is not allocated (010-0…). */
 function sampleVerification(
   projectId: string,
   environment: Environment,

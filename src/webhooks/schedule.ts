@@ -1,11 +1,11 @@
-/** When a delivery is tried again. */
+/** The retry schedule of deliveries. */
 
 import { retryLookMs } from "../core/webhook.ts";
 
 const minute = 60;
 const hour = 3_600;
 
-/** Seconds from each attempt's failure to the next attempt; the first is made at once, ten in all. */
+/** Seconds from each failed attempt to the next one. The first attempt is made at once; ten in all. */
 export const gapsSeconds: readonly number[] = [
   5,
   5 * minute,
@@ -20,15 +20,14 @@ export const gapsSeconds: readonly number[] = [
 
 /** Jitter keeps deliveries that failed together from coming back together. */
 const jitter = 0.2;
-/** So late an attempt may begin after it was due: a look, and the moment it takes itself. The jitter leaves room for it. */
+/** How late an attempt may begin: one polling interval and the time polling itself takes. The jitter leaves room for it. */
 const lateSeconds = (retryLookMs + 100) / 1000;
 
 const maxRetryAfterSeconds = 24 * hour;
 
 /**
- * Seconds until the attempt after the `failures`-th failure of the schedule, null after the last. What the endpoint asks
- * for with Retry-After is the least it is given, up to 24 hours: earlier than the schedule nothing is sent.
- * `random` is from 0 to 1.
+ * Seconds until the next attempt after the `failures`-th failure, null after the last. The endpoint's Retry-After is a lower
+ * bound, respected up to 24 hours; it never makes an attempt earlier than the schedule does. `random` is from 0 to 1.
  */
 export function secondsUntilNext(
   failures: number,
@@ -41,7 +40,9 @@ export function secondsUntilNext(
   return Math.max(scheduled, Math.min(retryAfterSeconds ?? 0, maxRetryAfterSeconds));
 }
 
-/** RFC 9110: delay in seconds, or an HTTP date in its form of today or the two obsolete ones, of which asctime's names no zone. */
+/**
+ * RFC 9110: a delay in seconds, or an HTTP date in its current or its two obsolete forms, of which asctime's has no time zone.
+ */
 const wholeSeconds = /^\d+$/;
 const timeOfDay = String.raw`\d{2}:\d{2}:\d{2}`;
 const httpDateForms = [
@@ -50,7 +51,7 @@ const httpDateForms = [
   new RegExp(`^[A-Z][a-z]{2} [A-Z][a-z]{2} ([ \\d]\\d) ${timeOfDay} \\d{4}$`),
 ];
 
-/** Milliseconds since the epoch; NaN for what is no HTTP date, which `Date.parse` alone makes one of ("31 Feb" is in March). */
+/** Milliseconds since the epoch; NaN unless it is an HTTP date. `Date.parse` alone turns "31 Feb" into a day in March. */
 function parseHttpDate(text: string): number {
   const day = httpDateForms.map((form) => form.exec(text)?.[1]).find((found) => found !== undefined);
   if (day === undefined) return Number.NaN;
@@ -58,7 +59,7 @@ function parseHttpDate(text: string): number {
   return new Date(at).getUTCDate() === Number(day) ? at : Number.NaN;
 }
 
-/** The seconds from `now` (milliseconds since the epoch) that a Retry-After asks for; null where it says nothing. */
+/** The seconds from `now` (milliseconds since the epoch) that a Retry-After header asks for; null if missing or malformed. */
 export function retryAfterSeconds(header: string | null, now: number): number | null {
   const text = header?.trim() ?? "";
   if (wholeSeconds.test(text)) return Number(text);

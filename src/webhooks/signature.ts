@@ -9,8 +9,8 @@ export interface SignedHeaders {
 }
 
 /**
- * One signature a secret, in their order, separated by spaces: a receiver accepts any that it can verify.
- * `timestamp` is in whole seconds since the epoch.
+ * Signs with each secret and joins the signatures by spaces, in the order of the secrets: a receiver accepts any that it can
+ * verify. `timestamp` is in whole seconds since the epoch.
  */
 export function signedHeaders(message: {
   readonly id: string;
@@ -20,7 +20,7 @@ export function signedHeaders(message: {
 }): SignedHeaders {
   const { id, timestamp, body, secrets } = message;
   const signatures = secrets.map((secret) => {
-    // As a key object: of bytes Node makes one in a way that takes four times as long as all the rest.
+    // Passed as a key object: the conversion Node makes of plain bytes takes four times as long as everything else here.
     const key = createSecretKey(secret);
     const signature = createHmac("sha256", key).update(`${id}.${timestamp}.${body}`).digest("base64");
     return `v1,${signature}`;

@@ -1,4 +1,4 @@
-/** What the page is made of besides itself: read at the start, and compressed when first asked for. */
+/** The page's style sheet, script and icon: read at start, compressed at the first request. */
 
 import { hash } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -13,7 +13,7 @@ export interface Asset {
   brotli(): Promise<Buffer>;
 }
 
-/** Relative to a window's address, so that a prefix in PUBLIC_BASE_URL does not matter. */
+/** Relative to `/v/`; the window puts the path of PUBLIC_BASE_URL in front. */
 export interface AssetPaths {
   readonly style: string;
   readonly script: string;
@@ -22,12 +22,12 @@ export interface AssetPaths {
 
 export interface Assets {
   readonly paths: AssetPaths;
-  /** By file name, the digest of its content included. */
+  /** By file name, which includes a digest of the content. */
   readonly byName: ReadonlyMap<string, Asset>;
 }
 
 const folder = path.join(import.meta.dirname, "browser");
-/** By the compiler: Node's own stripping of types is 17 MiB of memory and a tenth of a second of a processor, in each process. */
+/** The compiled script: stripping types with Node would cost each process 17 MiB of memory and 0.1 s of CPU time. */
 const compiled = path.join(import.meta.dirname, "../gen/window");
 
 export const assets: Assets = load();

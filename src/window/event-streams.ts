@@ -1,11 +1,11 @@
 import type { ServerResponse } from "node:http";
 import { StreamBounds } from "../admission/stream-bounds.ts";
 
-/** Proxies and phones drop a connection that is silent for a minute, often sooner. */
+/** Heartbeat interval: proxies and phones drop a connection that is silent for a minute, often sooner. */
 const beatMs = 15_000;
 const beatEvent = "event: beat\ndata:\n\n";
 
-/** A stream costs memory only, 31 KiB with its socket as bench/idle-windows.ts measures; beyond this a window asks instead. */
+/** A stream costs only memory, 31 KiB with its socket (bench/idle-windows.ts); windows beyond these limits poll. */
 const most = { inAll: 20_000, each: 10 };
 
 export interface EventStream {
@@ -15,17 +15,17 @@ export interface EventStream {
   end(): void;
 }
 
-/** The open streams of server-sent events of this process. */
+/** This process's open streams of server-sent events. */
 export interface EventStreams {
-  /** Null where there is no room for another in all or of a window, and once all are closed. */
+  /** Opens a stream. Null if the limit in total or of the window is reached, or after `close`. */
   open(response: ServerResponse, token: string, headers: Record<string, string>): EventStream | null;
-  /** Ends all of them, and opens none any more; their windows come again. */
+  /** Ends all streams and opens no more; the windows reconnect. */
   close(): void;
-  /** Why `open` answers null from then on. */
+  /** After `close`, the reason why `open` returns null. */
   readonly isClosed: boolean;
 }
 
-/** Told of streams as they come and go. */
+/** Notified of streams that open and close. */
 export interface EventStreamObserver {
   opened(): void;
   closed(): void;
@@ -40,7 +40,7 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
   let beating: NodeJS.Timeout | undefined;
   let isClosed = false;
 
-  /** May be told more than once. */
+  /** Idempotent. */
   function release(response: ServerResponse): void {
     const entry = open.get(response);
     if (entry === undefined) return;
@@ -54,14 +54,15 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
     for (const response of open.keys()) {
       if (response.destroyed) release(response);
       else if (isUntaken(response)) response.destroy();
-      // One that has ended may still wait behind another on its connection. Written to, it would end the process.
+      // An ended response may still be queued behind another on its connection; writing to it would raise an error that ends
+      // the process.
       else if (!response.writableEnded) response.write(beatEvent);
     }
   }
 
   return {
     open(response, token, headers) {
-      // A client that was gone before its stream began is not heard of again.
+      // If the client disconnected before the stream began, no further event would report it.
       if (response.destroyed || isClosed) return null;
       const giveBack = bounds.take(token);
       if (typeof giveBack === "string") return null;
@@ -71,8 +72,8 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
       beating ??= setInterval(beat, beatMs).unref();
       response.on("close", () => release(response));
       response.writeHead(200, { ...headers, "content-type": "text/event-stream; charset=utf-8" });
-      // Windows that lose a process do not all come to the next one at the same moment. Where a proxy holds the beat back, they
-      // know better than from the head alone.
+      // A random retry delay: windows that lose a process must not all reconnect to the next one at the same moment. The first
+      // beat is sent at once: if a proxy buffers the body, the window receives headers but no beat, and so knows to poll.
       response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n${beatEvent}`);
       return {
         signal: controller.signal,
@@ -96,7 +97,7 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
   };
 }
 
-/** Whoever has not taken the last beat yet, or the end, is not there any more. */
+/** Whether the client has read so little that the write buffers are full: it is treated as gone. */
 function isUntaken(response: ServerResponse): boolean {
   return response.writableEnded ? response.socket?.writableNeedDrain === true : response.writableNeedDrain;
 }

@@ -1,4 +1,4 @@
-/** Markup that is escaped where it is put together. */
+/** Markup in which all interpolated values are escaped. */
 export class Html {
   readonly markup: string;
   constructor(markup: string) {
@@ -8,7 +8,7 @@ export class Html {
 
 type Part = Html | string | number | null | undefined | false | readonly Part[];
 
-/** Everything put in is text, unless it is markup made by this same function. Null, undefined and false are nothing. */
+/** Interpolated values are escaped, unless they are `Html`. Null, undefined and false render nothing. */
 export function html(strings: TemplateStringsArray, ...parts: readonly Part[]): Html {
   let markup = strings[0] ?? "";
   for (const [index, part] of parts.entries()) markup += markupOf(part) + (strings[index + 1] ?? "");

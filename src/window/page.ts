@@ -1,6 +1,6 @@
 /**
- * The page, rendered whole: it can be read without its script, which brings nothing but movement. All four states are
- * in it, one of them shown, so that a change needs no request.
+ * Renders the complete page, which works without its script; the script only adds live updates. All four states are in the page
+ * and one is shown, so that a change of state needs no request.
  */
 
 import { timestampDate } from "@bufbuild/protobuf/wkt";
@@ -15,24 +15,24 @@ import { windowState } from "./state.ts";
 import { named, type OutcomeName, type Texts, texts } from "./texts.ts";
 import { type Language, type Platform, smsLink } from "./visitor.ts";
 
-/** How a window's address was opened. */
+/** How the window was opened. */
 export interface View {
   readonly language: Language;
-  /** The language was asked for in the address, where it stays. */
+  /** The language was chosen in the URL, and links keep it. */
   readonly languageChosen: boolean;
   readonly platform: Platform;
-  /** By the QR code, on another device than the one on which it was started. */
+  /** Opened by the QR code, on another device than the one that shows the window. */
   readonly viaQr: boolean;
-  /** The person has said that they started it themselves. */
+  /** The user has confirmed that they started the verification themselves. */
   readonly started: boolean;
-  /** The played phone's last receipt, where there is no script to show it. */
+  /** The simulated phone's last receipt, for browsers without scripts. */
   readonly played: { readonly outcome: OutcomeName; readonly duplicate: boolean } | null;
 }
 
 export interface WindowPage {
   readonly window: VerificationWindow;
   readonly token: string;
-  /** `verification_url`, which the QR code carries. */
+  /** The `verification_url`, which the QR code contains. */
   readonly address: string;
   readonly view: View;
   readonly assets: AssetPaths;
@@ -81,7 +81,7 @@ const marks = {
   cross: mark("m17 17 14 14m0-14-14 14"),
 };
 
-/** What a person who came by the QR code is asked before number and text are shown: it may be somebody else's code. */
+/** Asks a user who came by the QR code for confirmation before number and text are shown: it may be somebody else's code. */
 function gate(name: string, view: View, words: Texts): Html {
   return html`
 <h1>${named(words.gateHeading, name)}</h1>
@@ -127,27 +127,32 @@ ${view.platform === "desktop" && !view.viaQr ? byQrCode(address, smsLink(view.pl
 <p class="quiet">${words.whichPhones} ${named(words.price, projectName)}</p>`;
 }
 
-/** Where the script takes them from; a live region tells only what is put into it. */
+/** Templates from which the script fills the hint: screen readers announce only what is inserted into a live region. */
 function hintTexts(words: Texts): Html[] {
   return Object.entries(words.hints).map(
     ([hint, text]) => html`<template data-hint-text="${hint}">${text}</template>`,
   );
 }
 
-/** What came by the QR code is a phone, whatever it says it is: showing it another code would lead nowhere. */
+/**
+ * Also for a desktop browser that came by the QR code: it must be a phone, and showing it another QR code would lead nowhere.
+ */
 function bySmsApp(platform: Platform, destination: string, smsText: string, words: Texts): Html {
   return html`<p><a class="button" href="${smsLink(platform, destination, smsText)}">${words.openSmsApp}</a></p>
 <p class="quiet centred">${words.filledIn}</p>`;
 }
 
-/** What says that it is no phone may be one all the same, in the mode of a desktop: the script knows it by its screen. */
+/**
+ * A browser that claims to be no phone may be one in desktop mode: the script recognises its touch screen and shows the SMS
+ * link.
+ */
 function byQrCode(address: string, sms: string, words: Texts): Html {
   return html`<figure>${qrCode(`${address}?via=qr`, words.qrLabel)}
 <figcaption><strong>${words.scan}</strong> ${words.scanMore}</figcaption></figure>
 <p class="quiet centred" data-on-this-device hidden>${words.onThisDevice} <a href="${sms}">${words.openSmsApp}</a></p>`;
 }
 
-/** What stands in the countdown's place without a script: then no time zone is known, and Korea has one. */
+/** Shown instead of the countdown if there is no script: the time zone is unknown then, so it is Korea's. */
 function until(window: VerificationWindow, language: Language, words: Texts): string {
   if (window.expiresAt === undefined) return "";
   const time = new Intl.DateTimeFormat(language, {
@@ -161,7 +166,10 @@ function until(window: VerificationWindow, language: Language, words: Texts): st
   );
 }
 
-/** What comes after the end. The script chooses between an opener and a way back; without it there is the way back. */
+/**
+ * Shown once the verification is over. With the script, either the opener is notified or the return link is used; without it,
+ * the link is shown.
+ */
 function after(window: VerificationWindow, state: WindowState, view: View, words: Texts): Html {
   const { projectName } = window;
   const link = html`<a${!view.viaQr && html` class="button"`} data-return href="${state.returnUrl}"${hiddenUnless(state.returnUrl !== null)}>${named(words.returnNow, projectName)}</a>`;
@@ -176,7 +184,7 @@ function after(window: VerificationWindow, state: WindowState, view: View, words
 
 const playedCarriers = ["SKT", "KT", "LGU+"];
 
-/** Whatever the length of codes is: more groups of it, joined, than a message may hold. */
+/** Single digits that, joined to codes of whatever length, make more candidates than a message may have. */
 const manyCodes = Array.from({ length: 80 }, (_, index) => 2 + (((index * index * 7) % 61) % 8)).join(" ");
 
 function playedPhone(window: VerificationWindow, token: string, view: View, words: Texts): Html {
@@ -206,7 +214,7 @@ ${isMatch && html`<p class="quiet" id="play-sender">${play.senderMore}</p>`}
 </aside>`;
 }
 
-/** `SENDER_MISMATCH: …`, for a developer who will meet the same word in receipts. */
+/** `SENDER_MISMATCH: …`, for a developer, who will find the same word in receipts. */
 export function playedMessage(
   { outcome, duplicate }: { readonly outcome: OutcomeName; readonly duplicate: boolean },
   language: Language,
@@ -223,7 +231,7 @@ export function outcomeName(outcome: InboundMessageOutcome): OutcomeName {
   return outcomeNames.find((name) => InboundMessageOutcome[name] === outcome) ?? "UNSPECIFIED";
 }
 
-/** What stands in the place of a window that cannot be shown. It is the same for whatever was asked for. */
+/** The page shown if a window cannot be shown. It does not depend on what was requested. */
 export function renderRefusal(
   kind: "notFound" | "tooMany" | "unavailable",
   view: View,
@@ -273,7 +281,7 @@ function hiddenUnless(shown: boolean): Html | false {
   return !shown && html` hidden`;
 }
 
-/** The same page, as another link would open it. Never empty: an empty link would keep the query there is. */
+/** A relative link to the same page with these options. Never empty: an empty link would keep the current query. */
 function queryOf({ language, languageChosen, viaQr, started }: View): string {
   const query = new URLSearchParams();
   if (viaQr) query.set("via", "qr");

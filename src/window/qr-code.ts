@@ -1,10 +1,10 @@
 import { correction, generate } from "lean-qr";
 import { Html } from "./html.ts";
 
-/** The quiet zone that ISO/IEC 18004 demands, in modules. */
+/** The width of the quiet zone that ISO/IEC 18004 requires, in modules. */
 const quiet = 4;
 
-/** A QR code as an inline image: dark on white in either colour scheme, since scanners want it so. */
+/** A QR code as an inline image; dark on white in both colour schemes, since scanners need that. */
 export function qrCode(text: string, label: string): Html {
   const code = generate(text, { minCorrectionLevel: correction.M });
   let dark = "";

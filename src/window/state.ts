@@ -1,4 +1,4 @@
-/** What changes in an open window, as its script is told: by the page itself, by its stream, or when it asks. */
+/** The state that an open window's script receives: in the page, over the stream, or by polling. */
 
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import {
@@ -51,7 +51,7 @@ function statusOf({ status }: VerificationWindow): WindowState["status"] {
   return name;
 }
 
-/** What the merchant's page is told. Not the phone: the merchant's server reads that itself. */
+/** The postMessage to the merchant's page. It has no phone: the merchant's server reads that itself. */
 function resultOf(window: VerificationWindow) {
   return {
     type: "phone_verification.result",
@@ -63,7 +63,7 @@ function resultOf(window: VerificationWindow) {
   } as const;
 }
 
-/** The URL as it was registered, character for character, with the result after the query it already has. */
+/** The registered URL, unchanged, with the result appended to its query. */
 function withResult(returnUrl: string, window: VerificationWindow): string {
   const [address = "", ...fragment] = returnUrl.split("#");
   const result = [

@@ -1,4 +1,4 @@
-/** Every word the window says, in both languages. `{name}` is the merchant's name. */
+/** All texts of the window, in both languages. `{name}` is the merchant's name. */
 
 import type { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import type { WindowState } from "./browser/state.ts";
@@ -256,7 +256,7 @@ const english: Texts = {
 
 export const texts: Readonly<Record<Language, Texts>> = { ko: korean, en: english };
 
-/** With the merchant's name in its place, in one pass: a name that reads `{name}` stays what it is. */
+/** Inserts the merchant's name in one pass, so that a name containing `{name}` stays as it is. */
 export function named(text: string, name: string): string {
   return text.replaceAll("{name}", () => name);
 }

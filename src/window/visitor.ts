@@ -1,13 +1,13 @@
-/** What a request tells of the person who opens the window. */
+/** What a request reveals about the visitor: language and platform. */
 
 export type Language = "ko" | "en";
 
-/** `android` stands for every phone that is no iPhone, `desktop` for whatever is no phone, or does not say so. */
+/** `android` stands for every phone that is not an iPhone, `desktop` for everything else. */
 export type Platform = "android" | "ios" | "desktop";
 
 /**
- * The better of Korean and English by Accept-Language. Whoever asks for neither gets English; whoever does not say gets
- * Korean, since all numbers are Korean. Weight 0 says which it is not to be.
+ * Korean or English, by Accept-Language. Visitors who accept only other languages get English; without the header it is Korean,
+ * since all numbers are Korean. `ko;q=0` excludes Korean.
  */
 export function languageOf(acceptLanguage: string | undefined): Language {
   let best: { language: Language; weight: number } | undefined;
@@ -20,7 +20,7 @@ export function languageOf(acceptLanguage: string | undefined): Language {
     const language = primary === "ko" || primary === "*" ? "ko" : "en";
     if (weight === 0 && tag === "ko") isKoreanUnwanted = true;
     if (!(weight > 0)) continue;
-    // Another language counts as a wish for English, after those for the two there are.
+    // Any other language counts as a preference for English, ranked below explicit Korean and English.
     const effective = primary === "ko" || primary === "en" ? weight : weight / 1000;
     if (best === undefined || effective > best.weight) best = { language, weight: effective };
   }
@@ -28,8 +28,8 @@ export function languageOf(acceptLanguage: string | undefined): Language {
 }
 
 /**
- * A tablet or a television has no SIM that sends SMS: it is shown the QR code, as a desktop is. Of those with Android only phones
- * call themselves mobile, and an iPad says which it is.
+ * Tablets and televisions have no SIM that sends SMS, so they get the QR code, like a desktop. Of Android devices only phones
+ * put `Mobile` into their user agent; an iPad's contains `iPad`.
  */
 export function platformOf(userAgent: string | undefined): Platform {
   if (userAgent === undefined) return "desktop";
@@ -38,8 +38,8 @@ export function platformOf(userAgent: string | undefined): Platform {
 }
 
 /**
- * A link that opens the SMS app with number and text filled in. iOS takes the body after `&`, Android after `?`; what may be
- * either is given both. All want %20 for a space, and `#` of a short number encoded.
+ * What precedes the body in a link that opens the SMS app with number and text filled in: `&` on iOS, `?` on Android, both
+ * where it may be either. All platforms want %20 for a space, and the `#` of a short number encoded.
  */
 const separators: Readonly<Record<Platform, string>> = { ios: "&", android: "?", desktop: "?&" };
 

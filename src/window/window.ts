@@ -1,6 +1,6 @@
 /**
- * The verification window over HTTP: the page, its stream of events, the state for those without a stream, and in the
- * test environment the played phone. A plugin of the gateway's server, in a scope of its own.
+ * The verification window over HTTP: the page, its event stream, the status for windows that poll, and in the test environment
+ * the simulated phone. A plugin of the gateway's server, in its own scope.
  */
 
 import { create } from "@bufbuild/protobuf";
@@ -25,9 +25,9 @@ import { languageOf, platformOf } from "./visitor.ts";
 export interface WindowParts {
   readonly windows: VerificationWindowService;
   readonly limits: WindowLimits;
-  /** The address of the window, without a slash at its end. Known once the port is. */
+  /** The base URL of windows, without a trailing slash. Set once the port is known. */
   readonly publicBase: { readonly url: string };
-  /** Told of what is no refusal but a fault. */
+  /** Called for internal errors, not for refusals. */
   readonly onFault: (request: FastifyRequest, failure: Failure) => void;
   readonly streams: EventStreamObserver;
 }
@@ -36,12 +36,14 @@ interface WindowRoute {
   Params: { token: string };
 }
 
-/** A played message is a form of three fields; of a text of 2,000 characters each may be 12 bytes of it. */
+/**
+ * A simulated message is a form of three fields; each of its text's 2,000 characters may take 12 bytes when percent-encoded.
+ */
 const formLimitBytes = 32 * 1024;
 
 /**
- * Of everything under /v. The opener is to be reached by postMessage, so it must not be severed (`unsafe-none`); the
- * address holds a secret, so it is in no referrer and no cache.
+ * Response headers of everything under /v. The page must reach its opener by postMessage, so the opener policy is
+ * `unsafe-none`; the URL contains a secret, so it must not get into referrers or caches.
  */
 const headers = {
   "content-security-policy":
@@ -60,7 +62,7 @@ const headers = {
 export function verificationWindow({ windows, limits, publicBase, onFault, streams: observer }: WindowParts) {
   const streams = createEventStreams(observer);
 
-  /** Whatever path a page is answered for, and whatever prefix the service is reached under. */
+  /** Absolute paths, which work for a page at any URL and for a service under any prefix. */
   function assetPaths(): AssetPaths {
     const prefix = `${new URL(publicBase.url).pathname.replace(/\/+$/, "")}/v/`;
     const { style, script, icon } = assets.paths;
@@ -76,7 +78,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     return window;
   }
 
-  /** What a request's token opens. Where that is nothing, it may have been a guess. */
+  /** Waits for what the request's token gives access to. If that is nothing, the token may have been a guess and is counted. */
   async function opening<T>(request: FastifyRequest, answer: Promise<T>): Promise<T> {
     const { token } = request.params as WindowRoute["Params"];
     try {
@@ -123,7 +125,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       sendAsset(request.params.file, request, reply),
     );
 
-    // As links are pasted.
+    // Pasted links may end in a slash.
     scope.get<WindowRoute>("/:token/", withHead, async (request, reply) =>
       reply.redirect(
         `${publicBase.url}/v/${encodeURIComponent(request.params.token)}${/\?.*$/.exec(request.url)?.[0] ?? ""}`,
@@ -150,7 +152,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       const message = create(WatchVerificationWindowRequestSchema, { windowToken: token });
       const watching = new AbortController();
       const changes = windows.watchVerificationWindow(message, watching.signal)[Symbol.asyncIterator]();
-      // Refusals are answered before the stream begins: a client that is refused asks instead.
+      // Refusals are answered before the stream begins: a client that is refused polls instead.
       let next = await opening(request, changes.next());
       const stream = streams.open(reply.raw, token, {
         ...headers,
@@ -175,7 +177,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
           stream.send("state", windowState(window));
         }
       } catch (thrown) {
-        // The stream ends, and the window comes again.
+        // The stream ends, and the window reconnects.
         const failure = asFailure(thrown);
         if (failure.code === "internal_error") onFault(request, failure);
       }
@@ -192,7 +194,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         const message = create(SendTestMessageRequestSchema, {
           windowToken: token,
           from: field("from"),
-          // Forms send line ends as CRLF.
+          // Forms submit line ends as CRLF.
           text: field("text").replaceAll("\r\n", "\n"),
           carrier: field("carrier"),
         });
@@ -215,7 +217,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
   };
 }
 
-/** A form that cannot be read is as wrong as an address. */
+/** A malformed form is answered like a wrong URL. */
 function refusalOf(thrown: unknown, { raw }: FastifyRequest): Failure {
   if (thrown instanceof Failure) return thrown;
   const code = (thrown as { readonly code?: unknown }).code;
@@ -237,7 +239,7 @@ function viewOf(request: FastifyRequest): View {
   };
 }
 
-/** A name of another version is answered with this one: while a new version is rolled out, both are asked for. */
+/** A name with another version's digest is answered with the current content: during a rollout, both versions are requested. */
 async function sendAsset(file: string, request: FastifyRequest, reply: FastifyReply): Promise<Buffer> {
   const exact = assets.byName.get(file);
   const asset = exact ?? otherVersion(file);
@@ -251,7 +253,7 @@ async function sendAsset(file: string, request: FastifyRequest, reply: FastifyRe
   return encoding === "br" ? asset.brotli() : asset.gzip();
 }
 
-/** As Accept-Encoding says (RFC 9110, 12.5.3): named, and not with the weight 0. */
+/** As Accept-Encoding says (RFC 9110, 12.5.3): listed, and not with weight 0. */
 function takes(coding: string, accepted: string | readonly string[]): boolean {
   return String(accepted)
     .split(",")

@@ -6,7 +6,7 @@ import type { Projects } from "./projects.ts";
 import type { ServiceTokens } from "./service-tokens.ts";
 import type { Webhooks } from "./webhooks.ts";
 
-/** All that an administrator may do. */
+/** Everything an administrator may do. */
 export interface Administration {
   readonly projects: Projects;
   readonly apiKeys: ApiKeys;
@@ -18,7 +18,7 @@ export interface Administration {
 }
 
 /**
- * What is done through it is written down as done by this actor, in the transaction that does it, or before it is done where no
- * single transaction does it.
+ * Administration on behalf of `actor`. Each act is audited under this actor, in the transaction that performs it, or before it
+ * where no single transaction performs it.
  */
 export type AdministrationAs = (actor: Actor) => Promise<Administration>;

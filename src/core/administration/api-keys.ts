@@ -16,7 +16,7 @@ export interface ApiKey {
   readonly createdAt: Date;
   readonly expiresAt: Date | null;
   readonly revokedAt: Date | null;
-  /** Some minutes late at most; null: never. */
+  /** Up to some minutes behind; null: never used. */
   readonly lastUsedAt: Date | null;
 }
 
@@ -30,13 +30,13 @@ export interface NewApiKey {
   readonly expiresInSeconds: number | null;
 }
 
-/** Active keys are counted and added under the project's lock, so that no two calls make a sixth. */
+/** Counting active keys and adding one happen under the project's lock, so that two concurrent calls cannot create a sixth. */
 export interface ApiKeyStore {
   add(key: NewApiKey, maxActive: number): Promise<ApiKey | "no_project" | "too_many">;
   list(projectId: string): Promise<ApiKey[] | null>;
   /**
-   * Adds a key like the given one and lets that end after the overlap. `secretFor` makes the added one's secret and answers
-   * what is kept of it; it is called while nobody else can add one, where the given one still works.
+   * Adds a key with the same properties as the given one, which then expires after the overlap. `secretFor` makes the new key's
+   * secret and returns what is stored of it; it is called under the lock, and only if the given key is still valid.
    */
   replace(
     id: string,
@@ -122,7 +122,7 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
   };
 }
 
-/** What is kept of a secret. */
+/** What the database stores of a secret. */
 export function keptOf(secret: string): { readonly digest: Buffer; readonly ending: string } {
   return { digest: Buffer.from(digestCredential(secret), "hex"), ending: secret.slice(-4) };
 }

@@ -5,7 +5,7 @@ import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts"
 import type { Caller } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
 
-/** What an administrator can do, in the past tense. */
+/** The audited actions of administrators, in the past tense. */
 export type AuditAction =
   | "project.created"
   | "project.updated"
@@ -41,9 +41,9 @@ export interface Act {
   readonly action: AuditAction;
   /** The public identifier of what it was done to: `prj_…`, `key_…`, a destination number. */
   readonly subject: string;
-  /** The UUID of the project it concerns, if one. */
+  /** The UUID of the project it concerns, if any. */
   readonly projectId: string | null;
-  /** What else there is to know, such as a setting's new value. Never a secret, never a person's number. */
+  /** Further details, such as a setting's new value. Never a secret, never a person's number. */
   readonly details: Readonly<Record<string, string>>;
 }
 
@@ -60,7 +60,7 @@ export interface AuditEntry {
 export interface AuditFilter {
   /** A UUID; null: any. */
   readonly projectId: string | null;
-  /** As it is written down; empty: any. */
+  /** As recorded; empty: any. */
   readonly actor: string;
   /** The UUID of the service token that `actor` names, if it names one. */
   readonly tokenId: string | null;
@@ -70,9 +70,9 @@ export interface AuditFilter {
 }
 
 export interface AuditStore {
-  /** Writes down an act that no single transaction of ours does, before it is done. */
+  /** Records, before it begins, an act that no single transaction of this service performs. */
   add(act: Act): Promise<void>;
-  /** The newest first. */
+  /** Newest first. */
   list(filter: AuditFilter): Promise<AuditEntry[] | "no_project" | "no_token">;
 }
 
@@ -87,7 +87,7 @@ export interface AuditLog {
 }
 
 const pageSizes = { usual: 50, most: 200 };
-/** Actors that are no service token. */
+/** Actors that are not service tokens. */
 const itself = ["installation", "service"];
 
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
@@ -114,7 +114,7 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   };
 }
 
-/** Throws for a merchant, who administers nothing. */
+/** Throws insufficient_scope for a merchant, who may not administer anything. */
 export function actorOf(call: {
   readonly caller: Caller;
   readonly address: string;
@@ -129,5 +129,5 @@ export function actorOf(call: {
   };
 }
 
-/** The process itself, as when it makes the demo project. */
+/** The process itself, for instance when it creates the demo project. */
 export const serviceActor: Actor = { name: "service", address: "", requestId: "" };

@@ -6,13 +6,13 @@ import type { Environment } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
 
 export interface DestinationNumberStore {
-  /** `pending`: verifications of the other environment are, on this number. */
+  /** `pending`: the number still has pending verifications of the other environment. */
   add(
     number: string,
     environment: Environment,
     projectId: string | null,
   ): Promise<DestinationNumber | "in_use" | "no_project" | "pending">;
-  /** Those in use, oldest first. Null: any. */
+  /** Numbers in use, oldest first. Null: any. */
   list(
     projectId: string | null,
     environment: Environment | null,
@@ -21,7 +21,7 @@ export interface DestinationNumberStore {
 }
 
 export interface DestinationNumbers {
-  /** `projectId` empty: shared. */
+  /** `projectId` empty: shared by all projects. */
   add(number: string, environment: Environment | null, projectId: string): Promise<DestinationNumber>;
   /** `projectId` empty: every number. */
   list(projectId: string, environment: Environment | null): Promise<DestinationNumber[]>;
@@ -52,7 +52,7 @@ export function administerDestinationNumbers({
     async list(projectId, environment) {
       const owner = projectId === "" ? null : projectUuidOf(projectId);
       const listed = await destinationNumbers.list(owner, environment);
-      // An empty list would not tell.
+      // An empty list would hide that the project does not exist.
       if (listed === "no_project") throw noSuchProject();
       return listed;
     },

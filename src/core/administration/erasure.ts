@@ -3,14 +3,14 @@ import { decodeId } from "../ids.ts";
 import { maskPhone, normaliseMobile, notMobile } from "../phone.ts";
 import type { AuditStore } from "./audit.ts";
 
-/** How much was erased. */
+/** The number of erased entries. */
 export interface Erasure {
-  /** Verifications that had a number, or were pending. */
+  /** Verifications that had a phone or were pending. */
   readonly verifications: number;
-  /** Of these, the pending ones, which are cancelled now. */
+  /** Those of them that were pending and are now cancelled. */
   readonly cancelled: number;
   readonly messages: number;
-  /** Answers of webhooks' endpoints, which may echo a number. */
+  /** Stored responses of webhook endpoints, which may echo a phone. */
   readonly webhookAnswers: number;
 }
 
@@ -18,20 +18,20 @@ export interface ErasureStore {
   /** A verification's project; null where there is no such verification. Ids are UUIDs. */
   projectOf(verificationId: string): Promise<string | null>;
   eraseVerification(verificationId: string): Promise<Erasure>;
-  /** Erases batch by batch; answers what each has erased. */
+  /** Erases batch by batch; yields each batch's counts. */
   erasePhone(phone: string): AsyncIterable<Erasure>;
 }
 
 export interface Erasures {
   /** `vrf_…` */
   eraseVerification(id: string): Promise<Erasure>;
-  /** Erases batch by batch, until all is done or nobody waits for it any more; answers all so far, at least once. */
+  /** Erases batch by batch, until everything is erased or `signal` aborts; yields the running totals, at least once. */
   erasePhone(phone: string, signal: AbortSignal): AsyncIterable<Erasure>;
 }
 
 const nothing: Erasure = { verifications: 0, cancelled: 0, messages: 0, webhookAnswers: 0 };
 
-/** An erasure goes through many transactions, so it is written down before the first. */
+/** An erasure takes many transactions, so it is audited before the first one. */
 export function administerErasures(parts: {
   readonly erasures: ErasureStore;
   readonly audit: AuditStore;

@@ -6,10 +6,10 @@ import { type Project, validityRange } from "../project.ts";
 import { checkSmsTemplate, defaultSmsTemplate } from "../sms-text.ts";
 import { checkText } from "../text-field.ts";
 
-/** What a project's owner decides. Null means what it means in `Project`. */
+/** The settings that a project's owner chooses. Null means the same as in `Project`. */
 export type ProjectSettings = Omit<Project, "id" | "suspended" | "createdAt">;
 
-/** Changes as a caller states them: what is undefined stays, or has its default. */
+/** The settings that a request gives: undefined ones keep their value, or get their default at creation. */
 export type ProjectChanges = {
   readonly [Setting in keyof ProjectSettings]?: ProjectSettings[Setting] | undefined;
 };
@@ -18,13 +18,15 @@ export interface ProjectStore {
   add(settings: ProjectSettings): Promise<Project>;
   find(id: string): Promise<Project | null>;
   list(): Promise<Project[]>;
-  /** Answers null where there is no such project. `decide` sees it as it is while nobody else can change it. */
+  /**
+   * Null if there is no such project. `decide` gets the current project under its lock, so that nothing changes it meanwhile.
+   */
   change(id: string, decide: (current: Project) => ProjectSettings): Promise<Project | null>;
   setSuspended(id: string, suspended: boolean): Promise<Project | null>;
 }
 
 export interface Projects {
-  /** `violations`: what was found wrong while it was decoded, to be told together with the rest. */
+  /** `violations`: what was found wrong while decoding, to be reported together with the rest. */
   create(settings: ProjectChanges, violations?: readonly FieldViolation[]): Promise<Project>;
   get(id: string): Promise<Project>;
   list(): Promise<Project[]>;
@@ -62,7 +64,7 @@ export function administerProjects({ projects }: { readonly projects: ProjectSto
   };
 }
 
-/** The UUID of a `prj_…` that may exist. */
+/** The UUID behind a `prj_…` id; throws not_found if it is malformed. */
 export function projectUuidOf(id: string): string {
   const uuid = decodeId("prj_", id);
   if (uuid === null) throw noSuchProject();
@@ -92,7 +94,7 @@ function merged(current: ProjectSettings, changes: ProjectChanges): ProjectSetti
   };
 }
 
-/** The settings, or validation_failed with all that is wrong with them. A name is judged where it is given: others are known. */
+/** Returns the settings, or throws validation_failed with all violations. A stored name was checked when it was given. */
 function checked(
   settings: ProjectSettings,
   given: ProjectChanges,
@@ -105,7 +107,7 @@ function checked(
   if (given.name !== undefined) {
     add(checkText("name", given.name, { required: true, max: 100 }) ?? checkLegible("name", given.name));
   }
-  // How long a code may be hangs on its format.
+  // The permitted lengths depend on the format, so they cannot be checked if the format is invalid.
   if (!found.some(({ field }) => field === "code_format")) {
     const { min, max } = codeLengthRange(settings.codeFormat);
     add(checkWhole("code_length", settings.codeLength, min, max, ` for ${settings.codeFormat} codes`));
@@ -131,10 +133,10 @@ function checkTemplate(settings: ProjectSettings): readonly FieldViolation[] {
 }
 
 const visible = /[^\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/u;
-/** Embeddings, overrides and isolates turn the reading of what stands beside them: a window would name another than it is. */
+/** Directional embeddings, overrides and isolates reorder the text around them: a window could show a wrong name. */
 const misleading = /[\p{Cc}\p{Zl}\p{Zp}\u202A-\u202E\u2066-\u2069]/u;
 
-/** The person who is to send the SMS is told the name, as the one thing that shows a foreign request. */
+/** The name must be readable: only by it can the person who is to send the SMS recognise a request that is not their own. */
 function checkLegible(field: string, text: string): FieldViolation | undefined {
   if (!visible.test(text)) return { field, message: "must not be blank" };
   if (misleading.test(text)) {
@@ -164,7 +166,7 @@ function checkOrigin(origin: string): FieldViolation | undefined {
   const url = URL.parse(origin);
   const named = url !== null && /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)$/.test(url.hostname);
   if (named && isHttp(url) && url.origin === origin) return undefined;
-  // The window's message is addressed to the origin as the browser has it.
+  // The window's postMessage targets the origin exactly as browsers spell it.
   const isSpeltOtherwise =
     named && isHttp(url) && (url.href === `${url.origin}/` || !/^\p{ASCII}*$/u.test(origin));
   const such = isSpeltOtherwise ? `as a browser writes it: ${url.origin}` : "such as https://shop.example";
@@ -190,5 +192,5 @@ function checkReturnUrl(returnUrl: string): FieldViolation | undefined {
 
 const isHttp = (url: URL) => url.protocol === "https:" || url.protocol === "http:";
 
-/** Not `https:shop.example`, which `URL` takes for absolute, and a link in a page for relative. */
+/** Rejects `https:shop.example`, which `URL` accepts as absolute but a link in a page would take as relative. */
 const isAbsolute = (text: string) => /^https?:\/\/[^/]/i.test(text);

@@ -18,7 +18,7 @@ export interface ServiceToken {
   readonly ending: string;
   readonly createdAt: Date;
   readonly revokedAt: Date | null;
-  /** Some minutes late at most; null: never. */
+  /** Up to some minutes behind; null: never used. */
   readonly lastUsedAt: Date | null;
 }
 
@@ -33,7 +33,7 @@ export interface ServiceTokenStore {
 }
 
 export interface ServiceTokens {
-  /** `violations`: what was found wrong while it was decoded, to be told together with the rest. */
+  /** `violations`: what was found wrong while decoding, to be reported together with the rest. */
   create(
     request: {
       readonly scope: ServiceTokenScope | null;
@@ -48,7 +48,7 @@ export interface ServiceTokens {
   revoke(id: string): Promise<ServiceToken>;
 }
 
-/** What administrators' own messages, and those played in a window, are recorded under. */
+/** The sources recorded for administrators' own messages and for those of a window's simulated phone. */
 const reservedSources: ReadonlySet<string> = new Set([adminSource, playedSource]);
 
 const sourceShape = /^[A-Za-z0-9_.-]{1,64}$/;
@@ -70,7 +70,7 @@ export function administerServiceTokens({
       if (ingests && reservedSources.has(source)) {
         refuse("source", `must not be ${source}: phoneproof records messages of its own under that name`);
       }
-      // What goes with a scope cannot be said of none.
+      // If the scope is invalid, it is unknown which fields it allows, so none of them is reported.
       const isOther = scope !== null && !ingests;
       if (isOther && source !== "") refuse("source", "goes with scope ingest only");
       if (isOther && environment !== null) refuse("environment", "goes with scope ingest only");

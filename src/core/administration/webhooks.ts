@@ -17,7 +17,7 @@ import {
 import { type AuditStore, auditedUrl } from "./audit.ts";
 import { projectUuidOf } from "./projects.ts";
 
-/** Whose webhook; `projectId` is a UUID. */
+/** The project and environment whose webhook is meant; `projectId` is a UUID. */
 export interface WebhookPlace {
   readonly projectId: string;
   readonly environment: Environment;
@@ -28,9 +28,9 @@ export interface DeliveryFilter {
   readonly verificationId: string | null;
   readonly projectId: string | null;
   readonly environment: Environment | null;
-  /** None: all. */
+  /** Empty: all. */
   readonly states: readonly DeliveryState[];
-  /** Only those of verifications older than this id; null: from the newest. */
+  /** Only deliveries of verifications older than this id; null: from the newest. */
   readonly before: string | null;
   readonly limit: number;
 }
@@ -40,9 +40,12 @@ interface WithSecret {
   readonly secret: Uint8Array;
 }
 
-/** Each change makes a new version. The project's row lock puts changes in order, so that at most one version is in force. */
+/**
+ * Setting a URL and rotating the secret create a new version. The project's row lock serialises changes, so that at most one
+ * version is in force.
+ */
 export interface WebhookStore {
-  /** `secret` is for a URL that the place has not had before: another keeps its own. */
+  /** `secret` is used only if the project and environment have not had this URL before: a known URL keeps its secret. */
   set(
     place: WebhookPlace,
     webhook: { readonly url: string; readonly events: readonly EventType[]; readonly secret: Uint8Array },
@@ -51,15 +54,15 @@ export interface WebhookStore {
   find(id: string): Promise<Webhook | null>;
   rotate(place: WebhookPlace, secret: Uint8Array): Promise<Webhook | null>;
   remove(place: WebhookPlace): Promise<Webhook | null>;
-  /** Every version with the URL; null: with that of the one in force. Answers the newest of them. */
+  /** Disables every version with this URL; null: with the URL of the version in force. Returns the newest one disabled. */
   disable(place: WebhookPlace, url: string | null, reason: string): Promise<Webhook | null>;
-  /** Up to one more than the limit, the newest verification's first. */
+  /** At most `limit + 1`, newest verification first. */
   deliveries(filter: DeliveryFilter): Promise<readonly Delivery[] | "no_project" | "no_verification">;
-  /** The verification's id is the event's. */
+  /** The event's id is its verification's. */
   resend(verificationId: string): Promise<Delivery | "no_delivery" | "disabled">;
 }
 
-/** Sends a sample, once, and answers what came back. */
+/** Sends a sample event, once, and returns the attempt. */
 export type SendSample = (sample: {
   readonly webhook: Webhook;
   readonly secret: Uint8Array;
@@ -76,12 +79,12 @@ interface WebhookReference {
 
 export interface DeliveryPage {
   readonly deliveries: readonly Delivery[];
-  /** Empty on the last page, and on no other, however few it has. */
+  /** Empty on the last page only: a page with few entries, or none, need not be the last. */
   readonly nextPageToken: string;
 }
 
 export interface Webhooks {
-  /** `violations`: what was found wrong while it was decoded, to be told together with the rest. */
+  /** `violations`: what was found wrong while decoding, to be reported together with the rest. */
   set(
     request: WebhookReference & { readonly url: string; readonly events: readonly EventType[] },
     violations?: readonly FieldViolation[],
@@ -100,7 +103,7 @@ export interface Webhooks {
     violations?: readonly FieldViolation[],
   ): Promise<DeliveryPage>;
   resend(eventId: string): Promise<Delivery>;
-  /** `type` null: the first kind that the webhook gets. */
+  /** `type` null: the first of the webhook's event types. */
   test(
     request: WebhookReference & { readonly type: EventType | null },
     violations?: readonly FieldViolation[],
@@ -117,7 +120,7 @@ const pageSizes = { usual: 50, most: 200 };
 
 export function administerWebhooks(parts: {
   readonly webhooks: WebhookStore;
-  /** Why an endpoint may not be at a URL, as far as the URL says so itself; null: it may. Resolves no name. */
+  /** Why the URL is not allowed, judged by its text alone, without resolving its name; null: it is allowed. */
   readonly refusalOf: (url: URL) => string | null;
   readonly sendSample: SendSample;
   readonly audit: Pick<AuditStore, "add">;
@@ -157,7 +160,8 @@ export function administerWebhooks(parts: {
       const violation = checkText("url", url, { max: maxUrlLength });
       const place = placeOf(reference, violation ? [violation] : []);
       const disabled = await webhooks.disable(place, url === "" ? null : url, "disabled by hand");
-      // What was removed or replaced may still be delivered to: nobody is to think that nothing is.
+      // Removed or replaced webhooks may still have deliveries, so the message must not suggest that nothing is delivered any
+      // more.
       const missing =
         url === ""
           ? "There is no webhook in force in this project and environment: name the URL of the one to disable."
@@ -205,13 +209,13 @@ export function administerWebhooks(parts: {
   }
 }
 
-/** All that is given must hold. */
+/** The webhook must match both project and environment, where given. */
 function isOf({ projectId, environment }: WebhookReference, webhook: Webhook): boolean {
   const isOfProject = projectId === "" || decodeId("prj_", projectId) === webhook.projectId;
   return isOfProject && (environment === null || environment === webhook.environment);
 }
 
-/** The place a request names, or validation_failed with what is wrong with it and what was found before. */
+/** The project and environment that a request names, or validation_failed with its violations and the earlier ones. */
 function placeOf(
   { projectId, environment }: WebhookReference,
   violations: readonly FieldViolation[] = [],
@@ -227,14 +231,14 @@ function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldVi
   const violation = checkText(field, text, { required: true, max: maxUrlLength });
   if (violation) return violation;
   const url = URL.parse(text);
-  // `URL` forgives white space, backslashes and too few or too many slashes, which other programs read differently.
+  // `URL` repairs white space, backslashes and missing or surplus slashes, which other programs read differently.
   if (url === null || /[\s\\]/.test(text) || !/^[a-z]+:\/\/[^/]/i.test(text)) {
     return { field, message: "must be an absolute URL, such as https://shop.example/webhooks" };
   }
   if (url.username !== "" || url.password !== "") {
     return { field, message: "must not hold a user name or a password" };
   }
-  // It is never sent: one endpoint would have two URLs, of which a 410 disables one.
+  // A fragment is never sent: one endpoint could have two URLs, of which a 410 would disable only one.
   if (text.includes("#")) return { field, message: "must not have a fragment (#)" };
   const refusal = refusalOf(url);
   return refusal === null ? undefined : { field, message: refusal };
@@ -259,11 +263,11 @@ function filterOf(
     verificationId: verification,
     projectId: projectId === "" ? null : projectUuidOf(projectId),
     environment,
-    // Each once and in one order: which list it is does not hang on that.
+    // Deduplicated and sorted: the same states in another order are the same list for the page token.
     states: [...new Set(states)].sort(),
     limit,
   };
-  // A token is good for a list, and what is asked for here may be none.
+  // If decoding found violations, the list asked for is unknown and the token cannot be checked against it.
   const before = token === "" || found.length > 0 ? null : lastOfPage(token, listOf(filter));
   if (before === undefined) violations.push(strayPageToken);
   if (violations.length > 0 || before === undefined) {

@@ -1,6 +1,8 @@
-/** What the server tells an open window. */
+/** The state that the server sends to an open window. */
 export interface WindowState {
-  /** The status, a dot, and when what the hint is of was noticed, since the epoch. Changes whenever the rest does, but for the time. */
+  /**
+   * The status, a dot, and the hint's time in milliseconds since the epoch. Changes whenever any field but `remainingMs` does.
+   */
   readonly version: string;
   readonly status: "pending" | "verified" | "expired" | "cancelled";
   readonly remainingMs: number;
@@ -8,15 +10,15 @@ export interface WindowState {
   /** Masked; null until verified. */
   readonly phone: string | null;
   readonly carrier: string | null;
-  /** For the opener, and for exactly this origin; null while pending, and where none is registered. */
+  /** The postMessage to the opener, for exactly this origin; null while pending, and if no origin was given. */
   readonly notice: { readonly origin: string; readonly message: object } | null;
-  /** Where to go; null while pending, and where none is registered. */
+  /** Where the user returns to; null while pending, and if no URL was given. */
   readonly returnUrl: string | null;
 }
 
-/** What became of a message of the played phone. */
+/** The receipt of a message from the simulated phone. */
 export interface PlayedReceipt {
   readonly outcome: string;
-  /** For a person, in the page's language. */
+  /** Text for the user, in the page's language. */
   readonly message: string;
 }

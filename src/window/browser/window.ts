@@ -1,17 +1,17 @@
-/** The window's script: it follows the verification, counts down, copies, and finds the way back. */
+/** The window's script: follows the verification, counts down, copies values, and returns the user to the merchant. */
 
 import type { PlayedReceipt, WindowState } from "./state.ts";
 
-/** Beats come every 15 seconds. */
+/** Beats arrive every 15 seconds; a stream silent for longer than this counts as broken, and the window polls. */
 const silenceMs = 40_000;
 const askEveryMs = 3_000;
-/** Where it is refused or gets no answer, each next time later, and no sooner than the server wants it. */
+/** Maximum polling interval: each refusal or error lengthens the interval; a longer Retry-After is respected. */
 const askAtMostEveryMs = 30_000;
 
-/** Long enough to read the result. */
+/** Time to read the result before returning. */
 const returnDelayMs = 3_000;
 
-/** Of the address of a page from which nobody is to be sent on. */
+/** URL fragment of a page that must not return the user automatically. */
 const stay = "#stay";
 
 const main = document.querySelector<HTMLElement>("main[data-state]");
@@ -24,7 +24,7 @@ function open(main: HTMLElement): void {
   let state = JSON.parse(main.dataset.state ?? "{}") as WindowState;
   let endsAt = performance.now() + state.remainingMs;
   let finished = false;
-  /** Nothing is heard of the service. */
+  /** The service is currently not reachable. */
   let isCutOff = false;
 
   find("[data-without-script]")?.remove();
@@ -37,9 +37,10 @@ function open(main: HTMLElement): void {
 
   function apply(next: WindowState): void {
     if (finished) return;
-    // An answer that is late tells too long a time, and this clock stands still while the device sleeps.
+    // Only ever shortened: a response that arrives late carries too long a time, and `performance.now()` stands still while the
+    // device sleeps.
     endsAt = Math.min(endsAt, performance.now() + next.remainingMs);
-    // What is asked for and what the stream brings overtake each other.
+    // Poll responses and stream events overtake each other: an older state must not replace a newer one.
     if (next.status === "pending" && noticedAt(next) <= noticedAt(state)) return;
     state = next;
     if (state.status === "pending") showHint();
@@ -54,14 +55,14 @@ function open(main: HTMLElement): void {
     const region = find("[data-hint]");
     const text = find<HTMLTemplateElement>(`[data-hint-text="${state.hint}"]`)?.content.textContent ?? "";
     if (!region) return;
-    // The same reason again is told again.
+    // Emptied first, so that a screen reader announces the same reason again.
     region.textContent = "";
     setTimeout(() => {
       region.textContent = text;
     }, 50);
   }
 
-  /** `live`: it happened before the person's eyes. */
+  /** `live`: the change happened while the window was open. */
   function finish(live: boolean): void {
     finished = true;
     for (const section of main.querySelectorAll<HTMLElement>("[data-status]")) {
@@ -80,11 +81,11 @@ function open(main: HTMLElement): void {
     leave(live);
   }
 
-  /** To whoever opened the window, or else back to where the person came from. */
+  /** Notifies the opener if there is one, else returns the user to the merchant's page. */
   function leave(live: boolean): void {
     const opener = window.opener as Window | null;
     if (opener && state.notice) {
-      // Whether anybody of that origin is there to hear it cannot be known: the way back stays, beside the one button.
+      // Whether a page of that origin receives the message cannot be known, so the return link stays beside the close button.
       opener.postMessage(state.notice.message, state.notice.origin);
       wayBack()?.classList.remove("button");
       show("[data-may-close]");
@@ -103,7 +104,7 @@ function open(main: HTMLElement): void {
     }
     show("[data-returning]");
     const timer = setTimeout(() => link.click(), returnDelayMs);
-    // Whoever goes at once goes once: a second time would cut off the page that is on its way.
+    // A click cancels the timer: a second navigation would interrupt the one in progress.
     link.addEventListener("click", () => clearTimeout(timer));
   }
 
@@ -136,12 +137,12 @@ function open(main: HTMLElement): void {
     const timer = setInterval(() => (finished ? clearInterval(timer) : tick()), 500);
   }
 
-  /** While nothing is heard; past the expiry what is shown is most likely not so any more. */
+  /** Shows whether the connection is lost; past the expiry, that the status shown is probably outdated. */
   function sayConnection(): void {
     const { reconnecting = "", timeProbablyUp = "" } = main.dataset;
     const text = !isCutOff || finished ? "" : performance.now() < endsAt ? reconnecting : timeProbablyUp;
     const connection = find("[data-connection]");
-    // What is put in again would be read out again.
+    // Setting the same text again would make a screen reader repeat it.
     if (connection && connection.textContent !== text) connection.textContent = text;
   }
 
@@ -151,8 +152,8 @@ function open(main: HTMLElement): void {
   }
 
   /**
-   * Over the stream where there is one. It comes again by itself after a loss, and brings the state first; while nothing is
-   * heard, the state is asked for.
+   * Follows the state over the event stream where possible. The stream reconnects by itself and delivers the current state
+   * first; while nothing is received, the state is polled.
    */
   function follow(): void {
     let stream: EventSource | undefined;
@@ -187,7 +188,8 @@ function open(main: HTMLElement): void {
       let waitMs = 0;
       try {
         const answer = await fetch(`${address}/status`, { cache: "no-store" });
-        // Its day is over. Another's 404 is that of a proxy which has lost the service for a moment.
+        // The window is no longer available. A 404 without our request id comes from a proxy that has lost the service for a
+        // moment.
         if (answer.status === 404 && answer.headers.get("x-request-id")?.startsWith("req_"))
           location.reload();
         if (answer.ok) {
@@ -209,7 +211,7 @@ function open(main: HTMLElement): void {
       connect();
       void ask();
     };
-    // Browsers have six connections to a host over HTTP/1.1: a window that nobody looks at does not keep one.
+    // Browsers open at most six connections to a host over HTTP/1.1, so a hidden window must not keep one.
     const isSeen = () => document.visibilityState === "visible";
     if (isSeen()) connect();
     const timer = setInterval(() => {
@@ -235,7 +237,7 @@ function open(main: HTMLElement): void {
     addEventListener("online", () => {
       if (!finished && isSeen()) reconnect();
     });
-    // A page that was asleep may have missed everything.
+    // A page that was suspended may have missed any number of events.
     document.addEventListener("visibilitychange", () => {
       if (finished) return;
       if (isSeen()) reconnect();
@@ -248,14 +250,14 @@ function open(main: HTMLElement): void {
 }
 
 /**
- * The person was sent on from here, and came back: to send them on again would be a trap. Told by the history's entry,
- * since Back and Forward also lead to a window that nobody has left by its way back.
+ * Whether the user was returned to the merchant from here and came back: returning them again would trap them. It is recorded
+ * in the history entry, since Back and Forward also lead to windows that nobody left by the return link.
  */
 function cameBack(): boolean {
   return (history.state as { readonly left?: boolean } | null)?.left === true || location.hash === stay;
 }
 
-/** The other language's page is an entry of its own. */
+/** The page in the other language is a separate history entry, so its link carries the fragment. */
 function stayInOtherLanguage(): void {
   const link = document.querySelector<HTMLAnchorElement>("footer a");
   if (link) link.hash = stay;
@@ -276,7 +278,7 @@ function copyButtons(main: HTMLElement): void {
       said?.classList.toggle("unseen", isCopied);
       setTimeout(() => {
         button.textContent = label;
-        // What is to be done by hand stays to be read.
+        // The instruction to copy by hand stays visible.
         if (said && isCopied) said.textContent = "";
       }, 2_000);
     });
@@ -289,7 +291,7 @@ async function copy(value: HTMLElement): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Without https there is no clipboard; what is selected can be copied by hand.
+    // Without https there is no clipboard API; the selected text can be copied by hand.
     getSelection()?.selectAllChildren(value);
     return document.execCommand("copy");
   }
@@ -321,7 +323,7 @@ function playedPhone(address: string): void {
       });
       if (answer.ok) message = ((await answer.json()) as PlayedReceipt).message;
     } catch {
-      // Told as what could not be sent.
+      // Reported as a message that could not be sent.
     }
     if (receipt) receipt.textContent = message;
   });
