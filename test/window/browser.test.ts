@@ -498,8 +498,13 @@ test.for([
   const connection = page.locator("[data-connection]");
   await page.clock.runFor(3_000);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
-  // Not before it may.
-  await page.clock.runFor(12_000);
+  // Not before it may, whatever the person does meanwhile.
+  for (const event of ["online", "visibilitychange"]) {
+    await page.evaluate(
+      `(${event === "online" ? "window" : "document"}).dispatchEvent(new Event("${event}"))`,
+    );
+    await page.clock.runFor(6_000);
+  }
   expect(asked).toBe(1);
   await page.clock.runFor(18_000);
   await expect.poll(() => asked).toBe(2);

@@ -160,6 +160,8 @@ function open(main: HTMLElement): void {
     let heardAt = Number.NEGATIVE_INFINITY;
     let gapMs = askEveryMs;
     let askAgainAt = Number.NEGATIVE_INFINITY;
+    /** Until when the service has asked not to be called, by `Retry-After`. */
+    let heldOffUntil = Number.NEGATIVE_INFINITY;
     let isAsking = false;
     const heard = () => {
       heardAt = performance.now();
@@ -195,19 +197,25 @@ function open(main: HTMLElement): void {
         if (answer.ok) {
           answered();
           apply((await answer.json()) as WindowState);
-        } else waitMs = refused(Number(answer.headers.get("retry-after")) * 1000);
+        } else {
+          const wantedMs = Number(answer.headers.get("retry-after")) * 1000 || 0;
+          heldOffUntil = performance.now() + wantedMs;
+          waitMs = Math.max(wantedMs, refused());
+        }
       } catch {
-        waitMs = refused(0);
+        waitMs = refused();
       }
       askAgainAt = performance.now() + waitMs;
       isAsking = false;
     };
-    const refused = (wantedMs: number) => {
+    const refused = () => {
       setCutOff(true);
       gapMs = Math.min(gapMs * 1.5, askAtMostEveryMs);
-      return Math.max(wantedMs || 0, gapMs);
+      return gapMs;
     };
     const reconnect = () => {
+      // The timer asks as soon as it may.
+      if (performance.now() < heldOffUntil) return;
       connect();
       void ask();
     };
