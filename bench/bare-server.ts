@@ -1,6 +1,7 @@
 /**
- * The ceiling: Fastify with the gateway's schemas and presenter, and Connect with the same service and windows,
- * and nothing behind either. No database, no authentication, no limits, no log. A process of its own.
+ * The ceiling that the service is compared with: Fastify with the gateway's schemas and presenter, and Connect with the same
+ * service and HTTP/2 window sizes, without any work behind them: no database, authentication, limits or log. Runs in a process
+ * of its own.
  */
 
 import http2 from "node:http2";
@@ -126,7 +127,7 @@ async function* answerAtOnce(requests: AsyncIterable<StreamInboundMessagesReques
   }
 }
 
-/** Of `http://host:port`. */
+/** `host:port` from `http://host:port`. */
 const withoutScheme = (url: string) => url.replace(/^\w+:\/\//, "");
 
 const httpUrl = await httpServer().listen({ host: "127.0.0.1", port: 0 });

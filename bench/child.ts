@@ -1,15 +1,15 @@
-/** Processes that the bench starts, and ends again however it ends itself. */
+/** Child processes of the benchmarks, which are always ended, however the benchmark itself ends. */
 
 import { type ChildProcess, fork, spawn } from "node:child_process";
 import { closeSync, openSync } from "node:fs";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 
-/** A child of this folder that talks by messages. It ends itself when this process does. */
+/** A child process from this folder that communicates by messages. It exits when this process does. */
 export class Talker<Request extends object, Answer> {
   readonly #child: ChildProcess;
 
-  /** `environment` over this process's own. */
+  /** `environment` is added to this process's own. */
   constructor(
     file: string,
     args: readonly string[] = [],
@@ -19,7 +19,8 @@ export class Talker<Request extends object, Answer> {
       env: { ...process.env, ...environment },
       stdio: ["ignore", "ignore", "inherit", "ipc"],
       serialization: "advanced",
-      // What ends the bench comes to all of its group, as with Ctrl-C and `timeout`.
+      // A signal that ends the benchmark goes to its whole process group, as with Ctrl-C and `timeout`; the child must not end
+      // before it is told.
       detached: true,
     });
   }
@@ -38,7 +39,7 @@ export class Talker<Request extends object, Answer> {
     this.#child.send(request);
   }
 
-  /** The next thing it says. */
+  /** The child's next message. */
   heard(): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const onExit = () =>
@@ -58,17 +59,17 @@ export class Talker<Request extends object, Answer> {
 
 export interface Daemon {
   readonly pid: number;
-  /** Resolves when it has ended, with how. */
+  /** Resolves when the process has ended, with a description of how. */
   readonly exited: Promise<string>;
   stop(): Promise<void>;
 }
 
-/** How long the service may take for a clean end; it forces itself after 14 s. */
+/** How long the service may take to shut down cleanly; it forces its own exit after 14 s. */
 const stopPatienceMs = 20_000;
 
 /**
- * A Node program with its output in a file. It is in a session of its own: Ctrl-C in the terminal is for the
- * bench alone, which then ends it in order; a second signal would cut its clean end short.
+ * Starts a Node program with its output in a file. The program gets its own session: Ctrl-C in the terminal reaches only the
+ * benchmark, which then shuts the program down in order. A second signal would cut that shutdown short.
  */
 export function startDaemon(options: {
   readonly program: string;

@@ -1,9 +1,11 @@
-/** Full collections of the generator's own memory, at times of its choice. */
+/** Full garbage collections of the load generator, at times that it chooses. */
 
 import v8 from "node:v8";
 import vm from "node:vm";
 
 v8.setFlagsFromString("--expose-gc");
 
-/** Before a round: within one it takes 50 to 100 ms, for which whoever is measured would be charged. */
+/**
+ * Call before a round: within a round, a full collection takes 50 to 100 ms, which would be attributed to the measured program.
+ */
 export const collectGarbage: () => void = vm.runInNewContext("gc");

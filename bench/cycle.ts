@@ -1,6 +1,7 @@
 /**
- * `node bench/cycle.ts [rounds] [connections of the peer's pool]`: whole verifications from creation to webhook, beside
- * the send and verify of better-auth on the same Postgres. Its packages are installed in bench/peer by the first run.
+ * `node bench/cycle.ts [rounds] [connections of the peer's pool]`: measures complete verifications, from creation to webhook,
+ * next to sending and verifying a code with better-auth (the peer) on the same Postgres. The first run installs the peer's
+ * packages in bench/peer.
  */
 
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
@@ -34,12 +35,12 @@ const streams = 4;
 const secondsPerRound = 3;
 const resultFile = path.join(import.meta.dirname, "results/cycle.json");
 
-/** Numbers of persons that no verification made in bulk waits for. */
+/** Numbers that senderOf() turns into phones, outside the range of the bulk-inserted verifications. */
 let persons = 50_000_000;
 
-/** What the service's rounds leave to do when the last verification has been read. */
+/** What is still outstanding after the last read of one of the service's rounds. */
 interface Aftermath {
-  /** Webhooks that had not come yet. */
+  /** Webhooks that had not arrived yet. */
   readonly webhooks: number;
   readonly seconds: number;
 }
@@ -79,7 +80,7 @@ async function serviceArm(service: ServiceUnderLoad, endings: Endings) {
     postgresCpu: service.postgresCpu,
     prepare: async () => {
       receiver.forget();
-      // Not before its first round: the service cuts off who connects and is silent for ten seconds.
+      // Opened only before the arm's first round: the service closes connections that send nothing for ten seconds.
       http ??= await HttpLoad.open(service.httpPort, connections);
       await service.database.query("ANALYZE");
     },
@@ -139,7 +140,7 @@ async function bench(rounds: number, poolSize: number, endings: Endings): Promis
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
   endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
   tell("starting");
-  // The receiver of the webhooks is on this machine.
+  // The webhook receiver is on this machine.
   const environment = { WEBHOOK_ALLOW_PRIVATE: "true" };
   const service = await startService(directory, { execArgv: [], environment });
   endings.add(service.close);
@@ -159,7 +160,7 @@ async function bench(rounds: number, poolSize: number, endings: Endings): Promis
     `${machineLine(on)}; better-auth ${await peerVersion()}, pool of ${poolSize}\n` +
       `${connections} connections, medians of ${rounds} rounds of ${secondsPerRound} s, ` +
       `${pendingThroughout.toLocaleString("en")} verifications pending and users signed up\n\n` +
-      // The first round only warmed up.
+      // The first entry is from the warm-up.
       `${table(figures, aftermaths.slice(1))}\n`,
   );
   await mkdir(path.dirname(resultFile), { recursive: true });

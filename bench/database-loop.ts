@@ -1,6 +1,6 @@
 /**
- * The database's own figure: one creation a statement and transaction, from many connections, all on one usage
- * row. What pgbench would do, in a process of its own; the package with the embedded Postgres has no pgbench.
+ * The database's own limit: one creation per statement and transaction, over many connections, all on one usage row. This is
+ * what pgbench would measure, but in a process of its own, since the package with the embedded Postgres has no pgbench.
  */
 
 import { createHash, randomUUID, randomUUIDv7 } from "node:crypto";
@@ -14,7 +14,7 @@ import { insertLike, type Template } from "./template.ts";
 export type DatabaseLoopRequest =
   | { readonly kind: "open"; readonly connection: pg.ClientConfig; readonly target: LoopTarget }
   | { readonly kind: "run"; readonly milliseconds: number }
-  /** Its connections; answered by nothing. */
+  /** Closes the connections. Gets no answer. */
   | { readonly kind: "close" };
 
 export type DatabaseLoopAnswer =
@@ -29,7 +29,7 @@ export interface LoopTarget {
   readonly template: Template;
 }
 
-/** The same rows in the same order of tables as the service's statement, for one request, without its arrays. */
+/** Writes the same rows in the same order of tables as the service's statement, for a single request and so without arrays. */
 const createOne = (template: Template) => `
 WITH charged AS (
   UPDATE usage SET calls = calls + 1
@@ -93,7 +93,7 @@ async function run(milliseconds: number): Promise<LoadResult> {
 
 const digestOf = (text: string) => createHash("sha256").update(text).digest();
 
-/** A code that is taken, one in many thousands, is drawn again. */
+/** Retries with another code if the code is already taken, which happens once in many thousands. */
 async function creation(client: pg.Client): Promise<void> {
   while (!(await tryCreation(client))) {}
 }

@@ -1,4 +1,4 @@
-/** What a run has started is ended in reverse order, once, however the run ends. */
+/** Cleanup functions, which run once and in reverse order of registration, however the run ends. */
 
 import { tell } from "./progress.ts";
 
@@ -24,7 +24,7 @@ export class Endings {
   }
 }
 
-/** Runs what a command of this folder does, and ends what that has started. */
+/** Runs a benchmark command and then its cleanup. */
 export async function runToItsEnd(work: (endings: Endings) => Promise<void>): Promise<void> {
   const endings = new Endings();
   let interrupted = false;
@@ -46,7 +46,7 @@ export async function runToItsEnd(work: (endings: Endings) => Promise<void>): Pr
   try {
     await work(endings);
   } catch (error) {
-    // What a run that is being ended trips over is no news.
+    // Errors during an interrupted run are only a consequence of its cleanup.
     if (!interrupted) {
       process.stderr.write(`the bench failed: ${(error as Error).message}\n`);
       process.exitCode = 1;
@@ -55,7 +55,7 @@ export async function runToItsEnd(work: (endings: Endings) => Promise<void>): Pr
   await endings.endAll();
 }
 
-/** The same for a command whose one argument is a whole number, `least` or more, and `usual` where it is left out. */
+/** As `runToItsEnd`, for a command with one argument: a whole number from `least`, `usual` by default. */
 export async function runCounted(
   { usage, usual, least = 1 }: { readonly usage: string; readonly usual: number; readonly least?: number },
   work: (count: number, endings: Endings) => Promise<void>,

@@ -1,11 +1,11 @@
-/** Each operation on tables of ten thousand rows, and of a thousand times as many. */
+/** Measures each operation on tables from ten thousand rows up to a thousand times as many. */
 
 import { type OperationName, openArms, type Subjects } from "./operations.ts";
 import { addPast } from "./past-verifications.ts";
 import { measureInTurn, ratioOf } from "./rounds.ts";
 
 export const grownOperations: readonly OperationName[] = ["create", "replay", "read", "cancel", "inbound"];
-/** Of `rows`, how much slower than at the fewest an operation may be. */
+/** How many times slower than at the fewest rows an operation may be. */
 const growthGoal = 1.2;
 
 export interface GrowthFigures {
@@ -13,7 +13,10 @@ export interface GrowthFigures {
   readonly operation: OperationName;
   readonly perSecond: number;
   readonly p99Ms: number;
-  /** By the ceiling beside it, which does not grow: whatever else the machine does falls on both. */
+  /**
+   * Relative to the bare server measured in turn with it, which does not depend on the rows: other load of the machine affects
+   * both alike.
+   */
   readonly ratioToBare: number;
 }
 
@@ -45,7 +48,7 @@ export async function measureGrowth(
   return figures;
 }
 
-/** A line for each operation: how much slower than on the fewest rows, by the ratio to the ceiling. */
+/** One line per operation: how many times slower it is than on the fewest rows, by the ratio to the bare server. */
 export function growthTable(figures: readonly GrowthFigures[]): string {
   const sizes = [...new Set(figures.map(({ rows }) => rows))];
   const [fewest = 0] = sizes;

@@ -1,17 +1,20 @@
-/** Whether a request has become more work than it was: CPU beside the ceiling's, which the machine's speed cancels out of. */
+/**
+ * Checks whether a request costs more CPU than it should, relative to the bare server's CPU, so that the machine's speed
+ * cancels out.
+ */
 
 import type { OperationName } from "./operations.ts";
 import type { Report } from "./report.ts";
 
 /**
- * Service and Postgres together, by the bare server: what was measured, and half as much again. Less than that falls
- * within what other processes do to caches; whoever makes a request cheaper lowers these.
+ * CPU of service and Postgres together, divided by the bare server's: the measured value plus half. A smaller margin would fail
+ * from the effects of other processes on CPU caches. Lower these when a request becomes cheaper.
  */
 const mostWork: Partial<Record<OperationName, number>> = { create: 8, read: 7, inbound: 8 };
 
 export const guardedOperations = Object.keys(mostWork) as OperationName[];
 
-/** A line for each operation, and whether all are within their bounds. */
+/** One line per operation, and whether all are within their bounds. */
 export function guard({ operations }: Report): {
   readonly lines: readonly string[];
   readonly holds: boolean;

@@ -1,7 +1,7 @@
 /**
- * HTTP/1.1 over plain sockets, one request at a time on each of many kept connections. Where the generator
- * shares two cores with what it measures, its own cost is part of every figure: this one takes some 10 µs a
- * request, where a whole HTTP client takes three to ten times that.
+ * HTTP/1.1 over plain sockets, one request at a time on each of many keep-alive connections. If the load generator shares two
+ * cores with what it measures, its own cost is part of every figure: this one takes some 10 µs per request, a complete HTTP
+ * client three to ten times that.
  */
 
 import net from "node:net";
@@ -9,9 +9,9 @@ import { type LoadResult, Tally } from "./load.ts";
 import { atConstantRate } from "./pacing.ts";
 
 export interface HttpRound {
-  /** The next request as it goes over the wire, ASCII only; undefined where there are no more. */
+  /** The next request as bytes for the wire, ASCII only; undefined if there are no more. */
   readonly next: () => string | undefined;
-  /** The status every answer must have. */
+  /** The expected status of every answer. */
   readonly status: number;
   readonly milliseconds: number;
 }
@@ -27,14 +27,14 @@ export class HttpLoad {
     this.#connections = new Array(connections);
   }
 
-  /** `connections` in all, dealt out over the ports. */
+  /** `connections` in total, spread over the ports. */
   static async open(port: number | readonly number[], connections: number): Promise<HttpLoad> {
     const load = new HttpLoad([port].flat(), connections);
     await load.#opened();
     return load;
   }
 
-  /** All of them: what a server has closed since it was last used, as it may, is opened anew. */
+  /** All connections. Those that the server has closed since their last use, as it may, are reopened. */
   async #opened(): Promise<readonly Connection[]> {
     const opened: Connection[] = [];
     for (let index = 0; index < this.#connections.length; index++) {
@@ -49,7 +49,7 @@ export class HttpLoad {
     return opened;
   }
 
-  /** Sends until the time is over or nothing is left, and waits for the last answers. */
+  /** Sends until the time is over or no requests are left, and waits for the last answers. */
   async run(round: HttpRound): Promise<LoadResult> {
     const connections = await this.#opened();
     const tally = new Tally();
@@ -58,7 +58,7 @@ export class HttpLoad {
     return tally.result();
   }
 
-  /** Sends at a constant rate; what finds every connection busy waits for one. */
+  /** Sends at a constant rate. A request that finds every connection busy waits for one. */
   async pace(round: HttpRound, perSecond: number): Promise<LoadResult> {
     const tally = new Tally();
     const idle = [...(await this.#opened())];
@@ -94,8 +94,9 @@ export class HttpLoad {
   }
 
   /**
-   * Sends at a constant rate whatever is answered; what finds every connection busy is not sent. Answers the counts by
-   * status, in the times since each was due, of what was answered meanwhile: what comes later is waited for.
+   * Sends at a constant rate, whatever the answers are. A request that finds every connection busy is not sent. Returns results
+   * per status, with latencies counted from when each request was due, for the answers that arrive during the sending; later
+   * ones are awaited but not counted.
    */
   async flood(
     { next, milliseconds }: Omit<HttpRound, "status">,
@@ -135,8 +136,8 @@ export class HttpLoad {
   }
 
   /**
-   * On each connection one cycle after the other until the time is over. A cycle is as many exchanges as it takes; it is
-   * counted as one answer, and takes as long as all of them.
+   * Runs one cycle after the other on each connection until the time is over. A cycle consists of any number of exchanges; it
+   * counts as one answer and its latency is the total.
    */
   async runCycles(
     milliseconds: number,
@@ -167,10 +168,10 @@ export class HttpLoad {
   }
 }
 
-/** Sends a request and resolves with the whole answer; rejects where it has another status. */
+/** Sends a request and resolves with the complete answer; rejects if it has another status. */
 export type Exchange = (request: string, status: number) => Promise<string>;
 
-/** What follows the head of an answer. */
+/** The part after an answer's header section. */
 export function bodyOf(answer: string): string {
   return answer.slice(answer.indexOf("\r\n\r\n") + 4);
 }
@@ -186,7 +187,7 @@ class Connection {
   #onAnswer: (status: number, answer: Buffer) => void = () => {};
   #onLost: (error: Error) => void = () => {};
   #lost: Error | undefined;
-  /** What has arrived of an answer that is not whole yet. */
+  /** The received part of an incomplete answer. */
   #partial: Buffer | undefined;
 
   constructor(port: number) {
@@ -245,7 +246,7 @@ class Connection {
     });
   }
 
-  /** One request; `answered` is called with its answer, whose bytes are good until it returns. */
+  /** Sends one request and calls `answered` with its answer, whose bytes are valid only until that returns. */
   ask(
     request: string,
     expected: number,
@@ -273,7 +274,7 @@ class Connection {
     this.#socket.destroy();
   }
 
-  /** One that was lost meanwhile is no less so. */
+  /** Registers `reject` for the loss of the connection; calls it at once if the connection has been lost already. */
   #awaitLoss(reject: (error: Error) => void): void {
     this.#onLost = reject;
     if (this.#lost !== undefined) reject(this.#lost);
@@ -283,7 +284,7 @@ class Connection {
     const received = this.#partial === undefined ? piece : Buffer.concat([this.#partial, piece]);
     const head = received.indexOf(headEnd);
     if (head === -1 || !isWhole(received, head)) {
-      // The receive buffer is used again.
+      // Copied because the receive buffer is reused.
       this.#partial = Buffer.from(received);
       return;
     }
@@ -294,7 +295,7 @@ class Connection {
 
 const zero = 0x30;
 
-/** `HTTP/1.1 200 OK` */
+/** Parses the status line `HTTP/1.1 200 OK`. */
 function statusOf(answer: Buffer): number {
   const digit = (index: number) => (answer[index] ?? zero) - zero;
   return digit(9) * 100 + digit(10) * 10 + digit(11);
@@ -307,7 +308,7 @@ function isWhole(answer: Buffer, head: number): boolean {
   }
   const chunked = answer.indexOf(chunkedField);
   if (chunked === -1 || chunked > head) throw new Error(`an answer without its length: ${answer}`);
-  // JSON, which is what is answered in chunks, has no line ends of its own in it.
+  // Only JSON is sent chunked, and it contains no line breaks, so the end marker cannot be part of the content.
   return answer.indexOf(lastChunk, head + headEnd.length - 2) !== -1;
 }
 

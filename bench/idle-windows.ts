@@ -1,7 +1,7 @@
 /**
- * `node bench/idle-windows.ts [windows]`: ten thousand open verification windows in which nothing happens. What they cost
- * the service in memory, processor time and statements, and how long all of them take to find out that notices
- * may have been lost. Linux only: memory is read from /proc, and the clients have addresses of their own in 127/8.
+ * `node bench/idle-windows.ts [windows]`: ten thousand open verification windows in which nothing happens. Measures their cost
+ * to the service in memory, CPU time and transactions, and the CPU time for all of them to recover after notifications may have
+ * been lost. Linux only: memory is read from /proc, and the clients use several addresses in 127/8.
  */
 
 import { mkdtemp, rm } from "node:fs/promises";
@@ -19,12 +19,12 @@ import { insertLike } from "./template.ts";
 const idleSeconds = 30;
 const openPatienceMs = 120_000;
 
-/** An address may ask 3,000 times a minute. */
+/** An address may make 3,000 requests a minute. */
 const windowsPerAddress = 2_000;
-/** The kernel's queue of new connections is short. */
+/** The kernel's accept queue is short. */
 const openingAtOnce = 200;
 
-/** Their tokens. */
+/** Inserts pending verifications and returns their window tokens. */
 async function makeWindows({ database, project }: ServiceUnderLoad, count: number): Promise<string[]> {
   const ids = Array.from({ length: count }, newId);
   const tokens = ids.map(() => newWindowToken());
@@ -47,7 +47,7 @@ async function makeWindows({ database, project }: ServiceUnderLoad, count: numbe
   return tokens;
 }
 
-/** Resolves when the window has been told how things stand. */
+/** Resolves once the window has received its first state event. */
 function openWindow(port: number, n: number, token: string): Promise<net.Socket> {
   return new Promise((resolve, reject) => {
     const localAddress = `127.0.0.${2 + Math.floor(n / windowsPerAddress)}`;
@@ -92,7 +92,7 @@ async function transactions({ database }: ServiceUnderLoad): Promise<number> {
   return rows[0].commits;
 }
 
-/** What passes while nobody does anything. */
+/** What the service uses while nothing happens. */
 async function idle(service: ServiceUnderLoad) {
   const [cpu, commits] = [service.cpu() ?? 0, await transactions(service)];
   await delay(idleSeconds * 1000);
@@ -103,7 +103,7 @@ async function idle(service: ServiceUnderLoad) {
   };
 }
 
-/** Seconds of the service's processor until all windows have looked again after the connection for notices was lost. */
+/** CPU seconds of the service until all windows have read their state again after the connection for notifications was lost. */
 async function loseNotices(service: ServiceUnderLoad): Promise<number> {
   const before = service.cpu() ?? 0;
   await service.database.query(

@@ -1,6 +1,6 @@
 /**
- * Ends what the bench leaves behind when it is killed: a process that is killed can end nothing itself. Its
- * arguments are the service's process id and the directory of the run.
+ * Cleans up after a benchmark that is killed and so cannot do it itself. The arguments are the service's process id and the
+ * run's directory.
  */
 
 import { rm } from "node:fs/promises";
@@ -8,7 +8,7 @@ import { setTimeout as delay } from "node:timers/promises";
 
 const [pid = 0, directory = ""] = [Number(process.argv[2]), process.argv[3]];
 const pollMs = 100;
-/** The service forces its own end after 14 s. */
+/** The service forces its own exit after 14 s. */
 const patienceMs = 20_000;
 
 function signal(name: NodeJS.Signals | 0): boolean {

@@ -1,14 +1,14 @@
-/** What a load generator counts, whichever protocol it speaks. */
+/** What a load generator counts, for any protocol. */
 
 export interface LoadResult {
-  /** Answered as expected; anything else ends the run. */
+  /** Answers as expected; any other answer ends the run. */
   readonly answers: number;
-  /** From the first send to the last answer. */
+  /** From the first request to the last answer. */
   readonly seconds: number;
   /** In milliseconds. */
   readonly p50: number;
   readonly p99: number;
-  /** CPU of this process in microseconds, what made the requests included. */
+  /** CPU of this process in microseconds, including the generation of the requests. */
   readonly cpuMicroseconds: number;
 }
 
@@ -19,7 +19,7 @@ export class Tally {
   readonly #latencies: number[] = [];
   #answers = 0;
 
-  /** `answers` arrived together, so many milliseconds after they were asked for. */
+  /** `answers` arrived together, this many milliseconds after they were requested. */
   add(milliseconds: number, answers = 1): void {
     this.#latencies.push(milliseconds);
     this.#answers += answers;
@@ -39,7 +39,7 @@ export class Tally {
   }
 }
 
-/** Of numbers in ascending order; NaN where there are none. */
+/** A quantile of numbers in ascending order; NaN if there are none. */
 function quantile(sorted: ArrayLike<number>, share: number): number {
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
 }

@@ -1,4 +1,4 @@
-/** Who waits for locks in the database, looked at many times a second. */
+/** Samples, many times a second, how many database connections wait for locks. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
@@ -7,7 +7,7 @@ const everyMs = 20;
 
 export interface LockWaits {
   readonly looks: number;
-  /** Of all looks, the connections that waited. */
+  /** Waiting connections, summed over all samples. */
   readonly waiting: number;
   readonly mostAtOnce: number;
 }
@@ -20,7 +20,7 @@ export function together(seen: readonly LockWaits[]): LockWaits {
   };
 }
 
-/** Looks for as long as `work` takes. */
+/** Samples for as long as `work` takes. */
 export async function watchLocks<Result>(
   database: pg.Client,
   work: () => Promise<Result>,

@@ -1,11 +1,11 @@
-/** Resident memory of the service's process at full load, over minutes. */
+/** Resident memory of the service's process at full load, over several minutes. */
 
 import { readFileSync } from "node:fs";
 import { type OperationName, openArms, type Subjects } from "./operations.ts";
 
 export interface MemoryFigures {
   readonly minutes: number;
-  /** MiB, each the most of its minute. */
+  /** The maximum of each minute, in MiB. */
   readonly perMinute: readonly number[];
 }
 
@@ -13,7 +13,7 @@ export interface MemoryFigures {
 const memoryGoal = 250;
 
 const sampleMs = 500;
-/** Creations, reads and messages in turn, a few seconds each, so that all of them meet every minute. */
+/** Creations, reads and messages in turn, a few seconds each, so that every minute has all of them. */
 const operations: readonly OperationName[] = ["create", "read", "inbound"];
 const sliceMs = 5_000;
 

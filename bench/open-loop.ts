@@ -1,4 +1,4 @@
-/** Arrivals at a constant rate, at shares of what the operation reaches at most: how long each waits. */
+/** Latencies when requests arrive at a constant rate, at several shares of the operation's maximum. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import { collectGarbage } from "./collect.ts";
@@ -7,7 +7,7 @@ import type { Arm } from "./operations.ts";
 import { settlingMs } from "./rounds.ts";
 
 export interface ArrivalFigures {
-  /** Of the most that was reached with every connection kept busy. */
+  /** The share of the maximum reached with every connection busy. */
   readonly share: number;
   readonly perSecond: number;
   readonly p50Ms: number;
@@ -15,14 +15,14 @@ export interface ArrivalFigures {
 }
 
 const arrivalShares = [0.25, 0.5, 0.9] as const;
-/** The share by which the waiting is judged. */
+/** The share at which the latency is judged. */
 export const judgedShare = 0.5;
 
 const roundMs = 1_200;
-/** Of the judged share: in one, a single stall of the disk is the 99th percentile. */
+/** Rounds at the judged share: in a single round, one stall of the disk would determine the 99th percentile. */
 const judgedRounds = 3;
 const pauseMs = 200;
-/** More is made ready than will be due. */
+/** Prepares more than will be needed. */
 const spare = 1.1;
 
 const roundsOf = (share: number) => (share === judgedShare ? judgedRounds : 1);
@@ -31,7 +31,7 @@ export async function measureArrivals(arm: Arm, mostPerSecond: number): Promise<
   const { pace } = arm;
   if (pace === undefined) return [];
   const figures: ArrivalFigures[] = [];
-  // For all rounds at once, and well before them: who arrives here is kept waiting by anything that goes on besides.
+  // Prepares for all rounds at once and well in advance: any other work at the same time would add to the latencies.
   const due = arrivalShares.reduce((sum, share) => sum + share * roundsOf(share), 0) * mostPerSecond;
   await arm.prepare?.(Math.ceil((due * roundMs * spare) / 1_000));
   await delay(2 * settlingMs);
@@ -62,7 +62,7 @@ function figuresOf(share: number, { answers, seconds, p50, p99 }: LoadResult): A
   return { share, perSecond: answers / seconds, p50Ms: p50, p99Ms: p99 };
 }
 
-/** The bound on the 99th percentile: three times the median, and five milliseconds. */
+/** The bound on the 99th percentile: three times the median plus five milliseconds. */
 export function boundOf({ p50Ms }: ArrivalFigures): number {
   return 3 * p50Ms + 5;
 }

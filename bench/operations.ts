@@ -1,4 +1,4 @@
-/** What is measured: each operation on its arms, the ceiling first. */
+/** What is measured: each operation on its arms, the bare server (the ceiling) first. */
 
 import { randomUUID } from "node:crypto";
 import type { Environment } from "../src/core/project.ts";
@@ -24,15 +24,18 @@ export type ArmName =
   | `tracing ${"off" | "on"}`
   | `${number} process${"" | "es"}`;
 
-/** One way of answering an operation. */
+/** One implementation of an operation. */
 export interface Arm {
   readonly name: ArmName;
   readonly cpu: CpuClock;
   readonly postgresCpu: CpuClock;
-  /** Untimed, before each round, which may use up so many; left out: half as many again as the last one did. */
+  /**
+   * Not timed; runs before each round. `most` is how many items the round may use up; by default half as many again as the last
+   * round used.
+   */
   readonly prepare?: (most?: number) => Promise<void>;
   run(milliseconds: number): Promise<LoadResult>;
-  /** The same at a constant rate, where it can be measured so. */
+  /** The same at a constant rate, if the arm supports it. */
   readonly pace?: (milliseconds: number, perSecond: number) => Promise<LoadResult>;
   close(): void;
 }
@@ -45,24 +48,24 @@ export interface Subjects {
   readonly connections: number;
 }
 
-/** Verifications that nobody touches, so that every statement meets large tables. */
+/** Verifications that are never touched, so that every statement runs on large tables. */
 export const pendingThroughout = 100_000;
 const replayedKeys = 10_000;
-/** Half of them verified. */
+/** Half of them are verified. */
 const readVerifications = 20_000;
-/** Of an operation that uses verifications up; after its first round it is known better. */
+/** Initial supply for an operation that uses verifications up; after the first round the actual need is known. */
 const firstSupply = 30_000;
 
 const streams = 4;
-/** Messages without a receipt, on all streams together. */
+/** Outstanding messages, on all streams together. */
 const messagesUnderWay = 1_000;
-/** Of messages that had to wait; each alone, they would measure the frames around them. */
+/** Messages per request in the `backlog` operation; sent singly they would measure the cost of framing. */
 const backlogGroup = 100;
 
 const created = 201;
 const ok = 200;
 
-/** Opens the arms of an operation; they share connections from round to round. */
+/** Opens the arms of an operation; they keep their connections from round to round. */
 export const openArms: Record<OperationName, (subjects: Subjects) => Promise<Arm[]>> = {
   async create(subjects) {
     const inTurn = cycle(merchants(subjects));
@@ -109,10 +112,10 @@ export const openArms: Record<OperationName, (subjects: Subjects) => Promise<Arm
     ];
   },
 
-  /** Message by message, as a gateway hands on what arrives. */
+  /** One message per request, as a gateway forwards messages as they arrive. */
   inbound: (subjects) => streamArms(subjects, 1),
 
-  /** In groups, as a gateway sends what has waited: after an interruption, or while others hold it up. */
+  /** Groups of messages, as a gateway sends a backlog: after an interruption or while it is throttled. */
   backlog: (subjects) => streamArms(subjects, backlogGroup),
 };
 
@@ -147,7 +150,7 @@ async function streamArms(subjects: Subjects, groupSize: number): Promise<Arm[]>
   ];
 }
 
-/** In turn those of either environment: rate limits are separate, and the usage row is one. */
+/** One per environment, used in turn: rate limits are separate, but the usage row is shared. */
 function merchants(subjects: Subjects): MerchantRequests[] {
   return Object.values(merchantsByEnvironment(subjects));
 }
@@ -236,13 +239,13 @@ async function deliverAll(service: ServiceUnderLoad, groups: readonly EncodedGro
   }
 }
 
-/** What an operation uses up: made between rounds. */
+/** The items that an operation uses up, prepared between rounds. */
 class Supply<Item> {
   readonly #pending: PendingVerifications;
   readonly #make: (verifications: readonly SeededVerification[]) => Item[];
   #items: Item[] = [];
   #used = 0;
-  /** Verifications in one item. */
+  /** Verifications per item. */
   #size = 1;
 
   constructor(pending: PendingVerifications, make: (verifications: readonly SeededVerification[]) => Item[]) {

@@ -3,20 +3,20 @@ import { guardedOperations } from "./guard.ts";
 import { type OperationName, operationNames } from "./operations.ts";
 
 export interface Options {
-  /** Timed rounds of each arm. */
+  /** Timed rounds per arm. */
   readonly rounds: number;
-  /** Of a round. */
+  /** Seconds per round. */
   readonly seconds: number;
   readonly only: readonly OperationName[];
-  /** Growth and memory instead: it takes most of an hour. */
+  /** Measures growth and memory instead: takes most of an hour. */
   readonly long: boolean;
   /** Rows of the largest tables in a long run. */
   readonly rows: number;
-  /** Under full load in a long run. */
+  /** Duration of the memory measurement under full load in a long run. */
   readonly minutes: number;
-  /** Only whether a request's work has become larger: for checks. */
+  /** Only checks whether a request costs more CPU than allowed. */
   readonly guard: boolean;
-  /** Where the service leaves a CPU profile. */
+  /** Directory for a CPU profile of the service. */
   readonly profile: string | undefined;
 }
 
@@ -24,7 +24,7 @@ export const usage = `npm run bench -- [--rounds N] [--seconds S] [--only ${oper
        npm run bench -- --long [--rows N] [--minutes N] [--rounds N] [--seconds S]
        npm run bench -- --guard`;
 
-/** Throws an error of one line for what cannot be. */
+/** Throws an error with a one-line message for invalid options. */
 export function parseOptions(args: readonly string[]): Options {
   const { values } = parseArgs({
     args: [...args],

@@ -1,7 +1,7 @@
 /**
- * `node bench/overload.ts [times] [seconds]`: creations at a multiple of the rate that the service reaches when it is kept
- * busy, whether or not those before were answered. How many are served, how many are told to come again and how soon, what
- * memory that takes, and how long until it is as fast as before.
+ * `node bench/overload.ts [times] [seconds]`: sends creations at a multiple of the service's maximum rate, whether or not
+ * earlier ones have been answered. Reports how many are served, how many are refused and how soon, the peak memory, and how
+ * long until the service is as fast as before.
  */
 
 import { randomUUID } from "node:crypto";
@@ -17,7 +17,7 @@ import { startService } from "./service.ts";
 
 const busyConnections = 64;
 const busyMs = 5_000;
-/** More than the service lets wait, so that it has to refuse. */
+/** More than the service's queue admits, so that it has to refuse some. */
 const connections = 12_000;
 
 await runToItsEnd(async (endings) => {
@@ -29,7 +29,7 @@ await runToItsEnd(async (endings) => {
   endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
   const service = await startService(directory, { execArgv: [] });
   endings.add(() => service.close());
-  // The generator has no right to what the service needs: where both want a processor, it waits.
+  // The load generator has the lower priority: if both need a core, the generator waits.
   os.setPriority(19);
   const merchant = merchantRequests(service.project.keys.live);
   const next = () => merchant.create(randomUUID());

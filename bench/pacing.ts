@@ -1,9 +1,9 @@
 /**
- * Arrivals at a constant rate, whether or not those before have been answered: what clients who do not know of each
- * other do. A time counts from when its request was due, so that a server that stalls is charged for all it kept waiting.
+ * An open loop: requests arrive at a constant rate, whether or not earlier ones have been answered, as from independent
+ * clients. Latency counts from when a request was due, so that a stalled server is charged for everything that it delayed.
  */
 
-/** Calls `arrive` with the time each arrival was due, by `performance.now()`, until the time is over. */
+/** Calls `arrive` with the time at which each request was due, by `performance.now()`, until the time is over. */
 export function atConstantRate(
   perSecond: number,
   milliseconds: number,

@@ -1,6 +1,6 @@
 /**
- * Verifications of the last months, in every state, with what their lives left: events, and the SMS that verified them
- * or came to nothing. Written in bulk.
+ * Verifications of the last months in every final status, with what they leave behind: events, and the SMS that verified them
+ * or failed to. Inserted in bulk.
  */
 
 import type pg from "pg";
@@ -8,10 +8,10 @@ import type { BenchProject } from "./service.ts";
 import { insertLike } from "./template.ts";
 
 const chunk = 100_000;
-/** Younger than what retention would take away. */
+/** Younger than the age at which retention would delete them. */
 const spreadDays = 80;
 
-/** Of ten, six are verified, three expired, one cancelled; for each there is one SMS, matching where it was verified. */
+/** Of ten verifications, six are verified, three expired, one cancelled. Each has one SMS, which matched if it was verified. */
 const pastText = ({ template }: BenchProject) => `
 WITH seed AS MATERIALIZED (
   SELECT n, uuidv7(age) AS id, now() + age AS created_at,
@@ -51,15 +51,15 @@ SELECT 'bench', 'past-' || n, phone, destination, '[Bench] ' || n, 'SKT', create
 FROM seed`;
 
 /**
- * Where the retention of seven days, and of thirty more, would long have been: otherwise it would look at all of them in the
- * minutes that are measured. None of these is for it to take.
+ * Advances retention to where it would have been after running all along, seven and another thirty days back: otherwise it
+ * would scan all these rows during the measured minutes. None of them is due for retention.
  */
 const passedText = `
 UPDATE retention_progress SET done_up_to = (now() - make_interval(days => kept.days))::text
 FROM (VALUES ('erase_unmatched_messages', 7), ('delete_unmatched_messages', 37)) AS kept (task, days)
 WHERE retention_progress.task = kept.task`;
 
-/** Adds those from the nth on, up to `until`, of `total` that there may ever be: the oldest first, as time would. */
+/** Adds the past verifications `from` to `until` (exclusive) of `total`, oldest first, as they would accumulate. */
 export async function addPast(
   database: pg.Client,
   project: BenchProject,

@@ -1,4 +1,4 @@
-/** better-auth as a process beside the service, and what is sent to it. */
+/** Runs better-auth (the peer) as a process next to the service, and builds the requests to it. */
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -9,10 +9,10 @@ import { Talker } from "./child.ts";
 
 const folder = path.join(import.meta.dirname, "peer");
 const database = "peer";
-/** Connections to the database: as many as the service has. */
+/** Connections to the database, as many as the service has. */
 export const defaultPoolSize = 16;
 
-/** Its packages are not among the service's: they come with the first run. */
+/** Installs the peer's packages, which are not dependencies of the service, in the first run. */
 export async function installPeer(tell: (what: string) => void): Promise<void> {
   const { dependencies } = await manifest("package.json");
   const wanted = Object.entries(dependencies ?? {});
@@ -23,7 +23,7 @@ export async function installPeer(tell: (what: string) => void): Promise<void> {
   tell(`installing ${wanted.map((pair) => pair.join(" ")).join(", ")} in bench/peer (npm ci)`);
   const npm = spawn("npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], {
     cwd: folder,
-    // Npm runs on the Node that is first here.
+    // Makes npm run on the same Node as this process.
     env: {
       ...process.env,
       PATH: `${path.dirname(process.execPath)}${path.delimiter}${process.env.PATH ?? ""}`,
@@ -57,7 +57,7 @@ interface PeerStart {
 }
 type PeerAnswer = { readonly port: number } | { readonly failed: string };
 
-/** On a database of its own in the service's Postgres, with `rows` users and as many codes that nobody asks for. */
+/** Starts the peer on its own database in the service's Postgres, with `rows` users and as many unused codes. */
 export async function startPeer(
   service: pg.ClientConfig,
   options: { readonly poolSize: number; readonly rows: number },
@@ -88,7 +88,7 @@ export async function startPeer(
   }
 }
 
-/** Rows as its own sign-ups and requests for a code leave them. */
+/** Inserts rows as the peer's own sign-ups and code requests would. */
 async function seed(client: pg.Client, rows: number): Promise<void> {
   await client.query(
     `INSERT INTO "user" (id, name, email, "emailVerified", "createdAt", "updatedAt", "phoneNumber", "phoneNumberVerified")
@@ -105,10 +105,10 @@ async function seed(client: pg.Client, rows: number): Promise<void> {
   );
 }
 
-/** Of a client behind a proxy, as the rate limit needs to see one. `phone` begins with +. */
+/** Requests of a client behind a proxy, because the rate limit needs a client address. `phone` begins with +. */
 export const peerRequests = {
   send: (phone: string) => request("send-otp", JSON.stringify({ phoneNumber: phone })),
-  /** Without a session, which it would write to the database besides. */
+  /** Without a session, which the peer would otherwise also write to the database. */
   verify: (phone: string, code: string) =>
     request("verify", JSON.stringify({ phoneNumber: phone, code, disableSession: true })),
 };

@@ -1,4 +1,7 @@
-/** Verifications by the hundred thousand, written in bulk: making them through the service would take longer than the run. */
+/**
+ * Hundreds of thousands of pending verifications, inserted in bulk: creating them through the service would take longer than
+ * the run.
+ */
 
 import type pg from "pg";
 import { encodeId } from "../src/core/ids.ts";
@@ -18,7 +21,7 @@ import { creationTables, insertLike, type Template } from "./template.ts";
 
 const chunk = 20_000;
 
-/** The rows that creations leave, in all of their tables: in either environment, and in either mode. */
+/** Inserts the rows of creations into all their tables, in both environments and both modes. */
 const seedText = (template: Template) => `
 WITH seed AS MATERIALIZED (
   SELECT n, uuidv7() AS id,
@@ -67,7 +70,7 @@ export interface SeededVerification {
   /** `vrf_…` */
   readonly id: string;
   readonly environment: Environment;
-  /** The SMS it waits for. */
+  /** The SMS that would verify it. */
   readonly sms: InboundSms;
 }
 
@@ -82,17 +85,17 @@ export class PendingVerifications {
     this.#project = project;
   }
 
-  /** Hands the oldest out, seeding as many as it takes for `remaining` others to be left. */
+  /** Returns the oldest ones, seeding as many as needed so that `remaining` others are left. */
   async take(count: number, remaining: number): Promise<SeededVerification[]> {
     if (this.#untouched.length < count + remaining) {
       while (this.#untouched.length < count + remaining) await this.#seed();
-      // As autovacuum would within a minute: the planner is to know how much there is.
+      // Autovacuum would do this within a minute: the planner needs to know the tables' size.
       await this.#database.query(`ANALYZE ${creationTables.join(", ")}`);
     }
     return this.#untouched.splice(0, count);
   }
 
-  /** A few fewer than a chunk, where the service has given one of these codes out already. */
+  /** Inserts slightly fewer than a chunk if the service has already assigned some of these codes. */
   async #seed(): Promise<void> {
     const { numbers, template } = this.#project;
     const { rows } = await this.#database.query<{ n: number; id: string }>(seedText(template), [

@@ -1,11 +1,11 @@
-/** Throughput and waiting as pictures for the documents. */
+/** Plots of throughput and latency for the documentation. */
 
 import { writeFile } from "node:fs/promises";
 import { init } from "echarts";
 
 export interface PlotLine {
   readonly name: string;
-  /** Pairs of x and y. */
+  /** Points as [x, y]. */
   readonly points: readonly (readonly [number, number])[];
 }
 
@@ -18,7 +18,7 @@ export interface Plot {
 const panelWidth = 480;
 const height = 340;
 
-/** Side by side in one SVG. */
+/** Draws the plots side by side in one SVG. */
 export async function drawPlots(file: string, plots: readonly Plot[]): Promise<void> {
   const chart = init(null, null, { renderer: "svg", ssr: true, width: panelWidth * plots.length, height });
   chart.setOption({

@@ -1,4 +1,4 @@
-/** What of the figures is drawn. */
+/** Which figures are plotted. */
 
 import { type GrowthFigures, grownOperations } from "./growth.ts";
 import type { Plot } from "./plot.ts";

@@ -1,21 +1,21 @@
-/** CPU time of other processes, from /proc; null where there is none. */
+/** CPU time of other processes, from /proc; null if it is not available. */
 
 import { readdirSync, readFileSync } from "node:fs";
 
 /** User and system time so far, in microseconds. */
 export type CpuClock = () => number | null;
 
-/** The kernel tells user space a hundred ticks a second on every architecture. */
+/** The kernel reports CPU time to user space in hundredths of a second on every architecture. */
 const microsecondsPerTick = 10_000;
 
 interface Times {
   readonly parent: number;
   readonly own: number;
-  /** Of children that have ended and been waited for. */
+  /** CPU time of children that have ended and been waited for. */
   readonly endedChildren: number;
 }
 
-/** Of the whole machine: what any process has used. Idle and waiting for disks do not count. */
+/** The CPU time of all processes of the machine. Idle time and waiting for disks do not count. */
 export const machineClock: CpuClock = () => {
   let text: string;
   try {
@@ -35,7 +35,7 @@ export function processClock(pid: number): CpuClock {
   return () => timesOf(pid)?.own ?? null;
 }
 
-/** A Postgres: the postmaster and whatever it has started, ended connections included. */
+/** The CPU time of a Postgres: the postmaster and its children, including ended connections. */
 export function postgresClock(postmaster: number): CpuClock {
   return () => {
     const main = timesOf(postmaster);
@@ -50,7 +50,7 @@ export function postgresClock(postmaster: number): CpuClock {
   };
 }
 
-/** Fields 4 and 14 to 17 of proc_pid_stat(5), counted behind the name, which may hold anything. */
+/** Fields 4 and 14 to 17 of proc_pid_stat(5), counted from behind the name, which may contain any characters. */
 function timesOf(pid: number): Times | null {
   let text: string;
   try {

@@ -1,6 +1,6 @@
 /**
- * `node bench/processes.ts [rounds]`: creations through one, two and four processes on one Postgres, in one project and in a
- * hundred. Fails where there was a deadlock, or where usage is not to the call what was answered.
+ * `node bench/processes.ts [rounds]`: measures creations through one, two and four processes on one Postgres, in one project
+ * and in a hundred. Fails if there was a deadlock, or if the usage counts do not exactly match the answered calls.
  */
 
 import { randomBytes, randomUUID } from "node:crypto";
@@ -25,13 +25,13 @@ import { administer, type BenchProject, readPostmaster } from "./service.ts";
 
 const connections = 64;
 const secondsPerRound = 2;
-/** All of them run throughout; the load goes to so many. */
+/** All processes run throughout; the load goes to this many of them. */
 const processCounts = [1, 2, 4] as const;
 const manyProjects = 100;
 const created = 201;
-/** A lock that is waited for as long is in Postgres' log. Its own setting is a second. */
+/** Lock waits of at least this duration are written to Postgres's log. The default is one second. */
 const lockWaitMs = 100;
-/** The log is read twice a second. */
+/** The log is read twice a second, so this is enough for its last lines. */
 const logReadMs = 1_000;
 const resultFile = path.join(import.meta.dirname, "results/processes.json");
 
@@ -41,7 +41,7 @@ interface Bench {
   readonly postgresCpu: CpuClock;
 }
 
-/** A project, and the creations that were sent for it; each was answered 201, else the run has ended. */
+/** A project and the number of creations sent for it. The run ends if any is not answered 201. */
 interface Merchant {
   readonly projectId: string;
   readonly requests: readonly MerchantRequests[];
@@ -87,7 +87,7 @@ const merchantOf = ({ id, keys }: Pick<BenchProject, "id" | "keys">): Merchant =
   creations: 0,
 });
 
-/** A creation for each in turn, now in one environment, now in the other. */
+/** A creation for each merchant in turn, alternating between the environments. */
 function creationsOf(merchants: readonly Merchant[]): () => string {
   let turn = 0;
   return () => {
@@ -113,7 +113,7 @@ async function measure(bench: Bench, name: string, merchants: readonly Merchant[
       cpu: () => clocks.reduce((sum, cpu) => sum + (cpu() ?? Number.NaN), 0),
       postgresCpu: bench.postgresCpu,
       prepare: async () => {
-        // Not before its first round: the service cuts off who connects and is silent for ten seconds.
+        // Opened only before the arm's first round: the service closes connections that send nothing for ten seconds.
         load ??= await HttpLoad.open(
           used.map(({ httpPort }) => httpPort),
           connections,
@@ -141,7 +141,7 @@ async function measure(bench: Bench, name: string, merchants: readonly Merchant[
   }
 }
 
-/** Every call counted once, in its own project. */
+/** Verifies that every call was counted once, in its own project. */
 async function checkUsage(
   database: pg.Client,
   merchants: readonly Merchant[],

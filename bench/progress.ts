@@ -1,4 +1,4 @@
-/** Progress is no result: it goes beside it, with the seconds since the start. */
+/** Writes progress to stderr, apart from the results, with the seconds since the start. */
 export function tell(what: string): void {
   process.stderr.write(`${String(Math.round(performance.now() / 1000)).padStart(4)} s  ${what}\n`);
 }

@@ -1,4 +1,4 @@
-/** A service that is started with given settings, and how long it takes until it is ready. */
+/** Starts a service with given settings and measures the time until it is ready. */
 
 import { readFile } from "node:fs/promises";
 import path from "node:path";
@@ -12,7 +12,7 @@ export interface ReadyService extends Daemon {
   readonly httpPort: number;
   /** `host:port` */
   readonly grpcAddress: string;
-  /** From the start of its process to its first good answer at /readyz. */
+  /** From starting the process to its first successful answer at /readyz. */
   readonly readyAfterMs: number;
 }
 
@@ -21,8 +21,8 @@ const patienceMs = 60_000;
 const pollMs = 5;
 
 /**
- * On ports of its own, with its output in `directory`; nothing of the caller's settings reaches it: a DATABASE_URL or another log
- * level would change what is measured. `onSpawn` sees to it that it ends with the run, at the latest.
+ * Starts it on ports of its own, with its output in `directory`. It gets none of the caller's settings: a DATABASE_URL or
+ * another log level would change what is measured. `onSpawn` must make sure that the process ends with the run.
  */
 export async function startReady(
   directory: string,

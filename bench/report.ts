@@ -1,4 +1,4 @@
-/** The table, and the same as JSON. */
+/** The result as a table and as JSON. */
 
 import os from "node:os";
 import { type ArrivalFigures, boundOf, judgedShare } from "./open-loop.ts";
@@ -12,11 +12,11 @@ export interface Machine {
   readonly memoryGiB: number;
   readonly node: string;
   readonly postgres: string;
-  /** Of the last minute, when the run began: what else the machine was busy with. */
+  /** The load average over the last minute when the run began. */
   readonly loadBefore: number;
 }
 
-/** What a ratio ought to be: in the long run, and at the least. */
+/** The desired value of a ratio, and its minimum. */
 interface Goal {
   readonly target: number;
   readonly floor: number | null;
@@ -40,10 +40,10 @@ export interface Report {
   readonly operations: readonly {
     readonly operation: OperationName;
     readonly arms: readonly ArmFigures[];
-    /** Service by bare, and by the database's own loop where there is one. */
+    /** The service's throughput divided by the bare server's, and by the database loop's if there is one. */
     readonly ratioToBare: number | null;
     readonly ratioToDatabase: number | null;
-    /** The service, at constant rates. */
+    /** The service at constant arrival rates. */
     readonly arrivals: readonly ArrivalFigures[];
     readonly goals: { readonly bare: Goal | null; readonly database: Goal | null };
   }[];
@@ -127,7 +127,7 @@ function startLine({ embeddedMs, besidePostgresMs }: StartTimes): string {
   );
 }
 
-/** The service alone, as clients who do not wait for each other meet it. */
+/** The service alone, with clients that do not wait for each other. */
 function arrivalLines({ operations }: Report): string[] {
   const cells = (name: string, values: readonly string[]) =>
     name.padEnd(10) + values.map((value) => value.padStart(9)).join("");

@@ -1,4 +1,4 @@
-/** What merchants and an SMS source send, as bytes for the wire: the same to either arm. */
+/** The requests of merchants and of an SMS source as bytes, the same for every arm. */
 
 import { randomUUID } from "node:crypto";
 import { create, toBinary } from "@bufbuild/protobuf";
@@ -22,7 +22,10 @@ export const creationBodyFor = (expectedPhone: string) =>
   });
 export const creationBody = creationBodyFor("010-1234-5678");
 
-/** Of one merchant's key. Idempotency keys are random, as merchants' are, and so meet the index anywhere. */
+/**
+ * Requests with one merchant's key. Idempotency keys are random, as merchants' are, so that they hit random places of the
+ * index.
+ */
 export function merchantRequests(apiKey: string) {
   const common = `Host: api.shop.example\r\nAuthorization: Bearer ${apiKey}\r\nUser-Agent: shop/1.0\r\n`;
   return {
@@ -38,8 +41,8 @@ export function merchantRequests(apiKey: string) {
 export type MerchantRequests = ReturnType<typeof merchantRequests>;
 
 /**
- * The code and the sender of the nth seeded verification: distinct for every n, and spread over their index
- * as random ones are, since each factor has no divisor in common with its modulus.
+ * The code and sender of the nth seeded verification: distinct for every n and spread over their index like random ones, since
+ * each factor is coprime to its modulus.
  */
 export const codeLength = 10;
 export const codeSpace = 10 ** codeLength;
@@ -54,7 +57,7 @@ export interface InboundSms {
   readonly text: string;
 }
 
-/** What the nth seeded verification waits for. */
+/** The SMS that would verify the nth seeded verification. */
 export function smsFor(n: number, destination: string): InboundSms {
   const code = String((n * codeFactor) % codeSpace).padStart(codeLength, "0");
   return { messageId: `sms-${n}`, from: senderOf(n), to: destination, text: smsTextOf(code) };

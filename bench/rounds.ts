@@ -1,4 +1,4 @@
-/** Arms in turn, round after round, and the medians of what was seen. */
+/** Measures arms in turn, round after round, and takes medians. */
 
 import os from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
@@ -7,7 +7,7 @@ import { median } from "./load.ts";
 import type { Arm, ArmName } from "./operations.ts";
 import { machineClock } from "./process-cpu.ts";
 
-/** One round, or the medians of several. Times per request are microseconds of CPU; null: not known. */
+/** One round, or the medians of several. CPU times are microseconds per request; null: not known. */
 export interface Figures {
   readonly perSecond: number;
   readonly p50Ms: number;
@@ -15,7 +15,7 @@ export interface Figures {
   readonly serverCpu: number | null;
   readonly postgresCpu: number | null;
   readonly loadCpu: number;
-  /** What everything else took of the machine meanwhile, as a share of it. */
+  /** The share of the machine's CPU that all other processes used meanwhile. */
   readonly others: number | null;
 }
 
@@ -25,25 +25,25 @@ export interface ArmFigures {
   readonly rounds: readonly Figures[];
 }
 
-/** It takes some ten thousand requests until what they run through has been compiled for speed. */
+/** V8 needs some ten thousand requests until it has optimized the code they run. */
 const longestWarmUpMs = 4_000;
-/** Between rounds, for what the last one left to do. */
+/** Pause before each measurement, for leftover work of the last one. */
 const pauseMs = 200;
 /**
- * After making ready, which is no work of the service's: what was written in bulk makes Postgres plan anew and the
- * service count it for its statistics. As each round makes all arms ready first, those after the ceiling have its round besides.
+ * Pause after preparing, which causes work that must not be measured: after bulk inserts Postgres replans its statements and
+ * the service counts the rows for its statistics. Since each round prepares all arms before it measures the ceiling, the later
+ * arms have the ceiling's measurement as additional time.
  */
 export const settlingMs = 500;
 
-/** Of the machine: a round in which something else took more than this is made again. */
+/** A share of the machine's CPU: a round in which other processes used more is repeated. */
 const disturbingShare = 0.1;
-/** Of the rounds asked for: so many may be made besides. */
+/** The maximum share of repeated rounds, relative to the requested number. */
 const patience = 0.6;
 
 /**
- * What else the machine does drifts over a run, and so falls on neighbouring rounds alike: hence the arms in
- * turn, and ratios of neighbours. Of the rounds made those count in which the rest of the machine was quietest:
- * they are chosen by that and never by their figures.
+ * The machine's other load drifts during a run and affects neighbouring measurements alike: hence arms in turn, and ratios
+ * within one round. Only the rounds with the least other load count; the selection never depends on their figures.
  */
 export async function measureInTurn(
   arms: readonly Arm[],
@@ -77,7 +77,7 @@ function disturbance(round: readonly Figures[]): number {
   return Math.max(...round.map(({ others }) => others ?? 0));
 }
 
-/** The median of the ratios of neighbouring rounds. */
+/** The median of the ratios within each round. */
 export function ratioOf(figures: readonly ArmFigures[], arm: ArmName, to: ArmName): number | null {
   const above = figures.find((candidate) => candidate.arm === arm);
   const below = figures.find((candidate) => candidate.arm === to);

@@ -1,4 +1,4 @@
-/** `npm run bench`: the service beside the same server with nothing behind it, and beside its database alone. */
+/** `npm run bench`: compares the service with the same server without any work behind it, and with its database alone. */
 
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
@@ -84,7 +84,7 @@ async function bench(options: Options, endings: Endings): Promise<Report> {
   };
 }
 
-/** What a quarter of an hour does not show. */
+/** Measurements that take longer than a quarter of an hour. */
 async function benchLong(options: Options, endings: Endings): Promise<LongReport> {
   const loadBefore = os.loadavg()[0] ?? 0;
   const directory = await openDirectory(endings);
@@ -120,7 +120,7 @@ async function tellShort(report: Report, { guard: guarding, only }: Options): Pr
   }
   process.stdout.write(table(report));
   await keep("latest", report);
-  // A run of some operations alone draws no picture of all.
+  // A run of only some operations must not overwrite the plot of all.
   if (only.length === operationNames.length) {
     await drawPlots(path.join(documents, "performance-arrivals.svg"), arrivalPlots(report));
   }

@@ -1,4 +1,4 @@
-/** The service as it runs in production, on an embedded Postgres with full durability in a directory of its own. */
+/** Starts the service as in production, on an embedded Postgres with full durability in a directory of its own. */
 
 import { randomUUID } from "node:crypto";
 import { readFile } from "node:fs/promises";
@@ -22,10 +22,10 @@ import { readTemplate, type Template } from "./template.ts";
 export interface BenchProject {
   /** A UUID. */
   readonly id: string;
-  /** Two keys, since a rate limit is for a project and an environment: both at once have twice the room. */
+  /** Two keys, because rate limits apply per project and environment: both environments together have twice the limit. */
   readonly keys: { readonly live: string; readonly test: string };
   readonly numbers: { readonly live: string; readonly test: string };
-  /** What its first creation left. */
+  /** The rows of the project's first creation. */
   readonly template: Template;
 }
 
@@ -35,20 +35,20 @@ export interface ServiceUnderLoad {
   /** `host:port` */
   readonly grpcAddress: string;
   readonly ingestToken: string;
-  /** One hot project with everything switched on. */
+  /** One project that takes all the load, with every feature on. */
   readonly project: BenchProject;
-  /** Another for the database's own figure, so that neither waits for the other's usage row. */
+  /** Another project for the database loop, so that the two do not wait for each other's usage row. */
   readonly loopProject: BenchProject;
   readonly database: pg.Client;
   readonly databaseConnection: pg.ClientConfig;
   readonly cpu: CpuClock;
   readonly postgresCpu: CpuClock;
-  /** Of the hot project, in either environment. */
+  /** Sets the webhook of `project` in both environments. */
   setWebhook(url: string): Promise<void>;
   close(): Promise<void>;
 }
 
-/** `execArgv` is for profiles: `--cpu-prof`. `environment` is for settings besides those of every run. */
+/** `execArgv` is for profiling: `--cpu-prof`. `environment` adds settings to those of every run. */
 export async function startService(
   directory: string,
   options: { readonly execArgv: readonly string[]; readonly environment?: Readonly<Record<string, string>> },
@@ -80,7 +80,7 @@ export async function startService(
       password: await readFile(path.join(dataDir, "postgres/phoneproof.password"), "utf8"),
     };
     database = new pg.Client({ ...databaseConnection, application_name: "phoneproof-bench" });
-    // When the service ends by itself; whatever asks next is told.
+    // Emitted if the service exits by itself. The next query fails then.
     database.on("error", () => {});
     await database.connect();
     await fillLog(database);
@@ -129,16 +129,16 @@ export function administer(grpcAddress: string, adminToken: string) {
   const tokens = createClient(ServiceTokenService, transport);
   const webhooks = createClient(WebhookService, transport);
   return {
-    /** Numbers end in `lastDigits`, and no two projects' in the same. */
+    /** The numbers end in `lastDigits`, which must be unique per project. */
     async createProject(lastDigits: string): Promise<Omit<BenchProject, "template">> {
       const { project } = await projects.createProject({
         name: projectName,
-        // Ten digits have room for ten million pending codes on a number before codes grow longer.
+        // With ten digits, a number can have ten million pending codes before longer codes are used.
         codeLength,
         validitySeconds: 3_600,
         parentOrigin,
         returnUrl,
-        // Both limits are on, and out of reach.
+        // Both limits are enabled, but too high to be reached.
         usageLimit: 1_000_000_000_000n,
         rateLimitPerMinute: 1_000_000,
       });
@@ -169,8 +169,9 @@ export function administer(grpcAddress: string, adminToken: string) {
 }
 
 /**
- * As on a server that has run for a while. A new segment of Postgres' log is filled with zeros before anybody can commit, which
- * takes 10 to 40 ms in each second of full load; later the old ones are used again, a gigabyte of which is made here.
+ * Brings Postgres's WAL into the state of a server that has been running for a while. A new WAL segment is filled with zeros
+ * before anything can commit, which takes 10 to 40 ms per second of full load; later, old segments are recycled. This creates a
+ * gigabyte of segments.
  */
 async function fillLog(database: pg.Client): Promise<void> {
   for (let segment = 0; segment < 64; segment++) {
@@ -180,7 +181,7 @@ async function fillLog(database: pg.Client): Promise<void> {
   await database.query("CHECKPOINT");
 }
 
-/** Answers the UUID. */
+/** Returns the verification's UUID. */
 async function createFirst(httpPort: number, apiKey: string): Promise<string> {
   const response = await fetch(`http://127.0.0.1:${httpPort}/v1/verifications`, {
     method: "POST",
@@ -203,17 +204,17 @@ interface Postmaster {
   readonly port: number;
 }
 
-/** Lines 1, 4, 5 and 6: the pid, the port, the directory of the socket, the address of the TCP port. */
+/** Lines 1, 4, 5 and 6 of postmaster.pid: the pid, the port, the socket directory, the TCP address. */
 export async function readPostmaster(dataDir: string): Promise<Postmaster> {
   const lines = (await readFile(path.join(dataDir, "postgres/postmaster.pid"), "utf8")).split("\n");
   return { pid: Number(lines[0]), port: Number(lines[3]), host: lines[4]?.trim() || lines[5]?.trim() || "" };
 }
 
-/** The service has ended it with itself, unless it was itself ended by force. */
+/** The service stops Postgres when it exits, unless it was killed. */
 function endPostgres(pid: number): void {
   try {
     process.kill(pid, "SIGQUIT");
   } catch {
-    // As it should be.
+    // Already stopped, as expected.
   }
 }

@@ -1,6 +1,6 @@
 /**
- * `node bench/shares.ts FILE.cpuprofile`: where a process' time went, by its parts. Time in the engine and in Node's own
- * modules belongs to whoever asked for it; what the kernel does for a socket is told apart.
+ * `node bench/shares.ts FILE.cpuprofile`: shows how a process's CPU time is distributed over its parts. Time in the engine and
+ * in Node's own modules is attributed to the calling code; system calls on sockets are listed separately.
  */
 
 import { readFile } from "node:fs/promises";
@@ -20,7 +20,7 @@ interface CpuProfile {
   readonly timeDeltas: readonly number[];
 }
 
-/** The first that a frame's address holds decides; a stack is looked through from its top. */
+/** A frame belongs to the first part whose pattern matches its URL; a stack belongs to its topmost frame that matches any. */
 const parts: readonly (readonly [part: string, addresses: RegExp])[] = [
   ["HTTP/2 and gRPC framing", /node:internal\/http2|node:http2|@connectrpc\//],
   ["HTTP/1.1", /node:_http|node:http/],
@@ -70,7 +70,7 @@ for (const [name, time] of [...spent].sort(([, one], [, other]) => other - one))
   console.log(`${((time / total) * 100).toFixed(1).padStart(5)} %  ${name}`);
 }
 
-/** Null: it was idle. */
+/** The part that a sample belongs to; null if the process was idle. */
 function part(leaf: ProfileNode): string | null {
   const { functionName } = leaf.callFrame;
   if (functionName === "(idle)") return null;

@@ -1,4 +1,4 @@
-/** What `npm start` gives Node: the service is measured as it is started. */
+/** The Node flags of `npm start`, so that the measured service runs with the same ones. */
 
 import { readFileSync } from "node:fs";
 

@@ -1,4 +1,4 @@
-/** How long a start takes: on an embedded database that is there already, and beside a Postgres that runs. */
+/** How long a start takes, with an existing embedded database and with a Postgres that is already running. */
 
 import path from "node:path";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
@@ -7,7 +7,7 @@ import { median } from "./load.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";
 
 export interface StartTimes {
-  /** Milliseconds until ready, medians. */
+  /** Milliseconds until ready; medians. */
   readonly embeddedMs: number;
   readonly besidePostgresMs: number;
 }
@@ -16,7 +16,7 @@ export const startGoals: StartTimes = { embeddedMs: 2_000, besidePostgresMs: 1_0
 
 const starts = 3;
 
-/** Leaves its databases in `directory`. */
+/** Leaves the databases in `directory`. */
 export async function measureStarts(directory: string, endings: Endings): Promise<StartTimes> {
   const embedded = { DATA_DIR: path.join(directory, "start-embedded") };
   const embeddedMs = await medianStart(directory, embedded, endings);
@@ -31,7 +31,7 @@ export async function measureStarts(directory: string, endings: Endings): Promis
   return { embeddedMs, besidePostgresMs };
 }
 
-/** Good for these services alone, which nobody reaches. */
+/** Only for these services, which nobody else can reach. */
 const adminToken = "start-time-bench-token-of-no-other-use";
 
 async function medianStart(
@@ -40,7 +40,7 @@ async function medianStart(
   endings: Endings,
 ): Promise<number> {
   const times: number[] = [];
-  // The first makes the database.
+  // The first start creates the database and is not counted.
   for (let start = 0; start <= starts; start++) {
     const service = await startReady(directory, settings, ({ stop }) => endings.add(stop));
     await service.stop();

@@ -1,7 +1,7 @@
 /**
- * `node bench/statistics.ts [calls]`: a million verifications of a week, on five numbers of one project; how
- * long a worker takes to count them as its past, and how long the answer takes over gRPC. The service is one process as
- * in production, on a Postgres with full durability.
+ * `node bench/statistics.ts [calls]`: a million verifications of one week, on five numbers of one project. Measures how long a
+ * worker takes to count them retrospectively, and the latency of reading them over gRPC. The service runs in one process as in
+ * production, on a Postgres with full durability.
  */
 
 import { mkdtemp, rm } from "node:fs/promises";
@@ -28,7 +28,7 @@ const numbers = 5;
 const root = path.join(import.meta.dirname, "..");
 const countPatienceMs = 600_000;
 
-/** As they would lie there a week later: four of five verified, after half a minute or so. */
+/** The rows as they would be a week later: four of five verified, about half a minute after creation. */
 const madeText = `
 WITH made AS (
   SELECT uuidv7(place.ago) AS id, n, date_trunc('milliseconds', now()) + place.ago AS created_at
@@ -59,7 +59,7 @@ async function makePast(database: pg.Client): Promise<string> {
      VALUES (uuidv7(), 'Busy', 'numeric', 8, 600, 6000) RETURNING id::text`,
   );
   const [project] = rows as [{ id: string }];
-  // Events lack their verifications within the statement that makes both.
+  // Disables foreign key checks: events refer to verifications that the same statement inserts.
   await database.query("SET session_replication_role = replica");
   for (let from = 0; from < verifications; from += chunk) {
     await database.query(madeText, [project.id, from, from + chunk, verifications]);

@@ -1,13 +1,13 @@
 /**
- * Inbound messages over gRPC: encoded before the round, sent as they are over HTTP/2, and the receipts counted
- * where they lie. A gRPC client that builds and parses every message would take more than what it measures.
+ * Inbound messages over gRPC: encoded before the round, written directly to HTTP/2 streams, and receipts counted in the
+ * received bytes. A gRPC client that builds and parses every message would cost more than what it measures.
  */
 
 import http2 from "node:http2";
 import { type LoadResult, Tally } from "./load.ts";
 import { atConstantRate } from "./pacing.ts";
 
-/** One gRPC message: a flag of one byte, its length in four, a `StreamInboundMessagesRequest`. */
+/** One gRPC message: a flag byte, a length of four bytes, a `StreamInboundMessagesRequest`. */
 export interface EncodedGroup {
   readonly frame: Uint8Array;
   readonly messages: number;
@@ -22,7 +22,7 @@ export interface StreamRound {
 
 export interface StreamLoadOptions {
   readonly streams: number;
-  /** Groups without all their receipts, on each stream. */
+  /** Groups with outstanding receipts, per stream. */
   readonly groupsUnderWay: number;
 }
 
@@ -71,7 +71,7 @@ export class StreamLoad {
     return tally.result();
   }
 
-  /** Sends groups at a constant rate, on the streams in turn, and waits for the last receipts. */
+  /** Sends groups at a constant rate, on each stream in turn, and waits for the last receipts. */
   pace(round: StreamRound, perSecond: number): Promise<LoadResult> {
     const tally = new Tally();
     let turn = 0;
@@ -92,7 +92,7 @@ export class StreamLoad {
     });
   }
 
-  /** Sends one message outside of a round, on the stream whose turn it is; resolves with its receipt. */
+  /** Sends one message outside of a round, on the next stream in turn; resolves with its receipt. */
   deliver(frame: Uint8Array): Promise<void> {
     const stream = this.#streams[this.#delivered++ % this.#streams.length] as Stream;
     return stream.deliver(frame);
@@ -150,7 +150,7 @@ class Stream {
     });
   }
 
-  /** Groups whose last receipt has come are told to the tally, and then `heard` is called. */
+  /** Adds each group to the tally when its last receipt arrives. `heard` is called after every response. */
   listen(tally: Tally, lost: (error: Error) => void, heard: () => void): void {
     this.#onLost = lost;
     this.#onReceipts = (receipts) => {
@@ -216,13 +216,13 @@ class Stream {
   }
 }
 
-/** Tags of protobuf fields: their number and, below it, three bits of wire type. */
+/** Tags of protobuf fields: the field number, followed by three bits of wire type. */
 const receiptTag = (1 << 3) | 2;
 const messageIdTag = (1 << 3) | 2;
 const outcomeTag = 2 << 3;
 const verified = 1;
 
-/** The receipts in a `StreamInboundMessagesResponse`; every one must say VERIFIED. */
+/** Counts the receipts in a `StreamInboundMessagesResponse`; throws if one is not VERIFIED. */
 function countVerified(bytes: Buffer, start: number, end: number): number {
   let count = 0;
   for (let position = start; position < end; count++) {
@@ -240,7 +240,7 @@ function countVerified(bytes: Buffer, start: number, end: number): number {
   return count;
 }
 
-/** The value and the position after it. Two bytes suffice for any receipt. */
+/** The value and the position after it. Two bytes suffice for every length in a receipt. */
 function varint(bytes: Buffer, position: number): [number, number] {
   const low = bytes[position] ?? 0;
   if (low < 128) return [low, position + 1];

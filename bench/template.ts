@@ -1,6 +1,6 @@
 /**
- * The rows that one creation through the service left, as models for others. A statement made of them names no
- * column but those that it gives another value, and goes on working when the schema grows.
+ * Uses the rows of one creation through the service as a template for bulk inserts. Such an insert names only the columns that
+ * differ from the template, and so keeps working when the schema grows.
  */
 
 import pg from "pg";
@@ -8,7 +8,7 @@ import pg from "pg";
 export const creationTables = ["live_code", "idempotency_record", "verification"] as const;
 type CreationTable = (typeof creationTables)[number];
 
-/** By table: each column with its value in the model, as an SQL literal. */
+/** By table: each column with its value in the template, as an SQL literal. */
 export type Template = Readonly<Record<CreationTable, ReadonlyMap<string, string>>>;
 
 /** `verificationId` is a UUID. */
@@ -45,7 +45,7 @@ async function readRow(
   );
 }
 
-/** An INSERT … SELECT without its FROM: the columns of `values` are SQL expressions, the others as in the model. */
+/** An INSERT … SELECT without its FROM: the columns in `values` get those SQL expressions, the others the template's values. */
 export function insertLike(
   template: Template,
   table: CreationTable,

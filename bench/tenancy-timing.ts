@@ -1,7 +1,7 @@
 /**
- * `node bench/tenancy-timing.ts [pairs]`: whether the time of an answer tells that another project's verification exists.
- * Each pair asks, with one project's key, for a verification of another and for one that never existed, in turn first.
- * Exits with 1 where the medians are further apart than 5 %.
+ * `node bench/tenancy-timing.ts [pairs]`: checks that response times do not reveal whether another project's verification
+ * exists. Each pair requests, with one project's key, a verification of another project and one that never existed, in
+ * alternating order. Exits with 1 if the medians differ by more than 5 %.
  */
 
 import { randomUUID } from "node:crypto";
@@ -21,7 +21,7 @@ import { type ServiceUnderLoad, startService } from "./service.ts";
 const warmUpPairs = 300;
 const allowedDifference = 0.05;
 
-/** Asks for a verification that the caller is to be told nothing of. */
+/** Requests a verification that the caller must not learn anything about. */
 type Ask = (verificationId: string) => Promise<void>;
 
 async function createMany({ httpPort, project }: ServiceUnderLoad, count: number): Promise<string[]> {
@@ -77,7 +77,7 @@ function questions({ httpPort, grpcAddress, loopProject }: ServiceUnderLoad): Re
   };
 }
 
-/** Milliseconds. */
+/** The duration of a request in milliseconds. */
 async function timeOf(ask: Ask, verificationId: string): Promise<number> {
   const startedAt = performance.now();
   await ask(verificationId);

@@ -1,7 +1,7 @@
 /**
- * `node bench/tracing.ts [rounds]`: creations and reads with traces off, as they are by default, and with every request traced
- * and sent to a collector that reads it and does nothing. Each service has its own Postgres with full durability, and
- * they are asked in turn.
+ * `node bench/tracing.ts [rounds]`: measures creations and reads with tracing off, the default, and with every request traced
+ * and exported to a collector that discards the data. Each service has its own Postgres with full durability, and the two are
+ * measured in turn.
  */
 
 import { randomUUID } from "node:crypto";

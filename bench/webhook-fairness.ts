@@ -1,7 +1,7 @@
 /**
- * `node bench/webhook-fairness.ts [rounds]`: ten thousand due deliveries to a hundred endpoints, five of which hang. How
- * long the other ninety-five take, beside the same without the five. The service is a worker as it runs in production,
- * on a Postgres with full durability.
+ * `node bench/webhook-fairness.ts [rounds]`: ten thousand due deliveries to a hundred endpoints, five of which never answer.
+ * Measures how long the other ninety-five take, compared with the same without the five. The service is a worker as in
+ * production, on a Postgres with full durability.
  */
 
 import { mkdtemp, rm } from "node:fs/promises";
@@ -38,7 +38,7 @@ interface Bench {
   readonly endings: Endings;
 }
 
-/** A hundred projects with a webhook each, the first five of which are those that hang. */
+/** Inserts a hundred projects with one webhook each; the first five belong to the endpoints that hang. */
 async function makeWebhooks({ database, receiversPort }: Bench): Promise<void> {
   await database.query(
     `WITH place AS (SELECT gen_random_uuid() AS id, number FROM generate_series(0, $1::int - 1) AS number),
@@ -53,7 +53,7 @@ async function makeWebhooks({ database, receiversPort }: Bench): Promise<void> {
   );
 }
 
-/** Expired verifications with their events, and deliveries that are due the moment this commits. */
+/** Inserts expired verifications with their events, and deliveries that are due as soon as this commits. */
 async function makeDue({ database }: Bench, from: number): Promise<number> {
   const { rowCount } = await database.query(
     `WITH expired AS (
@@ -112,7 +112,7 @@ function table(without: readonly Round[], within: readonly Round[]): string {
     const seconds = median(rounds.map((round) => round.seconds));
     return [seconds.toFixed(2), Math.round(healthy / seconds).toLocaleString("en")];
   };
-  // Of each pair its own: what the machine did besides fell on both.
+  // The ratio within each pair: other load of the machine affects both alike.
   const ratio = median(within.map(({ seconds }, index) => seconds / (without[index]?.seconds ?? Number.NaN)));
   const hung = Math.max(...within.map((round) => round.hung));
   return [
@@ -140,7 +140,7 @@ async function run(rounds: number, endings: Endings): Promise<void> {
   const databaseUrl = databaseUrlOf(postgres.connection);
   const bench = { database, databaseUrl, directory, receivers, receiversPort: port, endings };
   await makeWebhooks(bench);
-  // Both in turn, and each first every other time; the first pair only warms up.
+  // Measures both in alternating order; the first pair only warms up.
   const without: Round[] = [];
   const within: Round[] = [];
   for (let round = 0; round <= rounds; round += 1) {

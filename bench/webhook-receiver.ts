@@ -1,4 +1,4 @@
-/** The merchant's endpoint of cycle.ts. It is of the load's process, and so its cost is the load's. */
+/** The merchant's endpoint in cycle.ts. It runs in the load generator's process, so that its cost counts as the generator's. */
 
 import { once } from "node:events";
 import { createServer, type Server } from "node:http";
@@ -9,7 +9,7 @@ const patienceMs = 120_000;
 
 export class WebhookReceiver {
   readonly #server: Server;
-  /** Ids of events: one that is sent again is no other. */
+  /** Ids of received events; a retry does not count twice. */
   readonly #heard = new Set<string>();
   #wanted = Number.POSITIVE_INFINITY;
   #onAll: () => void = () => {};
@@ -37,12 +37,12 @@ export class WebhookReceiver {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}/webhooks`;
   }
 
-  /** Different events so far. */
+  /** The number of different events received so far. */
   get events(): number {
     return this.#heard.size;
   }
 
-  /** Resolves when there have been so many since `forget()`. */
+  /** Resolves once this many have been received since `forget()`. */
   async all(events: number): Promise<void> {
     const patience = new AbortController();
     const late = delay(patienceMs, undefined, { signal: patience.signal }).then(() => {

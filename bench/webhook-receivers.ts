@@ -1,19 +1,19 @@
-/** The merchants' endpoints of webhook-fairness.ts, in a process of their own: some answer at once, some never. */
+/** The merchants' endpoints in webhook-fairness.ts, in a process of their own: some answer at once, others never. */
 
 import { once } from "node:events";
 import { createServer } from "node:http";
 
 export interface Expectation {
-  /** Paths from /0 to one below this hang. */
+  /** Requests to paths below this number (/0, /1, …) hang. */
   readonly hanging: number;
-  /** Requests to the others that make a round complete. */
+  /** How many requests to the other paths complete a round. */
   readonly healthyRequests: number;
 }
 
 export interface RoundDone {
-  /** `Date.now()` at the last of them. */
+  /** `Date.now()` at the last of these requests. */
   readonly at: number;
-  /** Requests that hung by then. */
+  /** Requests that were hanging at that time. */
   readonly hung: number;
 }
 
@@ -35,7 +35,7 @@ const server = createServer((request, response) => {
 });
 
 process.on("message", (next: Expectation) => {
-  // Whatever still hangs is of the round before.
+  // Connections that still hang belong to the previous round.
   server.closeAllConnections();
   expected = next;
   healthy = 0;

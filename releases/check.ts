@@ -1,4 +1,4 @@
-/** Part of npm run check: whether clients of the last release go on working, over REST and over gRPC. */
+/** Part of npm run check: checks that clients of the last release keep working, over REST and over gRPC. */
 
 import { spawnSync } from "node:child_process";
 import path from "node:path";
@@ -12,7 +12,7 @@ const breaks = openApiBreaks(readOpenApi(last), currentOpenApi());
 for (const line of breaks) console.error(`breaks the REST API of ${last}: ${line}`);
 
 const image = path.relative(root, path.join(folderOf(last), protobufFile));
-// Packages that are not in it, such as the internal one, may change.
+// Packages that are not in the image, such as the internal one, may change.
 const { status } = spawnSync(buf, ["breaking", "--against", image], { cwd: root, stdio: "inherit" });
 if (status !== 0) console.error(`breaks the gRPC API of ${last}, or buf could not tell`);
 

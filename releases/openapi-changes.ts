@@ -1,21 +1,21 @@
 /**
- * What a later OpenAPI document would break for a client of an earlier one. Growth is no change: operations,
- * webhooks, optional fields of requests, fields and headers of answers may be added.
+ * Finds what a later OpenAPI document breaks for clients of an earlier one. Additions break nothing: operations, webhooks,
+ * optional request fields, and fields and headers of responses.
  */
 
 type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
-/** Whether a schema speaks of what clients send or of what they get: what is growth for one breaks the other. */
+/** Whether a schema describes what clients send or what they receive: an addition to one may be a break in the other. */
 type Direction = "sent" | "got";
 
 interface Documents {
   readonly earlier: Json;
   readonly later: Json;
-  /** Values that a list may get: only who has asked for a new kind of webhook gets one. */
+  /** Values that may be added to an enumeration: a client receives a new type of webhook only if it subscribes to it. */
   readonly newKinds?: ReadonlySet<string>;
 }
 
-/** One line each; none where every client goes on working. */
+/** One line per break; empty if every client keeps working. */
 export function openApiBreaks(earlier: Json, later: Json): string[] {
   const documents = { earlier, later };
   const kinds = (document: Json) => new Set(operations(document, "webhooks").map(([name]) => name));
@@ -34,7 +34,7 @@ export function openApiBreaks(earlier: Json, later: Json): string[] {
       if (now === undefined) return [`${where}: is gone`];
       const schema = ["requestBody", "content", "application/json", "schema"];
       const bodyLost = isRequired(at(post, "requestBody")) && !isRequired(at(now, "requestBody"));
-      // Here it is the client who answers.
+      // For a webhook, the client sends the responses.
       const answers = entries(at(post, "responses")).filter(
         ([status]) => at(now, "responses", status) === undefined,
       );
@@ -142,7 +142,7 @@ function schemaBreaks(
   ] as const) {
     if (had === undefined && has === undefined) continue;
     const [wider, narrower] = direction === "got" ? [had, has] : [has, had];
-    // Without the keyword, anything goes.
+    // Without this keyword, any value is allowed.
     if (wider === undefined) continue;
     const known = new Set([...list(wider), ...(documents.newKinds ?? [])]);
     const beyond =
@@ -181,10 +181,13 @@ const limits = [
   ...["pattern", "format"],
 ];
 
-/** Of these any change is told: which way it goes would have to be reasoned out, and only the first is in use. */
+/** Any change of these is reported: determining its direction would need further analysis, and only the first is in use. */
 const wholes = ["default", "allOf", "anyOf", "oneOf", "not", "prefixItems", "patternProperties"];
 
-/** A limit of what is sent may be raised or lifted; one of what is got may be lowered or added. */
+/**
+ * Whether a change of a limit is compatible: a limit on what clients send may be relaxed or removed, a limit on what they
+ * receive may be tightened or added.
+ */
 function isLooser(
   limit: string,
   had: Json | undefined,
@@ -216,23 +219,23 @@ function items(value: Json | undefined): readonly Json[] {
   return Array.isArray(value) ? value : [];
 }
 
-/** Of a parameter, a header or a body. */
+/** Whether a parameter, header or body is required. */
 function isRequired(value: Json | undefined): boolean {
   return at(value, "required") === true;
 }
 
-/** The values that a schema lists, one of them where it is a constant. */
+/** The values that a schema allows: its enumeration, or its constant. */
 function valuesOf(schema: Json): Json | undefined {
   const constant = at(schema, "const");
   return constant === undefined ? at(schema, "enum") : [constant];
 }
 
-/** `type` may be one or several. */
+/** `type` may be a single type or a list. */
 function list(value: Json): string[] {
   return [value].flat().map(String);
 }
 
-/** A `$ref` within its own document. */
+/** Resolves a `$ref` within its own document. */
 function resolved(document: Json, value: Json): Json {
   const reference = at(value, "$ref");
   return typeof reference === "string" ? (at(document, ...reference.split("/").slice(1)) ?? null) : value;

@@ -1,4 +1,4 @@
-/** npm run release:record: keeps what is there now as the release that package.json names. */
+/** npm run release:record: stores the current APIs as the release that package.json names. */
 
 import { execFileSync } from "node:child_process";
 import { mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
@@ -12,7 +12,7 @@ if (releases().includes(version)) {
   process.exit(1);
 }
 
-// Built beside its place and moved there whole: half a release would be compared with as if it were one.
+// Written to a temporary folder and then renamed, so that an incomplete release is never compared against.
 const draft = `${folderOf(version)}.draft`;
 rmSync(draft, { recursive: true, force: true });
 mkdirSync(draft);

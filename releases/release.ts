@@ -1,4 +1,4 @@
-/** Releases as they are kept here: a folder each, named by its version, with what clients hold on to. */
+/** The recorded releases: one folder per version, with the API descriptions that clients depend on. */
 
 import { readdirSync, readFileSync } from "node:fs";
 import path from "node:path";
@@ -12,7 +12,7 @@ export const buf = path.join(root, "node_modules/.bin/buf");
 export const openApiFile = "openapi.json";
 export const protobufFile = "protobuf.binpb";
 
-/** Folders of releases, the latest last. */
+/** Versions of the recorded releases, in ascending order. */
 export function releases(): string[] {
   return readdirSync(import.meta.dirname, { withFileTypes: true })
     .filter((entry) => entry.isDirectory() && /^\d+\.\d+\.\d+$/.test(entry.name))
@@ -28,7 +28,7 @@ export function readOpenApi(version: string) {
   return JSON.parse(readFileSync(path.join(folderOf(version), openApiFile), "utf8"));
 }
 
-/** Where the service runs is no part of the contract. */
+/** Uses a fixed base URL, since the service's address is not part of the contract. */
 export function currentOpenApi() {
   return JSON.parse(JSON.stringify(openApiDocument("http://localhost:8080", deprecations)));
 }

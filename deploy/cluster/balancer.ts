@@ -1,4 +1,4 @@
-/** HAProxy before the processes with role api. */
+/** HAProxy in front of the processes with role api. */
 
 import { writeFile } from "node:fs/promises";
 import net from "node:net";
@@ -14,16 +14,16 @@ export interface Backend {
 
 export interface Balancer {
   readonly pid: number;
-  /** The socket on which it takes commands. */
+  /** HAProxy's runtime API socket. */
   readonly socket: string;
-  /** Sends nothing new to a backend, resolves when nothing is under way there any more but streams. */
+  /** Stops sending new requests to a backend; resolves when it has no requests in progress except gRPC streams. */
   drain(name: string): Promise<void>;
-  /** Sends to it again, resolves when it does. */
+  /** Sends requests to the backend again; resolves once HAProxy considers it up. */
   admit(name: string): Promise<void>;
   stop(): Promise<void>;
 }
 
-/** What merchants are told where no process can be asked, in the shape of the service's own answer. */
+/** The answer to merchants if no process is available, in the format of the service's own errors. */
 const unavailable = [
   "HTTP/1.1 503 Service Unavailable",
   "content-type: application/json; charset=utf-8",
@@ -53,19 +53,19 @@ function configurationOf(options: {
     "defaults",
     "  timeout connect 2s",
     "  timeout client 75s",
-    // Longer than a call may take, and than the beat of the window's events.
+    // Longer than any call may take, and longer than the interval of the verification window's heartbeat events.
     "  timeout server 30s",
     "  timeout check 3s",
     "  retries 3",
     "  option redispatch 1",
     "  balance leastconn",
-    // Ready, not alive: a process that is starting, or has no database, is passed over.
+    // Checks readiness, not liveness: a process that is starting or has no database gets no requests.
     "  option httpchk GET /readyz",
     "",
     "frontend merchants",
     "  mode http",
     `  bind 127.0.0.1:${httpPort}`,
-    // What clients say of themselves is not passed on: the service believes this proxy.
+    // Clients' own X-Forwarded-For is removed, because the service trusts this proxy's.
     "  http-request del-header x-forwarded-for",
     "  option forwardfor",
     "  default_backend api",
@@ -75,7 +75,7 @@ function configurationOf(options: {
     ...[502, 503, 504].map((status) => `  errorfile ${status} ${unavailableFile}`),
     ...servers("httpPort"),
     "",
-    // Connections as they are, since streams stay open for days and the ends look after them by pings.
+    // Plain TCP, since streams stay open for days and both ends check their connections by pings.
     "frontend internal",
     "  mode tcp",
     `  bind 127.0.0.1:${grpcPort}`,
@@ -147,7 +147,7 @@ export async function startBalancer(options: {
   };
 }
 
-/** HAProxy's runtime interface: a line in, the answer until it closes. */
+/** Sends one line to HAProxy's runtime API and returns the answer. */
 function answerTo(socket: string, line: string): Promise<string> {
   return new Promise((resolve, reject) => {
     let answer = "";

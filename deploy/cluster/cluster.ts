@@ -1,6 +1,6 @@
 /**
- * Two processes with role api and two with role worker, behind HAProxy and before PgBouncer, a primary and its
- * synchronous standby: on one machine, to see how such a thing is upgraded and what it does when the primary dies.
+ * Two processes with role api and two with role worker, behind HAProxy and in front of PgBouncer, with a primary and its
+ * synchronous standby: all on one machine, to try out upgrades and the failure of the primary.
  */
 
 import { randomBytes } from "node:crypto";
@@ -21,29 +21,29 @@ export interface Cluster {
   readonly directory: string;
   /** `host:port` */
   readonly grpcAddress: string;
-  /** What is where, one line each. */
+  /** What runs where, one line each. */
   describe(): Promise<string[]>;
-  /** Puts every process of the service in place of itself, one after the other. */
+  /** Restarts every process of the service, one after the other. */
   roll(): Promise<void>;
-  /** Kills the primary and makes the standby take its place. */
+  /** Kills the primary and promotes the standby. */
   failOver(): Promise<void>;
-  /** Gives a primary that is alone a new standby, where the old primary was. */
+  /** Gives a primary without a standby a new one, in the old primary's place. */
   rejoin(): Promise<void>;
-  /** Ends all that was started and removes its files. */
+  /** Stops everything that was started and removes its files. */
   stop(): Promise<void>;
 }
 
-/** Something that cannot be done as the cluster is at the moment. */
+/** An operation that is not possible in the cluster's current state. */
 export class NotNow extends Error {}
 
 export interface ClusterOptions {
   readonly programs: Programs;
   readonly httpPort: number;
   readonly grpcPort: number;
-  /** Undefined: one is made. */
+  /** Undefined: a new one is generated. */
   readonly adminToken: string | undefined;
   readonly logLevel: string;
-  /** Told of each step as it is taken. */
+  /** Called with each step as it happens. */
   readonly tell: (step: string) => void;
 }
 
@@ -52,7 +52,7 @@ const otherPorts = 5;
 
 export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-cluster-"));
-  /** The latest first. */
+  /** Cleanup functions, run in reverse order. */
   const endings = [() => rm(directory, { recursive: true, force: true, maxRetries: 5 })];
   const stop = async () => {
     for (const end of endings.splice(0).reverse()) await end();

@@ -1,4 +1,4 @@
-/** PgBouncer: what the service knows of the database, and the one place that says where the primary is. */
+/** PgBouncer: the only database address that the service knows, and the one place that says where the primary is. */
 
 import { execFile } from "node:child_process";
 import { chown, rename, writeFile } from "node:fs/promises";
@@ -12,14 +12,14 @@ export interface Pooler {
   readonly pid: number;
   /** For DATABASE_URL, DATABASE_NOTICES_URL and DATABASE_PREPARED_STATEMENTS. */
   readonly settings: Readonly<Record<string, string>>;
-  /** Sends everybody to another primary. */
+  /** Redirects all connections to another primary. */
   pointAt(port: number): Promise<void>;
   stop(): Promise<void>;
 }
 
 /**
- * What the service asks for when it connects, which a pooler cannot keep for each of its clients: said once for
- * every connection to the server.
+ * The session settings that the service requests when it connects, which a transaction pooler cannot keep per client. They are
+ * therefore set once for every connection to the server.
  */
 const connectQuery = [
   "SET timezone = UTC",
@@ -48,7 +48,7 @@ export async function startPooler(options: {
     const text = [
       "[databases]",
       `${databaseName} = ${server}`,
-      // For the connections that listen: notices reach a session, not a transaction.
+      // For LISTEN connections: notifications are delivered to a session, not to a transaction.
       `${databaseName}_session = ${server} pool_mode=session`,
       "",
       "[pgbouncer]",
@@ -63,7 +63,7 @@ export async function startPooler(options: {
       "max_client_conn = 1000",
       ...(preparedStatements ? ["max_prepared_statements = 200"] : []),
       "ignore_startup_parameters = extra_float_digits,statement_timeout,idle_in_transaction_session_timeout",
-      // A primary that is away is asked for once a second, and callers learn of it before they give up.
+      // If the primary is unavailable, PgBouncer retries once a second, and clients get an error before their own timeout.
       "server_connect_timeout = 2",
       "server_login_retry = 1",
       "query_wait_timeout = 5",
@@ -72,7 +72,7 @@ export async function startPooler(options: {
     await writePrivately(configuration, text);
   }
 
-  /** Whole or not at all, and for its reader only. */
+  /** Writes atomically, and readable only by the server's user. */
   async function writePrivately(file: string, text: string): Promise<void> {
     await writeFile(`${file}.new`, text, { mode: 0o600 });
     if (launch.owner !== undefined) await chown(`${file}.new`, launch.owner.uid, launch.owner.gid);
@@ -101,7 +101,7 @@ export async function startPooler(options: {
   };
 }
 
-/** PgBouncer keeps them for its clients since 1.21; Debian 12 has 1.18. */
+/** PgBouncer supports prepared statements in transaction mode since 1.21; Debian 12 has 1.18. */
 async function keepsPreparedStatements(binary: string): Promise<boolean> {
   const { stdout } = await promisify(execFile)(binary, ["--version"]);
   const [, major, minor] = /PgBouncer (\d+)\.(\d+)/.exec(stdout) ?? [];

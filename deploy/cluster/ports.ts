@@ -2,12 +2,12 @@ import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import net from "node:net";
 
-/** Below those that systems hand out by themselves: `to` is the first that is none. */
+/** Below the ephemeral ports of operating systems. `to` is exclusive. */
 export const ownPorts = { from: 20_000, to: 30_000 };
 
 /**
- * Of the loopback address and free at the moment. In `ownPorts` nobody takes one by chance before it is used, or while what
- * uses it is started again.
+ * Ports of the loopback address that are free at the moment. Within `ownPorts` no other process gets one by chance before it is
+ * used, or while the process that uses it is restarted.
  */
 export async function freePorts(count: number, { from, to } = ownPorts): Promise<number[]> {
   const servers = new Map<number, net.Server>();

@@ -1,4 +1,4 @@
-/** Two Postgres servers, of which one is the primary and the other its synchronous standby. */
+/** Two Postgres servers: a primary and its synchronous standby. */
 
 import { execFile } from "node:child_process";
 import { rm, writeFile } from "node:fs/promises";
@@ -19,17 +19,17 @@ export interface PostgresServer {
   readonly port: number;
   readonly pid: number;
   query(text: string): Promise<Record<string, unknown>[]>;
-  /** What a failing machine does to it. */
+  /** SIGKILL, which simulates a failing machine. */
   kill(): Promise<void>;
   stop(): Promise<void>;
 }
 
 export interface PostgresServers {
-  /** A new, empty one. */
+  /** Creates a new, empty server. */
   create(name: string, port: number): Promise<PostgresServer>;
-  /** A copy of `primary` that follows it, and that it waits for at every commit from then on. */
+  /** Creates a standby as a copy of `primary`. From then on the primary waits for it at every commit. */
   follow(primary: PostgresServer, name: string, port: number): Promise<PostgresServer>;
-  /** Makes a standby a primary. It waits for nobody: it was copied before its primary was told to wait. */
+  /** Promotes a standby. It then waits for no other server, since it was copied before its primary was configured to wait. */
   promote(standby: PostgresServer): Promise<void>;
 }
 

@@ -1,4 +1,4 @@
-/** The processes of the cluster, each with a log of its own. */
+/** The processes of the cluster, each with its own log. */
 
 import { spawn } from "node:child_process";
 import { closeSync, openSync } from "node:fs";
@@ -14,14 +14,17 @@ export interface Command {
 
 export interface Process {
   readonly pid: number;
-  /** Resolves when it has ended, with its exit code or the signal that ended it. */
+  /** Resolves when the process has ended, with its exit code or the signal that ended it. */
   readonly ended: Promise<string>;
   kill(signal: NodeJS.Signals): void;
-  /** Resolves with whether it ended within this time. */
+  /** Resolves with whether the process ended within this time. */
   endsWithin(patienceMs: number): Promise<boolean>;
 }
 
-/** In a session of its own: a terminal's Ctrl-C is for the one who started the cluster, who ends all in order. */
+/**
+ * Starts the process in its own session, so that Ctrl-C in a terminal reaches only the program that started the cluster, which
+ * then stops everything in order.
+ */
 export function startProcess({ file, args, ...options }: Command, logFile: string): Process {
   const log = openSync(logFile, "a");
   const child = spawn(file, args, { ...options, stdio: ["ignore", log, log], detached: true });
@@ -44,7 +47,7 @@ export function startProcess({ file, args, ...options }: Command, logFile: strin
   };
 }
 
-/** Ends a process by ever harder signals, each with its patience in milliseconds. */
+/** Ends a process with the given signals, each with its timeout in milliseconds, and finally SIGKILL. */
 export async function endProcess(
   process: Process,
   steps: readonly (readonly [NodeJS.Signals, number])[],
@@ -55,7 +58,7 @@ export async function endProcess(
   }
 }
 
-/** Asks until there is an answer. What was refused last says why there was none in time. */
+/** Retries `ask` until it succeeds. On timeout, the error includes that of the last attempt. */
 export async function until<T>(what: string, patienceMs: number, ask: () => Promise<T>): Promise<T> {
   const deadline = Date.now() + patienceMs;
   for (;;) {

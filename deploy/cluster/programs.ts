@@ -1,18 +1,18 @@
-/** What the cluster is made of: programs of the system, by Debian's packages. */
+/** The programs that the cluster consists of, from the system's (Debian's) packages. */
 
 import { accessSync, constants, readdirSync } from "node:fs";
 import path from "node:path";
 
 export interface Programs {
-  /** The folder of PostgreSQL's programs. */
+  /** The folder with PostgreSQL's programs. */
   readonly postgres: string;
   readonly pgbouncer: string;
   readonly haproxy: string;
-  /** Undefined where there is none: it is not needed. */
+  /** Undefined if it is not installed: it is optional. */
   readonly redis: string | undefined;
 }
 
-/** Of what is missing, the names of Debian's packages. */
+/** Names the Debian packages of the missing programs. */
 export class MissingPrograms extends Error {
   constructor(packages: readonly string[]) {
     super(`this machine lacks ${packages.join(", ")}: apt-get install ${packages.join(" ")}`);
@@ -33,7 +33,7 @@ export function findPrograms(): Programs {
   return { postgres, pgbouncer, haproxy, redis: findProgram("redis-server") ?? findProgram("valkey-server") };
 }
 
-/** Debian keeps the programs of each major version in a folder of its own; the newest is taken. */
+/** Debian has one folder per major version; the newest is used. */
 function findPostgres(): string | undefined {
   const debian = "/usr/lib/postgresql";
   const versions = foldersOf(debian).sort((a, b) => Number(b) - Number(a));
@@ -43,14 +43,14 @@ function findPostgres(): string | undefined {
   );
 }
 
-/** Where a program of the system is; undefined where there is none. */
+/** The path of a program; undefined if it is not installed. */
 export function findProgram(name: string): string | undefined {
   return searched()
     .map((folder) => path.join(folder, name))
     .find(isExecutable);
 }
 
-/** Debian keeps servers in sbin, which an ordinary user's PATH lacks. */
+/** Debian installs servers in sbin, which is not in an ordinary user's PATH. */
 const searched = () => [...(process.env.PATH ?? "").split(path.delimiter), "/usr/sbin", "/sbin"];
 
 function foldersOf(parent: string): string[] {

@@ -1,4 +1,4 @@
-/** npm run start:cluster: starts it, says what is where, and takes commands until Ctrl-C. */
+/** npm run start:cluster: starts the cluster, lists what runs where, and takes commands until Ctrl-C. */
 
 import { once } from "node:events";
 import { createServer } from "node:net";
@@ -35,7 +35,7 @@ function portIn(name: "PORT" | "GRPC_PORT", otherwise: number): number {
   return port;
 }
 
-/** HAProxy would say so in its own log, which is gone with all other files. */
+/** Checks that the port is free: HAProxy would report this only in its own log, which is deleted with all other files. */
 async function freePortIn(name: "PORT" | "GRPC_PORT", otherwise: number): Promise<number> {
   const port = portIn(name, otherwise);
   const server = createServer().listen(port, "127.0.0.1");

@@ -1,4 +1,4 @@
-/** One process of the service, as systemd or a container's runtime keeps it: started again when it has died. */
+/** One process of the service, supervised as by systemd or a container runtime: restarted if it dies. */
 
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -11,9 +11,9 @@ export interface ServiceProcess {
   readonly grpcPort: number;
   readonly opsPort: number;
   pid(): number;
-  /** Resolves once /readyz says so. */
+  /** Resolves once /readyz succeeds. */
   ready(): Promise<void>;
-  /** Resolves when it has ended, with how. */
+  /** Stops the process; resolves when it has ended, with its exit code or signal. */
   end(): Promise<string>;
   start(): void;
 }

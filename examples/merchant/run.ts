@@ -1,4 +1,4 @@
-/** npm run example: makes the demo project ready for the merchant of this folder, and starts it. */
+/** npm run example: prepares the demo project for the merchant in this folder and starts the merchant's server. */
 
 import { once } from "node:events";
 import { createServer, type RequestListener } from "node:http";
@@ -25,7 +25,7 @@ const apiUrl = (PUBLIC_BASE_URL || `http://localhost:${PORT || "8080"}`).replace
 
 async function prepare(client: ServiceClient) {
   const { projects } = await client.call(ProjectService.method.listProjects, {});
-  // No other: its addresses and its webhook are replaced.
+  // Only the project "Demo" may be used, because its addresses and its webhook are replaced.
   const demo = projects.find((project) => project.name === "Demo" && !project.suspended);
   if (demo === undefined)
     throw new Trouble(
@@ -53,7 +53,7 @@ async function prepare(client: ServiceClient) {
   return { apiKey, webhookSecret: await setWebhook(client, projectId) };
 }
 
-/** Null where the service takes no http webhooks. */
+/** The webhook's secret; null if the service does not accept http webhooks. */
 async function setWebhook(client: ServiceClient, projectId: string): Promise<string | null> {
   try {
     const url = `${origin}/webhook`;
@@ -66,8 +66,8 @@ async function setWebhook(client: ServiceClient, projectId: string): Promise<str
 }
 
 /**
- * One origin is registered for a project. The window reports to no other and a session's cookie belongs to it, so whoever
- * comes by another name of this machine is sent there.
+ * A project has one registered origin. The verification window reports only to it, and the session cookie belongs to it, so
+ * requests to another name of this machine are redirected there.
  */
 function underItsOrigin(shop: RequestListener): RequestListener {
   const { host } = new URL(origin);
@@ -77,7 +77,7 @@ function underItsOrigin(shop: RequestListener): RequestListener {
   };
 }
 
-/** Comes before anything of the project is changed, whose addresses would lead nowhere without the port. */
+/** Called before the project is changed: if the port were in use, the project's new addresses would lead nowhere. */
 async function listen(listener: RequestListener): Promise<void> {
   if (!/^\d*$/.test(MERCHANT_PORT ?? "") || port < 1 || port > 65_535) {
     throw wrongUsage("MERCHANT_PORT must be a port from 1 to 65535");

@@ -1,6 +1,6 @@
 /**
- * A merchant's server, as small as it can be and with nothing left out: it creates a verification, hands its window to
- * the page, confirms the result by reading it, and takes the webhook. Replace the map by a table.
+ * A minimal but complete merchant's server: it creates a verification, passes the window's URL to the page, confirms the result
+ * by reading it, and receives the webhook. Replace the map by a database table.
  */
 
 import { randomUUID } from "node:crypto";
@@ -10,18 +10,18 @@ import path from "node:path";
 import { createPhoneproof, PhoneproofError, verifyWebhook, type WebhookEvent } from "@phoneproof/client";
 
 export interface MerchantSettings {
-  /** Where phoneproof is. */
+  /** The base URL of phoneproof. */
   readonly apiUrl: string;
-  /** The project's secret key. It never leaves this server. */
+  /** The project's secret key. It must never leave this server. */
   readonly apiKey: string;
-  /** `whsec_…`; null where no webhook is set. */
+  /** `whsec_…`; null if no webhook is set. */
   readonly webhookSecret: string | null;
-  /** Of this server, as registered for the project. */
+  /** This server's origin, as registered for the project. */
   readonly origin: string;
   readonly log: (line: string) => void;
 }
 
-/** What the merchant knows of one person's attempt, in that person's session. */
+/** What the merchant stores about one person's attempt, in that person's session. */
 interface Attempt {
   readonly verificationId: string;
   readonly state: string;
@@ -53,7 +53,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     else send(response, 404, "Not found");
   }
 
-  /** Creates a verification; the page opens its window, as a popup or in its own place. */
+  /** Creates a verification. The page opens its window, as a popup or in place of itself. */
   async function begin(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const body = (await bodyOf(request)).toString("utf8");
     let style: unknown;
@@ -79,7 +79,9 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     });
   }
 
-  /** What a message or a returning browser claims is only a reason to look: the answer to the server is what counts. */
+  /**
+   * A message from the window or a returning browser only triggers this check: only the service's answer to the server counts.
+   */
   async function confirm(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const attempt = attemptOf(request);
     if (attempt === undefined) return send(response, 404, "No attempt in this session");
@@ -91,7 +93,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     sendJson(response, 200, { status: verification.status, phone: attempt.phone });
   }
 
-  /** `return_url`: the same look, after checking that the result belongs to this session. */
+  /** Handles `return_url`: checks that the result belongs to this session, then the page confirms it as above. */
   async function comeBack(
     request: IncomingMessage,
     response: ServerResponse,
@@ -111,7 +113,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
   ): Promise<void> {
     const event = await authenticEvent(request, secret);
     if (event === null) return send(response, 401, "Not signed");
-    // The same event can come twice: what is done with it must not be done twice.
+    // The same event may arrive twice, so its processing must be idempotent.
     for (const attempt of attempts.values()) {
       if (attempt.verificationId === event.data.id && event.type === "verification.verified") {
         attempt.phone = event.data.phone;
@@ -121,7 +123,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     response.writeHead(204).end();
   }
 
-  /** Null for what phoneproof has not sent. */
+  /** Null if the request is not from phoneproof. */
   async function authenticEvent(request: IncomingMessage, secret: string): Promise<WebhookEvent | null> {
     const body = await bodyOf(request);
     try {

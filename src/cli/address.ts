@@ -1,4 +1,4 @@
-/** Where the service is, and the token to show it. */
+/** Finds the service's address and the token to authenticate with. */
 
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 import { Trouble, wrongUsage } from "./trouble.ts";
 
 export interface ServiceAddress {
-  /** `host:port`, as a person would write it. */
+  /** `host:port`, for messages. */
   readonly shown: string;
   readonly host: string;
   readonly port: number;
@@ -19,7 +19,7 @@ export const howToSetAddress = "start it with npm start, or name it with --addre
 
 const howToSetToken = "give one with --token or PHONEPROOF_TOKEN";
 
-/** `--address`, else `PHONEPROOF_ADDRESS`, else this machine's `GRPC_PORT`. */
+/** `--address`, else `PHONEPROOF_ADDRESS`, else this machine's `GRPC_PORT` (default 50051). */
 export function findAddress(option: string | undefined): ServiceAddress {
   if (option !== undefined) return parseAddress(option, "--address");
   const fromEnvironment = process.env.PHONEPROOF_ADDRESS;
@@ -36,7 +36,7 @@ function parseAddress(text: string, setting: string): ServiceAddress {
   if (!URL.canParse(withScheme)) throw refuse();
   const url = new URL(withScheme);
   const tls = url.protocol === "https:";
-  // URL drops a port that is its scheme's default, so what was written has to be asked.
+  // URL drops a port that is the scheme's default, so it is read from the original text.
   const named = /:(\d+)\/?$/.exec(text)?.[1];
   const port = url.port !== "" ? Number(url.port) : named !== undefined ? Number(named) : tls ? 443 : 0;
   const plain = url.pathname === "/" && url.search === "" && url.hash === "" && url.username === "";
@@ -49,8 +49,8 @@ export function isThisMachine({ host }: ServiceAddress): boolean {
 }
 
 /**
- * `--token`, else `PHONEPROOF_TOKEN`, else what a service on this machine uses: `PHONEPROOF_ADMIN_TOKEN`
- * or `DATA_DIR/admin-token`. These two are never sent to another machine.
+ * `--token`, else `PHONEPROOF_TOKEN`, else the admin token of a service on this machine: `PHONEPROOF_ADMIN_TOKEN` or
+ * `DATA_DIR/admin-token`. These last two are never sent to another machine.
  */
 export function findToken(option: string | undefined, address: ServiceAddress): string {
   if (option !== undefined) return checkedToken(option, "--token");
@@ -87,7 +87,7 @@ function readTokenFile(address: ServiceAddress): string {
   );
 }
 
-/** A token travels as a Bearer credential, which has no other characters. */
+/** A token is sent as a Bearer credential, which allows no other characters. */
 function checkedToken(token: string, source: string): string {
   if (/^[A-Za-z0-9._~+/-]+=*$/.test(token)) return token;
   throw noToken(`${source} holds no token: it is empty or has characters that no token has`);

@@ -1,4 +1,4 @@
-/** phoneproof audit: what administrators did. */
+/** phoneproof audit: the log of administrative actions. */
 
 import { type AuditEntry, AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
 import type { CliCommand } from "./command.ts";
@@ -15,7 +15,7 @@ interface ListOptions {
   readonly pageToken?: string;
 }
 
-/** The most the service puts on a page. */
+/** The service's maximum page size. */
 const largestPage = 200;
 
 export function addAuditCommands(program: CliCommand): void {
@@ -73,7 +73,7 @@ function entryJson(entry: AuditEntry) {
   };
 }
 
-/** A word or the beginning of an id's kind, and enough of its end to know it again. */
+/** 12 columns show a word or the beginning of an id, and enough of its end to recognise it. */
 const cut = { shortens: 12, keepsEnd: true } as const;
 const ipv4Length = "255.255.255.255".length;
 const shortestDetails = 16;

@@ -1,8 +1,8 @@
-/** Counts drawn in characters. */
+/** Charts of counts in characters. */
 
 const levels = "▁▂▃▄▅▆▇█";
 
-/** A character for each count, or for as many as it takes to fit: the highest is full, none at all a dot. */
+/** One character per count, or per group of counts if they do not fit: the highest is a full block, zero a dot. */
 export function sparkline(counts: readonly number[], width: number): string {
   const perCharacter = Math.ceil(counts.length / width);
   const sums: number[] = [];
@@ -17,7 +17,7 @@ export function sparkline(counts: readonly number[], width: number): string {
 
 const eighths = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
-/** A bar of `count` in a scale that ends at `highest`, to an eighth of a character. */
+/** A bar for `count` on a scale from 0 to `highest`, in eighths of a character. */
 export function bar(count: number, highest: number, width: number): string {
   if (count === 0 || highest === 0) return "";
   const length = Math.max(1, Math.round((count / highest) * width * 8));

@@ -29,7 +29,7 @@ import { type ErrorDetail, ErrorDetailSchema } from "../gen/proto/phoneproof/v1/
 import { howToSetAddress, isThisMachine, type ServiceAddress } from "./address.ts";
 import { Trouble, unreachable, wrongUsage } from "./trouble.ts";
 
-/** A unary call that takes longer has failed, and so has a watch that has shown nothing. */
+/** Deadline of a unary call, and of the first message of a watch. */
 export const unaryDeadlineMs = 10_000;
 
 export class ServiceClient {
@@ -66,8 +66,8 @@ export class ServiceClient {
   }
 
   /**
-   * Ends with the server's last message; an abort ends it with the signal's reason. The first message, which shows what is,
-   * has a unary call's time to come; how long the next one takes means nothing.
+   * Ends after the server's last message; an abort makes it throw the signal's reason. The first message, which carries the
+   * current state, must arrive within a unary call's deadline; later messages may take any time.
    */
   async *watch<I extends DescMessage, O extends DescMessage>(
     method: DescMethodServerStreaming<I, O>,
@@ -81,7 +81,7 @@ export class ServiceClient {
       create(method.input, request),
       this.#metadata(),
     );
-    // What the loop below no longer reads would otherwise be an uncaught error.
+    // An error event that arrives when the loop below has stopped reading would otherwise be uncaught.
     call.on("error", () => {});
     const cancel = () => call.cancel();
     signal.addEventListener("abort", cancel, { once: true });
@@ -120,8 +120,8 @@ export class ServiceClient {
   }
 
   /**
-   * Resolves once there is a connection on which the other side has spoken HTTP/2: false where it has not by then. Only looks:
-   * `waitForReady` would have a client that is closed meanwhile connect again.
+   * Resolves to true once the peer has spoken HTTP/2 on a connection, to false on timeout or once the client is closed. Only
+   * observes the channel: `waitForReady` would make a client that is closed meanwhile connect again.
    */
   untilConnected(milliseconds: number): Promise<boolean> {
     const channel = this.#client.getChannel();
@@ -138,8 +138,8 @@ export class ServiceClient {
   }
 
   /**
-   * What is called next goes over a connection of its own. The library waits without end for one that was taken and is not
-   * answered, and has later calls wait for that one, too.
+   * Makes later calls use a new connection. Without this, grpc-js waits indefinitely for a connection that was accepted but not
+   * answered, and queues later calls behind it.
    */
   redial(): void {
     this.#client.close();
@@ -151,8 +151,8 @@ export class ServiceClient {
   }
 
   /**
-   * What a failed call comes to: a refusal where the service spoke, otherwise no service to speak of. `deadlineMs` is
-   * how long it had.
+   * Converts the error of a failed call: a refusal if the service answered, otherwise the service counts as unreachable.
+   * `deadlineMs` is the deadline that the call had.
    */
   trouble(error: ServiceError, deadlineMs = unaryDeadlineMs): Trouble {
     const detail = errorDetail(error);
@@ -192,7 +192,7 @@ export class ServiceClient {
     }
   }
 
-  /** What a service comes to that has said nothing for so long. */
+  /** The failure of a service that did not answer within `milliseconds`. */
   unanswered(milliseconds: number, cause?: unknown): Trouble {
     return unreachable(
       `the service at ${this.address.shown} did not answer within ${milliseconds / 1000} s`,
@@ -212,24 +212,26 @@ export class ServiceClient {
 
 function dial(address: ServiceAddress): Client {
   return new Client(`dns:${address.host}:${address.port}`, channelCredentials(address), {
-    // Lists come whole.
+    // No limit: lists that are not paged arrive in one message.
     "grpc.max_receive_message_length": -1,
-    // Sooner than the library would dial again by itself: whoever calls again has waited already.
+    // Shorter than the library's own backoff: callers pause before they call again.
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
     "grpc.service_config_disable_resolution": 1,
-    // A stream whose network has silently gone must not wait for ever.
+    // Detects a stream whose network connection has silently vanished, which would otherwise wait forever.
     "grpc.keepalive_time_ms": 20_000,
     "grpc.keepalive_timeout_ms": 10_000,
-    // A proxy of the environment has no way to this machine's own loopback.
+    // A proxy configured in the environment cannot reach this machine's loopback.
     ...(isThisMachine(address) ? { "grpc.enable_http_proxy": 0 } : {}),
   });
 }
 
-/** TLS for https: a private authority by PHONEPROOF_TLS_CA, a client certificate by PHONEPROOF_TLS_CERT and _KEY. */
+/**
+ * TLS for https: PHONEPROOF_TLS_CA names a private certificate authority, PHONEPROOF_TLS_CERT and _KEY a client certificate.
+ */
 function channelCredentials({ tls, host }: ServiceAddress): ChannelCredentials {
   if (!tls) return credentials.createInsecure();
-  // The library asks for an IP address by name, of which Node would warn whoever runs the command.
+  // grpc-js sends an IP address as the TLS server name, for which Node would print a deprecation warning.
   if (isIP(host.replace(/[[\]]/g, "")) !== 0) process.noDeprecation = true;
   const [authority, key, certificate] = [
     "PHONEPROOF_TLS_CA",
@@ -255,7 +257,7 @@ function fileOf(setting: string): Buffer | undefined {
   } catch {
     throw wrongUsage(`${setting}: cannot read '${file}'`);
   }
-  // Of an authority that is none Node takes no notice, and the service's certificate would be blamed.
+  // Node ignores a CA file that holds no certificate, and the error would then blame the service's certificate.
   if (!content.includes("-----BEGIN ")) throw wrongUsage(`${setting}: '${file}' is not PEM`);
   return content;
 }
@@ -279,7 +281,7 @@ export function isServiceError(error: unknown): error is ServiceError {
   return error instanceof Error && "code" in error && "details" in error && "metadata" in error;
 }
 
-/** The catalogue's code, out of the `google.rpc.Status` that the trailer carries. */
+/** This service's error detail from the `google.rpc.Status` in the trailers; undefined if there is none. */
 export function errorDetail(error: ServiceError): ErrorDetail | undefined {
   const [trailer] = error.metadata.get("grpc-status-details-bin");
   if (!(trailer instanceof Uint8Array)) return undefined;
@@ -288,17 +290,17 @@ export function errorDetail(error: ServiceError): ErrorDetail | undefined {
       .map((any) => anyUnpack(fromBinary(AnySchema, any), ErrorDetailSchema))
       .find((detail) => detail !== undefined);
   } catch {
-    // A trailer that cannot be read leaves the status itself, which says enough.
+    // If the trailer cannot be parsed, the gRPC status alone is used.
     return undefined;
   }
 }
 
-/** The status message. The library undoes percent-encoding with decodeURI, which leaves these as they came. */
+/** The status message. grpc-js percent-decodes it with decodeURI, which leaves reserved characters encoded. */
 function messageOf({ details }: ServiceError): string {
   return details.replace(/%(?:2[3-6BCF]|3[ABDF]|40)/gi, decodeURIComponent);
 }
 
-/** The encoded `Any`s in field 3 of a `google.rpc.Status`. */
+/** The encoded `Any` messages in field 3 of a `google.rpc.Status`. */
 function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
   const reader = new BinaryReader(bytes);
   const details: Uint8Array[] = [];
@@ -311,9 +313,8 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
 }
 
 /**
- * What to do where it is another port of the service's, one side speaks TLS and the other does not, or the certificates
- * do not please; undefined where the reason is another. A server of TLS ends a connection in plaintext without a word,
- * which the library tells as a failure to connect.
+ * What to do if the port is not the gRPC port, only one side uses TLS, or a certificate is not accepted; undefined for other
+ * causes. A TLS server closes a plaintext connection without an answer, which grpc-js reports as a failure to connect.
  */
 function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): string | undefined {
   const said = reason(error);
@@ -335,8 +336,8 @@ function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): 
   if (/self-signed|unable to (get|verify)/.test(said)) {
     return "if a private authority has signed the service's certificate, name the authority's in PHONEPROOF_TLS_CA";
   }
-  // A server that does not take the certificate says so in TLS or, if it is Node's, ends the connection without a word. A
-  // connection that had come about and broke is another matter.
+  // A server that rejects the client certificate sends a TLS alert or, if it is Node, closes the connection without an answer.
+  // A connection that had been established and then broke has another cause.
   const isEnded = /^(Failed to connect|(read|write) E(CONNRESET|PIPE)|TLS: .* alert .*)$/.test(said);
   if (isEnded && process.env.PHONEPROOF_TLS_CERT && error.details.startsWith("No connection established")) {
     return "the service may not take the certificate of PHONEPROOF_TLS_CERT: one of the authorities of its GRPC_TLS_CA must have signed it";
@@ -344,14 +345,14 @@ function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): 
   return undefined;
 }
 
-/** The few words of the library's account that tell a person something. */
+/** The part of grpc-js's error text that is useful to a person. */
 function reason(error: ServiceError): string {
   const details = messageOf(error);
   const last = /Last error: (?:Error: )?(.*?)\.?(?: Resolution note:.*)?$/s.exec(details)?.[1]?.trim();
-  // OpenSSL's account is thread:error:code:library:function:reason:file:line.
+  // OpenSSL's error format is thread:error:code:library:function:reason:file:line.
   const tls = /:error:[0-9A-F]+:[^:]*:[^:]*:([^:]+):/.exec(last ?? "")?.[1];
   if (tls !== undefined) return `TLS: ${tls}`;
-  // What follows is Node's advice to programmers, or the instant.
+  // The rest is Node's advice to programmers, or a timestamp.
   const [said] = (last ?? "").split(/; | \(\d{4}-/);
   return said || details || (status[error.code] ?? "no reason given");
 }

@@ -1,4 +1,4 @@
-/** The one kind of command everything here is made of: how it takes options, helps and complains. */
+/** The command class that all commands here use: options, help and usage errors. */
 
 import { Command, type HelpContext, Option, type OptionValues } from "commander";
 import { openSession, type Session } from "./session.ts";
@@ -11,8 +11,8 @@ export interface GlobalOptions {
 }
 
 /**
- * `argument` is the command's only operand, empty where it takes none or an optional one was left out. `optionOf` answers the option
- * that a request's field is given by, where it is given by one.
+ * `argument` is the command's only operand, empty if it takes none or an optional one was left out. `optionOf` returns the
+ * option that sets a field of the request, if there is one.
  */
 type Action<Options> = (
   session: Session,
@@ -21,7 +21,7 @@ type Action<Options> = (
   optionOf: (field: string) => string | undefined,
 ) => Promise<void>;
 
-/** Below what is a command's own, at every level. */
+/** Shown below a command's own help, at every level. */
 const globalOptionsHelp = `
 Everywhere:
   --json                 print JSON, for programs
@@ -31,16 +31,16 @@ Everywhere:
                          (else PHONEPROOF_TOKEN, else this machine's)
   -h, --help             show this help`;
 
-/** A terminal's, by old custom. Commander breaks the lines of its own lists for it, and nothing that is added to them. */
+/** The traditional width of a terminal. Commander wraps its own lists to it, but not texts that are added to the help. */
 const helpColumns = 80;
 
-/** A shell reads them as one line. They begin with an option, or with the command that a pipe leads to. */
+/** Breaks an example into lines that a shell reads as one. A line breaks before an option, or before a pipe. */
 function commandLines(line: string): string {
   const lines: string[] = [];
   let current = "  $ phoneproof";
   for (const part of line.split(/ (?=--|\| )/)) {
     const longer = `${current} ${part}`;
-    // Two columns are for the mark that the line goes on.
+    // Two columns are reserved for ` \`, which marks a continued line.
     if (longer.length <= helpColumns - 2) {
       current = longer;
     } else {
@@ -51,16 +51,16 @@ function commandLines(line: string): string {
   return [...lines, current].join("\n");
 }
 
-/** What Commander has and its types do not tell. */
+/** A method of Commander that its type declarations omit. */
 interface UntypedCommand {
-  /** Refuses it, with the nearest that there is. */
+  /** Fails with the most similar known option as a suggestion. */
   unknownOption(flag: string): never;
 }
 
 export class CliCommand extends Command {
   constructor(name?: string) {
     super(name);
-    // Every level has the global options itself, and each level's help shows them.
+    // Every level accepts the global options itself, and every level's help lists them.
     this.enablePositionalOptions();
     this.exitOverride();
     this.addHelpOption(new Option("-h, --help").hideHelp());
@@ -70,7 +70,7 @@ export class CliCommand extends Command {
     return new CliCommand(name);
   }
 
-  /** A command that only has others below it. */
+  /** A command that only contains subcommands. */
   group(name: string, description: string): CliCommand {
     return this.command(name)
       .description(description)
@@ -79,7 +79,7 @@ export class CliCommand extends Command {
       .takesGlobalOptions();
   }
 
-  /** Commander's own `help` looks at one name only, and knows none of those below a group. */
+  /** Replaces Commander's own `help`, which takes a single name and so cannot show the help of a group's subcommands. */
   helpsAtEveryLevel(): this {
     this.helpCommand(false);
     this.command("help [command...]")
@@ -99,13 +99,13 @@ export class CliCommand extends Command {
     return this.addHelpText("after", globalOptionsHelp);
   }
 
-  /** `[what it is for, the command without its name]`, as a person would type it. */
+  /** `[purpose, command without the program's name]`, as a person would type it. */
   examples(...examples: readonly (readonly [purpose: string, line: string])[]): this {
     const lines = examples.map(([purpose, line]) => `  # ${purpose}\n${commandLines(line)}`);
     return this.addHelpText("after", `\nExamples:\n${lines.join("\n")}`);
   }
 
-  /** What the command does, with a connection that is closed when it is done. Comes after its options. */
+  /** Sets the command's action. It gets a connection that is closed afterwards. Call after the options are declared. */
   does<Options extends OptionValues = OptionValues>(action: Action<Options>): this {
     this.takesGlobalOptions();
     return this.action(async () => {
@@ -124,7 +124,7 @@ export class CliCommand extends Command {
     });
   }
 
-  /** The option that a request's field is given by: `--validity` for `validity_seconds`, `--number` for `numbers[1]`. */
+  /** The option that sets a field of the request: `--validity` for `validity_seconds`, `--number` for `numbers[1]`. */
   #optionOf(field: string): string | undefined {
     const words = field.replace(/\[\d+\]$/, "").split("_");
     for (let count = words.length; count > 0; count--) {
@@ -136,8 +136,8 @@ export class CliCommand extends Command {
   }
 
   /**
-   * Commander takes whatever follows for the value of an option. Where that is an option of this very command, the value
-   * was forgotten, or was an empty variable of a script: a project named `--json` is what nobody meant.
+   * Commander takes any next argument as an option's value. If that is itself an option of this command, the value was
+   * forgotten or was an empty variable of a script: nobody means a project named `--json`.
    */
   override parseOptions(args: string[]): ReturnType<Command["parseOptions"]> {
     const known = [...this.options, this.createOption("-h, --help")];
@@ -145,7 +145,7 @@ export class CliCommand extends Command {
       known.find(({ short, long }) => args[index] !== undefined && [short, long].includes(args[index]));
     for (let index = 0; index < args.length; index++) {
       const arg = args[index] as string;
-      // What is behind the name of a command is read by that command.
+      // What follows a subcommand's name is parsed by that subcommand.
       if (arg === "--" || (this.commands.length > 0 && !arg.startsWith("-"))) break;
       const option = optionAt(index);
       if (option?.required !== true) continue;
@@ -159,20 +159,20 @@ export class CliCommand extends Command {
     const parsed = super.parseOptions(args);
     const [unknown] = parsed.unknown;
     const wantsHelp = parsed.unknown.some((arg) => arg === "-h" || arg === "--help");
-    // Commander would first miss those that have to be there, of which this may be one with a typo.
+    // Commander would first report missing mandatory options, although the unknown option may be one of them misspelled.
     if (this.commands.length === 0 && unknown?.startsWith("-") && !wantsHelp) {
       this.unknownOption(unknown);
     }
     return parsed;
   }
 
-  /** Commander suggests what its help shows, which has the global options apart. */
+  /** Commander suggests only options that its help lists, and the global options are hidden there. */
   unknownOption(flag: string): never {
     for (const option of this.options) option.hideHelp(false);
     return (Command.prototype as unknown as UntypedCommand).unknownOption.call(this, flag);
   }
 
-  /** The global options wherever they stood; the one nearest to the command's own counts. */
+  /** The global options from all levels; the innermost level wins. */
   globalOptions(): GlobalOptions {
     const above = this.parent instanceof CliCommand ? this.parent.globalOptions() : {};
     return { ...above, ...this.opts<GlobalOptions>() };
@@ -186,7 +186,8 @@ export class CliCommand extends Command {
   }
 
   override help(context?: HelpContext | ((text: string) => string)): never {
-    // Commander's way of saying that the command below is missing. To a person the bare command shows what there is.
+    // Commander calls this with `error` if the subcommand is missing. For a person, the bare `phoneproof` shows the help
+    // instead.
     const isForPrograms = this.globalOptions().json === true;
     if (typeof context === "object" && context.error && (this.parent !== null || isForPrograms)) {
       this.#refuseUnknown();
@@ -201,7 +202,7 @@ export class CliCommand extends Command {
     super.outputHelp(context as HelpContext);
   }
 
-  /** Commander would help, or miss a command, before it looks whether there is the one that is named. */
+  /** Without this, Commander would show the help or report a missing command before checking that the named command exists. */
   #refuseUnknown(): void {
     const named = this.args.find((arg) => arg !== "help");
     if (this.commands.length > 0 && named !== undefined && !named.startsWith("-")) {

@@ -1,4 +1,4 @@
-/** npm run demo: one verification against the running service, told as it goes. */
+/** npm run demo: runs one verification against the running service and explains each step. */
 
 import { randomInt, randomUUID } from "node:crypto";
 import { ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
@@ -18,10 +18,10 @@ import { escapeControls, styled } from "./terminal.ts";
 import { present, report, Trouble, unreachable, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
-/** Names what the demo makes, so that it recognises what a killed run left behind. */
+/** The name of everything the demo creates, by which it recognises what an aborted run left behind. */
 const madeByDemo = "npm run demo";
 
-/** A key nobody could revoke ends by itself. */
+/** If a run is killed before it revokes its key, the key expires by itself. */
 const keySeconds = 600n;
 
 const environment = Environment.TEST;
@@ -56,7 +56,7 @@ async function runDemo(
   const { id, destination, sms_text: smsText } = created.body;
   shown(created, ["id", "status", "destination", "sms_text", "verification_url", "expires_at"]);
 
-  // A new sender at each run: a handset that asks often is nobody's guess to be counted against it.
+  // A new sender for each run, so that repeated runs do not count as one handset guessing codes.
   const sender = `0100000${String(randomInt(10_000)).padStart(4, "0")}`;
   say(2, "The person sends that text to that number. The SMS gateway streams it in over gRPC.");
   request(`StreamInboundMessages {from: "${sender}", to: "${destination}", carrier: "SKT", text: …}`);
@@ -93,12 +93,12 @@ async function runDemo(
   console.log(`\nNext: npx phoneproof verification list --project ${escapeControls(project.id)}`);
 }
 
-/** "Demo" as the first start makes it, otherwise a project of the demo's own that is put away afterwards. */
+/** The project "Demo" that the first start creates, otherwise a project of the demo's own that is suspended afterwards. */
 async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project> {
   const { projects } = await client.call(ProjectService.method.listProjects, {});
   const ready = projects.find(({ name, suspended }) => name === "Demo" && !suspended);
   if (ready !== undefined) {
-    // A project is never deleted: where this one lacks a number alone, another project would stay for that.
+    // Projects cannot be deleted: creating another one only because this one lacks a number would leave it behind for good.
     if (!(await hasNumber(client, ready.id))) {
       console.log('The project "Demo" has no number for tests: it is lent one until the end.');
       await lendNumber(client, ready.id, undo);
@@ -128,14 +128,14 @@ async function testNumbers(client: ServiceClient): Promise<readonly DestinationN
   return destinationNumbers;
 }
 
-/** Its own, or one that every project without numbers of its own uses. */
+/** A number of the project's own, or a shared one. */
 async function hasNumber(client: ServiceClient, projectId: string): Promise<boolean> {
   return (await testNumbers(client)).some((number) => ["", projectId].includes(number.projectId));
 }
 
 async function lendNumber(client: ServiceClient, projectId: string, undo: Undo[]): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
-    // 02-0000: an exchange that no subscriber has.
+    // 02-0000 is an exchange without subscribers.
     const number = `020000${String(randomInt(10_000)).padStart(4, "0")}`;
     try {
       await client.call(DestinationNumberService.method.addDestinationNumber, {
@@ -198,7 +198,7 @@ interface HttpRequest {
   readonly body?: string;
 }
 
-/** What the demo reads of the contract's objects. */
+/** The fields of the contract's objects that the demo reads. */
 interface VerificationBody {
   readonly id: string;
   readonly status: string;
@@ -272,7 +272,7 @@ function shown({ status, replayed, body }: HttpAnswer, names: readonly (keyof Ve
   );
 }
 
-/** Puts away what the demo made, the newest first, however it ended. */
+/** Undoes what the demo created, newest first. A step that fails is reported and does not stop the others. */
 async function putAway(undo: readonly Undo[]): Promise<void> {
   for (const step of undo.toReversed()) {
     await step().catch((error: unknown) => report(error, false));
@@ -284,7 +284,7 @@ function httpBase(): string {
   return (PUBLIC_BASE_URL || `http://127.0.0.1:${PORT || "8080"}`).replace(/\/+$/, "");
 }
 
-// Without a reader the story goes on untold: what the demo made is still to be put away.
+// If the reader of the output is gone, the demo continues silently: it still has to undo what it created.
 process.stdout.on("error", () => {});
 
 try {

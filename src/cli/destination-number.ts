@@ -86,7 +86,7 @@ function numberJson(number: DestinationNumber) {
   };
 }
 
-/** `state` is what has become of it, where it was not added. */
+/** `state` is shown as the number's state, unless the number was just added. */
 function showNumber(session: Session, answered: DestinationNumber | undefined, state?: string): void {
   const number = present(answered, "a number");
   session.answer(numberJson(number), () =>

@@ -1,4 +1,4 @@
-/** phoneproof erase: persons' numbers, on request. */
+/** phoneproof erase: erases personal phone numbers on request. */
 
 import { type Erasure, ErasureService } from "../gen/proto/phoneproof/v1/erasure_pb.ts";
 import type { CliCommand } from "./command.ts";
@@ -50,7 +50,7 @@ async function eraseVerification(session: Session, verificationId: string): Prom
   return (await session.client.call(method.eraseVerification, { verificationId })).erasure;
 }
 
-/** However long it takes: the service looks through everything it keeps. */
+/** Has no overall deadline: the service scans everything it stores. */
 async function erasePhone(session: Session, phone: string): Promise<Erasure | undefined> {
   return interruptible(async (signal) => {
     let erasure: Erasure | undefined;

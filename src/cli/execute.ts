@@ -3,7 +3,7 @@ import { Interrupted } from "./interrupt.ts";
 import { buildProgram } from "./program.ts";
 import { report } from "./trouble.ts";
 
-/** Runs the command with these arguments (those after the program's name) and leaves its exit code with the process. */
+/** Runs the command with these arguments (without the program's name) and sets the process's exit code. */
 export async function execute(args: readonly string[]): Promise<void> {
   try {
     await buildProgram().parseAsync(args, { from: "user" });

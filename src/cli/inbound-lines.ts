@@ -1,4 +1,4 @@
-/** Newline-delimited JSON read as inbound messages, in bounded memory whatever the size of the input. */
+/** Reads newline-delimited JSON as inbound messages, in bounded memory for input of any size. */
 
 import { isUtf8 } from "node:buffer";
 import { createHash } from "node:crypto";
@@ -9,23 +9,23 @@ import { type InboundMessage, InboundMessageSchema } from "../gen/proto/phonepro
 import { parseRfc3339 } from "./option-values.ts";
 
 export interface InboundLine {
-  /** From 1, blank lines counted. */
+  /** Line number from 1; blank lines count. */
   readonly number: number;
-  /** Bytes of the input up to and with this line. */
+  /** Bytes of the input up to the end of this line, line break included. */
   readonly endsAt: number;
-  /** The line's own bytes. */
+  /** Bytes of the line without its line break. */
   readonly size: number;
-  /** The message, or why the line is none. */
+  /** The message; undefined if the line is not a message, and `problem` then says why. */
   readonly message: InboundMessage | undefined;
   readonly problem: string;
 }
 
-/** The longest message takes some 30 KB, every character escaped; a line beyond this is no message. */
+/** The longest valid message takes some 30 KB with every character escaped; a longer line cannot be a message. */
 const longestLine = 1024 * 1024;
 
 const newline = 0x0a;
 
-/** The lines of each chunk of the input together, as they come. Blank lines are passed over. */
+/** Yields the complete lines of each chunk of the input together, as soon as they arrive. Blank lines are skipped. */
 export async function* inboundLines(input: AsyncIterable<Buffer>): AsyncGenerator<InboundLine[]> {
   let number = 0;
   let endsAt = 0;
@@ -54,7 +54,7 @@ export async function* inboundLines(input: AsyncIterable<Buffer>): AsyncGenerato
       from = to + 1;
     }
     const rest = chunk.subarray(from);
-    // Of a line that is too long only the length matters any more.
+    // Once a line is too long, only its length is still needed.
     if (startedSize <= longestLine) started.push(rest);
     startedSize += rest.length;
     if (lines.length > 0) yield lines;
@@ -87,8 +87,7 @@ function readLine(
 class UnreadableLine extends Error {}
 
 /**
- * A field that is missing is sent empty: the service answers INVALID. One of another type, or that is no Unicode,
- * cannot be sent.
+ * Sends a missing field as empty: the service answers INVALID. A field of another type or with invalid Unicode cannot be sent.
  */
 function readMessage(text: string, lineNumber: number): InboundMessage {
   const value = parseObject(text);
@@ -112,7 +111,7 @@ function readMessage(text: string, lineNumber: number): InboundMessage {
     throw new UnreadableLine("received_at is not an RFC 3339 instant with its time zone");
   }
   const messageId = field("message_id");
-  // Its receipt would not say it whole, so that nobody would know whose it is.
+  // The service shortens an id this long in its receipt, so the receipt could not be matched to its message.
   if ([...messageId].length > inboundLimits.messageId) {
     throw new UnreadableLine(`message_id is longer than ${inboundLimits.messageId} characters`);
   }
@@ -125,12 +124,15 @@ function readMessage(text: string, lineNumber: number): InboundMessage {
 
 const memberNames = ["message_id", "from", "to", "text", "carrier", "received_at"] as const;
 
-/** Lower case, without what stands between words. */
+/** Lower case, without word separators. */
 const plainly = (name: string) => name.toLowerCase().replace(/[_\s-]/g, "");
 
 const plainNames = new Map<string, string>(memberNames.map((name) => [plainly(name), name]));
 
-/** What else a line holds is passed over, but `messageId` was meant: passed over it would be another id each time. */
+/**
+ * Unknown members are ignored, except a misspelling of a known one. If `messageId` were ignored, the id would be derived from
+ * the line number, and the same message on another line would count as a new one.
+ */
 function refuseMisspelled(value: { readonly [name: string]: unknown }): void {
   for (const name in value) {
     const meant = plainNames.get(plainly(name));
@@ -153,7 +155,7 @@ function parseObject(text: string): { readonly [name: string]: unknown } {
   return value as { readonly [name: string]: unknown };
 }
 
-/** The same for the same line of the same input, so that sending it again is a repeat and not a new message. */
+/** The same id for the same line of the same input, so that sending it again is a duplicate and not a new message. */
 function derivedId(lineNumber: number, content: readonly string[]): string {
   const digest = createHash("sha256").update(JSON.stringify([lineNumber, ...content]));
   return `cli-${digest.digest("hex").slice(0, 32)}`;

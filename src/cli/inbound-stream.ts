@@ -1,7 +1,6 @@
 /**
- * Sends inbound messages and gets exactly one receipt for each, in order, over as many connections as it
- * takes: after a cut, everything without a receipt is sent again, and the service recognises what it had
- * taken by its message id.
+ * Sends inbound messages and gets exactly one receipt for each, in order, reconnecting as often as necessary. After a broken
+ * connection everything without a receipt is sent again; the service recognises by its message id what it had accepted.
  */
 
 import { setTimeout as delay } from "node:timers/promises";
@@ -20,7 +19,7 @@ import { isLasting, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
 import { Trouble, unreachable } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
-/** A receipt and the line that it is for. */
+/** A receipt and the line that it belongs to. */
 export interface LineReceipt {
   readonly line: InboundLine;
   readonly messageId: string;
@@ -32,34 +31,37 @@ export interface LineReceipt {
 export interface InboundStream {
   readonly client: ServiceClient;
   readonly lines: AsyncIterable<readonly InboundLine[]>;
-  /** In the order of the input. The next are read when it has settled. */
+  /** Called in the order of the input. The next receipts are read once the promise has settled. */
   readonly onReceipts: (receipts: readonly LineReceipt[]) => Promise<void>;
-  /** A line that is no message. Lines before it may still be without a receipt. */
+  /** Called for a line that is not a message. Lines before it may still be without a receipt. */
   readonly onUnreadable: (line: InboundLine) => void;
-  /** The connection is gone; `unacknowledged` messages go out again. */
+  /** Called when the connection is lost; `unacknowledged` messages will be sent again. */
   readonly onLost: (loss: Loss, unacknowledged: number) => void;
   readonly signal: AbortSignal;
   /**
-   * How long messages may wait without any receipt coming before it gives up, where none has come yet. Otherwise it goes on, over
-   * another connection, and tells again that it does.
+   * How long to wait while messages are outstanding and no receipt arrives. Gives up then if there has never been a receipt;
+   * otherwise reconnects and reports that it is still trying.
    */
   readonly patienceMs?: number;
-  /** Whatever has taken a connection and said nothing on it by then is no service, or has lost it. */
+  /**
+   * Timeout for establishing the HTTP/2 connection. A peer that accepts a TCP connection and sends nothing until then is not
+   * the service, or hangs.
+   */
   readonly answerWithinMs?: number;
 }
 
 type Call = ClientDuplexStream<StreamInboundMessagesRequest, StreamInboundMessagesResponse>;
 
-/** Without a receipt at any time: so many messages, so many bytes of input. What bounds the memory. */
+/** Limits on the messages without a receipt and on their bytes of input. They bound the memory. */
 const windowMessages = 5_000;
 const windowBytes = 8 * 1024 * 1024;
 
 const groupMessages = 250;
 const groupBytes = 256 * 1024;
 
-/** Attempts at the first connection: a service that is not there should be told soon. */
+/** Attempts at the first connection, few so that an unreachable service is reported soon. */
 const firstAttempts = 3;
-/** How long the service may take to end a stream in which every message has its receipt. */
+/** How long the service may take to end the stream after the last receipt. */
 const farewellMs = 2_000;
 
 export async function streamInboundMessages(stream: InboundStream): Promise<void> {
@@ -70,7 +72,7 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
   const stop = AbortSignal.any([signal, ended.signal]);
 
   const reading = fill(stream, window, stop);
-  // Told by whoever waits for the window; this keeps it from being unhandled before that.
+  // The abort below makes the waiting code throw this error; the handler prevents an unhandled rejection.
   reading.catch((error: unknown) => ended.abort(error));
 
   let cut = new AbortController();
@@ -110,12 +112,12 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
       await delay(pauseMs(attempts), undefined, { signal: stop });
       client.redial();
       window.startOver();
-      // A stream that has been idle needs no connection before there is something to send.
+      // After an idle period, reconnect only when there is something to send.
       if (connectedOnce) await window.untilUnsent(stop);
       if (connectedOnce && window.done) return;
     }
   } catch (error) {
-    // What aborted it is the reason, whatever fell over as a consequence.
+    // After an abort, its reason is the error to report; the error caught here is only a consequence.
     stop.throwIfAborted();
     throw error;
   } finally {
@@ -144,14 +146,14 @@ async function fill(
 }
 
 interface Exchange {
-  /** What broke it; undefined: everything has its receipt. */
+  /** Why the connection was lost; undefined: every message has its receipt. */
   readonly lost: Trouble | undefined;
   readonly isConnected: boolean;
-  /** Given up since the other side said nothing. */
+  /** Whether the attempt was abandoned because the peer sent nothing. */
   readonly isUnanswered: boolean;
 }
 
-/** One connection, until everything has its receipt, or it breaks or is cut. */
+/** Uses one connection until every message has its receipt, the connection breaks or it is cut. */
 async function exchange(
   stream: InboundStream,
   window: Window,
@@ -173,14 +175,14 @@ async function exchange(
   });
   for (const signal of [stop, cut]) signal.addEventListener("abort", cancel, { once: true });
   const sending = send(call, window, either).catch((error: unknown) => {
-    // A connection that broke is told by its reading side. Anything else is a fault of this side.
+    // The receiving side reports a broken connection. Any other error is a bug in this client.
     if (!either.aborted) {
       over.abort();
       call.cancel();
       throw error;
     }
   });
-  // Told below, after the reading side has ended; this keeps it from being unhandled until then.
+  // Awaited in `finally`, after the receiving side has ended; this prevents an unhandled rejection until then.
   sending.catch(() => {});
   try {
     await receive(stream, call, window, stop);
@@ -250,17 +252,17 @@ async function receive(stream: InboundStream, call: Call, window: Window, stop: 
       if (window.done) farewell ??= setTimeout(() => call.cancel(), farewellMs);
     }
   } catch (error) {
-    // Every receipt is here: how the stream ended no longer matters.
+    // Every receipt has arrived, so it no longer matters how the stream ended.
     if (!window.done || window.acknowledged === 0 || stop.aborted) throw error;
   } finally {
     clearTimeout(farewell);
   }
 }
 
-/** The messages without a receipt, oldest first, and how far into them the present connection has sent. */
+/** The messages without a receipt, oldest first, and the position up to which the current connection has sent them. */
 class Window {
   #lines: InboundLine[] = [];
-  /** Those before it have their receipts; they are dropped in one go now and then. */
+  /** Lines before this index have their receipts; they are removed from the array in batches. */
   #head = 0;
   #sent = 0;
   #bytes = 0;
@@ -299,7 +301,7 @@ class Window {
     this.#sent = this.#head;
   }
 
-  /** The next to send, at most a group; none where the input has ended and all is sent. */
+  /** The next messages to send, at most a group; empty if the input has ended and everything is sent. */
   nextGroup(): InboundMessage[] {
     const messages: InboundMessage[] = [];
     let bytes = 0;
@@ -314,7 +316,7 @@ class Window {
     return messages;
   }
 
-  /** The line a receipt is for. Any other than the oldest sent would break the order that is promised. */
+  /** Returns the line that a receipt is for. A receipt for any other line than the oldest sent violates the promised order. */
   take(messageId: string): InboundLine {
     const line = this.#lines[this.#head];
     if (line?.message?.messageId !== messageId || this.#head >= this.#sent) {
@@ -336,7 +338,7 @@ class Window {
     return line;
   }
 
-  /** Receipts are being passed on: however long their reader takes, the service is not waited for. */
+  /** While `work` passes receipts on, the service is not considered overdue, however slow the reader of the output is. */
   async whileIdle(work: Promise<void>): Promise<void> {
     this.#idle = true;
     await work;
@@ -344,12 +346,12 @@ class Window {
     this.waitAnew();
   }
 
-  /** The service is given as long again. */
+  /** Restarts the time that the service has for its next receipt. */
   waitAnew(): void {
     this.#waitingSince = performance.now();
   }
 
-  /** How long the service has owed a receipt; 0 where it owes none. */
+  /** Milliseconds since the service last sent a receipt, or since a message was first outstanding; 0 if none is outstanding. */
   waitingMs(): number {
     return this.size === 0 || this.#idle ? 0 : performance.now() - this.#waitingSince;
   }

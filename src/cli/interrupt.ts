@@ -1,8 +1,8 @@
-/** Ctrl-C and its like during something that would go on for long. */
+/** Handling of Ctrl-C and termination signals during a long operation. */
 
 import { constants } from "node:os";
 
-/** What `signal` aborts with; the process then exits as a shell expects of one that a signal ended. */
+/** The abort reason of `signal`. The process exits with 128 plus the signal's number, as shells expect. */
 export class Interrupted extends Error {
   readonly exitCode: number;
 
@@ -13,12 +13,12 @@ export class Interrupted extends Error {
   }
 }
 
-/** Runs `body` with a signal that the first SIGINT, SIGTERM or SIGHUP aborts. */
+/** Runs `body` with an AbortSignal that the first SIGINT, SIGTERM or SIGHUP aborts. */
 export async function interruptible<T>(body: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const abort = new AbortController();
   const interrupt = (name: NodeJS.Signals) => {
     if (name !== "SIGINT" && name !== "SIGTERM" && name !== "SIGHUP") return;
-    // Past the ^C that a terminal echoes.
+    // Moves to a new line after the ^C that the terminal echoes.
     if (name === "SIGINT" && process.stderr.isTTY && !abort.signal.aborted) process.stderr.write("\n");
     abort.abort(new Interrupted(name));
   };

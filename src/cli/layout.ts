@@ -1,4 +1,4 @@
-/** Tables for many things and label-value lists for one. */
+/** Tables for several objects and label-value lists for one. */
 
 import {
   displayWidth,
@@ -12,26 +12,26 @@ import {
 
 export interface Column<Row> {
   readonly heading: string;
-  /** A date or null is an instant, shown without year and seconds where there is no room for them. */
+  /** A date or null is a timestamp, shown without year and seconds if there is no room for them. */
   readonly value: (row: Row) => string | Date | null;
-  /** How much it matters. 1 always stays; of the others the highest is left out first where room is short. */
+  /** The column's importance. 1 always stays; if room is short, the highest rank is left out first. */
   readonly rank: number;
-  /** Cut off with `…` before another column is left out, to as few columns of the terminal as this. */
+  /** The width in terminal columns that this column may be shortened to, with `…`, before another one is left out. */
   readonly shortens?: number;
-  /** Where it shortens, its end stays too: that of an id tells it from others. */
+  /** Shortens in the middle, so that the end stays: it distinguishes ids. */
   readonly keepsEnd?: true;
   readonly colour?: (value: string) => Parameters<typeof styled>[0] | undefined;
 }
 
 export interface Table {
   readonly text: string;
-  /** The headings of the columns that had no room. */
+  /** The headings of the columns that were left out for lack of room. */
   readonly leftOut: readonly string[];
 }
 
 const gap = "  ";
 
-/** Shortened further, a free text says nothing any more. */
+/** A free text that is shortened further is meaningless. */
 export const shortestText = 8;
 
 export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): string {
@@ -39,7 +39,7 @@ export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]
   return [text, ...leftOutNote(leftOut)].join("\n");
 }
 
-/** What a person on a narrow terminal does not see is told, lest they believe there is no such thing. */
+/** Names the columns that were left out, so that nobody concludes that they do not exist. */
 export function leftOutNote(headings: Iterable<string>): string[] {
   const named = [...headings].join(", ");
   if (named === "") return [];
@@ -106,11 +106,11 @@ interface Fitting {
   readonly rank: number;
   readonly width: number;
   readonly least: number;
-  /** Nothing between the two widths is of use. */
+  /** Only the two widths are useful, nothing between them. */
   readonly inSteps: boolean;
 }
 
-/** The widths that make a line fit, 0 for a column that has no room. What is left over goes to what matters most. */
+/** Widths that fit one line; 0 for a column that is left out. Spare room goes to the most important columns. */
 function fittingWidths(columns: readonly Fitting[], available: number): number[] {
   const widths = columns.map(() => 0);
   const byImportance = columns
@@ -118,7 +118,7 @@ function fittingWidths(columns: readonly Fitting[], available: number): number[]
     .sort((one, other) => one.rank - other.rank);
   let room = available + gap.length;
   for (const { index, rank, least } of byImportance) {
-    // Nothing less important may take the place of what had no room.
+    // A less important column must not take the room of one that was left out.
     if (rank > 1 && least + gap.length > room) break;
     widths[index] = least;
     room -= least + gap.length;
@@ -132,7 +132,7 @@ function fittingWidths(columns: readonly Fitting[], available: number): number[]
   return widths;
 }
 
-/** One thing: a label and a value a line. Values are not shortened, they are there to be copied. */
+/** One object: one label and value per line. Values are never shortened, so that they can be copied. */
 export function fields(entries: readonly (readonly [label: string, value: string | null])[]): string {
   const width = Math.max(...entries.map(([label]) => displayWidth(label)));
   return entries
@@ -148,7 +148,7 @@ export function localTime(date: Date | null): string {
   return `${day} ${[date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":")}`;
 }
 
-/** `11-21 15:41`, or of another year the day: `2025-11-21`. */
+/** `11-21 15:41`, or the day if it is of another year: `2025-11-21`. */
 function briefTime(date: Date | null): string {
   const whole = localTime(date);
   if (date === null) return whole;
@@ -156,7 +156,7 @@ function briefTime(date: Date | null): string {
   return thisYear ? whole.slice("2026-".length, -":00".length) : whole.slice(0, "2026-11-21".length);
 }
 
-/** `2026-11-21 15:41:00 +09:00`, for a single thing, where there is room for the zone. */
+/** `2026-11-21 15:41:00 +09:00`, for label-value lists, which have room for the zone. */
 export function localTimeWithZone(date: Date | null): string | null {
   if (date === null) return null;
   const offset = -date.getTimezoneOffset();

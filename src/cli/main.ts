@@ -1,4 +1,4 @@
-/** The phoneproof command. */
+/** The entry point of the phoneproof command. */
 
 import { execute, wantsJson } from "./execute.ts";
 import { exit } from "./exit.ts";
@@ -6,7 +6,7 @@ import { report, Trouble } from "./trouble.ts";
 
 const args = process.argv.slice(2);
 
-/** `| head` ends a pipe early, and has what it wanted. */
+/** A reader that closes the pipe early, such as `| head`, has all it wanted: this is not an error. */
 function endWithTheOutput(error: NodeJS.ErrnoException): void {
   if (error.code === "EPIPE") process.exit(process.exitCode ?? 0);
   process.exit(
@@ -18,7 +18,7 @@ function endWithTheOutput(error: NodeJS.ErrnoException): void {
 }
 
 process.stdout.on("error", endWithTheOutput);
-// Whoever no longer reads what went wrong is not to be told that either.
+// Errors cannot be reported once nobody reads stderr.
 process.stderr.on("error", () => {});
 
 await execute(args);

@@ -1,4 +1,4 @@
-/** How the values of options are read. A value that cannot be meant is wrong usage; limits are the service's. */
+/** Parsers for option values. A value that cannot be valid is wrong usage; limits are left to the service. */
 
 import { InvalidArgumentError, Option } from "commander";
 import { environments } from "./words.ts";
@@ -11,7 +11,7 @@ const secondsPerUnit = new Map([
   ["w", 604_800],
 ]);
 
-/** `90s`, `15m`, `72h`, `30d`, `2w` in seconds. */
+/** `90s`, `15m`, `72h`, `30d`, `2w` as seconds. */
 export function durationSeconds(text: string): number {
   const [, count, unit = ""] = /^(\d{1,9})([smhdw])$/.exec(text) ?? [];
   const perUnit = secondsPerUnit.get(unit);
@@ -22,15 +22,15 @@ export function durationSeconds(text: string): number {
 }
 
 /**
- * For what tells one thing from all others. Empty it would mean all of them, which is not what somebody meant who wrote
- * the option: `--project "$PROJECT"` of a script without that variable.
+ * For options that select one object. An empty value would select all of them, which is never the intention: a script's
+ * `--project "$PROJECT"` with that variable unset.
  */
 export function nonEmpty(text: string): string {
   if (text === "") throw new InvalidArgumentError("It must not be empty.");
   return text;
 }
 
-/** As much as every integer field of the service's messages holds. */
+/** Up to the largest int32, the type of the integer fields of the service's messages. */
 export function wholeNumber(text: string): number {
   const value = Number(text);
   if (!/^\d+$/.test(text) || value > 2_147_483_647) {
@@ -39,7 +39,7 @@ export function wholeNumber(text: string): number {
   return value;
 }
 
-/** A limit, or its absence. */
+/** A limit, or `unlimited` for none. */
 export function wholeNumberOrUnlimited(text: string): number | "unlimited" {
   if (text === "unlimited") return text;
   const value = Number(text);
@@ -55,12 +55,12 @@ export function atLeastOne(text: string): number {
   return value;
 }
 
-/** For options that may be given several times; each may hold several values, separated by commas. */
+/** For options that may be repeated; each value may hold several, separated by commas. */
 export function several(text: string, before: readonly string[] = []): readonly string[] {
   return [...before, ...text.split(",").map((part) => part.trim())];
 }
 
-/** The same for values out of a list. */
+/** As `several`, but accepts only the given choices. */
 export function severalOf(choices: readonly string[]): typeof several {
   return (text, before) => {
     const words = several(text, before);
@@ -75,7 +75,7 @@ export function environmentOption(description: string): Option {
 
 const rfc3339 = /^(\d{4}-\d{2}-\d{2})[Tt ](?:[01]\d|2[0-3]):\d{2}:\d{2}(?:\.\d+)?(?:[Zz]|[+-]\d{2}:\d{2})$/;
 
-/** RFC 3339, with its time zone. */
+/** Parses an RFC 3339 timestamp, whose time zone is mandatory. Undefined if it is not one. */
 export function parseRfc3339(text: string): Date | undefined {
   const [, day] = rfc3339.exec(text) ?? [];
   if (day === undefined || !isDay(day)) return undefined;
@@ -83,16 +83,16 @@ export function parseRfc3339(text: string): Date | undefined {
   return Number.isNaN(date.getTime()) ? undefined : date;
 }
 
-/** JavaScript takes 2026-02-30 for the second of March. */
+/** Rejects days that JavaScript would accept and shift: it reads 2026-02-30 as 2 March. */
 function isDay(day: string): boolean {
   const date = new Date(`${day}T00:00:00Z`);
   return !Number.isNaN(date.getTime()) && date.toISOString().startsWith(day);
 }
 
-/** An instant, or how long ago it was. */
+/** An RFC 3339 timestamp, or a duration before now. */
 export function instant(text: string): Date {
   const date = parseRfc3339(text) ?? ago(text);
-  // So long ago that there is no such date.
+  // A duration may reach back further than a Date can represent.
   if (date === undefined || Number.isNaN(date.getTime())) {
     throw new InvalidArgumentError(
       "Write an instant of RFC 3339 (2026-11-21T06:41:00Z) or how long ago it was (24h).",

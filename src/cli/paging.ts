@@ -1,10 +1,10 @@
-/** Lists that the service answers page by page. */
+/** Reading of lists that the service returns page by page. */
 
 import { escapeControls } from "./terminal.ts";
 
 /**
- * The first `limit` of a list from `pageToken` on, and the token of what comes after them, empty where nothing does. A page may
- * be short or empty and not be the last: what ends the list is that there is no token, or that it is long enough.
+ * Reads up to `limit` items from `pageToken` on, and returns them with the token of what follows, empty if nothing does. A page
+ * may be short or empty without being the last: reading stops only when there is no token or the limit is reached.
  */
 export async function gather<Item>(
   from: { readonly pageToken: string | undefined; readonly limit: number; readonly largestPage: number },
@@ -24,7 +24,7 @@ export async function gather<Item>(
   return { items, nextPageToken };
 }
 
-/** What a person reads below a list that goes on; nothing where it does not. */
+/** The note below a list that continues; nothing otherwise. */
 export function moreNote(nextPageToken: string): string[] {
   return nextPageToken === "" ? [] : [`There may be more: add --page-token ${escapeControls(nextPageToken)}`];
 }

@@ -1,4 +1,4 @@
-/** All commands, and what the command says of itself. */
+/** All commands, and the top-level help. */
 
 import { readFileSync } from "node:fs";
 import { addApiKeyCommands } from "./api-key.ts";

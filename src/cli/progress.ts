@@ -1,9 +1,9 @@
-/** How far a long stream has come: a line redrawn on a terminal, and a table at the end. */
+/** Progress of a long stream: a line that is redrawn on a terminal, and a table at the end. */
 
 import { grouped, table } from "./layout.ts";
 import { displayWidth, truncate } from "./terminal.ts";
 
-/** What became of the lines so far. */
+/** Counts of the outcomes so far. */
 export class Tally {
   readonly byOutcome = new Map<string, number>();
   messages = 0;
@@ -23,16 +23,16 @@ export class Tally {
     return this.messages / Math.max(this.seconds, 0.001);
   }
 
-  /** The most frequent first. */
+  /** Most frequent first. */
   outcomes(): [outcome: string, count: number][] {
     return [...this.byOutcome].sort(([, one], [, other]) => other - one);
   }
 }
 
-/** What little has been done by then says nothing of how long the rest will take. */
+/** Below this share of the input, the remaining time cannot be estimated. */
 const tellingShare = 0.01;
 
-/** Of outcomes that `columns` have no room for the messages are told together. */
+/** Outcomes that do not fit into `columns` are summed up as "others". */
 export function progressLine(tally: Tally, totalBytes: number | undefined, columns: number): string {
   const parts = [grouped(tally.messages)];
   if (totalBytes !== undefined && totalBytes > 0) {
@@ -80,7 +80,7 @@ function clock(seconds: number): string {
   return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 }
 
-/** A line on stderr that is drawn over until it is cleared; nothing where stderr is no terminal. */
+/** A line on stderr that is redrawn until it is cleared; nothing if stderr is not a terminal. */
 export class ProgressDisplay {
   readonly #line: (columns: number) => string;
   readonly #timer: NodeJS.Timeout | undefined;
@@ -90,7 +90,7 @@ export class ProgressDisplay {
     this.#timer = shown ? setInterval(() => this.#draw(), 200) : undefined;
   }
 
-  /** A line that stays, above the one that is redrawn. */
+  /** Prints a permanent line above the redrawn one. */
   say(text: string): void {
     this.#erase();
     process.stderr.write(`${text}\n`);

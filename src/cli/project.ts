@@ -134,7 +134,10 @@ export function addProjectCommands(program: CliCommand): void {
     });
 }
 
-/** The options that `create` and `update` share; `when` says where an absent value comes from. */
+/**
+ * The options that `create` and `update` share; `when` selects whether the help names defaults (create) or how to clear a value
+ * (update).
+ */
 function settings(command: CliCommand, when: "at first" | "from now on"): CliCommand {
   const creating = when === "at first";
   const otherwise = (value: string) => (creating ? ` (default: ${value})` : "");
@@ -176,7 +179,10 @@ function settings(command: CliCommand, when: "at first" | "from now on"): CliCom
     );
 }
 
-/** The settings as both requests take them; `word` turns what clears a text into what the request says for it. */
+/**
+ * The settings in the form that both requests take. `word` maps the words that clear a text setting to what the request
+ * expects.
+ */
 function given(options: Settings, word: (text: string) => string | undefined) {
   const text = <Name extends string>(name: Name, value: string | undefined) => {
     const meant = value === undefined ? undefined : word(value);

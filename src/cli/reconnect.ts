@@ -1,6 +1,7 @@
 /**
- * What goes on for long outlives its connection: when to try again, and for how long. A service that was there is waited for
- * as long as there is something to wait for, since whoever restarts it does not look at this; one that never was is told of.
+ * When a long operation reconnects, and for how long. If the service was reachable before, reconnecting goes on for as long as
+ * there is something to wait for, since whoever restarts the service does not watch this command. A service that was never
+ * reachable is reported as a failure.
  */
 
 import { type ServiceError, status } from "@grpc/grpc-js";
@@ -8,27 +9,30 @@ import { errorDetail } from "./client.ts";
 import { escapeControls } from "./terminal.ts";
 import { troubleJson, unreachable } from "./trouble.ts";
 
-/** Without anything from the service for so long it is told again that it is waited for, or given up where it never was there. */
+/**
+ * After this long without anything from the service, the loss is reported again, or the command gives up if the service was
+ * never reachable.
+ */
 export const patienceMs = 60_000;
 
-/** A connection that is gone, told at once, and again for as long as no other is good. */
+/** A lost connection. Reported at once, and again for as long as no new connection is good. */
 export interface Loss {
   readonly reason: string;
-  /** Told before: it has not come back since. */
+  /** Reported before, and not recovered since. */
   readonly isStill: boolean;
 }
 
 const shortestPauseMs = 100;
-/** Not longer: what waits here is a person in front of a sign-up. */
+/** No longer, because a person waiting at a sign-up depends on it. */
 const longestPauseMs = 1_000;
 
-/** Doubles from attempt to attempt, with jitter so that many clients do not return at once. */
+/** Doubles with each attempt, with jitter so that many clients do not reconnect at the same instant. */
 export function pauseMs(attempts: number): number {
   const pause = Math.min(longestPauseMs, shortestPauseMs * 2 ** (attempts - 1));
   return pause * (0.5 + Math.random() / 2);
 }
 
-/** Whether trying again would only meet the same refusal. */
+/** Whether a retry would only get the same refusal. */
 export function isLasting(error: ServiceError): boolean {
   const detail = errorDetail(error);
   if (detail !== undefined)
@@ -45,8 +49,8 @@ export function isLasting(error: ServiceError): boolean {
 }
 
 /**
- * What a person, or a program, is told of it; undefined: nothing. A program has no use for what passes by itself, but it is to
- * know what does not pass.
+ * The line to print for a loss; undefined: none. With --json only a lasting loss is reported, since a program need not know of
+ * one that recovers by itself.
  */
 export function lossLine({ reason, isStill }: Loss, json: boolean, more = ""): string | undefined {
   if (!json) {

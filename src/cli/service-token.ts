@@ -138,13 +138,13 @@ function tokenEntries(token: ServiceToken) {
   ] as const;
 }
 
-/** What a token may touch, in few words. */
+/** What a token may access, in short form. */
 function reach({ projectId, environment, numbers }: ServiceToken): string {
   const limits = [projectId, environmentWord(environment) ?? "", ...numbers].filter((limit) => limit !== "");
   return limits.length === 0 ? "all" : limits.join(" ");
 }
 
-/** The beginning of a project's id and enough of its end to know it again. */
+/** Shows the beginning of a project's id and enough of its end to recognise it. */
 const shortestReach = 12;
 
 function tokenTable(tokens: readonly ServiceToken[]): string {

@@ -1,4 +1,4 @@
-/** One run of a command: the service it talks to and the way it answers. */
+/** One run of a command: its connection to the service and its output format. */
 
 import { findAddress, findToken } from "./address.ts";
 import { ServiceClient } from "./client.ts";
@@ -14,7 +14,7 @@ export class Session {
     this.json = json;
   }
 
-  /** One JSON object, or text for a person, already free of control characters. */
+  /** Prints one JSON object, or text for a person that is already free of control characters. */
   answer(object: Json, text: () => string): void {
     process.stdout.write(`${this.json ? safeJson(object) : text()}\n`);
   }

@@ -1,4 +1,4 @@
-/** phoneproof sms: inbound messages, one by hand or many from a file. */
+/** phoneproof sms: sends inbound messages, one from options or many from a file. */
 
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
@@ -47,7 +47,7 @@ const outcomeMeanings = new Map([
   ["INVALID", "a field is missing, malformed or oversized"],
 ]);
 
-/** What a line that is no message is counted as, beside the service's outcomes. */
+/** What a line that cannot be parsed is counted as, in addition to the service's outcomes. */
 const unparsable = "UNPARSABLE";
 
 export function addSmsCommands(program: CliCommand): void {
@@ -87,7 +87,8 @@ export function addSmsCommands(program: CliCommand): void {
       const message = { messageId, from, to, text, carrier };
       const receipt = await sendMessage(session.client, message);
       const outcome = outcomeWord(receipt.outcome);
-      // A receipt does not say why: these are the rules of the service that this command came with.
+      // A receipt does not say why a message is INVALID. These rules are those of the service version that this command belongs
+      // to.
       const violations = outcome === "INVALID" ? inboundViolations(message) : [];
       session.answer(
         {
@@ -155,7 +156,7 @@ export function newMessageId(): string {
   return `cli-${randomUUID()}`;
 }
 
-/** Opens a stream for one message and answers its receipt. */
+/** Opens a stream for one message and returns its receipt. */
 export async function sendMessage(
   client: ServiceClient,
   message: InboundMessageFields,
@@ -187,7 +188,7 @@ async function streamMessages(session: Session, _options: object, file: string):
   const input = openInput(file);
   const terminal = process.stdout.isTTY === true;
   const printsReceipts = session.json || !terminal || input.isTyped;
-  // Both on one terminal would draw over each other, and progress over what a person types.
+  // Progress and receipts on one terminal would overwrite each other, and progress would overwrite what a person types.
   const showsProgress = process.stderr.isTTY === true && !(printsReceipts && terminal) && !input.isTyped;
   const tally = new Tally();
   const display = new ProgressDisplay(showsProgress, (columns) => progressLine(tally, input.size, columns));
@@ -247,7 +248,7 @@ async function streamMessages(session: Session, _options: object, file: string):
   process.stderr.write(`phoneproof: ${said.filter((part) => part !== "").join(", ")}\n`);
 }
 
-/** The input, whether a person types it and, where it is a file, its size. */
+/** The input, whether a person types it and, for a regular file, its size in bytes. */
 function openInput(file: string) {
   if (file === "" || file === "-") {
     const isTyped = process.stdin.isTTY === true;
@@ -269,13 +270,13 @@ function openInput(file: string) {
 }
 
 /**
- * What may wait for its writer is read without one of Node's few threads: a read that waits in one cannot be given up, and
- * would keep the command from ending.
+ * Reads a pipe or terminal without Node's small thread pool: a read that blocks in one of its threads cannot be cancelled and
+ * would keep the process from exiting.
  */
 function bytesOf(descriptor: number): Readable {
   if (fstatSync(descriptor).isFIFO()) return new Socket({ fd: descriptor, readable: true, writable: false });
   if (isatty(descriptor)) return new ReadStream(descriptor);
-  // Larger pieces than a pipe's: fewer turns of the loop for a large file.
+  // Larger chunks than the default of 64 KiB: fewer event loop iterations for a large file.
   return createReadStream("", { fd: descriptor, highWaterMark: 256 * 1024 });
 }
 
@@ -284,7 +285,7 @@ function sizeOf(descriptor: number): number | undefined {
   return status.isFile() ? status.size : undefined;
 }
 
-/** Waits while the reader of the output does not keep up. */
+/** Waits for the reader of the output if it does not keep up (backpressure). */
 async function print(text: string, signal: AbortSignal): Promise<void> {
   if (!process.stdout.write(text)) await once(process.stdout, "drain", { signal });
 }

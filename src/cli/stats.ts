@@ -1,4 +1,4 @@
-/** phoneproof stats: what became of a project's verifications. */
+/** phoneproof stats: how a project's verifications ended. */
 
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import {
@@ -141,7 +141,7 @@ function statisticsText({
   const span = `${localTime(dateOf(since))} to ${localTimeWithZone(end ?? null)}`;
   const notes = incomplete ? ["Earlier verifications are still being counted: these counts may grow."] : [];
   const leftOut = new Set<string>();
-  // What is not counted yet is not nothing: hours beyond the end told above would only look like it.
+  // Hours after `end` are not counted yet and would look like hours in which nothing happened.
   const texts = environments.map(({ hours, ...environment }) => {
     const begun = hours.filter(({ hour }) => end === undefined || +(dateOf(hour) ?? 0) < +end);
     return environmentText({ ...environment, hours: begun }, leftOut);
@@ -149,7 +149,7 @@ function statisticsText({
   return [span, ...notes, ...texts, ...leftOutNote(leftOut)].join("\n\n");
 }
 
-/** Adds to `leftOut` the columns of its tables that had no room, which are told once for all of them. */
+/** Adds to `leftOut` the table columns that had no room. They are reported once for all environments. */
 function environmentText(statistics: EnvironmentStatistics, leftOut: Set<string>): string {
   const { environment, total, hours, numbers, carriers } = statistics;
   const word = styled("bold", environmentWord(environment) ?? "-");
@@ -181,7 +181,7 @@ function silenceLine(name: string, silence: Silence | undefined): string | undef
 
 const kinds = ["created", "verified", "expired", "cancelled"] as const;
 
-/** Wide enough for what is seen at a glance; wider only says the same. */
+/** Wide enough to read at a glance; more columns would add no information. */
 const widestSparkline = 72;
 
 function totalText(total: VerificationCounts | undefined, hours: readonly HourStatistics[]): string {
@@ -219,7 +219,7 @@ interface Period {
   readonly time: TimeToVerify | undefined;
 }
 
-/** With more of them, days are shown. */
+/** Longer periods are shown by day. */
 const mostHours = 48;
 
 function periodTable(hours: readonly HourStatistics[]): Table {
@@ -240,7 +240,7 @@ function hourPeriod({ hour, counts }: HourStatistics): Period {
   return { label, counts: numbersOf(counts), time: counts?.timeToVerify };
 }
 
-/** This machine's days. Times do not add up, and are left out. */
+/** Days of this machine's time zone. Percentiles cannot be added up and are left out. */
 function daysOf(hours: readonly HourStatistics[]): Period[] {
   const days = new Map<string, Period>();
   for (const { hour, counts } of hours) {
@@ -336,7 +336,7 @@ function timeColumns<Row>(
   ];
 }
 
-/** A column of figures, under one another. */
+/** A right-aligned column of numbers. */
 function rightAligned<Row>(heading: string, rows: readonly Row[], value: (row: Row) => string) {
   const width = Math.max(heading.length, ...rows.map((row) => displayWidth(value(row))));
   return { heading: heading.padStart(width), value: (row: Row) => value(row).padStart(width) };

@@ -1,12 +1,12 @@
-/** What a terminal may be sent, how wide it is shown, and how wide a terminal is. */
+/** Makes text safe for a terminal and measures its width. */
 
 import { styleText } from "node:util";
 
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
 
 /**
- * Control and invisible formatting characters: they would move the cursor, colour, reorder or hide what
- * stands around them. Joiners (U+200C, U+200D) are left, scripts and emoji need them.
+ * Control and invisible formatting characters: they would move the cursor, or colour, reorder or hide the text around them.
+ * Joiners (U+200C, U+200D) are allowed because scripts and emoji need them.
  */
 const unprintable = /[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gu;
 
@@ -16,7 +16,7 @@ const shortEscapes = new Map([
   ["\t", "\\t"],
 ]);
 
-/** Text from elsewhere, made safe for a terminal: what does not print is shown as its escape. */
+/** Makes untrusted text safe for a terminal: characters that do not print are shown as escapes. */
 export function escapeControls(text: string): string {
   return text.replace(unprintable, (character) => {
     const short = shortEscapes.get(character);
@@ -27,7 +27,7 @@ export function escapeControls(text: string): string {
   });
 }
 
-/** JSON on one line; what JSON leaves raw though a terminal obeys it (DEL, C1, U+202E, …) is escaped too. */
+/** JSON on one line. Characters that JSON leaves unescaped but a terminal interprets (DEL, C1, U+202E, …) are escaped too. */
 export function safeJson(value: Json): string {
   return JSON.stringify(value).replace(unprintable, (character) =>
     Array.from({ length: character.length }, (_, index) => {
@@ -41,7 +41,7 @@ const wide =
 
 const graphemes = new Intl.Segmenter("ko", { granularity: "grapheme" });
 
-/** Columns a terminal shows it in: Hangul, Han, full-width forms and emoji take two. */
+/** The terminal columns that the text occupies: Hangul, Han, full-width forms and emoji take two. */
 export function displayWidth(text: string): number {
   if (/^[\x20-\x7e]*$/.test(text)) return text.length;
   let width = 0;
@@ -54,7 +54,7 @@ function graphemeWidth(segment: string): number {
   return /^[\p{Mn}\p{Me}\p{Cf}]/u.test(segment) ? 0 : 1;
 }
 
-/** At most `width` columns of it, the last one `…` where something was cut off. */
+/** The text cut to at most `width` columns; if cut, the last one is `…`. */
 export function truncate(text: string, width: number): string {
   if (displayWidth(text) <= width) return text;
   let kept = "";
@@ -67,7 +67,7 @@ export function truncate(text: string, width: number): string {
   return `${kept}…`;
 }
 
-/** The same with the cut in the middle. */
+/** As `truncate`, with the cut in the middle. */
 export function truncateMiddle(text: string, width: number): string {
   if (displayWidth(text) <= width) return text;
   let end = "";
@@ -84,7 +84,7 @@ export function padEnd(text: string, width: number): string {
   return text + " ".repeat(Math.max(0, width - displayWidth(text)));
 }
 
-/** The columns to lay out for: the terminal's, `COLUMNS` where there is none, otherwise without end. */
+/** The width to lay out for: the terminal's, else `COLUMNS`, else unlimited. */
 export function outputColumns(): number {
   const columns = process.stdout.columns ?? Number.parseInt(process.env.COLUMNS ?? "", 10);
   return columns > 0 ? columns : Number.POSITIVE_INFINITY;
@@ -92,7 +92,7 @@ export function outputColumns(): number {
 
 type Style = Parameters<typeof styleText>[0];
 
-/** Coloured on a terminal, plain for anything else and under NO_COLOR. */
+/** Styled on a terminal; plain otherwise and under NO_COLOR. */
 export function styled(style: Style, text: string): string {
   return process.stdout.isTTY ? styleText(style, text, { stream: process.stdout }) : text;
 }

@@ -1,8 +1,8 @@
-/** What ends a command other than well: one line for a person, one object for a program, one exit code. */
+/** How a command fails: one line for a person, one JSON object for a program, one exit code. */
 
 import { escapeControls, safeJson } from "./terminal.ts";
 
-/** 1 the service refused, 2 wrong usage, 3 the service cannot be reached or its token not be found. */
+/** 1: the service refused the call. 2: wrong usage. 3: the service cannot be reached, or there is no token to send. */
 export type TroubleExitCode = 1 | 2 | 3;
 
 export interface Violation {
@@ -13,19 +13,19 @@ export interface Violation {
 interface TroubleDetails {
   readonly requestId?: string | undefined;
   readonly fields?: readonly Violation[];
-  /** What a person may do about it. */
+  /** What the user can do about it. */
   readonly advice?: string;
   readonly cause?: unknown;
 }
 
 export class Trouble extends Error {
   readonly exitCode: TroubleExitCode;
-  /** The catalogue's code where the service spoke; otherwise one of this command's own. */
+  /** The service's error code if it answered with an error; otherwise one of this command's own codes. */
   readonly code: string;
   readonly requestId: string | null;
   readonly fields: readonly Violation[];
   readonly advice: string | undefined;
-  /** What a person wrote a field as, where it is not the field's own name. */
+  /** Maps a field of the request to the option that the user gave it with, if the two differ. */
   writtenAs: (field: string) => string | undefined = () => undefined;
 
   constructor(exitCode: TroubleExitCode, code: string, message: string, details: TroubleDetails = {}) {
@@ -47,13 +47,13 @@ export function unreachable(message: string, details: TroubleDetails = {}): Trou
   return new Trouble(3, "service_unreachable", message, details);
 }
 
-/** A part that every answer has. What leaves it out is no service of ours, or another version of it. */
+/** Unwraps a part that every answer of the service has. An answer without it comes from something else, or another version. */
 export function present<T>(part: T | undefined, name: string): T {
   if (part === undefined) throw unreachable(`the service answered without ${name}`);
   return part;
 }
 
-/** Says on stderr what went wrong and answers the exit code. */
+/** Prints the failure to stderr and returns the exit code. */
 export function report(thrown: unknown, json: boolean): number {
   const trouble = thrown instanceof Trouble ? thrown : asTrouble(thrown);
   process.stderr.write(`${json ? troubleJson(trouble) : troubleLine(trouble)}\n`);

@@ -1,4 +1,4 @@
-/** Follows a verification to its end, over as many connections as it takes. */
+/** Watches a verification until it ends, reconnecting as often as necessary. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import {
@@ -14,15 +14,18 @@ import { dateOf } from "./words.ts";
 export interface VerificationWatch {
   readonly client: ServiceClient;
   readonly verificationId: string;
-  /** What it is now, and what has become of it. What is the same as before is not told again. */
+  /** Called with the current state and with each change of status, never twice for the same status. */
   readonly onStatus: (verification: Verification) => void;
   readonly onLost: (loss: Loss) => void;
   readonly signal: AbortSignal;
-  /** How often a loss is told, and how long the service is waited for when the verification must be over. */
+  /** How often a continuing loss is reported, and how long after the verification's expiry to keep trying. */
   readonly patienceMs?: number;
 }
 
-/** A connection that has shown what is, and lasted for so long, was a good one. One that breaks behind that is as none. */
+/**
+ * A connection counts as good once it has delivered a state and lasted this long after that. One that breaks sooner counts as a
+ * failed attempt.
+ */
 const goodAfterMs = 1_000;
 
 export async function followVerification(watch: VerificationWatch): Promise<void> {
@@ -38,7 +41,7 @@ export async function followVerification(watch: VerificationWatch): Promise<void
     if (lost === undefined) return;
     const now = performance.now();
     if (attempts === 0) givesUpAt = Math.max(now, expiresAt) + patience;
-    // A service that was not there from the start should be told at once.
+    // If the service was never reachable, fail at once instead of retrying.
     if (shown === undefined || now > givesUpAt) throw lost;
     if (attempts === 0 || now - toldAt > patience) {
       watch.onLost({ reason: lost.message, isStill: attempts > 0 });
@@ -53,7 +56,7 @@ export async function followVerification(watch: VerificationWatch): Promise<void
     return shown !== undefined && shown !== VerificationStatus.PENDING;
   }
 
-  /** One connection, until the verification is over or what broke it. */
+  /** Uses one connection until the verification is over (undefined) or the connection breaks (the reason). */
   async function follow(): Promise<Trouble | undefined> {
     const method = VerificationService.method.watchVerification;
     let shownAt = Number.POSITIVE_INFINITY;
@@ -77,7 +80,7 @@ export async function followVerification(watch: VerificationWatch): Promise<void
   }
 }
 
-/** By the service's clock, which this machine's may differ from. */
+/** Milliseconds until expiry by the service's clock, since this machine's clock may differ. */
 function leftMs({ expiresAt, serverTime }: Verification): number {
   return (dateOf(expiresAt)?.getTime() ?? 0) - (dateOf(serverTime)?.getTime() ?? 0);
 }

@@ -1,4 +1,4 @@
-/** phoneproof verification: what merchants' users are proving, and what has come of it. */
+/** phoneproof verification: merchants' verifications and their results. */
 
 import { randomUUID } from "node:crypto";
 import { type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
@@ -35,7 +35,7 @@ import {
   statusWord,
 } from "./words.ts";
 
-/** The most the service puts on a page. */
+/** The service's maximum page size. */
 const largestPage = 1_000;
 
 interface CreateOptions {
@@ -254,13 +254,16 @@ function lookLine(verification: Verification): string {
   return line.filter((part) => part !== "").join("  ");
 }
 
-/** Of what it has come to; a cancellation has none of its own, and a pending one is as it was looked at. */
+/**
+ * The time of the current status. A cancellation has no timestamp of its own and a pending verification has none, so both show
+ * when the service answered.
+ */
 function timeOf({ status, verifiedAt, expiresAt, serverTime }: Verification): Timestamp | undefined {
   if (status === VerificationStatus.VERIFIED) return verifiedAt;
   return status === VerificationStatus.EXPIRED ? expiresAt : serverTime;
 }
 
-/** The contract's VerificationResult, and the project. */
+/** The contract's VerificationResult plus the project. */
 function verificationJson(verification: Verification) {
   return {
     id: verification.id,

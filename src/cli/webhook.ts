@@ -1,4 +1,4 @@
-/** phoneproof webhook: where a project's events go, and how they got there. */
+/** phoneproof webhook: a project's webhooks and their deliveries. */
 
 import { type Duration, durationMs } from "@bufbuild/protobuf/wkt";
 import { Option } from "commander";
@@ -30,10 +30,10 @@ import {
   isoTime,
 } from "./words.ts";
 
-/** The most the service puts on a page. */
+/** The service's maximum page size. */
 const largestPage = 200;
 
-/** The service gives the endpoint 15 s, which is more than other calls may take. */
+/** The service gives the endpoint 15 s, longer than the deadline of other calls. */
 const testDeadlineMs = 25_000;
 
 const exampleProject = "prj_01kaex4mpyf2xbtyt1s6vdr4e9";
@@ -193,7 +193,7 @@ export function addWebhookCommands(program: CliCommand): void {
     .does<Place & { event?: EventWord }>(testWebhook);
 }
 
-/** What most of the commands are about. */
+/** The options that identify a webhook, shared by most of the commands. */
 function place(command: CliCommand): CliCommand {
   return command
     .requiredOption("--project <id>", "the project, prj_…", nonEmpty)

@@ -1,4 +1,4 @@
-/** The contract's words for protobuf's numbers. */
+/** The contract's words for the protobuf enum values. */
 
 import type { DescEnum } from "@bufbuild/protobuf";
 import { type Timestamp, timestampDate } from "@bufbuild/protobuf/wkt";
@@ -21,7 +21,7 @@ import {
   WebhookEventType,
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 
-/** The value's name without the enumeration's prefix; a newer service's number stays readable. */
+/** The value's name without the enum's prefix; an unknown value of a newer service stays readable. */
 function localName(schema: DescEnum, value: number): string {
   return schema.value[value]?.localName ?? `UNKNOWN_${value}`;
 }

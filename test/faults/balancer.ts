@@ -1,11 +1,13 @@
-/** What stands before several processes: asks each whether it is ready, and sends nothing more to one that is not. */
+/**
+ * A load balancer in front of several processes: checks each one's readiness, and takes one that is stopping out of rotation.
+ */
 
 import { setTimeout as delay } from "node:timers/promises";
 import type { Random } from "./random.ts";
 import type { ServiceLife, ServiceProcess } from "./service-process.ts";
 
 export interface Balancer {
-  /** Waits for a process where there is none. */
+  /** Waits while no process is available. */
   choose(random: Random): Promise<ServiceLife>;
   close(): void;
 }
@@ -16,7 +18,10 @@ const askPatienceMs = 1_000;
 export function startBalancer(processes: readonly ServiceProcess[]): Balancer {
   let closed = false;
 
-  /** A process whose database is away still answers, with 503: only one that says it is stopping goes out. */
+  /**
+   * A process without a database still answers, with 503, and stays in rotation: only one that reports that it is stopping is
+   * taken out.
+   */
   async function ask(): Promise<void> {
     while (!closed) {
       await Promise.all(processes.map(async ({ life }) => life && !life.out && look(life)));
@@ -30,7 +35,7 @@ export function startBalancer(processes: readonly ServiceProcess[]): Balancer {
       const text = await answer.text();
       if (text.includes("stopping")) life.out = true;
     } catch {
-      // Dead, or slow: whoever is sent there finds out.
+      // Dead or slow: the clients that are sent there will notice.
     }
   }
 

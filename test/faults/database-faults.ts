@@ -1,4 +1,4 @@
-/** A Postgres that is there and does not do what it should. */
+/** Faults of a Postgres that is running but misbehaves. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
@@ -7,10 +7,10 @@ import type { Fault } from "./faults.ts";
 import { canMountSmallDisk, fillDisk } from "./small-disk.ts";
 import type { World } from "./world.ts";
 
-/** More than `max_connections` of any world. */
+/** More than the `max_connections` of any world. */
 const manyConnections = 100;
 
-/** Takes every connection there is, those of the service too; what it opens anew is refused. */
+/** Takes every available connection, including the service's own; the service's attempts to reconnect are refused. */
 async function takeAllConnections({ database }: World): Promise<pg.Client[]> {
   const taken: pg.Client[] = [];
   const take = async () => {
@@ -87,7 +87,7 @@ export const databaseFaults: readonly Fault[] = [
     },
   },
   {
-    // In order, as for an upgrade: those who are connected are sent away.
+    // A clean restart, as for an upgrade: open connections are closed.
     name: "restart-postgres",
     processes: 2,
     recoversWithinMs: 5_000,
@@ -99,7 +99,7 @@ export const databaseFaults: readonly Fault[] = [
     },
   },
   {
-    // Every acknowledged commit is on the standby. Whatever the service still believes of the first is gone with it.
+    // The standby has every acknowledged commit. State that the service derived from unacknowledged ones is no longer true.
     name: "failover",
     setting: "standby",
     processes: 2,

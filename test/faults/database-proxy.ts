@@ -1,29 +1,30 @@
-/** What lies between a service and its Postgres, and fails as networks do. */
+/** A proxy between a service and its Postgres that fails as networks do. */
 
 import { once } from "node:events";
 import { connect, createServer, type Server, type Socket } from "node:net";
 
 export type Weather =
   | "fine"
-  /** Nobody listens. */
+  /** Connections are refused. */
   | "refused"
-  /** Connections open and stay, and nothing comes through; what was sent meanwhile arrives afterwards. */
+  /** Connections open and stay open, but carry no data; what was sent meanwhile arrives afterwards. */
   | "black hole"
-  /** As before, but what was open before stays dead for ever: a firewall that has lost its table. */
+  /** As before, but connections that were open before stay dead forever, as with a firewall that has lost its state table. */
   | "dead"
-  /** Each piece is late. */
+  /** Each chunk is delayed. */
   | "slow";
 
 export interface DatabaseProxy {
   readonly port: number;
-  /** Where new connections go. */
+  /** The address for new connections. */
   target: { readonly host: string; readonly port: number };
   turn(weather: Weather): Promise<void>;
-  /** Breaks all connections. */
+  /** Resets all connections. */
   reset(): void;
   /**
-   * Breaks the next connection that carries one of these statements by name: `after` the server has answered, so that it
-   * is committed for sure and nobody is told, or as soon as it was sent. Resolves when it has happened.
+   * Breaks the next connection that carries one of these prepared statements: with `answered`, after the server has answered,
+   * so that the statement is committed but the client does not learn of it; with `sent`, as soon as it was sent. Resolves once
+   * that has happened.
    */
   cutAt(statements: readonly string[], when: "sent" | "answered"): Promise<string>;
   close(): Promise<void>;
@@ -34,9 +35,9 @@ const slowMs = 150;
 interface Pair {
   readonly client: Socket;
   readonly upstream: Socket;
-  /** Never to carry anything again. */
+  /** Carries no data any more. */
   dead: boolean;
-  /** The statement after whose answer it breaks. */
+  /** The statement after whose answer the connection breaks. */
   doomed: string | undefined;
 }
 
@@ -75,7 +76,7 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
     if (!written) await once(sink, "drain").catch(() => {});
   }
 
-  /** One piece after another, whatever each is held up by. */
+  /** Forwards chunks strictly in order, whatever delays each of them. */
   function carry(pair: Pair, source: Socket, sink: Socket): void {
     let turn = Promise.resolve();
     source.on("data", (piece: Buffer) => {
@@ -90,7 +91,7 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
     pairs.add(pair);
     const end = () => {
       if (pair.dead) return;
-      // A firewall does not tell of an end either.
+      // A firewall that drops packets also hides the end of a connection.
       if (weather === "black hole" || weather === "dead") void changed.promise.then(end);
       else {
         client.destroy();
@@ -152,7 +153,7 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
   return proxy;
 }
 
-/** A Bind message names its prepared statement between an empty portal's name and its own end. */
+/** A Bind message contains the prepared statement's name between the NUL of the empty portal name and its own NUL. */
 function statementIn(piece: Buffer, statements: readonly string[]): string | undefined {
   return statements.find((statement) => piece.includes(`\0${statement}\0`));
 }

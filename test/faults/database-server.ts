@@ -1,4 +1,4 @@
-/** The Postgres that is to suffer: the embedded one, which starts again by itself when it dies. */
+/** The Postgres that faults are applied to: the embedded one, which restarts itself when it dies. */
 
 import { execFile } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
@@ -15,15 +15,15 @@ export interface DatabaseServer {
   readonly host: string;
   readonly port: number;
   readonly connection: pg.ClientConfig;
-  /** The data directory of Postgres itself. */
+  /** Postgres's own data directory. */
   readonly cluster: string;
-  /** Runs statements on a connection of their own, past every proxy. */
+  /** Runs a statement on a connection of its own that bypasses every proxy. */
   query<Row extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<Row[]>;
   /** The postmaster first, then its children. */
   pids(): Promise<number[]>;
-  /** A signal for all of its processes. */
+  /** Sends a signal to all of its processes. */
   signal(name: NodeJS.Signals): Promise<void>;
-  /** Until it answers. */
+  /** Resolves when Postgres answers queries. */
   ready(): Promise<void>;
   stop(): Promise<void>;
 }
@@ -37,12 +37,12 @@ export async function startDatabaseServer(
   const server = await startEmbeddedPostgres({ dataDir, transport: "tcp", settings });
   const { connection } = server;
   const cluster = path.join(dataDir, "postgres");
-  // Ctrl-C: it is in a session of its own, and would stay.
+  // For Ctrl-C: Postgres runs in its own session and would keep running.
   const endAtOnce = () => {
     const pidFile = path.join(cluster, "postmaster.pid");
     if (existsSync(pidFile)) signalIfThere(Number.parseInt(readFileSync(pidFile, "utf8"), 10), "SIGQUIT");
   };
-  // Before its disk is unmounted.
+  // Prepended, so that it runs before the disk is unmounted.
   process.prependOnceListener("exit", endAtOnce);
   return {
     ...databaseServer(connection, cluster),
@@ -112,6 +112,6 @@ export function signalIfThere(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name);
   } catch {
-    // It has gone by itself.
+    // The process has already ended.
   }
 }

@@ -1,4 +1,4 @@
-/** The merchant's webhook endpoint: writes down what it gets before it says that it has it. */
+/** The merchant's webhook endpoint: records each event in the journal before it acknowledges it. */
 
 import { once } from "node:events";
 import { createServer } from "node:http";

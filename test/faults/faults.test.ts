@@ -3,7 +3,10 @@ import { faultNamed } from "./faults.ts";
 import { newSeed } from "./random.ts";
 import { strikeAll } from "./rounds.ts";
 
-/** Those that say most in a few seconds each. `npm run test:faults` takes all, as long as it is told to. */
+/**
+ * The most informative faults that take only a few seconds each. `npm run test:faults` applies all of them, for as long as
+ * requested.
+ */
 const names = ["kill-service", "kill-postgres", "cut-commit", "read-only", "no-connections"];
 
 test(

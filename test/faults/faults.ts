@@ -1,4 +1,4 @@
-/** What is done to the service, by name. */
+/** The faults that are applied to the service, by name. */
 
 import { databaseFaults } from "./database-faults.ts";
 import { fleetFaults } from "./fleet-faults.ts";
@@ -11,13 +11,13 @@ import type { Setting, World } from "./world.ts";
 
 export interface Fault {
   readonly name: string;
-  /** What is particular about its world. */
+  /** The kind of world that the fault needs. */
   readonly setting?: Setting;
   /** Processes of the service in its world. */
   readonly processes: number;
-  /** How soon everything has to work again afterwards, on every process. */
+  /** The time within which everything must work again afterwards, on every process. */
   readonly recoversWithinMs: number;
-  /** Resolves when nothing is in the way any more. */
+  /** Applies the fault; resolves when it is over. */
   strike(world: World, random: Random): Promise<void>;
 }
 
@@ -30,7 +30,7 @@ export const faults: readonly Fault[] = [
   ...migrationFaults,
 ];
 
-/** By name; throws for one that there is not. */
+/** The fault of this name; throws if there is none. */
 export function faultNamed(name: string): Fault {
   const found = faults.find((fault) => fault.name === name);
   if (found === undefined) throw new Error(`--only takes some of ${faults.map((fault) => fault.name)}`);

@@ -1,4 +1,4 @@
-/** Several processes on one Postgres, some of which end. */
+/** Faults of several processes on one Postgres, some of which end. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import type { Fault } from "./faults.ts";
@@ -10,7 +10,10 @@ import type { World } from "./world.ts";
 const watchedWindows = 10;
 const windowPatienceMs = 60_000;
 
-/** People who keep a window open; answers what each of them is told in the end, once all are cancelled. */
+/**
+ * Opens windows, and returns a function that cancels their verifications and returns the final status that each window
+ * received.
+ */
 async function openWindows({ calls, balancer }: World, random: Random) {
   const opened = Array.from({ length: watchedWindows }, async () => {
     const key = newKey();
@@ -38,7 +41,7 @@ export const fleetFaults: readonly Fault[] = [
     },
   },
   {
-    // As an upgrade does it. Nobody notices.
+    // As in an upgrade. No client must notice.
     name: "rolling-restart",
     processes: 3,
     recoversWithinMs: 2_000,

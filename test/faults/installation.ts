@@ -1,4 +1,4 @@
-/** A merchant's project with a webhook, and two SMS sources, made over gRPC as an operator would. */
+/** Creates a merchant's project with a webhook, and two SMS sources, over gRPC as an operator would. */
 
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";

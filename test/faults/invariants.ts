@@ -1,6 +1,6 @@
 /**
- * What clients were promised, held against what the database has. Asked when nothing is under way, so that every
- * difference is one that stays.
+ * Compares what clients were told with the content of the database. Runs when no request is in progress, so that every
+ * difference is permanent.
  */
 
 import { encodeId } from "../../src/core/ids.ts";
@@ -9,12 +9,12 @@ import type { Operation, TimedEntry } from "./journal.ts";
 
 interface Stored {
   readonly verifications: ReadonlyMap<string, { readonly status: string; readonly key: string }>;
-  /** The verification of an idempotency key. */
+  /** The verification of each idempotency key. */
   readonly records: ReadonlyMap<string, string>;
-  /** By verification. */
+  /** The event type of each verification. */
   readonly events: ReadonlyMap<string, string>;
   readonly deliveries: ReadonlyMap<string, { readonly state: string; readonly attempts: number }>;
-  /** By source and message id. */
+  /** Keyed by source and message id. */
   readonly messages: ReadonlyMap<string, { readonly outcome: string; readonly verificationId: string }>;
   readonly calls: number;
 }
@@ -52,14 +52,14 @@ interface Call {
   readonly asked: number;
 }
 
-/** Statuses that the load can earn by what it does; whatever else is the service's fault. */
+/** Statuses that the load's own behaviour explains; any other is a fault of the service. */
 const expectedStatuses: Record<Operation, readonly number[]> = {
   create: [200, 201, 503],
   read: [200, 503],
   cancel: [200, 409, 503],
 };
 
-/** No answer may take longer, whatever has happened to the database: somebody waits for it. */
+/** The maximum response time, whatever has happened to the database: somebody is waiting for the answer. */
 const slowestAnswerMs = 15_000;
 
 export async function findViolations(
@@ -77,7 +77,7 @@ export async function findViolations(
   ];
 }
 
-/** The contract's shape, and an answer for every call but those on a process that was killed. */
+/** Checks that every answer has the contract's shape, and that every call was answered, except on a process that was killed. */
 function violationsOfAnswers(entries: readonly TimedEntry[]): string[] {
   const found: string[] = [];
   const calls = callsIn(entries);
@@ -101,14 +101,14 @@ function violationsOfAnswers(entries: readonly TimedEntry[]): string[] {
   return found;
 }
 
-/** Creations, replays, cancels and reads against the rows they spoke of. */
+/** Checks the answers to creations, replays, cancels and reads against the rows that they concern. */
 function violationsOfPromises(entries: readonly TimedEntry[], stored: Stored): string[] {
   const found: string[] = [];
   const calls = callsIn(entries);
   const answers = new Map<string, string>();
   const created = new Set<string>();
   const usages = new Map<string, string>();
-  /** The first time somebody was told of an ending. */
+  /** When a client was first told a final status. */
   const endings = new Map<string, { readonly status: string; readonly at: number }>();
   let charged = 0;
   let asked = 0;
@@ -152,21 +152,23 @@ function violationsOfPromises(entries: readonly TimedEntry[], stored: Stored): s
     const now = stored.verifications.get(id)?.status;
     if (now !== status) found.push(`${id} was told to be ${status}, and is ${now}`);
   }
-  // One that was charged may have had no answer; none that had an answer may be missing.
+  // A charged call may have remained unanswered, but no answered call may be uncharged.
   if (stored.calls < charged)
     found.push(`${charged} calls were told their count, and ${stored.calls} are counted`);
   if (stored.calls > asked) found.push(`${asked} calls were made, and ${stored.calls} are counted`);
   return found;
 }
 
-/** What a verification may be in the end, of which somebody was told this. */
+/** The statuses that a verification may have in the end if a receipt with this outcome named it. */
 const truthsOf: Readonly<Record<string, readonly string[]>> = {
   VERIFIED: ["verified"],
   NOT_PENDING: ["verified", "cancelled"],
   LATE: ["expired"],
 };
 
-/** One receipt for every message, the same however often it is sent, and what it says is so. */
+/**
+ * Checks that every message has one receipt per time it was sent, always with the same content, and that the content is true.
+ */
 function violationsOfReceipts(entries: readonly TimedEntry[], stored: Stored): string[] {
   const found: string[] = [];
   const waiting = new Map<string, number>();
@@ -195,7 +197,7 @@ function violationsOfReceipts(entries: readonly TimedEntry[], stored: Stored): s
   return found;
 }
 
-/** Every event reached the endpoint, and nothing reached it that did not happen. */
+/** Checks that every event reached the endpoint, and that every event that reached it happened. */
 function violationsOfDeliveries(entries: readonly TimedEntry[], stored: Stored): string[] {
   const found: string[] = [];
   const got = new Map<string, number>();
@@ -219,7 +221,7 @@ function violationsOfDeliveries(entries: readonly TimedEntry[], stored: Stored):
   return found;
 }
 
-/** One verification an idempotency key, one event a transition. */
+/** Checks that there is one verification per idempotency key and one event per transition. */
 function violationsOfRows(stored: Stored): string[] {
   const found: string[] = [];
   const keys = new Set<string>();

@@ -1,21 +1,21 @@
 /**
- * What clients asked and what they were told, one JSON line each, appended before the request leaves and as soon as its
- * answer is there. Invariants are checked against this file and nothing that is kept in memory.
+ * The journal of all requests and answers, one JSON line each, appended before a request is sent and as soon as its answer
+ * arrives. Invariants are checked against this file only, not against anything kept in memory.
  */
 
 import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
 
 export type Operation = "create" | "read" | "cancel";
 
-/** Each with the milliseconds since the journal began. */
+/** Stored with the milliseconds since the journal began. */
 export type Entry =
   | {
       readonly what: "asked";
       readonly call: number;
       readonly operation: Operation;
-      /** The idempotency key, or the verification's id. */
+      /** The idempotency key or the verification's id. */
       readonly subject: string;
-      /** The process it goes to. */
+      /** The process that the call is sent to. */
       readonly to: string;
     }
   | {
@@ -27,7 +27,7 @@ export type Entry =
       readonly replayed: string | null;
       readonly usage: string | null;
       readonly retryAfter: string | null;
-      /** What of the answer the contract does not describe. */
+      /** The parts of the answer that the contract does not describe. */
       readonly undescribed: readonly string[];
     }
   | {
@@ -35,7 +35,7 @@ export type Entry =
       readonly call: number;
       readonly ms: number;
       readonly error: string;
-      /** The process it went to had been killed. */
+      /** Whether the process had been killed. */
       readonly excused: boolean;
     }
   | {
@@ -75,7 +75,7 @@ export type TimedEntry = Entry & { readonly at: number };
 export interface Journal {
   readonly file: string;
   append(entry: Entry): void;
-  /** Everything so far, from the file. */
+  /** All entries so far, read from the file. */
   read(): TimedEntry[];
   close(): void;
 }

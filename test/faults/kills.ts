@@ -1,4 +1,4 @@
-/** Processes that end in the middle of whatever they do. */
+/** Processes that are killed in the middle of their work. */
 
 import { signalIfThere } from "./database-server.ts";
 import type { Fault } from "./faults.ts";
@@ -44,7 +44,7 @@ export const killFaults: readonly Fault[] = [
     },
   },
   {
-    // Postgres takes the death of one for the death of all: whatever it shared may be broken.
+    // If one backend dies, Postgres restarts all of them, because shared memory may be corrupt.
     name: "kill-backend",
     processes: 2,
     recoversWithinMs,

@@ -1,4 +1,4 @@
-/** Merchants and sources at their work: creates, replays, reads, cancels and messages, in an order the seed chooses. */
+/** Merchants and SMS sources at work: creations, replays, reads, cancels and messages, in an order that the seed determines. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import type { MerchantCalls } from "./merchant-calls.ts";
@@ -6,7 +6,7 @@ import type { Random } from "./random.ts";
 import type { SmsMessage, SmsSource } from "./sms-source.ts";
 
 export interface Load {
-  /** Resolves when all that was begun is answered. */
+  /** Resolves when everything that was begun is answered. */
   pause(): Promise<void>;
   resume(): void;
   stop(): Promise<void>;
@@ -21,7 +21,7 @@ interface Made {
 }
 
 const workers = 8;
-/** The latest verifications are what is read, cancelled and verified. */
+/** Only this many of the latest verifications and messages are read, cancelled, verified or repeated. */
 const remembered = 100;
 const pausePatienceMs = 120_000;
 
@@ -29,7 +29,7 @@ export function startLoad(parts: {
   readonly random: Random;
   readonly calls: MerchantCalls;
   readonly sources: readonly SmsSource[];
-  /** Told of what must not be. */
+  /** Called for each violation of an invariant. */
   readonly onViolation: (text: string) => void;
 }): Load {
   const { calls, sources, onViolation } = parts;
@@ -44,7 +44,7 @@ export function startLoad(parts: {
     const key = newKey();
     const mode = random.chance(0.2) ? { mode: "match", expected_phone: newPhone() } : {};
     const request = { ...mode, client_reference: key, state: String(random.below(1_000)) };
-    // Now and then somebody clicks twice.
+    // Sometimes the same request is sent twice at once, as by a double click.
     const tellers = random.chance(0.2) ? [random.fork(), random.fork()] : [random];
     const [answer] = await Promise.all(tellers.map((teller) => calls.create(teller, key, request)));
     if (answer === undefined || answer.status > 201) {
@@ -134,7 +134,7 @@ export function startLoad(parts: {
 let keysMade = 0;
 let phonesMade = 0;
 
-/** Idempotency keys and message ids, each once in this process. */
+/** Idempotency keys and message ids, unique across processes. */
 export function newKey(): string {
   keysMade += 1;
   return `fault-${process.pid}-${keysMade}`;

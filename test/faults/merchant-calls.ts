@@ -1,4 +1,4 @@
-/** A merchant's server that means to be answered: it sends each call again, the same, until it has been. */
+/** A persistent merchant's server: it repeats each call unchanged until it is answered with anything but 503. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import { undescribed } from "../harness/contract.ts";
@@ -16,7 +16,7 @@ export interface MerchantCalls {
   create(random: Random, key: string, request: object): Promise<Answered>;
   read(random: Random, id: string): Promise<Answered>;
   cancel(random: Random, id: string): Promise<Answered>;
-  /** One call to this process and no other; undefined where it has no answer to tell. */
+  /** One call to this process only; undefined if it was not answered. */
   tryOnce(
     life: ServiceLife,
     operation: Operation,
@@ -27,7 +27,7 @@ export interface MerchantCalls {
 
 /** Longer than any answer may take. */
 const answerPatienceMs = 30_000;
-/** How long one call is tried before that is a violation. */
+/** How long a call is repeated before that counts as a violation. */
 const callPatienceMs = 90_000;
 
 let calls = 0;

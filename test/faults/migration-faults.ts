@@ -1,4 +1,4 @@
-/** A new version on its way in. */
+/** Faults during the upgrade to a new version. */
 
 import { closeSync, openSync } from "node:fs";
 import { readdir, rm } from "node:fs/promises";
@@ -16,7 +16,7 @@ import type { World } from "./world.ts";
 const migrations = path.join(import.meta.dirname, "../../prisma/migrations");
 const starts = 3;
 
-/** Three starts at once on an empty database, of which one is killed somewhere in between. */
+/** Starts three processes at once on an empty database and kills one of them at a random moment. */
 async function startTogether({ database, directory, journal }: World, random: Random): Promise<void> {
   const name = `empty_${random.below(1_000_000)}`;
   await database.query(`CREATE DATABASE ${name} TEMPLATE template0`);
@@ -29,7 +29,7 @@ async function startTogether({ database, directory, journal }: World, random: Ra
     PUBLIC_BASE_URL: "http://localhost",
   });
   const daemons: Daemon[] = [];
-  /** Whether it came to run. */
+  /** `running` resolves to whether the process reached its running state. */
   const start = (number: number) => {
     const outputFile = path.join(directory, `${name}-${number}.log`);
     closeSync(openSync(outputFile, "w"));
@@ -70,7 +70,7 @@ async function startTogether({ database, directory, journal }: World, random: Ra
   }
 }
 
-/** Each migration with how often it has finished. */
+/** Each migration with the number of times that it was completed. */
 async function migrationsIn({ connection }: World["database"], name: string): Promise<string[]> {
   const client = new pg.Client({ ...connection, database: name });
   await client.connect();

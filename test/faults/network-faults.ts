@@ -1,4 +1,4 @@
-/** What happens between the service and its Postgres. */
+/** Faults of the network between the service and its Postgres. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import type { Weather } from "./database-proxy.ts";
@@ -6,7 +6,7 @@ import type { Fault } from "./faults.ts";
 
 const recoversWithinMs = 2_000;
 
-/** For so long the network is like this; then it is fine again. */
+/** Puts the network into this state for a random time from `least` to `most` milliseconds, then back to normal. */
 function spell(name: string, weather: Weather, least: number, most: number): Fault {
   return {
     name,
@@ -20,7 +20,7 @@ function spell(name: string, weather: Weather, least: number, most: number): Fau
   };
 }
 
-/** The statements that change what somebody was promised. */
+/** The statements that change what a client may have been told. */
 const changing = [
   "create_new",
   "create",
@@ -35,7 +35,7 @@ const changing = [
 export const networkFaults: readonly Fault[] = [
   spell("refused", "refused", 500, 2_500),
   spell("black-hole", "black hole", 500, 3_000),
-  // Longer than anything waits for the database.
+  // Longer than every timeout for the database.
   spell("long-black-hole", "black hole", 14_000, 18_000),
   spell("dead-connections", "dead", 500, 3_000),
   spell("slow", "slow", 1_000, 3_000),
@@ -51,7 +51,7 @@ export const networkFaults: readonly Fault[] = [
     },
   },
   {
-    // Whoever asked is not told what has become of it, and asks again.
+    // The client does not learn whether its statement was committed, and repeats its call.
     name: "cut-commit",
     processes: 2,
     recoversWithinMs,

@@ -1,4 +1,4 @@
-/** Nothing breaks here: time, order and repetition are what is wrong. */
+/** Nothing breaks here: the faults are in time, order and repetition. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import { decodeId } from "../../src/core/ids.ts";
@@ -23,7 +23,7 @@ async function createPending({ calls }: World, random: Random): Promise<Pending>
   return { id, message: { messageId: newKey(), from: newPhone(), to: destination, text: sms_text } };
 }
 
-/** Lets it expire in so many milliseconds by the database's clock. */
+/** Lets the verification expire in this many milliseconds by the database's clock. */
 async function expireIn({ database }: World, { id }: Pending, milliseconds: number): Promise<void> {
   const db = {
     query: async (text: string, values: unknown[]) => ({ rows: await database.query(text, values) }),
@@ -37,10 +37,10 @@ async function expireIn({ database }: World, { id }: Pending, milliseconds: numb
 
 const races = 1_000;
 const racesAtOnce = 25;
-/** Within which the contenders start. */
+/** The time span within which the contenders start. */
 const photoFinishMs = 30;
 
-/** SMS, cancel and expiry at the same moment: what each was told is held against the rows afterwards. */
+/** SMS, cancel, read and expiry at the same moment: what each client was told is compared with the rows afterwards. */
 async function race(world: World, source: SmsSource, random: Random): Promise<void> {
   const pending = await createPending(world, random);
   const ends = [
@@ -83,7 +83,8 @@ export const orderFaults: readonly Fault[] = [
     },
   },
   {
-    // Twice over one source's two connections, in another order over the other source, and once more from somewhere.
+    // Sends each message over both connections of one source, in different orders, and under another id over the other source;
+    // then some of them once more.
     name: "inbound-disorder",
     processes: 2,
     recoversWithinMs: 2_000,
@@ -135,7 +136,7 @@ export const orderFaults: readonly Fault[] = [
     },
   },
   {
-    // Half an hour ahead and half an hour behind: whoever asks either is told the same.
+    // One clock is half an hour ahead, the other half an hour behind: both processes must give the same answers.
     name: "skewed-clocks",
     setting: "skewed clocks",
     processes: 2,

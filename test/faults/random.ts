@@ -1,19 +1,19 @@
-/** Choices that a seed repeats. */
+/** A seeded random number generator, so that a run can be repeated. */
 export interface Random {
-  /** From 0 up to, not including, 1. */
+  /** From 0 (inclusive) to 1 (exclusive). */
   next(): number;
-  /** A whole number from 0 up to, not including, `end`. */
+  /** A whole number from 0 (inclusive) to `end` (exclusive). */
   below(end: number): number;
-  /** From `least` up to `most`. */
+  /** A number from `least` (inclusive) to `most` (exclusive). */
   between(least: number, most: number): number;
   chance(probability: number): boolean;
   pick<T>(from: readonly T[]): T;
   shuffle<T>(items: readonly T[]): T[];
-  /** Another, whose choices do not hang on how many this one makes. */
+  /** A new generator, whose values do not depend on how many more this one generates. */
   fork(): Random;
 }
 
-/** Mulberry32: any 32 bits are a seed, and it passes the tests that matter for choosing. */
+/** Mulberry32: any 32 bits are a seed, and its quality suffices for choosing. */
 export function randomOf(seed: number): Random {
   let state = seed >>> 0;
   const next = () => {

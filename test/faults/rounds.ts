@@ -1,4 +1,4 @@
-/** Faults one after the other in a world, with everything checked after each. */
+/** Applies faults one after the other in a world, and checks all invariants after each. */
 
 import { mkdtemp, rm } from "node:fs/promises";
 import os from "node:os";
@@ -11,19 +11,22 @@ import { openWorld } from "./world.ts";
 export interface Struck {
   readonly fault: string;
   readonly recoveredMs: number;
-  /** Calls answered meanwhile, and how many of them with 503. */
+  /** Calls answered during the fault and the recovery, and how many of them with 503. */
   readonly answered: number;
   readonly refused: number;
-  /** Calls that a killed process left without an answer. */
+  /** Calls left unanswered by a killed process. */
   readonly lost: number;
   readonly violations: readonly string[];
 }
 
-/** All in one world, whose setting they share. One in which something is wrong suffers no further fault. */
+/** Applies all faults in one world; they must share its setting. Stops after the first fault with a violation. */
 export async function strikeAll(options: {
   readonly seed: number;
   readonly faults: readonly Fault[];
-  /** Whether a late recovery is a failure. Others may use the machine: it may take twice as long as the first start. */
+  /**
+   * Whether a late recovery is a violation. Since other load may slow the machine down, recovery may always take twice as long
+   * as the first start.
+   */
   readonly inTime: boolean;
   readonly onStruck: (struck: Struck) => void;
 }): Promise<readonly string[]> {

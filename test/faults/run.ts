@@ -1,4 +1,4 @@
-/** `npm run test:faults`: faults of the seed's choice, until the time is over. */
+/** `npm run test:faults`: applies faults chosen by the seed until the time is over. */
 
 import { parseArgs } from "node:util";
 import { type Fault, faultNamed, faults } from "./faults.ts";
@@ -7,7 +7,7 @@ import { strikeAll } from "./rounds.ts";
 
 const usage = `npm run test:faults -- [--seed N] [--duration 10m] [--only ${faults.map(({ name }) => name).join(",")}]`;
 
-/** A world begins anew after so many. */
+/** The maximum number of faults in one world before a new one is started. */
 const faultsAWorld = 6;
 
 interface Options {
@@ -31,7 +31,7 @@ function parseOptions(): Options {
   if (amount === undefined) throw new Error("--duration is a number of s, m or h, such as 10m");
   const durationMs = Number(amount) * { s: 1_000, m: 60_000, h: 3_600_000 }[unit as "s" | "m" | "h"];
   const only = new Set(values.only.split(",").map(faultNamed));
-  // In the table's order, so that one seed means the same however they are listed.
+  // In the order of `faults`, so that a seed means the same in whatever order they are listed.
   return { seed, durationMs, only: faults.filter((fault) => only.has(fault)) };
 }
 
@@ -65,7 +65,7 @@ async function run({ seed, durationMs, only }: Options): Promise<{ passed: numbe
   return { passed, failed };
 }
 
-/** Faults that suit one world together. */
+/** Groups the faults that can share a world. */
 function worldsOf(chosen: readonly Fault[]): Fault[][] {
   const alike = Map.groupBy(chosen, ({ processes, setting }) => `${processes} ${setting}`);
   return [...alike.values()].flatMap((all) => {
@@ -80,7 +80,7 @@ try {
 } catch (error) {
   console.error(`${(error as Error).message}\n${usage}`);
 }
-// What was started ends with this process, when it ends in order.
+// The exit handlers that end child processes only run on a regular exit.
 for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => process.exit(1));
 const outcome = options === undefined ? { passed: 0, failed: 1 } : await run(options);
 process.exitCode = outcome.failed > 0 ? 1 : 0;

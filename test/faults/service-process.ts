@@ -1,4 +1,4 @@
-/** `src/start.ts` as a process of its own, started again when it dies, as an init system would. */
+/** Runs `src/start.ts` as a separate process and restarts it when it dies, as an init system would. */
 
 import { closeSync, openSync, readSync, statSync } from "node:fs";
 import path from "node:path";
@@ -10,29 +10,29 @@ import { signalIfThere } from "./database-server.ts";
 export const program = path.join(import.meta.dirname, "../../src/start.ts");
 const startPatienceMs = 60_000;
 
-/** One life of a process. */
+/** One run of the process, from start to exit. */
 export interface ServiceLife {
   readonly name: string;
   readonly pid: number;
   readonly httpUrl: string;
   readonly grpcAddress: string;
   readonly opsUrl: string;
-  /** It was killed: what was under way on it may have no answer. */
+  /** Whether it was killed: its calls in progress may remain unanswered. */
   killed: boolean;
-  /** A balancer sends it nothing more. */
+  /** Whether the balancer has taken it out of rotation. */
   out: boolean;
   readonly exited: Promise<string>;
 }
 
 export interface ServiceProcess {
   readonly name: string;
-  /** Undefined while it is not there. */
+  /** Undefined while the process is not running. */
   life: ServiceLife | undefined;
-  /** Kills it; it comes back by itself. */
+  /** Kills the process; it is restarted automatically. */
   kill(): void;
-  /** Ends it in order and starts it again. */
+  /** Shuts the process down cleanly and starts it again. */
   restart(): Promise<void>;
-  /** Resolves when it runs. */
+  /** Resolves when the process is running. */
   running(): Promise<ServiceLife>;
   stop(): Promise<void>;
 }
@@ -42,7 +42,7 @@ export interface ServiceOptions {
   readonly environment: Readonly<Record<string, string>>;
   readonly execArgv?: readonly string[];
   readonly logFile: string;
-  /** What must never happen. */
+  /** Called for each violation of an invariant. */
   readonly onViolation: (text: string) => void;
 }
 
@@ -61,7 +61,7 @@ export async function startServiceProcess(options: ServiceOptions): Promise<Serv
   let logged = 0;
   const endAtOnce = () => service.life && signalIfThere(service.life.pid, "SIGKILL");
 
-  /** Every start that fails, as it does while the database is away, is followed by another. */
+  /** Restarts the process forever: a start may fail, for example while the database is away. */
   async function live(): Promise<void> {
     while (!stopping) {
       const daemon = startDaemon({
@@ -104,7 +104,7 @@ export async function startServiceProcess(options: ServiceOptions): Promise<Serv
     }
   }
 
-  /** Lines of the log that only a fault of the service itself makes. */
+  /** Reports log lines of level error and above, which only a fault of the service itself causes. */
   function tellFaults(): void {
     const text = readFrom(logFile, logged);
     logged += Buffer.byteLength(text);
@@ -141,7 +141,7 @@ export async function startServiceProcess(options: ServiceOptions): Promise<Serv
       stopping = true;
       if (service.life !== undefined) {
         ending = true;
-        // As Ctrl-C does: nobody is left who would have to hear of it first.
+        // As Ctrl-C does: there are no clients left, so no draining is needed.
         signalIfThere(service.life.pid, "SIGINT");
       }
       await living;
@@ -157,7 +157,7 @@ export async function startServiceProcess(options: ServiceOptions): Promise<Serv
 
 type Addresses = Pick<ServiceLife, "httpUrl" | "grpcAddress" | "opsUrl">;
 
-/** Undefined where it has ended without saying that it runs. */
+/** Undefined if the process ended without reporting that it is running. */
 export async function readAddresses(
   logFile: string,
   from: number,

@@ -1,4 +1,4 @@
-/** Loaded before a process's own code (`--import`): its clock is off by CLOCK_AHEAD_MS, in all that JavaScript sees of it. */
+/** Loaded before a process's own code (`--import`): shifts the clock that JavaScript sees by CLOCK_AHEAD_MS. */
 
 import crypto from "node:crypto";
 import { syncBuiltinESMExports } from "node:module";
@@ -19,7 +19,7 @@ class SkewedDate extends RealDate {
 
 globalThis.Date = SkewedDate as DateConstructor;
 
-// A UUIDv7 begins with 48 bits of the time, which Node takes from the real clock.
+// A UUIDv7 begins with a 48-bit timestamp, which Node takes from the real clock.
 const randomUuid = crypto.randomUUIDv7;
 crypto.randomUUIDv7 = (options) => {
   const uuid = randomUuid(options);

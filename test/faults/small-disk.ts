@@ -1,4 +1,4 @@
-/** A file system that can be filled to the last byte without hurting anybody else. */
+/** A file system that can be filled completely without affecting anything else. */
 
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmdirSync } from "node:fs";
@@ -8,7 +8,7 @@ import path from "node:path";
 
 const sizeMb = 256;
 
-/** Settings under which Postgres has room on it. */
+/** Settings with which Postgres fits on it. */
 export const smallDiskSettings = { max_wal_size: "64MB", min_wal_size: "32MB", shared_buffers: "32MB" };
 
 export function mountSmallDisk(directory: string): void {
@@ -21,7 +21,7 @@ export function unmountSmallDisk(directory: string): void {
   execFileSync("umount", ["--lazy", directory], { stdio: "ignore" });
 }
 
-/** Mounting needs root, and more in some containers: it is tried. */
+/** Tries to mount one, since that needs root and, in some containers, further privileges. */
 export function canMountSmallDisk(): boolean {
   const directory = mkdtempSync(path.join(os.tmpdir(), "phoneproof-disk-"));
   try {
@@ -35,7 +35,7 @@ export function canMountSmallDisk(): boolean {
   }
 }
 
-/** Takes what is left; answers how to give it back. */
+/** Uses up all free space; returns a function that frees it again. */
 export async function fillDisk(directory: string): Promise<() => Promise<void>> {
   const file = path.join(directory, "ballast");
   const handle = await open(file, "w");

@@ -1,6 +1,6 @@
 /**
- * A gateway that hands SMS on over a stream that it keeps open. Where the stream ends it opens another, and sends
- * again whatever has no receipt.
+ * An SMS gateway that delivers messages over a long-lived stream. If the stream ends, it opens another one and sends every
+ * message without a receipt again.
  */
 
 import { setTimeout as delay } from "node:timers/promises";
@@ -32,7 +32,7 @@ export interface SmsReceipt {
 export interface SmsSource {
   readonly name: string;
   send(message: SmsMessage): Promise<SmsReceipt>;
-  /** How many messages have no receipt. */
+  /** The number of messages without a receipt. */
   waiting(): number;
   close(): Promise<void>;
 }
@@ -49,9 +49,9 @@ export interface SmsSourceParts {
   readonly journal: Journal;
   readonly balancer: Pick<Balancer, "choose">;
   readonly random: Random;
-  /** What to connect to instead of a process's own address. */
+  /** The address to connect to instead of the process's own. */
   readonly addressOf?: (life: ServiceLife) => string;
-  /** Whether losing a stream is what is to be expected, whoever it went to. */
+  /** Whether a lost stream is expected, whichever process it went to. */
   readonly isCut?: () => boolean;
 }
 
@@ -113,7 +113,8 @@ export function startSmsSource(parts: SmsSourceParts): SmsSource {
       try {
         await exchange(life);
       } catch (thrown) {
-        // A service that stops, or has lost its database, says so; whatever else ends a stream is its own death.
+        // A service that stops or has lost its database ends streams with UNAVAILABLE; any other end is excused only if the
+        // process was killed or the stream was cut.
         const told = thrown instanceof ConnectError && thrown.code === Code.Unavailable;
         const excused = told || life.killed || parts.isCut?.() === true;
         journal.append({

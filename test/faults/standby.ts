@@ -1,4 +1,4 @@
-/** A second Postgres that has everything the first has acknowledged, and takes over when it is gone. */
+/** A second Postgres that has everything that the first has acknowledged, and takes over when the first is gone. */
 
 import { spawn } from "node:child_process";
 import { appendFile, cp, writeFile } from "node:fs/promises";
@@ -18,11 +18,11 @@ export interface Pair {
   readonly standby: DatabaseServer;
 }
 
-/** Every commit on the primary waits for the standby from the moment this resolves. */
+/** Once this resolves, every commit on the primary waits for the standby. */
 export async function startPair(directory: string, settings: Record<string, string>): Promise<Pair> {
   const primaryDir = path.join(directory, "primary");
   const standbyDir = path.join(directory, "standby");
-  // What lies still can be copied.
+  // Stopped first, because only a stopped server's files can be copied consistently.
   await (await startDatabaseServer(primaryDir, settings)).stop();
   await cp(primaryDir, standbyDir, { recursive: true });
   const primary = await startDatabaseServer(primaryDir, settings);
@@ -79,11 +79,11 @@ async function startStandby(
   return server;
 }
 
-/** The primary dies as with its machine, and the standby goes on in its place. */
+/** The primary dies as if its machine had failed, and the standby is promoted. */
 export async function failOver({ primary, standby }: Pair): Promise<void> {
   const [postmaster = 0] = await primary.pids();
   signalIfThere(postmaster, "SIGKILL");
-  // Told to stop in the same breath, so that nothing starts it again beside its successor.
+  // Also stopped right away, so that it is not restarted while its successor runs.
   await primary.stop();
   await standby.query("SELECT pg_promote(true)");
 }

@@ -1,10 +1,10 @@
-/** Somebody who looks at a verification's window: a stream of events that is opened again wherever it ends. */
+/** Somebody who has a verification window open: an event stream that is reopened whenever it ends. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import type { Balancer } from "./balancer.ts";
 import type { Random } from "./random.ts";
 
-/** Resolves with the ending that the window was told, however many streams that took; undefined once the patience is over. */
+/** Resolves with the final status that the window received, over as many streams as necessary; undefined after `patienceMs`. */
 export async function watchWindow(parts: {
   readonly balancer: Pick<Balancer, "choose">;
   readonly random: Random;
@@ -25,7 +25,7 @@ export async function watchWindow(parts: {
         if (status !== undefined) return status;
       }
     } catch {
-      // Lost: a browser comes again by itself.
+      // Connection lost: a browser reconnects by itself.
     }
     await delay(random.between(100, 300));
   }

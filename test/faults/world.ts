@@ -1,6 +1,6 @@
 /**
- * Everything a fault can happen to: a Postgres, a network in front of it, processes of the service, and behind a balancer
- * their clients at work.
+ * Everything that faults apply to: a Postgres, a network in front of it, processes of the service and, behind a balancer, their
+ * clients at work.
  */
 
 import { mkdtemp, rm } from "node:fs/promises";
@@ -29,13 +29,13 @@ export type Setting = "plain" | "skewed clocks" | "small disk" | "standby";
 export interface WorldOptions {
   readonly random: Random;
   readonly processes: number;
-  /** Where journal and logs are kept if something is wrong. */
+  /** Where journal and logs are kept if there is a violation. */
   readonly keepIn: string;
   readonly setting: Setting;
 }
 
 export interface World {
-  /** Of the database. */
+  /** The database's directory. */
   readonly directory: string;
   readonly database: DatabaseServer;
   readonly network: DatabaseProxy;
@@ -45,13 +45,16 @@ export interface World {
   readonly balancer: Balancer;
   readonly calls: MerchantCalls;
   readonly load: Load;
-  /** From nothing to processes that answer. */
+  /** The time that the processes took to start, until they could answer. */
   readonly startedInMs: number;
-  /** The primary dies, and the standby takes its place. */
+  /** Kills the primary and promotes the standby. */
   failOver(): Promise<void>;
-  /** Until every process does everything again: create, read, cancel, verify by SMS. Answers after how many milliseconds. */
+  /**
+   * Resolves when every process can do everything again: create, read, cancel, verify by SMS. Returns the milliseconds that it
+   * took.
+   */
   recovered(): Promise<number>;
-  /** Lets everything come to rest, and answers what is wrong. */
+  /** Waits until no work is in progress and returns the violations. */
   check(): Promise<string[]>;
   close(): Promise<void>;
 }
@@ -98,7 +101,7 @@ export async function openWorld(options: WorldOptions): Promise<World> {
           PUBLIC_BASE_URL: "http://localhost",
           WEBHOOK_ALLOW_PRIVATE: "true",
           DATABASE_POOL_SIZE: "8",
-          // The balancer here asks five times a second.
+          // The balancer here checks five times a second.
           DRAIN_SECONDS: "1",
           ...environment,
         },
@@ -122,14 +125,14 @@ export async function openWorld(options: WorldOptions): Promise<World> {
     const sources = installation.sources.map((source) =>
       startSmsSource({ ...source, journal, balancer, random: random.fork() }),
     );
-    // Streams end before their service does.
+    // Streams must end before their service does.
     closers.push(async () => void (await Promise.all(sources.map((source) => source.close()))));
-    // What other processes have looked up before, they may believe for a second.
+    // The other processes may cache what they looked up before for up to a second.
     await delay(processes.length > 1 ? 1_000 : 0);
     const load = startLoad({ random: random.fork(), calls, sources, onViolation });
     closers.push(() => load.stop());
 
-    /** What a person sees who tries it out. Each step on this process and no other. */
+    /** Goes through a complete verification as a person would, with each step on this process only. */
     async function works(life: ServiceLife): Promise<boolean> {
       const key = newKey();
       const created = await calls.tryOnce(life, "create", key, { client_reference: key });
@@ -219,7 +222,7 @@ export async function openWorld(options: WorldOptions): Promise<World> {
   }
 }
 
-/** Processes are an hour apart, on either side of the real time. */
+/** The processes' clocks are an hour apart, on either side of the real time. */
 function skewed(index: number) {
   const halfHourMs = 1_800_000;
   return {
@@ -228,7 +231,10 @@ function skewed(index: number) {
   };
 }
 
-/** Until every event has reached the endpoint. What a kill has cut off need not be waited for: it is made due. */
+/**
+ * Waits until every event has reached the endpoint. A delivery attempt that a kill interrupted is made due at once instead of
+ * waiting for its timeout.
+ */
 async function settled(database: DatabaseServer): Promise<void> {
   const deadline = performance.now() + settlePatienceMs;
   const late = await database.query(
@@ -241,7 +247,8 @@ async function settled(database: DatabaseServer): Promise<void> {
     );
     if (left?.count === 0) return;
     if (performance.now() > deadline) throw new Error(`${left?.count} events do not reach the endpoint`);
-    // An answer takes milliseconds here: what was begun half a second ago and is not over was cut off.
+    // An endpoint answers within milliseconds here: an attempt that began half a second ago and is not finished was
+    // interrupted.
     await database.query(`
       UPDATE webhook_delivery d SET next_attempt_at = now() FROM webhook_attempt a
       WHERE d.state = 'pending' AND d.next_attempt_at > now() AND a.verification_id = d.verification_id

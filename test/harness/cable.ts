@@ -2,16 +2,16 @@ import { once } from "node:events";
 import net from "node:net";
 import { atFileEnd } from "./endings.ts";
 
-/** A way to the database that can be cut and mended. */
+/** A proxy in front of the database whose connections can be cut and restored. */
 export async function layCable(databaseUrl: string) {
   const url = new URL(databaseUrl);
   const [host, port] = [url.hostname, Number(url.port)];
   const ends = new Set<net.Socket>();
-  /** What was sent to the database, by connection. */
+  /** The bytes sent to the database, by connection. */
   const sent = new Map<net.Socket, string>();
   let isCut = false;
   const server = net.createServer((near) => {
-    // It goes on listening: another program could have the port by the time it is mended.
+    // Keeps listening while cut: otherwise another program could take the port.
     if (isCut) return void near.resetAndDestroy();
     const far = net.connect(port, host);
     near.on("data", (bytes) => sent.set(near, `${sent.get(near) ?? ""}${bytes.toString("latin1")}`));
@@ -40,7 +40,7 @@ export async function layCable(databaseUrl: string) {
     server.close();
     cut();
   });
-  /** How often a text was sent. */
+  /** How many times a text was sent to the database. */
   const timesSent = (text: string) =>
     [...sent.values()].reduce((times, bytes) => times + bytes.split(text).length - 1, 0);
   return { databaseUrl: url.href, cut, mend, timesSent };

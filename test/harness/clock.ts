@@ -1,7 +1,7 @@
 /**
- * Time that passes because a test says so. A service whose connections search the schema `clock` before
- * pg_catalog asks it for the time, wherever its SQL writes `now()` and its like unqualified, prepared
- * statements included. Defaults of columns keep the real time.
+ * Lets tests control the time. A service whose connections have the schema `clock` before pg_catalog in their search path gets
+ * the time from it, wherever its SQL calls `now()` and similar functions unqualified, including prepared statements. Column
+ * defaults keep the real time.
  */
 import type pg from "pg";
 
@@ -17,19 +17,19 @@ const clockSchema = `
     )
     .join("")}`;
 
-/** Adds a clock to the suite's database, which shows the real time until it is moved. */
+/** Adds the clock to the suite's database. It shows the real time until it is moved. */
 export async function installClock(db: pg.Pool): Promise<void> {
   await db.query(clockSchema);
 }
 
-/** The DATABASE_URL of a service that goes by that clock. */
+/** The DATABASE_URL for a service that uses the clock. */
 export function byTheClock(databaseUrl: string): string {
   const url = new URL(databaseUrl);
   url.searchParams.set("options", "-c search_path=clock,pg_catalog,public");
   return url.href;
 }
 
-/** Moves the time of all services on the clock, at once; a standing clock stands elsewhere. */
+/** Moves the time of all services on the clock at once; a stopped clock moves to another instant. */
 export async function moveClock(db: pg.Pool, milliseconds: number): Promise<void> {
   await db.query(
     `UPDATE clock.setting SET
@@ -39,12 +39,12 @@ export async function moveClock(db: pg.Pool, milliseconds: number): Promise<void
   );
 }
 
-/** Lets the clock stand at an instant. */
+/** Stops the clock at an instant. */
 export async function stopClock(db: pg.Pool, at: string | Date): Promise<void> {
   await db.query("UPDATE clock.setting SET stands_at = $1", [at]);
 }
 
-/** Shows the real time again. */
+/** Returns to the real time. */
 export async function resetClock(db: pg.Pool): Promise<void> {
   await db.query("UPDATE clock.setting SET stands_at = NULL, ahead = '0'");
 }

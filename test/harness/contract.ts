@@ -1,4 +1,4 @@
-/** The OpenAPI document as a judge: whether an answer of the service is one that it describes. */
+/** Checks the service's responses against the OpenAPI document. */
 
 import { Ajv2020, type ValidateFunction } from "ajv/dist/2020.js";
 import { openApiDocument } from "../../src/gateway/openapi.ts";
@@ -24,7 +24,7 @@ function validatorOf(pointer: string): ValidateFunction {
   return known;
 }
 
-/** What of an answer the document does not describe; nothing for paths that it does not speak of. */
+/** What the OpenAPI document does not describe in a response; empty for paths that are not in the document. */
 export function undescribed(
   method: string,
   path: string,

@@ -5,13 +5,13 @@ import { inject } from "vitest";
 export interface TestDatabase {
   /** For DATABASE_URL of a service under test. */
   url: string;
-  /** For `pg` in the test itself. */
+  /** For `pg` clients in the test itself. */
   connection: { host: string; port: number; user: string; password: string; database: string };
-  /** Removes it, whoever is still connected. */
+  /** Drops the database, even with open connections. */
   drop(): Promise<void>;
 }
 
-/** A database of the suite's own: migrated unless `empty` or in another encoding, and otherwise without a row. */
+/** A database for one suite: migrated unless `empty` or `encoding` is given, and without any rows. */
 export async function createDatabase(
   options: { empty?: boolean; encoding?: string } = {},
 ): Promise<TestDatabase> {
@@ -34,8 +34,8 @@ export async function createDatabase(
 }
 
 /**
- * Connections that a test looks through, to be ended before their database is dropped. That a pool has ended does not mean that its
- * connections have: what the drop does to them is nobody's error.
+ * A pool for a test's own queries, to be ended before its database is dropped. When a pool has ended, its connections may still
+ * be open: the errors that the drop causes on them are ignored.
  */
 export function openPool(config: pg.PoolConfig): pg.Pool {
   const pool = new pg.Pool(config);
@@ -55,7 +55,7 @@ async function administer(statement: string): Promise<void> {
   }
 }
 
-/** What sessions of this database begin with from now on. */
+/** Sets the defaults of settings for future sessions of this database. */
 export async function haveSessionsBegin(
   connection: pg.ClientConfig,
   settings: Readonly<Record<string, string>>,

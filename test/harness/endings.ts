@@ -1,13 +1,16 @@
-/** What a test file has begun ends with it. Vitest's `afterAll` says so at the top of a file only: called in a hook or a test, it does nothing. */
+/**
+ * Cleanup at the end of a test file for things created anywhere in it. Vitest's `afterAll` works only at the top level of a
+ * file: called in a hook or a test, it does nothing.
+ */
 
 const endings: (() => unknown)[] = [];
 
-/** The last that began ends first. */
+/** Registers a cleanup function. They run in reverse order. */
 export function atFileEnd(end: () => unknown): void {
   endings.push(end);
 }
 
-/** All of them, whether or not one fails. */
+/** Runs all of them, even if one fails. */
 export async function endAll(): Promise<void> {
   const errors: unknown[] = [];
   for (let end = endings.pop(); end !== undefined; end = endings.pop()) {

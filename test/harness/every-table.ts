@@ -1,6 +1,6 @@
 import type pg from "pg";
 
-/** The tables in which a text stands anywhere, in any column. */
+/** The tables that contain a text in any column of any row. */
 export async function tablesWith(db: pg.Pool, text: string): Promise<string[]> {
   const { rows } = await db.query<{ name: string }>(
     "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1",

@@ -1,12 +1,13 @@
-/** Time, as far as it is a verification's: its row and its code's are moved, instead of waiting for an hour. */
+/** Lets verifications expire without waiting, by changing the times in their rows and their codes' rows. */
 
 interface Asked {
   query(text: string, values: unknown[]): Promise<{ rows: { moved?: number }[] }>;
 }
 
 /**
- * Moves the expiry of the verifications `v` that hold `where` to `expiresAt`, an SQL expression that may read the old one, and
- * their creation by as much. Answers how many they are. Where it is in the past, nobody has looked since.
+ * Sets the expiry of the verifications `v` that satisfy `where` to `expiresAt`, an SQL expression that may refer to the old
+ * one, and moves their creation by the same amount. Returns how many they are. The expiry job's progress is moved back to
+ * before the new expiry, as if the job had not run since.
  */
 export async function moveExpiry(
   db: Asked,

@@ -1,4 +1,4 @@
-/** One Postgres for the whole run, with a migrated template that every suite's database is a copy of. */
+/** One Postgres for the whole run, with a migrated template that each suite's database is copied from. */
 import { existsSync, readFileSync, rmSync } from "node:fs";
 import { mkdtemp, readdir, readFile, rm, statfs } from "node:fs/promises";
 import os from "node:os";
@@ -26,26 +26,26 @@ export interface TestServer {
 const PREFIX = "phoneproof-test-";
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
-  // For every process of the run: a third of the time of most is their start.
+  // For every process of the run: most spend a third of their time on starting.
   process.env.NODE_COMPILE_CACHE = path.join(import.meta.dirname, "../../.cache/compiled");
   process.env.TMPDIR = (await directoryInMemory()) ?? os.tmpdir();
   await removeLeftovers();
   const dataDir = await mkdtemp(path.join(os.tmpdir(), `${PREFIX}${process.pid}-`));
-  // TCP, so that the URL given to a service under test looks like one from the real world.
+  // TCP, so that the URL for a service under test looks like a real one.
   const server = await startEmbeddedPostgres({
     dataDir,
     transport: "tcp",
     settings: {
-      // Nothing here outlives the run.
+      // No data has to survive the run.
       fsync: "off",
       full_page_writes: "off",
       wal_level: "minimal",
       max_wal_senders: "0",
-      // With a database for every suite, a worker would look at one of them every second.
+      // With one database per suite, an autovacuum worker would visit one of them every second.
       autovacuum: "off",
       max_connections: "400",
       shared_buffers: "128MB",
-      // Told in tests' logs, which nobody else reads.
+      // Written to the tests' own logs, which nobody else reads.
       log_error_verbosity: "default",
       log_min_error_statement: "error",
     },
@@ -61,7 +61,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
     const { host, port, user, password = "" } = server.connection;
     const admin = new pg.Client({ ...server.connection, database: "postgres" });
     await admin.connect();
-    // Two thousand connections prove the password with some milliseconds each, on both sides.
+    // Password verification would otherwise cost some milliseconds on both sides for each of two thousand connections.
     await admin.query("SET scram_iterations = 1");
     await admin.query(`ALTER ROLE ${user} PASSWORD ${admin.escapeLiteral(password)}`);
     await admin.query("CREATE DATABASE template_migrated");
@@ -69,7 +69,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
       { ...server.connection, database: "template_migrated" },
       { folder: path.join(import.meta.dirname, "../../prisma/migrations") },
     );
-    // A connection to a template blocks copying it.
+    // An open connection to the template would block copying it.
     await admin.query("ALTER DATABASE template_migrated ALLOW_CONNECTIONS false");
     await admin.end();
     project.provide("postgres", { host, port, user, password, template: "template_migrated" });
@@ -80,7 +80,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   return stop;
 }
 
-/** Where copies of databases cost a fifth of what they do on a disk, if there is room for a run's. */
+/** A tmpfs, where copying databases costs a fifth of what it does on a disk, if there is room for a run's. */
 async function directoryInMemory(): Promise<string | undefined> {
   if (process.platform !== "linux" || process.env.TMPDIR !== undefined) return undefined;
   const directory = "/dev/shm";
@@ -93,7 +93,7 @@ async function directoryInMemory(): Promise<string | undefined> {
   return bavail * bsize > room && process.availableMemory() > 2 * room ? directory : undefined;
 }
 
-/** For an end that waits for nothing, as vitest's is on Ctrl-C. */
+/** Stops Postgres synchronously, for an exit that does not wait, such as vitest's on Ctrl-C. */
 function stopAtOnce(dataDir: string): void {
   const pidFile = path.join(dataDir, "postgres", "postmaster.pid");
   if (existsSync(pidFile)) process.kill(Number.parseInt(readFileSync(pidFile, "utf8"), 10), "SIGQUIT");
@@ -103,13 +103,16 @@ function stopAtOnce(dataDir: string): void {
   rmSync(dataDir, { recursive: true, force: true, maxRetries: 3 });
 }
 
-/** A run that was killed could not clean up. Its directory names the process; its Postgres lives on without it. */
+/**
+ * Cleans up after a run that was killed and could not do it itself. Its directory names the process; its Postgres is still
+ * running.
+ */
 async function removeLeftovers(): Promise<void> {
   for (const name of await readdir(os.tmpdir())) {
     const pid = Number(new RegExp(`^${PREFIX}(\\d+)-`).exec(name)?.[1]);
     if (!(pid > 0) || isAlive(pid)) continue;
     const dataDir = path.join(os.tmpdir(), name);
-    // Starting is what takes over, and so stops, a server left behind.
+    // Starting takes over a server that was left running, so that it can be stopped.
     const server = await startEmbeddedPostgres({ dataDir, transport: "tcp" }).catch(() => undefined);
     await server?.stop();
     await rm(dataDir, { recursive: true, force: true });

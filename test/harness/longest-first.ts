@@ -2,8 +2,8 @@ import path from "node:path";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
 
 /**
- * The files that take longest, beginning with the longest: begun late, one of them goes on alone while all other workers
- * are done. A fresh clone knows only their sizes, which say little.
+ * The slowest test files, slowest first: one that starts late runs on alone after all other workers are done. In a fresh clone
+ * vitest knows only the files' sizes, which say little about their duration.
  */
 const longest = [
   "storage/embedded-postgres",

@@ -1,6 +1,6 @@
 import { freePorts as freeAmong, ownPorts } from "../../deploy/cluster/ports.ts";
 
-/** Test files run beside each other, and what one has drawn is used only later: each that runs at a time has ports of its own. */
+/** Test files run in parallel, and a port is used only some time after it was chosen: each vitest worker has its own range. */
 const shares = 16;
 
 export async function freePorts(count: number): Promise<number[]> {

@@ -1,6 +1,6 @@
 /**
- * Prisma's schema engine, compiled to WebAssembly, as a second opinion on our migrations. Only for tests: run
- * this way it splits scripts at each semicolon and does not apply them atomically.
+ * Prisma's schema engine, compiled to WebAssembly, as an independent check of our migrations. Only for tests: run this way it
+ * splits scripts at each semicolon and does not apply them atomically.
  */
 import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
@@ -19,16 +19,16 @@ const CHAR_MARK = "char:";
 const NO_FILTER: SchemaFilter = { externalTables: [], externalEnums: [] };
 
 export interface PrismaEngine {
-  /** The SQL that leads from the database as it is to the schema; empty when they agree. */
+  /** The SQL that would change the database into the schema; empty if they agree. */
   scriptToSchema(): Promise<string>;
-  /** What Prisma thinks of the database's migration history. */
+  /** Prisma's diagnosis of the database's migration history. */
   diagnose(): ReturnType<SchemaEngine["diagnoseMigrationHistory"]>;
-  /** Applies what is missing, as `prisma migrate deploy` would. */
+  /** Applies pending migrations, as `prisma migrate deploy` would. */
   deploy(): Promise<string[]>;
   close(): Promise<void>;
 }
 
-// Where the engine leaves the message of a panic before it stops; without it the panic's cause is lost.
+// The engine passes the message of a panic to this function before it stops; without it the panic's cause is lost.
 Object.assign(globalThis, { PRISMA_WASM_PANIC_REGISTRY: { set_message: console.error } });
 
 export async function openPrismaEngine(options: {
@@ -68,8 +68,8 @@ export async function openPrismaEngine(options: {
 }
 
 /**
- * The adapter knows no "char", the one-byte type of the catalogue's own columns, which the engine asks for: it
- * is shown text with a mark in the column's name, and the engine is given the type and the name it expects.
+ * The adapter does not support "char", the one-byte type of catalogue columns that the engine queries. The adapter is therefore
+ * shown text with a marker in the column's name, and the engine gets the type and name that it expects.
  */
 function catalogPool(url: string): pg.Pool {
   const pool = new pg.Pool({ connectionString: url });

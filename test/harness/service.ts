@@ -43,11 +43,11 @@ export interface TestService {
   readonly opsUrl: string;
   readonly adminToken: string;
   readonly databaseUrl: string;
-  /** To look at the rows, and to move time in them. */
+  /** For looking at rows and changing times in them. */
   readonly db: pg.Pool;
-  /** A project with a number of its own and a key in each environment. */
+  /** Creates a project with its own number and key in each environment. */
   createProject(settings?: Partial<Omit<CreateProjectRequest, "$typeName">>): Promise<TestProject>;
-  /** Makes a service token. */
+  /** Creates a service token and returns its secret. */
   createToken(
     token: { scope: "read" | "write" | "ingest" | "admin" } & Partial<{
       source: string;
@@ -56,14 +56,14 @@ export interface TestService {
       numbers: string[];
     }>,
   ): Promise<string>;
-  /** Streams messages in, as the source `cli`; the receipts come in their order. */
+  /** Streams messages to the service under the source `cli`; the receipts are in the messages' order. */
   sms(...messages: Sms[]): Promise<Receipt[]>;
   /** A Connect client over gRPC with this credential, by default the admin token. */
   client<Service extends Parameters<typeof createClient>[0]>(
     service: Service,
     token?: string,
   ): Client<Service>;
-  /** Another process-like service on the same database. */
+  /** A second service in this process, on the same database. */
   startAnother(environment?: Record<string, string>): Promise<TestService>;
   close(): Promise<void>;
 }
@@ -80,7 +80,7 @@ const scopes = { read: 1, write: 2, ingest: 3, admin: 4 } as const;
 let numbersMade = 0;
 let messagesMade = 0;
 
-/** The service itself, in this process, on ports of its own and a database of the suite's own. */
+/** Starts the service in this process, on free ports and with a database of the suite's own. */
 export async function startTestService(
   environment: Record<string, string> = {},
   fixtures?: Fixtures,
@@ -119,7 +119,7 @@ async function start(
     createClient(
       definition,
       createGrpcTransport({
-        // A worker has no gRPC port; its clients are never used.
+        // A worker has no gRPC port; these clients are never used then.
         baseUrl: `http://${addresses.grpc || "127.0.0.1:1"}`,
         interceptors: [
           (next) => (request) => {
@@ -200,7 +200,7 @@ async function start(
   };
 }
 
-/** What is only made for a test to stand on is asked for again where the service has no time for it. */
+/** Retries a call that only prepares a test while the service answers UNAVAILABLE. */
 export async function insist<T>(call: () => Promise<T>): Promise<T> {
   for (let left = 20; ; left--) {
     try {

@@ -1,4 +1,4 @@
-/** Of each test file. */
+/** Runs for each test file. */
 
 import { afterAll } from "vitest";
 import { endAll } from "./endings.ts";

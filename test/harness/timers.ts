@@ -1,14 +1,14 @@
 import { onTestFinished, vi } from "vitest";
 
 /**
- * Until the end of the test, timers of this length that are set from now on never go off: what has to wait for one of them
- * waits for ever, so that nothing hangs on how long anything takes.
+ * Until the end of the test, timers with exactly this delay that are set from now on never fire. What needs one of them waits
+ * forever, so that the test does not depend on timing.
  */
 export function withholdTimers(milliseconds: number): void {
   changeTimers((delay) => (delay === milliseconds ? 2 ** 31 - 1 : delay));
 }
 
-/** Until the end of the test, timers of this length, or of somewhat less, that are set from now on go off soon: after `soonMs`. */
+/** Until the end of the test, timers with this delay, or up to 10 % less, that are set from now on fire after `soonMs`. */
 export function hastenTimers(milliseconds: number, soonMs = 50): void {
   changeTimers((delay = 0) => (delay <= milliseconds && delay > milliseconds * 0.9 ? soonMs : delay));
 }

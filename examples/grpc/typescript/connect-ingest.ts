@@ -1,5 +1,5 @@
 /**
- * Streams SMS in with Connect, a JSON message a line on standard input:
+ * Streams SMS to the service with Connect, from one JSON object per line on standard input:
  * npx node connect-ingest.ts < messages.ndjson
  */
 
@@ -15,7 +15,7 @@ import { messages, type Sms } from "./messages.ts";
 import { Outbox } from "./outbox.ts";
 import { toldOf } from "./refusal.ts";
 
-// They come on standard input alone: one that waits for them there would not say so.
+// Messages come only from standard input: with a file as argument, the program would silently wait for input.
 if (process.argv.length !== 2) {
   console.error("usage: npx node connect-ingest.ts < messages.ndjson");
   process.exit(2);
@@ -40,7 +40,7 @@ async function read(): Promise<void> {
   outbox.end();
 }
 
-/** The library asks for the next request when HTTP/2 has room for it: that is the flow control. */
+/** Connect pulls the next request when HTTP/2 flow control has room for it, which is the backpressure. */
 async function* requests(connection: AbortSignal) {
   for (;;) {
     const batch = await outbox.next(connection);
@@ -49,7 +49,7 @@ async function* requests(connection: AbortSignal) {
   }
 }
 
-/** One connection, until everything has its receipt or it breaks. */
+/** Uses one connection until every message has its receipt or the connection breaks. */
 async function exchange(): Promise<void> {
   const connection = new AbortController();
   outbox.startOver();

@@ -1,4 +1,4 @@
-/** Creates a verification and watches it to its end, with Connect: npx node connect-watch.ts PROJECT_ID */
+/** Creates a verification and watches it until it ends, with Connect: npx node connect-watch.ts PROJECT_ID */
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
@@ -21,8 +21,8 @@ const [projectId = ""] = process.argv.slice(2);
 const { PHONEPROOF_ADDRESS = "127.0.0.1:50051", PHONEPROOF_TOKEN = "" } = process.env;
 
 const transport = createGrpcTransport({
-  baseUrl: `http://${PHONEPROOF_ADDRESS}`, // https:// where the service has TLS.
-  pingIntervalMs: 20_000, // A network that is silently gone ends the stream.
+  baseUrl: `http://${PHONEPROOF_ADDRESS}`, // https:// if the service uses TLS.
+  pingIntervalMs: 20_000, // Ends the stream if the network connection silently vanished.
   interceptors: [
     (next) => (request) => {
       request.header.set("authorization", `Bearer ${PHONEPROOF_TOKEN}`);
@@ -32,7 +32,7 @@ const transport = createGrpcTransport({
 });
 const verifications = createClient(VerificationService, transport);
 
-/** Tries again what is worth it, with growing pauses. */
+/** Retries temporary errors, with growing pauses. */
 async function persistently<T>(call: () => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt += 1) {
     try {
@@ -53,7 +53,7 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
 
 function retryPauseMs(error: ConnectError, attempt: number): number | undefined {
   const [detail] = error.findDetails(ErrorDetailSchema);
-  // Where the service spoke, its code decides; otherwise it was the network.
+  // If the service answered, its code decides; otherwise the gRPC status does.
   const passes =
     detail === undefined
       ? [
@@ -70,13 +70,13 @@ function retryPauseMs(error: ConnectError, attempt: number): number | undefined 
   return Math.max(pauseMs, (detail?.retryAfterSeconds ?? 0) * 1_000);
 }
 
-// Made once: every attempt has the same key, so that one verification is made.
+// Built once, so that every attempt has the same idempotency key and only one verification is created.
 const creation = { projectId, environment: Environment.TEST, idempotencyKey: randomUUID() };
 const created = await persistently(() => verifications.createVerification(creation, { timeoutMs: 5_000 }));
 const verificationId = created.verification?.id ?? "";
 console.log(`pending ${verificationId} ${created.destination} ${created.smsText}`);
 
-// No deadline: a watch lasts as long as the verification. Its first message is how things stand now.
+// No deadline: a watch lasts as long as the verification. Its first message is the current state.
 const finished = await persistently(async () => {
   for await (const { verification } of verifications.watchVerification({ verificationId })) {
     if (verification && verification.status !== VerificationStatus.PENDING) return verification;

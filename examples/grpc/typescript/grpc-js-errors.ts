@@ -1,11 +1,11 @@
-/** What the service says of an error, with @grpc/grpc-js: the detail that every one of its own has. */
+/** Reads the service's error detail with @grpc/grpc-js. Every error that the service itself returns has one. */
 
 import path from "node:path";
 import type { ServiceError } from "@grpc/grpc-js";
 import { fromJSON, loadSync, type MessageTypeDefinition } from "@grpc/proto-loader";
 import type { ErrorDetail } from "./refusal.ts";
 
-/** As much as is needed of google.rpc.Status, in which gRPC wraps details. */
+/** The needed part of google.rpc.Status, in which gRPC wraps error details. */
 const { Status } = fromJSON({
   nested: {
     Status: { fields: { details: { rule: "repeated", type: "Any", id: 3 } } },
@@ -18,7 +18,7 @@ const { "phoneproof.v1.ErrorDetail": Detail } = loadSync("phoneproof/v1/error.pr
   defaults: true,
 });
 
-/** Undefined where the network or a proxy spoke. */
+/** Undefined if the error comes from the network or a proxy. */
 export function detailOf({ metadata }: ServiceError): ErrorDetail | undefined {
   const [wrapped] = metadata?.get("grpc-status-details-bin") ?? [];
   if (!(wrapped instanceof Buffer)) return undefined;

@@ -1,5 +1,5 @@
 /**
- * Streams SMS in with @grpc/grpc-js, a JSON message a line on standard input:
+ * Streams SMS to the service with @grpc/grpc-js, from one JSON object per line on standard input:
  * npx node grpc-js-ingest.ts < messages.ndjson
  */
 
@@ -22,7 +22,7 @@ import { messages, type Sms } from "./messages.ts";
 import { Outbox } from "./outbox.ts";
 import { toldOf } from "./refusal.ts";
 
-// They come on standard input alone: one that waits for them there would not say so.
+// Messages come only from standard input: with a file as argument, the program would silently wait for input.
 if (process.argv.length !== 2) {
   console.error("usage: npx node grpc-js-ingest.ts < messages.ndjson");
   process.exit(2);
@@ -54,7 +54,7 @@ async function read(): Promise<void> {
   outbox.end();
 }
 
-/** What `write` answers is the flow control: false means to wait. */
+/** The result of `write` is the backpressure: false means to wait for `drain`. */
 async function send(call: ClientDuplexStream<object, Receipts>, connection: AbortSignal): Promise<void> {
   for (;;) {
     const batch = await outbox.next(connection);
@@ -64,12 +64,12 @@ async function send(call: ClientDuplexStream<object, Receipts>, connection: Abor
   call.end();
 }
 
-/** One connection, until everything has its receipt or it breaks. */
+/** Uses one connection until every message has its receipt or the connection breaks. */
 async function exchange(): Promise<void> {
   const connection = new AbortController();
   const call: ClientDuplexStream<object, Receipts> = inbound.StreamInboundMessages?.(metadata);
   outbox.startOver();
-  // A connection that breaks is told below, where receipts are read.
+  // A broken connection is reported below, where receipts are read.
   send(call, connection.signal).catch(() => call.cancel());
   try {
     for await (const { receipts } of call as AsyncIterable<Receipts>) {

@@ -1,4 +1,4 @@
-/** Creates a verification and watches it to its end, with @grpc/grpc-js: npx node grpc-js-watch.ts PROJECT_ID */
+/** Creates a verification and watches it until it ends, with @grpc/grpc-js: npx node grpc-js-watch.ts PROJECT_ID */
 
 import { randomUUID } from "node:crypto";
 import path from "node:path";
@@ -32,10 +32,10 @@ const loaded = loadSync("phoneproof/v1/verification.proto", {
 const { v1 } = loadPackageDefinition(loaded).phoneproof as GrpcObject;
 const VerificationService = (v1 as GrpcObject).VerificationService as ServiceClientConstructor;
 
-// credentials.createSsl() where the service has TLS.
+// credentials.createSsl() if the service uses TLS.
 const verifications = new VerificationService(PHONEPROOF_ADDRESS, credentials.createInsecure(), {
-  "grpc.keepalive_time_ms": 20_000, // A network that is silently gone ends the stream.
-  "grpc.max_reconnect_backoff_ms": 1_000, // Two minutes otherwise.
+  "grpc.keepalive_time_ms": 20_000, // Ends the stream if the network connection silently vanished.
+  "grpc.max_reconnect_backoff_ms": 1_000, // The default is two minutes.
 });
 const metadata = new Metadata();
 metadata.set("authorization", `Bearer ${PHONEPROOF_TOKEN}`);
@@ -64,7 +64,7 @@ function create(request: object): Promise<Created> {
   });
 }
 
-/** No deadline: a watch lasts as long as the verification. Its first message is how things stand now. */
+/** No deadline: a watch lasts as long as the verification. Its first message is the current state. */
 async function watch(verificationId: string): Promise<Verification> {
   const call = verifications.WatchVerification?.({ verification_id: verificationId }, metadata);
   for await (const { verification } of call as ClientReadableStream<{ verification: Verification }>) {
@@ -74,7 +74,7 @@ async function watch(verificationId: string): Promise<Verification> {
   throw Object.assign(new Error(details), { code: status.UNAVAILABLE, details });
 }
 
-/** Tries again what is worth it, with growing pauses. */
+/** Retries temporary errors, with growing pauses. */
 async function persistently<T>(call: () => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt += 1) {
     try {
@@ -94,7 +94,7 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
 
 function retryPauseMs(error: ServiceError, attempt: number): number | undefined {
   const detail = detailOf(error);
-  // Where the service spoke, its code decides; otherwise it was the network.
+  // If the service answered, its code decides; otherwise the gRPC status does.
   const passes =
     detail === undefined
       ? [
@@ -111,7 +111,7 @@ function retryPauseMs(error: ServiceError, attempt: number): number | undefined 
   return Math.max(pauseMs, (detail?.retryAfterSeconds ?? 0) * 1_000);
 }
 
-// Made once: every attempt has the same key, so that one verification is made.
+// Built once, so that every attempt has the same idempotency key and only one verification is created.
 const creation = { project_id: projectId, environment: "ENVIRONMENT_TEST", idempotency_key: randomUUID() };
 const created = await persistently(() => create(creation));
 console.log(`pending ${created.verification.id} ${created.destination} ${created.sms_text}`);

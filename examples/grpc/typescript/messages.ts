@@ -1,4 +1,7 @@
-/** SMS of standard input, a JSON object a line. In production: your queue, which keeps one until its receipt has come. */
+/**
+ * Reads SMS from standard input, one JSON object per line. In production, use your queue, which must keep each message until
+ * its receipt has arrived.
+ */
 
 export interface Sms {
   readonly messageId: string;
@@ -8,13 +11,13 @@ export interface Sms {
   readonly carrier: string;
 }
 
-/** In bytes, far beyond any SMS: a hundred of them are one request, which may have 8 MiB. */
+/** In bytes, far more than any SMS needs: a request has up to a hundred messages and at most 8 MiB. */
 const longestLine = 65_536;
 
-/** In characters: what the service takes. */
+/** In characters; the service's limit. */
 const longestId = 255;
 
-/** Lines end at \n alone: node:readline would cut them at U+2028 and U+2029, too, which JSON may hold as they are. */
+/** Splits lines at \n only: node:readline would also split at U+2028 and U+2029, which JSON may contain unescaped. */
 async function* lines(): AsyncGenerator<string> {
   let rest = "";
   for await (const chunk of process.stdin.setEncoding("utf8")) {
@@ -25,7 +28,7 @@ async function* lines(): AsyncGenerator<string> {
   yield rest;
 }
 
-/** A line that cannot be sent is told by its number, and those after it are read on; the program then ends with 1. */
+/** A line that cannot be sent is reported by its number and skipped; the program then exits with 1. */
 export async function* messages(): AsyncGenerator<Sms> {
   let number = 0;
   for await (const line of lines()) {
@@ -41,7 +44,7 @@ export async function* messages(): AsyncGenerator<Sms> {
   }
 }
 
-/** The SMS, or what is wrong with it: without the line itself, which holds a person's number. */
+/** The SMS, or what is wrong with it, without quoting the line, which contains a person's phone number. */
 function read(line: string): Sms | string {
   if (Buffer.byteLength(line) > longestLine) return "too long";
   let given: unknown;
@@ -51,12 +54,12 @@ function read(line: string): Sms | string {
     return "not JSON";
   }
   if (typeof given !== "object" || given === null || Array.isArray(given)) return "not an object";
-  // What is missing is sent empty: the service answers INVALID.
+  // Missing fields are sent empty: the service answers INVALID.
   const fields = { message_id: "", from: "", to: "", text: "", carrier: "", ...given };
   const { message_id: messageId, from, to, text, carrier } = fields;
   const sms = { messageId, from, to, text, carrier };
   const isText = (value: unknown) => typeof value === "string" && value.isWellFormed();
   if (!Object.values(sms).every(isText)) return "a field is no text";
-  // The receipt of a longer one has its beginning alone.
+  // The receipt for a longer id may contain only its beginning, and could not be matched to its message.
   return [...messageId].length > longestId ? "a message_id of more than 255 characters" : sms;
 }

@@ -1,10 +1,10 @@
-/** Messages without a receipt, in their order, and how far into them the present connection has sent. */
+/** The messages without a receipt, in order, and the position up to which the current connection has sent them. */
 
 export interface Message {
   readonly messageId: string;
 }
 
-/** Bounds the memory, and what is sent again after a cut. */
+/** Bounds the memory, and the messages that are sent again after a lost connection. */
 const maxWaiting = 1_000;
 const maxInRequest = 100;
 
@@ -14,31 +14,33 @@ export class Outbox<M extends Message> {
   #ended = false;
   #changed = Promise.withResolvers<void>();
 
-  /** Whether every message has its receipt and no more will come. */
+  /** Whether every message has its receipt and no more will be added. */
   get done(): boolean {
     return this.#ended && this.#waiting.length === 0;
   }
 
-  /** Waits for room. */
+  /** Waits for room in the outbox. */
   async add(message: M): Promise<void> {
     while (this.#waiting.length >= maxWaiting) await this.#changed.promise;
     this.#waiting.push(message);
     this.#change();
   }
 
-  /** No more will come. */
+  /** Call when no more messages will be added. */
   end(): void {
     this.#ended = true;
     this.#change();
   }
 
-  /** A new connection sends everything without a receipt again: the service knows by the id what it has taken. */
+  /**
+   * Makes a new connection send every message without a receipt again: the service recognises by the id what it has accepted.
+   */
   startOver(): void {
     this.#sent = 0;
     this.#change();
   }
 
-  /** The next to send; none where everything is sent and no more will come, or the connection is over. */
+  /** The next messages to send; empty if all are sent and no more will be added, or if the connection is over. */
   async next(connection: AbortSignal): Promise<M[]> {
     const over = () => this.#change();
     connection.addEventListener("abort", over);
@@ -51,7 +53,7 @@ export class Outbox<M extends Message> {
     return messages;
   }
 
-  /** Its receipt has come: only now may your own queue forget it. */
+  /** Removes a message whose receipt has arrived: only now may your own queue delete it. */
   settle(messageId: string): void {
     const index = this.#waiting.findIndex((message) => message.messageId === messageId);
     if (index === -1) return;

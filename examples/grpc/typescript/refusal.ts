@@ -1,17 +1,17 @@
-/** What a person is told of a call that the service refuses: the same with either library. */
+/** The text that shows a person why the service refused a call, for either library. */
 
-/** The detail that every error of the service's own has. */
+/** The detail that every error of the service itself has. */
 export interface ErrorDetail {
-  /** Of the catalogue, the same over REST: what a program goes by. */
+  /** The error code, the same as over REST: programs branch on it. */
   readonly code: string;
-  /** What the service's log and its people know the call by. */
+  /** Identifies the call in the service's log and to its support. */
   readonly requestId: string;
-  /** 0: not said. */
+  /** 0: unknown. */
   readonly retryAfterSeconds: number;
   readonly fields: readonly { readonly field: string; readonly message: string }[];
 }
 
-/** `detail` is undefined where the network or a proxy spoke. */
+/** `detail` is undefined if the error comes from the network or a proxy. */
 export function toldOf(message: string, detail: ErrorDetail | undefined): string {
   if (detail === undefined) return message;
   const { code, requestId, retryAfterSeconds, fields } = detail;

@@ -1,72 +1,75 @@
-/** One call of the API, tried again until there is an answer or the time is up. */
+/** One call of the API, with retries until there is an answer or the time is up. */
 
 import { type FieldProblem, PhoneproofError } from "./error.js";
 
-/** Where the service is, and how patient to be with it. */
+/** The service's address and credentials, timeouts and retries. */
 export interface Settings {
   /** The service's address, such as `https://phoneproof.example`. */
   readonly baseUrl: string;
   /** The project's secret key, `pp_live_…` or `pp_test_…`. It must never leave your server. */
   readonly apiKey: string;
-  /** How long a call may take with all its retries, in milliseconds. By default 30000. */
+  /** Timeout of a call including all its retries, in milliseconds. By default 30000. */
   readonly timeoutMs?: number | undefined;
-  /** How long to wait for one answer before trying again, in milliseconds. By default 10000. */
+  /** Timeout of one attempt before the next retry, in milliseconds. By default 10000. */
   readonly attemptTimeoutMs?: number | undefined;
   /** The pause before the first retry, in milliseconds; it doubles up to 5000. By default 200. `Retry-After` prolongs it. */
   readonly retryPauseMs?: number | undefined;
-  /** Instead of the runtime's own `fetch`: for proxies, tracing, tests. It has to heed `init.signal`, which ends what takes too long. */
+  /** Replaces the runtime's `fetch`: for proxies, tracing, tests. It must honour `init.signal`, which enforces the timeouts. */
   readonly fetch?: ((url: string, init: RequestInit) => Promise<Response>) | undefined;
 }
 
-/** What every call takes. */
+/** Options of every call. */
 export interface CallOptions {
   /**
-   * Gives the call up, which then rejects with code `aborted` and the signal's reason as `cause`. A creation may have been
-   * made all the same: the error has its `idempotencyKey`.
+   * Aborts the call, which then rejects with code `aborted` and the signal's reason as `cause`. A creation may nevertheless
+   * have been carried out: the error has its `idempotencyKey`.
    */
   readonly signal?: AbortSignal | undefined;
-  /** How long this call may take with all its retries, in milliseconds. By default the client's. */
+  /** Timeout of this call including all its retries, in milliseconds. By default the client's. */
   readonly timeoutMs?: number | undefined;
 }
 
 interface Call extends CallOptions {
   readonly method: "GET" | "POST";
   readonly path: string;
-  /** Made once: every attempt sends the same text. */
+  /** Serialized once, so that every attempt sends the same text. */
   readonly body?: string | undefined;
   readonly idempotencyKey?: string | undefined;
 }
 
-/** An attempt that brought no answer to return. */
+/** A failed attempt. */
 type Setback = readonly [error: PhoneproofError, retryAfterMs?: number, isLasting?: boolean];
 
 export const defaultTimeoutMs = 30_000;
 
 const longestPauseMs = 5_000;
 
-/** A longer one goes off at once. */
+/** A timer with a longer delay would fire immediately. */
 const longestTimerMs = 2 ** 31 - 1;
 
-/** Of a proxy: it cannot do what is asked, wants a login for the network, or does not take the service's certificate. */
+/**
+ * Statuses of a proxy that a retry does not change: not implemented, HTTP version not supported, network login required,
+ * invalid certificate.
+ */
 const lasting = [501, 505, 511, 526];
 
 /**
- * Whether it is a status with which a proxy says what will pass, such as Cloudflare's 520 to 524. The service's own are
- * 429 and 503.
+ * Whether a status is worth a retry. The service itself sends 429 and 503; the others come from proxies, such as Cloudflare's
+ * 520 to 524.
  */
 const isPassing = (status: number) =>
   (status >= 500 && !lasting.includes(status)) || [408, 425, 429].includes(status);
 
 /**
- * Next.js keeps what is read with `fetch` unless it is told not to: a verification would be pending for ever, and phones
- * would lie in its cache. Workers without the option refuse it, and keep nothing that was asked for with a key.
+ * Next.js caches responses of `fetch` unless told otherwise: a verification would stay pending forever, and phone numbers would
+ * be stored in its cache. Workers runtimes that lack this option reject it, and do not cache responses to authorized requests.
  */
 const notKept: RequestInit = "cache" in (globalThis.Request?.prototype ?? {}) ? { cache: "no-store" } : {};
 
-/** On a clock that nobody sets. */
+/** A monotonic clock, which changes of the system time do not affect. */
 export const now = () => performance.now();
 
-/** Not by instanceof: test runners and sandboxes have more than one of each class. */
+/** The class name. `instanceof` does not work here: test runners and sandboxes have several copies of each class. */
 export const classOf = (value: unknown) => Object.prototype.toString.call(value).slice(8, -1);
 
 export function checkObject(value: unknown, argument: string): void {
@@ -75,8 +78,8 @@ export function checkObject(value: unknown, argument: string): void {
 }
 
 /**
- * With a time that is none, a pause would be no pause and a call would never end; what is no signal, such as its
- * controller, would give nothing up.
+ * Throws a TypeError for invalid options. Without this, an invalid time would remove the pauses or let a call never end, and
+ * something that is not a signal, such as its controller, would abort nothing.
  */
 export function checkOptions(options: object, argument = "options"): void {
   checkObject(options, argument);
@@ -106,7 +109,7 @@ export async function callService<Answer>(settings: Settings, call: Call): Promi
     const waitMs = Math.max(retryAfterMs, pauseMs * (0.5 + Math.random() / 2));
     if (!signal?.aborted && (isLasting || now() + waitMs >= until)) throw error;
     await pause(waitMs, signal);
-    // A timer may be late.
+    // A timer may fire late.
     if (!signal?.aborted && now() >= until) throw error;
   }
 }
@@ -125,7 +128,7 @@ async function attempt(settings: Settings, call: Call, timeoutMs: number): Promi
       },
       body,
       ...notKept,
-      // Followed, a creation would arrive elsewhere as a read.
+      // If a redirect were followed, a creation would arrive at the target as a GET.
       redirect: "manual",
       signal: attemptEnds.signal,
     });
@@ -138,7 +141,7 @@ async function attempt(settings: Settings, call: Call, timeoutMs: number): Promi
   }
 }
 
-/** What is seen of an answer before it is known whose it is. */
+/** The parts of an answer that are used before it is known to come from the service. */
 interface Body {
   readonly id?: unknown;
   readonly error?: {
@@ -155,7 +158,7 @@ function understood(response: Response, text: string, idempotencyKey: string | u
   try {
     body = JSON.parse(text);
   } catch (cause) {
-    // Something in between has cut it off: whether it was made the next attempt will tell.
+    // The body was cut off in transit: count it as no answer, so that the next attempt shows whether the creation succeeded.
     if (ok && headers.get("content-type")?.includes("json")) throw cause;
   }
   if (ok && typeof body?.id === "string") return body;
@@ -172,20 +175,20 @@ function understood(response: Response, text: string, idempotencyKey: string | u
       idempotencyKey,
       ...(status === 422 && { fields: told?.fields ?? [] }),
       ...(!isLasting && { retryAfterSeconds: Math.ceil(retryAfterMs / 1000) || 1 }),
-      // That it has a code was seen; the rest is the contract's word.
+      // Only the presence of `code` was checked; the rest is what the contract guarantees.
     } as ConstructorParameters<typeof PhoneproofError>[1],
   );
   return [error, retryAfterMs, isLasting];
 }
 
-/** Seconds, or a date as proxies may send it. */
+/** The delay in milliseconds. The header has seconds or, from a proxy, a date. */
 function retryAfter(headers: Headers): number {
   const value = headers.get("retry-after") ?? "";
   const ms = /^\d+$/.test(value) ? Number(value) * 1000 : Date.parse(value) - Date.now();
   return ms > 0 ? ms : 0;
 }
 
-/** Ends early where the signal aborts: whoever goes on then looks at it. */
+/** Resolves early if the signal aborts: the caller has to check the signal. */
 export function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve) => {
     after(ms, signal, resolve);
@@ -193,8 +196,8 @@ export function pause(ms: number, signal: AbortSignal | undefined): Promise<void
 }
 
 /**
- * Calls back once the time is up or the signal aborts, or when what it returns is called. Not AbortSignal.any: of what
- * it makes, some versions of Node lose sight before the time is up.
+ * Calls back once: when the time is up, when the signal aborts, or when the returned function is called. Does not use
+ * AbortSignal.any: some versions of Node garbage-collect its result before the time is up.
  */
 function after(ms: number, signal: AbortSignal | undefined, then: () => void): () => void {
   const end = () => {

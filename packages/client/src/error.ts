@@ -1,33 +1,33 @@
-/** Everything that can go wrong, told apart by `code`. */
+/** All errors of this package, distinguished by `code`. */
 
 /** What is wrong with one field of a creation. */
 export interface FieldProblem {
   /** The field's name in the request. */
   readonly field: string;
-  /** What was expected, for people. */
+  /** What the field must be, for people to read. */
   readonly message: string;
 }
 
 interface Refusal<Code extends string, Status extends number> {
-  /** What programs branch on. */
+  /** The value that programs branch on. */
   readonly code: Code;
   /** The HTTP status. */
   readonly status: Status;
-  /** Names the request in the service's log: `req_…`. */
+  /** Identifies the request in the service's log: `req_…`. */
   readonly requestId: string | undefined;
 }
 
 interface RefusalForNow<Code extends string, Status extends number> extends Refusal<Code, Status> {
-  /** Seconds after which to try again. */
+  /** Seconds after which to retry. */
   readonly retryAfterSeconds: number;
 }
 
 interface InvalidFields extends Refusal<"validation_failed", 422> {
-  /** Every field that is wrong, once. */
+  /** Every invalid field, once. */
   readonly fields: readonly FieldProblem[];
 }
 
-/** What the service refuses a call with. A later version of it may have further codes: keep a `default`. */
+/** The service refused the call. Later versions of the service may add codes: keep a `default`. */
 export type ServiceRefusal =
   | Refusal<
       | "malformed_request"
@@ -47,53 +47,54 @@ export type ServiceRefusal =
   | RefusalForNow<"no_receiving_number" | "service_unavailable" | "internal_error", 503>;
 
 /**
- * No whole answer of the service came in time: it cannot be reached, is too slow, or connections break. Or a proxy before
- * it has said so.
+ * No complete answer from the service arrived in time: it is unreachable, too slow, or connections break. Or a proxy in front
+ * of it reported such a failure.
  */
 export interface NoAnswer {
   readonly code: "no_answer";
-  /** The HTTP status of what answered in the service's place, such as 504. */
+  /** The HTTP status of a proxy's answer, such as 504. */
   readonly status?: number | undefined;
-  /** Seconds after which to try again, where something answered. */
+  /** Seconds after which to retry, if a proxy answered. */
   readonly retryAfterSeconds?: number | undefined;
 }
 
-/** What answered is not this API: look at `baseUrl` and at what stands between. */
+/** The answer does not come from this API: check `baseUrl` and any proxy in between. */
 export interface UnexpectedAnswer {
   readonly code: "unexpected_answer";
   /** The HTTP status. */
   readonly status: number;
 }
 
-/** Your `signal` gave the call up; its reason is the `cause`. */
+/** Your `signal` aborted the call; the signal's reason is the `cause`. */
 export interface Aborted {
   readonly code: "aborted";
 }
 
-/** `waitUntilFinished` has waited for `timeoutMs`; the verification may still be verified. */
+/** `waitUntilFinished` reached its `timeoutMs`; the verification may still be verified. */
 export interface StillPending {
   readonly code: "still_pending";
 }
 
-/** The webhook is not from the service, was changed on its way, or is too old. Answer it with 401. */
+/** The webhook was not sent by the service, was modified in transit, or is too old. Answer it with 401. */
 export interface WebhookNotAuthentic {
   readonly code: "webhook_not_authentic";
 }
 
 interface Circumstances {
   /**
-   * The key of a creation that failed. With `no_answer`, `unexpected_answer`, `aborted`, `service_unavailable` and
-   * `internal_error` it may have been made all the same: create again with this key and the same body, and it is made once.
+   * The idempotency key of a failed creation. With `no_answer`, `unexpected_answer`, `aborted`, `service_unavailable` and
+   * `internal_error` the verification may have been created nevertheless. Create again with this key and the same body, and it
+   * is created only once.
    */
   readonly idempotencyKey: string | undefined;
 }
 
 type Reason = ServiceRefusal | NoAnswer | UnexpectedAnswer | Aborted | StillPending | WebhookNotAuthentic;
 
-/** What every function of this package throws, but for wrong arguments (`TypeError`). */
+/** The error of every function of this package, except for invalid arguments (`TypeError`). */
 export type PhoneproofError = Error & Circumstances & Reason;
 
-/** Distributes over the union, so that each reason keeps what belongs to it. */
+/** Distributes over the union, so that each reason keeps its own fields. */
 type Details<R> = R extends unknown ? R & Partial<Circumstances> & { readonly cause?: unknown } : never;
 
 class ReasonedError extends Error {
@@ -107,8 +108,8 @@ class ReasonedError extends Error {
 }
 
 /**
- * `error instanceof PhoneproofError` narrows to the union: then `switch (error.code)`. A class cannot be a union, so this one
- * is told to construct it.
+ * `error instanceof PhoneproofError` narrows to the union: then `switch (error.code)`. A class cannot implement a union type,
+ * hence the cast.
  */
 export const PhoneproofError = ReasonedError as unknown as new (
   message: string,

@@ -16,23 +16,23 @@ import type {
   Verification,
 } from "./verification.js";
 
-/** How to create. */
+/** Options of `create`. */
 export interface CreateOptions extends CallOptions {
   /**
-   * 8 to 128 characters of `A-Z a-z 0-9 _ . : -`, new for each attempt of a person. By default a random one, which
-   * makes the retries of this one call safe. Give one that you have stored before, and calls after a crash of
-   * your own process are safe, too: the same key and body get the first answer again, for 24 hours.
+   * 8 to 128 characters of `A-Z a-z 0-9 _ . : -`; use a new one for each attempt of a person. By default a random one, which
+   * makes the retries of this one call safe. If you pass a key that you stored beforehand, calls after a crash of your own
+   * process are safe too: the same key and body get the first answer again, for 24 hours.
    */
   readonly idempotencyKey?: string | undefined;
 }
 
-/** How to wait. */
+/** Options of `waitUntilFinished`. */
 export interface WaitOptions {
-  /** Gives the wait up, which then rejects with code `aborted` and the signal's reason as `cause`. */
+  /** Aborts the wait, which then rejects with code `aborted` and the signal's reason as `cause`. */
   readonly signal?: AbortSignal | undefined;
-  /** How long to wait before the last look, in milliseconds. By default until the verification has expired. */
+  /** How long to wait before the last read, in milliseconds. By default until the verification has expired. */
   readonly timeoutMs?: number | undefined;
-  /** The pause between the first two looks, in milliseconds; it grows up to 5000. By default 1000. */
+  /** The pause between the first two reads, in milliseconds; it grows up to 5000. By default 1000. */
   readonly pollMs?: number | undefined;
 }
 
@@ -41,16 +41,16 @@ export interface Phoneproof {
   /**
    * Creates a verification. Show the person its `destination` and `sms_text`, or open its `verification_url`.
    *
-   * Repeats the request where an answer is lost, with the same key, so that however often it is sent one
-   * verification is made. Waits as long as `Retry-After` says, where that fits into `timeoutMs`; else rejects at once.
+   * If an answer is lost, the request is retried with the same key, so that only one verification is created. Waits as long as
+   * `Retry-After` says if that fits into `timeoutMs`; otherwise rejects at once.
    */
   create(verification?: NewVerification, options?: CreateOptions): Promise<CreatedVerification>;
-  /** Reads a verification as it is now. */
+  /** Reads a verification's current state. */
   read(id: string, options?: CallOptions): Promise<Verification>;
   /**
-   * Reads until the verification is verified, expired or cancelled. A look that fails with `no_answer`, 429 or 503 is
-   * passed over until `timeoutMs` is over or the verification has expired, unless `Retry-After` goes beyond that. Each
-   * look is a call that counts; where many wait at a time, let a webhook tell you.
+   * Reads repeatedly until the verification is verified, expired or cancelled. A read that fails with `no_answer`, 429 or 503
+   * is ignored until `timeoutMs` is over or the verification has expired, unless `Retry-After` goes beyond that. Every read
+   * counts toward API usage: if many people wait at a time, use a webhook instead.
    */
   waitUntilFinished(id: string, options?: WaitOptions): Promise<FinishedVerification>;
   /** Cancels a pending verification. Cancelling a cancelled one changes nothing. */
@@ -59,19 +59,19 @@ export interface Phoneproof {
 
 const longestPollMs = 5_000;
 
-/** How long a verification lives unless its project says otherwise: until a look has told when it expires. */
+/** The default validity, used until a read has returned the actual expiry. */
 const usualValidityMs = 600_000;
 
-/** What the last look may take. */
+/** The minimum timeout of the last read. */
 const lastLookMs = 2_000;
 
-/** What a look may have failed with. */
+/** The fields of a failed read's error that are used. */
 interface Failure {
   readonly code?: string;
   readonly retryAfterSeconds?: number;
 }
 
-/** A client for your server: it holds no connection and no state, and one is enough. */
+/** A client for your server. It holds no connection and no state; one instance is enough. */
 export function createPhoneproof(settings: Settings): Phoneproof {
   checkSettings(settings);
 
@@ -117,12 +117,12 @@ export function createPhoneproof(settings: Settings): Phoneproof {
           if (now() >= until) {
             throw new PhoneproofError(`${id} is still pending`, { code: "still_pending" });
           }
-          // By the service's clock, so that the look after the expiry is neither early nor late.
+          // Computed with the service's clock, so that the read after the expiry is neither early nor late.
           const expiresMs = Date.parse(verification.expires_at) - Date.parse(verification.server_time);
           expires = now() + expiresMs;
           waitMs = Math.min(waitMs, Math.max(expiresMs, 50));
         } catch (error) {
-          // What will not pass has no Retry-After.
+          // An error that a retry does not change has no Retry-After.
           const { code, retryAfterSeconds = 0 } = error as Failure;
           const retryAfterMs = retryAfterSeconds * 1000;
           const isLasting = code !== "no_answer" && retryAfterMs === 0;
@@ -140,7 +140,7 @@ export function createPhoneproof(settings: Settings): Phoneproof {
   };
 }
 
-/** What `fetch` would object to only at the first call, and then with the key in its message. */
+/** `fetch` would reject these only at the first call, and with the API key in its message. */
 function checkSettings(settings: Settings): void {
   checkOptions(settings, "settings");
   const { baseUrl, apiKey, fetch } = settings;
@@ -156,7 +156,7 @@ function checkSettings(settings: Settings): void {
   if (fetch !== undefined && typeof fetch !== "function") throw new TypeError("fetch must be a function");
 }
 
-/** An id of dots would be taken for a step up the path. */
+/** A URL parser would treat an id of dots as a path segment and remove it. */
 function pathOf(id: string): string {
   if (typeof id !== "string" || !/^(?!\.+$)[!-~]+$/.test(id))
     throw new TypeError("id must be the id of a verification: vrf_…");

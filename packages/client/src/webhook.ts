@@ -1,36 +1,36 @@
-/** Webhooks, signed as Standard Webhooks (https://www.standardwebhooks.com) has it. */
+/** Webhooks, signed according to Standard Webhooks (https://www.standardwebhooks.com). */
 
 import { checkObject, checkOptions, classOf } from "./call.js";
 import { PhoneproofError } from "./error.js";
 import type { FinishedVerification } from "./verification.js";
 
-/** What a webhook tells. */
+/** The body of a webhook. */
 export interface WebhookEvent {
-  /** What happened. */
+  /** The event's type. */
   readonly type: `verification.${FinishedVerification["status"]}`;
   /** When it happened: UTC with milliseconds. */
   readonly timestamp: string;
-  /** The verification as a read answered it at that instant. */
+  /** The verification as a read returned it at that instant. */
   readonly data: FinishedVerification;
 }
 
-/** The headers of a request: as `fetch` has them, or as Node has them. Their names may be in any case. */
+/** The headers of a request, in the form of `fetch` or of Node. Names may be in any case. */
 export type WebhookHeaders =
   | Pick<Headers, "get">
   | Readonly<Record<string, string | readonly string[] | undefined>>;
 
-/** How strict to be. */
+/** Options of `verifyWebhook`. */
 export interface WebhookOptions {
-  /** How far its timestamp may be from this machine's clock, in seconds. By default 300. */
+  /** The maximum difference between the webhook's timestamp and this machine's clock, in seconds. By default 300. */
   readonly toleranceSeconds?: number | undefined;
 }
 
 /**
- * The event of a request to your webhook, if it is authentic; otherwise rejects with code `webhook_not_authentic`. What
- * is wrong with the arguments themselves is a `TypeError`: no request has caused it.
+ * Returns the event of a webhook request if it is authentic; otherwise rejects with code `webhook_not_authentic`. Invalid
+ * arguments are a `TypeError`, which no request can cause.
  *
- * `body` must be what was received, before anything has parsed it. Give several secrets while one is being changed.
- * The same event can come more than once, with the same header `webhook-id`: work on each id once.
+ * `body` must be what was received, before any parsing. Pass several secrets during a rotation. The same event may arrive more
+ * than once, with the same `webhook-id` header: process each id only once.
  */
 export async function verifyWebhook(
   body: string | Uint8Array | ArrayBuffer,
@@ -67,7 +67,7 @@ export async function verifyWebhook(
   throw notAuthentic("no signature is by one of these secrets");
 }
 
-/** Servers differ in the case that they give to names. */
+/** Looks the name up case-insensitively, since servers differ in the case of header names. */
 function headerOf(headers: WebhookHeaders, name: string): string {
   const value =
     typeof headers.get === "function"
@@ -81,15 +81,15 @@ const fromBase64 = (text: string) => Uint8Array.from(atob(text), (character) => 
 function keyOf(secret: string): Uint8Array<ArrayBuffer> {
   try {
     const key = fromBase64(secret.replace(/^whsec_/, ""));
-    // Standard Webhooks has 24 to 64 bytes: a shorter one was cut.
+    // Standard Webhooks requires 24 to 64 bytes: a shorter secret was truncated.
     if (key.length >= 24) return key;
   } catch {
-    // What it says of the secret must not come into a log.
+    // The decoder's error is dropped, because it may quote the secret and must not get into a log.
   }
   throw new TypeError("a secret must be whsec_ followed by base64, uncut");
 }
 
-/** Other versions than v1 and what is no base64 are passed over. */
+/** Ignores signature versions other than v1, and invalid base64. */
 function signatureOf(text: string): Uint8Array<ArrayBuffer>[] {
   try {
     return text.startsWith("v1,") ? [fromBase64(text.slice(3))] : [];
