@@ -4,10 +4,11 @@ import { adminToken, SettingError } from "./config.ts";
 import { newCredential } from "./core/credential.ts";
 
 /**
- * The installation's admin token in DATA_DIR/admin-token, made at the first start for whoever may read that
- * directory; the embedded database, which starts before, has made it, and lets in one service at a time. The file is
- * written whole under another name first, and onto the disk: a start that is cut off, by a power failure too, leaves none or
- * all of it.
+ * Returns the installation's admin token from DATA_DIR/admin-token, and creates it at the first start: whoever can read
+ * that directory can administer. The embedded database starts before this call; it has created the directory, and its
+ * lock admits one service at a time. The file is written under another name, flushed to disk and renamed, so an
+ * interrupted start, even by a power failure, leaves no file or a complete one. Throws SettingError where the file
+ * cannot be used.
  */
 export async function readOrMakeAdminToken(dataDir: string): Promise<string> {
   const file = path.join(dataDir, "admin-token");

@@ -1,4 +1,4 @@
-/** What is administered, wired: the core's rules on Prisma's stores. */
+/** Wires administration: the core's rules on the Prisma stores. */
 
 import type { Administration } from "./core/administration/administration.ts";
 import { administerApiKeys } from "./core/administration/api-keys.ts";
@@ -23,9 +23,9 @@ import type { Endpoints } from "./webhooks/delivery.ts";
 import { createSendSample } from "./webhooks/sample.ts";
 
 export interface OpenAdministration {
-  /** What `actor` may do as administrator; it is written down as done by it. */
+  /** The administrative operations as `actor`, under whose name the audit log records them. */
   as(actor: Actor): Administration;
-  /** Writes down what was done elsewhere. */
+  /** Adds an act that was performed elsewhere to the audit log. */
   writeDown(actor: Actor, act: Act): Promise<void>;
 }
 

@@ -1,4 +1,4 @@
-/** What a process of the role api does: both faces, and what they stand on. */
+/** What a process with the role api runs: the HTTP and gRPC servers, and what they depend on. */
 
 import type { Logger } from "pino";
 import { readOrMakeAdminToken } from "./admin-token.ts";
@@ -57,7 +57,7 @@ export interface ApiAddresses {
   readonly grpc: string;
 }
 
-/** Begins to listen, and answers where; `closers` ends it all. */
+/** Starts listening and returns the addresses. `closers` stops everything that was started here. */
 export async function startApi(parts: {
   readonly config: Config;
   readonly database: Database;
@@ -187,7 +187,7 @@ export async function startApi(parts: {
     { prefix: "/v" },
   );
   closers.add(async () => {
-    // So that whoever waits for a database that is silent is told so before the cut.
+    // Calls that wait for an unresponsive database then still get an error response before the connections are cut.
     const ending = setTimeout(() => database.endIfSilentFor(silenceMs), silenceMs);
     const cut = setTimeout(() => gateway.server.closeAllConnections(), closeGraceMs);
     await Promise.all([gateway.close(), rpc.close()]);
@@ -226,7 +226,7 @@ async function countsFor(
   closers: Closers,
 ): Promise<CountsOf> {
   if (config.redisUrl === null) return ownCounts;
-  // Its client is only loaded where it is wanted: it would be a tenth of every start.
+  // The Redis client is imported only if it is configured: it would take a tenth of every start.
   const { shareCounts } = await import("./admission/shared-counts.ts");
   const shared = await shareCounts(config.redisUrl, {
     onLost(error) {
@@ -242,7 +242,7 @@ async function countsFor(
   return shared.countsOf;
 }
 
-/** Of base64, 128 random bits and a few more. */
+/** Base64 characters, which carry a few more than 128 random bits. */
 const soundTokenLength = 24;
 
 async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
@@ -259,6 +259,6 @@ async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
   return tokens;
 }
 
-/** What is left of merchants' calls after this long is cut, and of what a database has not answered before. */
+/** Merchants' connections are cut after `closeGraceMs`; database queries without an answer for `silenceMs` fail before that. */
 const closeGraceMs = 5_000;
 const silenceMs = 2_000;

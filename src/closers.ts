@@ -1,7 +1,7 @@
 import type { Logger } from "pino";
 import type { Job } from "./jobs/job.ts";
 
-/** Things to be ended, the latest first. */
+/** Collects close functions and runs them in reverse order of registration. */
 export class Closers {
   readonly #closers: (() => Promise<void>)[] = [];
   readonly #stops: (() => void)[] = [];
@@ -10,11 +10,11 @@ export class Closers {
     this.#closers.push(close);
   }
 
-  /** Stopped before anything else ends, together with all other jobs, and waited for in its turn. */
+  /** Closing tells all jobs to stop before it runs any closer, and waits for this job when its turn comes. */
   addJob(job: Job): void {
     const stopped = Promise.withResolvers<void>();
     this.#stops.push(() => stopped.resolve(job.stop()));
-    // Heard of in its turn, which may be later.
+    // The closer handles a rejection, possibly later than it happens: without this, it would count as unhandled.
     stopped.promise.catch(() => {});
     this.add(() => stopped.promise);
   }

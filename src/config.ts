@@ -3,7 +3,7 @@ import { BlockList, isIP } from "node:net";
 import { createSecureContext, type SecureContextOptions } from "node:tls";
 import { z } from "zod";
 
-/** PEM texts, and the files that they are from; with `ca`, clients must show a certificate of it. */
+/** PEM texts and the files they were read from. If `ca` is set, clients must present a certificate that it signed. */
 export interface GrpcTls {
   readonly cert: string;
   readonly key: string;
@@ -25,18 +25,21 @@ export interface Config {
   /** Null: an embedded Postgres under `dataDir`. */
   readonly databaseUrl: string | null;
   readonly databasePoolSize: number;
-  /** For the one connection that listens, where `databaseUrl` leads to a pooler that shares connections; null: the same. */
+  /**
+   * URL of the one LISTEN connection, for a `databaseUrl` that leads to a pooler which shares sessions; null: the same
+   * as `databaseUrl`.
+   */
   readonly noticesUrl: string | null;
   readonly databasePreparedStatements: boolean;
   /** Null: every process has rate limits of its own. */
   readonly redisUrl: string | null;
   readonly dataDir: string;
   readonly adminToken: string | null;
-  /** Without a slash at its end; null: made of the port in use. */
+  /** Without a trailing slash; null: derived from the port in use. */
   readonly publicBaseUrl: string | null;
-  /** Webhooks may be http and lead to any address. */
+  /** Allows webhook URLs with http and with any address. */
   readonly webhookAllowPrivate: boolean;
-  /** How long a process that is told to stop still answers whoever has not heard of it. */
+  /** How long a stopping process still answers clients and load balancers that have not noticed yet. */
   readonly drainSeconds: number;
   readonly retention: {
     readonly unmatchedDays: number;
@@ -53,7 +56,7 @@ export interface Config {
   } | null;
 }
 
-/** A wrong setting, told in one line that names it and shows no secret. */
+/** An invalid setting. The message is one line that names the setting and contains no secret. */
 export class SettingError extends Error {}
 
 const logLevels = ["fatal", "error", "warn", "info", "debug", "trace", "silent"] as const;
@@ -80,7 +83,7 @@ const endpointUrl = z
     "must be an http(s) URL of a collector",
   );
 
-/** `what`: with its unit. */
+/** `what` names the quantity with its unit. */
 function wholeNumber(what: string, least: number, most: number) {
   const told = `must be ${what} from ${least} to ${most}`;
   return z
@@ -117,7 +120,7 @@ const proxies = z
   )
   .refine((list) => list.every(isAddressRange), "must be IP addresses or CIDR ranges separated by commas");
 
-/** What the service asks of each of its connections: the driver would let the URL's word count. */
+/** Parameters that the service sets on each connection itself: in the driver, the URL's value would take precedence. */
 const ownParameters =
   /([?&])(?:application_name|client_encoding|statement_timeout|query_timeout|idle_in_transaction_session_timeout)=[^&]*(?=&|$)/g;
 
@@ -128,14 +131,15 @@ const databaseUrl = z
     "must be a URL such as postgres://user:password@host:5432/database, or, by a socket, postgres:///database?host=/directory&user=user",
   )
   .transform((text) =>
-    // The driver checks as much for each of these, and warns in nine lines on standard error that it will not for ever.
+    // The driver already verifies in full for each of these modes, and prints a nine-line warning on standard error
+    // that a later version will not.
     /[?&]uselibpqcompat=true(&|$)/.test(text)
       ? text
       : text.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/g, "$1verify-full"),
   )
   .transform((text) => text.replace(ownParameters, "$1"));
 
-/** What the driver knows: with anything else it connects without TLS. */
+/** The sslmode values that the driver knows: with any other it connects without TLS. */
 const sslModes = ["disable", "prefer", "require", "verify-ca", "verify-full", "no-verify"] as const;
 
 const redisUrl = z.string().refine((text) => {
@@ -144,7 +148,7 @@ const redisUrl = z.string().refine((text) => {
   return isWhole && isEscaped(username) && isEscaped(password);
 }, "must be a URL such as redis://user:password@host:6379/0, with %25 for a % in user or password");
 
-/** What a path can be put behind as it is written: `URL` forgives more, which other programs read differently. */
+/** A URL to which a path can be appended as text. `URL` accepts more, which other programs parse differently. */
 const publicBaseUrl = z
   .string()
   .refine((text) => {
@@ -155,7 +159,7 @@ const publicBaseUrl = z
   }, "must be an absolute http(s) URL without login, query and fragment, such as https://verify.example.com")
   .transform((text) => text.replace(/\/+$/, ""));
 
-/** As a Bearer credential is written: any other could never be shown. */
+/** The syntax of a Bearer credential: no client could send any other token. */
 export const adminToken = z
   .string()
   .regex(/^[A-Za-z0-9._~+/-]+=*$/, "must be of A-Z a-z 0-9 . _ ~ + / - and, at its end, =");
@@ -186,7 +190,8 @@ const environmentSchema = z.object({
   DATABASE_POOL_SIZE: wholeNumber("a whole number", 4, 200).default(16),
   DATABASE_NOTICES_URL: databaseUrl.optional(),
   DATABASE_PREPARED_STATEMENTS: flag.default(true),
-  // From a shell it would come along unseen, and `synchronous_commit=off` would lose what was acknowledged.
+  // Read to be refused: inherited unnoticed from a shell, it could hold `synchronous_commit=off`, which loses
+  // acknowledged writes.
   PGOPTIONS: z.string().optional(),
   PGSSLMODE: z.string().optional(),
   REDIS_URL: redisUrl.optional(),
@@ -197,16 +202,17 @@ const environmentSchema = z.object({
   DRAIN_SECONDS: wholeNumber("a whole number of seconds", 0, 60).default(3),
   RETENTION_UNMATCHED_DAYS: days(1).default(7),
   RETENTION_FINISHED_DAYS: days(1).default(90),
-  // No fewer than can be asked for at once, which is more than silence is judged by.
+  // At least the longest period that one query may cover, which is longer than the one silence detection uses.
   RETENTION_STATISTICS_DAYS: days(32).default(400),
   LOG_LEVEL: z.enum(logLevels, `must be one of ${logLevels.join(", ")}`).default("info"),
-  // OpenTelemetry's specification takes it in any case.
+  // OpenTelemetry's specification makes booleans case-insensitive.
   OTEL_SDK_DISABLED: z.string().toLowerCase().pipe(flag).default(false),
   OTEL_EXPORTER_OTLP_ENDPOINT: endpointUrl.optional(),
   OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: endpointUrl.optional(),
   OTEL_EXPORTER_OTLP_PROTOCOL: otlpProtocol.optional(),
   OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: otlpProtocol.optional(),
-  // What follows, and what else there is of the exporter's, it reads by itself, and passes over what is wrong.
+  // The exporter itself reads the following OTEL_EXPORTER variables, and others, and ignores invalid values: these are
+  // only validated here.
   OTEL_EXPORTER_OTLP_COMPRESSION: otlpCompression.optional(),
   OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: otlpCompression.optional(),
   OTEL_EXPORTER_OTLP_TIMEOUT: otlpTimeout.optional(),
@@ -231,7 +237,7 @@ const environmentSchema = z.object({
 
 type Settings = z.output<typeof environmentSchema>;
 
-/** An empty variable counts as one that is not set, as it does in compose files and unit files. */
+/** An empty variable counts as unset, as in compose files and systemd units. */
 export function parseConfig(environment: NodeJS.ProcessEnv): Config {
   const given = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ""));
   const parsed = environmentSchema.safeParse(given);
@@ -281,7 +287,7 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
     adminToken: settings.PHONEPROOF_ADMIN_TOKEN ?? null,
     publicBaseUrl: settings.PUBLIC_BASE_URL ?? null,
     webhookAllowPrivate: settings.WEBHOOK_ALLOW_PRIVATE,
-    // Nobody takes over from a process that has its database with it.
+    // No other process takes over from one with an embedded database.
     drainSeconds: settings.DATABASE_URL === undefined ? 0 : settings.DRAIN_SECONDS,
     retention: {
       unmatchedDays: settings.RETENTION_UNMATCHED_DAYS,
@@ -293,7 +299,7 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
   };
 }
 
-/** Two settings of this process that name the same port; 0 is another each time. */
+/** Finds two settings of this process that name the same port. Port 0 never conflicts: each use of it is another port. */
 function sharedPort(settings: Settings): [string, string] | undefined {
   const { HOST, PORT, GRPC_HOST, GRPC_PORT, OPS_HOST, OPS_PORT, ROLES } = settings;
   const listening = [
@@ -319,7 +325,7 @@ function sharedPort(settings: Settings): [string, string] | undefined {
   return undefined;
 }
 
-/** An endpoint is what asks for traces: without one they would go to whatever listens on this machine. */
+/** Only an endpoint turns tracing on: with the exporter's default, spans would go to whatever listens on this machine. */
 function tracingOf(settings: Settings): Config["tracing"] {
   const endpoint = settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? settings.OTEL_EXPORTER_OTLP_ENDPOINT;
   if (endpoint === undefined || settings.OTEL_TRACES_EXPORTER === "none") return null;
@@ -332,7 +338,7 @@ function tracingOf(settings: Settings): Config["tracing"] {
   };
 }
 
-/** The same files as the exporter takes: where there is one for traces alone, that. */
+/** Checks the files that the exporter will use: a variable for traces takes precedence over the general one. */
 function tryExporterTls(settings: Settings): void {
   const pemOf = (kind: "CERTIFICATE" | "CLIENT_CERTIFICATE" | "CLIENT_KEY") => {
     const names = [`OTEL_EXPORTER_OTLP_TRACES_${kind}`, `OTEL_EXPORTER_OTLP_${kind}`] as const;
@@ -373,10 +379,12 @@ export function readGrpcTls(files: GrpcTls["files"]): GrpcTls {
 }
 
 export function refuseUnusableTls(tls: GrpcTls): void {
-  // One after the other, so that the line names the file that is at fault; both last, for a key of another certificate.
+  // One by one, so that the error names the faulty file; certificate and key together last, to find a key of another
+  // certificate.
   tryTls("GRPC_TLS_CERT", { cert: tls.cert });
   tryTls("GRPC_TLS_KEY", { key: tls.key });
-  // As an authority Node would pass over what it cannot read, and every client would be refused: as a certificate it does not.
+  // Checked as a certificate: as a CA, Node ignores a file that it cannot parse, and every client would then be
+  // refused.
   if (tls.ca !== null) tryTls("GRPC_TLS_CA", { cert: tls.ca });
   tryTls("GRPC_TLS_KEY", { cert: tls.cert, key: tls.key });
 }
@@ -409,7 +417,7 @@ function isAddressRange(text: string): boolean {
   const [address, prefix, ...rest] = text.split("/");
   const family = isIP(address ?? "");
   if (family === 0 || rest.length > 0) return false;
-  // Of a prefix of no bits, which is everybody, Fastify makes an error of its own.
+  // A prefix of 0 bits, which matches everybody, is refused here: Fastify throws an error of its own for it.
   return (
     prefix === undefined || (/^[1-9]\d{0,2}$/.test(prefix) && Number(prefix) <= (family === 4 ? 32 : 128))
   );

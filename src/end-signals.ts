@@ -1,10 +1,10 @@
-/** What tells the process to end. */
+/** The signals that end the process. */
 
 export const endSignals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
 /**
- * For as long as nothing has begun that would have to end first. A container's first process has only the handlers that it sets
- * itself: what comes before there is one would be lost.
+ * The handler for as long as nothing has started that needs an orderly shutdown. PID 1 of a container has no default
+ * signal handlers, only those it sets itself: without this one, an early signal would be lost.
  */
 export function endAtOnce(): never {
   process.exit(0);

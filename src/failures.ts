@@ -1,6 +1,6 @@
 /**
- * Every way a call can fail, once: what it is called, how each face says it, and what it tells a person.
- * Clients read the code; nobody branches on a message.
+ * The catalogue of every way a call can fail: its code, its HTTP status and gRPC code, and its message for people.
+ * Clients read the code; no code branches on a message.
  */
 
 /** HTTP status, gRPC code name as Connect spells it, message, and seconds after which a retry makes sense. */
@@ -18,7 +18,7 @@ interface FailureKind {
     | "internal";
   readonly message: string;
   readonly retryAfterSeconds?: number;
-  /** Only administration meets it. */
+  /** Only administrative calls return this code. */
   readonly administrative?: true;
 }
 
@@ -172,7 +172,7 @@ const catalogue = {
 
 export type FailureCode = keyof typeof catalogue;
 
-/** What a merchant can be told: the catalogue without what only administration meets. */
+/** The codes that a merchant can receive: the catalogue without the administrative ones. */
 export type ContractCode = {
   [Code in FailureCode]: (typeof catalogue)[Code] extends { administrative: true } ? never : Code;
 }[FailureCode];
@@ -189,7 +189,7 @@ export interface FieldViolation {
   readonly message: string;
 }
 
-/** A field can break two rules at once; it is told about the first. */
+/** Keeps the first violation of each field: a field can break two rules at once. */
 function oneForEachField(violations: readonly FieldViolation[]): FieldViolation[] {
   const first = new Map<string, FieldViolation>();
   for (const violation of violations) {
@@ -198,7 +198,7 @@ function oneForEachField(violations: readonly FieldViolation[]): FieldViolation[
   return [...first.values()];
 }
 
-/** What the IETF RateLimit fields say: `"create";q=60;w=60` and `"create";r=12;t=30`. */
+/** Values of the IETF fields RateLimit-Policy, `"create";q=60;w=60`, and RateLimit, `"create";r=12;t=30`. */
 export interface RateLimitState {
   readonly policy: string;
   readonly state: string;
@@ -212,15 +212,15 @@ interface FailureDetails {
   readonly cause?: unknown;
 }
 
-/** A refusal the caller is told about. Anything else that is thrown is a fault of ours. */
+/** A refusal that is reported to the caller. Anything else that is thrown is an internal fault. */
 export class Failure extends Error {
   readonly code: FailureCode;
 
-  /** At most one each. */
+  /** At most one violation per field. */
   readonly fields: readonly FieldViolation[];
   readonly retryAfterSeconds: number | undefined;
 
-  /** With rate_limited, the allowance that ran out. */
+  /** With rate_limited: the rate limit that was exceeded. */
   readonly rateLimit: RateLimitState | undefined;
 
   constructor(code: FailureCode, details: FailureDetails = {}) {
@@ -242,23 +242,26 @@ export class Failure extends Error {
   }
 }
 
-/** What a request's body is read from. */
+/** The stream from which a request's body is read. */
 interface Incoming {
   readonly destroyed: boolean;
   readonly complete: boolean;
 }
 
-/** Whether the client went away before its request was whole: nobody is there to be answered. */
+/** Whether the client disconnected before its request was complete: there is nobody to answer. */
 export function isGone({ destroyed, complete }: Incoming): boolean {
   return destroyed && !complete;
 }
 
-/** Whether a body's stream ended with the connection. The database's connections may be reset, too: that is a fault. */
+/**
+ * Whether reading the body failed because the client disconnected. ECONNRESET alone may come from a database
+ * connection: that is a fault.
+ */
 export function isCutOff(thrown: unknown, request: Incoming): boolean {
   return (thrown as { readonly code?: unknown }).code === "ECONNRESET" && isGone(request);
 }
 
-/** The failure a caller is told for anything that was thrown. */
+/** The failure to report to the caller for anything that was thrown. */
 export function asFailure(thrown: unknown): Failure {
   return thrown instanceof Failure ? thrown : new Failure("internal_error", { cause: thrown });
 }

@@ -1,25 +1,25 @@
-/** What the gRPC port shows: whoever renews a certificate replaces its files, and tells nobody. */
+/** Keeps the gRPC port's certificate current: whoever renews it replaces the files, and notifies nobody. */
 
 import { X509Certificate } from "node:crypto";
 import type { Logger } from "pino";
 import { type GrpcTls, refuseUnusableTls } from "./config.ts";
 import { type Job, repeat } from "./jobs/job.ts";
 
-/** The files are not watched: Kubernetes swaps a link on the way to them, which a watch does not hear of. */
+/** The files are polled: Kubernetes swaps a symlink on their path, which a file watch does not report. */
 const lookMs = 60_000;
 
 interface Parts {
-  /** What the port was opened with. */
+  /** The certificate the port was opened with. */
   readonly first: GrpcTls;
-  /** Reads the files anew; throws where it cannot. */
+  /** Reads the files again; throws if that fails. */
   readonly read: () => GrpcTls;
-  /** Shows these to new connections. */
+  /** Presents this certificate to new connections. */
   readonly take: (tls: GrpcTls) => void;
   readonly onExpiry: (expiry: Date) => void;
   readonly log: Logger;
 }
 
-/** Takes what has come into the files once it is whole and its time has begun; until then what was there before stays. */
+/** Switches to renewed files once they are complete and the certificate is valid; until then the previous one stays in use. */
 export function renewCertificate(parts: Parts): Job {
   const { first, onExpiry, log } = parts;
   const certificate = new X509Certificate(first.cert);
@@ -38,12 +38,12 @@ export function renewCertificate(parts: Parts): Job {
   });
 }
 
-/** One look at the files a call. */
+/** Returns a function that checks the files once per call. */
 export function lookForRenewed({ first, read, take, onExpiry, log }: Parts): () => void {
   let inUse = JSON.stringify(first);
   let refused = "";
 
-  /** Once for each content. */
+  /** Logs each unusable content once. */
   function refuse(content: string, { message }: Error): void {
     if (content === refused) return;
     refused = content;

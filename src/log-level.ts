@@ -1,12 +1,13 @@
 import type { Logger } from "pino";
 
-/** From the quietest on. */
+/** From the quietest to the most verbose. */
 const levels = ["silent", "fatal", "error", "warn", "info", "debug", "trace"];
 
-/** Makes the log tell one level more; after the last one it is as it was set at the start. */
+/** Makes the log one level more verbose; after the last level it returns to the configured one. */
 export function stepLogLevel(log: Logger, configured: string): void {
   const next = levels[levels.indexOf(log.level) + 1] ?? configured;
-  // As a warning where either level lets one through; quieter ones tell it as what they do let through.
+  // Logged as a warning if the old or the new level lets warnings through, otherwise as `fatal`, which the quieter
+  // levels let through.
   const passes = Math.max(levels.indexOf(log.level), levels.indexOf(next)) >= levels.indexOf("warn");
   const said = passes ? "warn" : "fatal";
   const tell = () => log[said]({ logLevel: next }, "the log's level was changed");

@@ -1,4 +1,4 @@
-/** Standard output as the log's: whoever reads it may be slow, stop for a while or be gone, and nothing waits for them. */
+/** Standard output as the destination of the log. Its reader may be slow, pause or exit; the service never waits for it. */
 
 import { constants, fstatSync, openSync, write, writeSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -7,33 +7,33 @@ import { setTimeout as delay } from "node:timers/promises";
 import { isatty } from "node:tty";
 
 export interface LogOutput {
-  /** Takes whole lines of JSON and does not wait. */
+  /** Takes complete lines of JSON without blocking. */
   write(lines: string): void;
-  /** What the reader, or the file, has not taken yet. */
+  /** Bytes that the reader, or the file, has not accepted yet. */
   readonly waitingBytes: number;
   readonly droppedLines: number;
-  /** Waits until all has been taken, but not for a reader that has stopped. */
+  /** Waits until everything has been accepted, but not for a reader that has stopped. */
   end(): Promise<void>;
 }
 
 /**
- * A reader that has stopped for a minute or two of full load loses nothing. One that has stopped for good must not take
- * the process with it: beyond this lines are dropped, and counted.
+ * A reader that pauses for a minute or two of full load loses nothing. One that has stopped for good must not exhaust
+ * the process's memory: beyond this size, lines are dropped and counted.
  */
 const maxWaitingBytes = 256 * 1024 * 1024;
-/** A reader that takes nothing for so long at the end is not waited for. */
+/** At the end, a reader that accepts nothing for this long is no longer waited for. */
 const endPatienceMs = 2_000;
 const lookMs = 50;
 const filePieceLength = 1024 * 1024;
-/** After a write that failed: on a disk that is full each line would be tried. */
+/** Pause after a failed write: without it, a full disk would make every line attempt a write. */
 const retryMs = 100;
-/** A terminal without room is tried so often at the exit. */
+/** How often a write to a terminal without room is attempted at exit. */
 const exitTries = 200;
 const exitPauseMs = 10;
-/** Characters. A reader that takes so much in `endPatienceMs` is not one that has stopped. */
+/** Characters. A reader that accepts this much within `endPatienceMs` does not count as stopped. */
 const pieceLength = 16 * 1024;
 
-/** For a terminal laid out for a person, otherwise JSON. */
+/** Formats lines for people if standard output is a terminal, and writes JSON otherwise. */
 export function openLogOutput(): LogOutput {
   const output = fstatSync(1);
   if (output.isFIFO() || output.isSocket()) return streamOutput(output.isFIFO());
@@ -41,12 +41,12 @@ export function openLogOutput(): LogOutput {
 }
 
 /**
- * A pipe or a socket. Written to in the ordinary way, a full one holds a thread, and in the end the process' exit; so
- * it is the event loop's. A pipe is opened anew for that: what is set on it would otherwise hold for standard
- * error too, and for every process that shares it.
+ * A pipe or a socket. Ordinary writes to a full one block a thread, and in the end the process's exit, so these go
+ * through the event loop. A pipe is reopened for that: the non-blocking flag would otherwise also apply to standard
+ * error and to every process that shares the pipe.
  *
- * One piece at a time, so that it can be told what has been taken: a stream writes all that waits at once, and says so when
- * the last of it is gone.
+ * Written one piece at a time, so that progress is visible: a stream writes everything queued at once, and reports only
+ * when the last byte is gone.
  */
 function streamOutput(isPipe: boolean): LogOutput {
   let opened: Socket | undefined;
@@ -59,7 +59,7 @@ function streamOutput(isPipe: boolean): LogOutput {
 
   function open(): Socket {
     const stream = new Socket({ fd: isPipe ? anewOrShared() : 1, readable: false, writable: true });
-    // The reader is gone. There is nobody to tell; the write that met it counts what is lost.
+    // The reader is gone. There is nobody to report it to; the callback of the failed write counts the lost lines.
     stream.on("error", () => {});
     return stream.unref();
   }
@@ -118,7 +118,8 @@ function streamOutput(isPipe: boolean): LogOutput {
       let left = waitingBytes;
       let movedAt = performance.now();
       while (left > 0 && performance.now() - movedAt < endPatienceMs) {
-        // What was taken while this process was too busy to look is seen before time is counted.
+        // After the timer, setImmediate lets pending write callbacks run first: they may have waited while this process
+        // was busy.
         await new Promise((resolve) => setTimeout(() => setImmediate(resolve), lookMs));
         if (waitingBytes < left) movedAt = performance.now();
         left = waitingBytes;
@@ -127,7 +128,7 @@ function streamOutput(isPipe: boolean): LogOutput {
   };
 }
 
-/** A pipe may belong to another user, who started this one: then it cannot be opened, only used. */
+/** A pipe may belong to another user, who started this process: then it cannot be reopened, only used. */
 function anewOrShared(): number {
   try {
     return openSync("/dev/stdout", constants.O_WRONLY | constants.O_NONBLOCK);
@@ -137,13 +138,13 @@ function anewOrShared(): number {
 }
 
 /**
- * A file or a terminal. What waits is written out when the process ends, however it does short of being killed; where that
- * fails, as on a disk that is full, it is lost: an end that waited for room would not be one.
+ * A file or a terminal. Pending lines are written when the process ends, by whatever means short of SIGKILL. If that
+ * fails, as on a full disk, they are lost: an exit that waited for space might never end.
  */
 function fileOutput(isTerminal: boolean): LogOutput {
   let waiting: string[] = [];
   let waitingBytes = 0;
-  /** What a write has left. */
+  /** What the last write left unwritten. */
   let left: Buffer | undefined;
   let isWriting = false;
   let failedAt = Number.NEGATIVE_INFINITY;
@@ -179,7 +180,7 @@ function fileOutput(isTerminal: boolean): LogOutput {
     return Buffer.from(lines.join(""));
   }
 
-  // What is being written then reaches the file by itself.
+  // A piece whose write is in flight at exit reaches the file without this.
   process.on("exit", () => {
     while (hasSome()) if (!writeOut(takePiece())) return;
   });
@@ -208,14 +209,14 @@ function fileOutput(isTerminal: boolean): LogOutput {
   };
 }
 
-/** Answers whether all of it was taken. */
+/** Returns whether all of it was written. */
 function writeOut(piece: Buffer): boolean {
   let at = 0;
   for (let tries = 0; at < piece.length && tries < exitTries; tries++) {
     try {
       at += writeSync(1, piece, at);
     } catch (error) {
-      // A terminal may have no room for the moment.
+      // A terminal may have no room at the moment.
       if ((error as NodeJS.ErrnoException).code !== "EAGAIN") return false;
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, exitPauseMs);
     }
@@ -223,7 +224,7 @@ function writeOut(piece: Buffer): boolean {
   return at === piece.length;
 }
 
-/** Loaded where it is needed only: it takes as long as a tenth of a start. */
+/** Loaded only for a terminal: it takes a tenth of a start. */
 function layout(): (lines: string) => string {
   const { prettyFactory } = createRequire(import.meta.url)("pino-pretty") as typeof import("pino-pretty");
   const present = prettyFactory({ colorize: true, translateTime: "SYS:HH:MM:ss.l", singleLine: true });

@@ -1,20 +1,20 @@
 import { type DestinationStream, type Logger, pino } from "pino";
 import type { LogOutput } from "./log-output.ts";
 
-/** Written out when this many characters have gathered, or this time has passed. */
+/** Buffered lines are passed on at this many characters, or after this time. */
 const gatheredLength = 16_000;
 const gatheredMs = 100;
 
 /**
- * JSON lines for standard output. Fields are chosen where a line is written: no request, no key, no phone.
- * What has gathered is written out when the process ends, however it does short of being killed.
+ * Writes JSON lines to `output`. Fields are chosen where a line is logged: no request, no key, no phone. Buffered lines
+ * are written when the process ends, by whatever means short of SIGKILL.
  */
 export function createLog(level: string, output: LogOutput): Logger {
   return pino({ level, base: null, timestamp, serializers: { err: presentError } }, gathered(output));
 }
 
 /**
- * Lines go to the output by the hundred. It measures each text that it is given, which for single lines was a
+ * Passes lines to the output by the hundred. The output measures each text it is given; for single lines, that took a
  * twelfth of the service's time for a read.
  */
 function gathered(output: LogOutput): DestinationStream & { flush(): void } {
@@ -31,7 +31,7 @@ function gathered(output: LogOutput): DestinationStream & { flush(): void } {
     write(line) {
       if (timer === undefined) {
         timer = setInterval(passOn, gatheredMs).unref();
-        // Before the output's own listeners, which write out what it has, and close it.
+        // Before the output's own exit listeners, which write out its pending lines and close it.
         process.prependListener("beforeExit", passOn);
         process.prependListener("exit", passOn);
       }
@@ -45,7 +45,7 @@ function gathered(output: LogOutput): DestinationStream & { flush(): void } {
 let second = Number.NaN;
 let upToSecond = "";
 
-/** `,"time":"2026-11-21T06:41:00.123Z"`: made anew once a second, since toISOString takes longer than the rest of a line. */
+/** `,"time":"2026-11-21T06:41:00.123Z"`: formatted once per second, since toISOString takes longer than the rest of a line. */
 function timestamp(): string {
   const now = Date.now();
   const milliseconds = now % 1000;
@@ -57,8 +57,8 @@ function timestamp(): string {
 }
 
 /**
- * What is logged of an error: the database's carry the values of rows in their details, and may quote them in
- * their messages, so the details stay out and longer numbers are blotted out.
+ * What is logged of an error. Database errors carry row values in their details, and may quote them in their messages:
+ * so details are omitted, and longer numbers and credentials are masked.
  */
 function presentError(error: unknown): unknown {
   if (!(error instanceof Error)) return { message: blot(String(error)) };
@@ -68,7 +68,7 @@ function presentError(error: unknown): unknown {
     message: blot(error.message),
     stack: blot(error.stack ?? ""),
     ...(error.cause === undefined ? {} : { cause: presentError(error.cause) }),
-    // Of several addresses none of which answered: it says nothing itself.
+    // Thrown if none of several addresses answered; its own message is empty.
     ...(error instanceof AggregateError ? { errors: error.errors.map(presentError) } : {}),
   };
 }

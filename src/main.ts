@@ -1,4 +1,4 @@
-/** The service as a process: it starts, and lasts until a signal ends it. */
+/** The service as a process: starts, and runs until a signal ends it. */
 
 import closeWithGrace from "close-with-grace";
 import type { Logger } from "pino";
@@ -11,12 +11,11 @@ import { type RunningService, startService } from "./service.ts";
 import { causeOf, oneLine } from "./setting-errors.ts";
 
 /**
- * How long a clean end may take before it is forced: the outer surface promises 15 s, with the three in which a process
- * with others beside it still answers.
+ * How long a clean shutdown may take before it is forced. The service promises 15 s; for a process that runs beside
+ * others, that includes the default DRAIN_SECONDS of 3, in which it still answers.
  */
 export const closeTimeoutMs = { alone: 14_000, amongOthers: 11_000 };
 
-/** As a program: until a signal ends it. */
 export async function main(): Promise<void> {
   let log: Logger;
   let output: LogOutput;
@@ -45,14 +44,15 @@ export async function main(): Promise<void> {
       await output.end();
     },
   );
-  // A terminal's Ctrl-C reaches the process twice, once by way of npm, and an impatient person sends it again:
-  // the second must not end the process before its Postgres.
+  // Ctrl-C in a terminal reaches the process twice, once through npm, and an impatient person presses it again: the
+  // second signal must not end the process before its Postgres.
   let closing = false;
   const impatience = new AbortController();
   const startEnds = new AbortController();
   for (const signal of endSignals) {
     process.on(signal, async () => {
-      // A person waits for nobody; the others are what those send who send calls elsewhere first.
+      // SIGINT comes from a person, who need not wait; SIGTERM and SIGHUP come from orchestrators, which route calls
+      // elsewhere first.
       if (signal === "SIGINT") impatience.abort();
       if (closing) return;
       closing = true;
@@ -60,18 +60,18 @@ export async function main(): Promise<void> {
       await running?.drain(impatience.signal);
       await grace.close();
     });
-    // Behind the other: without any, a signal that is on its way would be dropped.
+    // Removed after the new handler is set: without any handler, a signal in between would be dropped.
     process.off(signal, endAtOnce);
   }
   service = startService(config, log, output, undefined, startEnds.signal);
   running = await service.catch((error: unknown) => {
-    // Whoever has ended it is told nothing, and `closing` ends the process.
+    // A start that was ended by a signal reports no error; the handler that set `closing` ends the process.
     if (!startEnds.signal.aborted) fail(error);
     return undefined;
   });
 }
 
-/** An argument that is passed over is a setting that somebody believes in. */
+/** An ignored argument would be a setting that somebody believes in. */
 function refuseArguments(given: readonly string[]): void {
   if (given.length === 0) return;
   throw new SettingError(
@@ -79,7 +79,7 @@ function refuseArguments(given: readonly string[]): void {
   );
 }
 
-/** One line without a stack for what the person who started it can mend. */
+/** Prints one line without a stack trace, about what the person who started the service can fix. */
 function fail(error: unknown): never {
   const text = error instanceof SettingError ? error.message : oneLine(causeOf(error).message);
   process.stderr.write(`phoneproof cannot start: ${text}\n`);

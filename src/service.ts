@@ -1,4 +1,4 @@
-/** The wiring: configuration → database → what both roles stand on → the roles, which are `worker.ts` and `api.ts` → the end. */
+/** The wiring: configuration → database → what both roles depend on → the roles (`worker.ts`, `api.ts`) → shutdown. */
 
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -34,32 +34,32 @@ import { startWorker } from "./worker.ts";
 export interface RunningService {
   readonly addresses: Addresses;
   /**
-   * Says that it is stopping wherever it is asked, and goes on answering for DRAIN_SECONDS, or until `signal` aborts:
-   * those who send calls here need a moment to hear of it. To be called before `close`.
+   * Reports that it is stopping wherever it is asked, and keeps answering for DRAIN_SECONDS, or until `signal` aborts:
+   * load balancers need a moment to notice. Call it before `close`.
    */
   drain(signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
 }
 
-/** A database that takes longer to say a word is not there for callers either. */
+/** A database that takes longer to answer counts as unreachable: it is no use to callers either. */
 const readinessPatienceMs = 2_000;
 
-/** In the log of one that was started to run beside others. */
+/** Logged by a process that prints no welcome text. */
 const runningText = "phoneproof is running";
 
-/** After it is ready, which is for those who wait for that. */
+/** Starts after the service is ready, so that clients who waited for that are served first. */
 const loadingPauseMs = 1_000;
 
 const migrations = path.join(import.meta.dirname, "../prisma/migrations");
 
-/** What of a service does not come from its environment. */
+/** Inputs of a service that do not come from its environment. */
 export interface Fixtures {
   readonly deprecations: readonly Deprecation[];
 }
 
 /**
- * Starts everything this process is to do. What was begun is ended again where a later step fails. `output` is the
- * log's, for the metrics. Until its database is reached and migrated, `signal` ends it.
+ * Starts everything that this process does. If a step fails, what was started before is closed again. `output` is the
+ * log's output, which the metrics report on. `signal` can end the start until the database is reached and migrated.
  */
 export async function startService(
   config: Config,
@@ -179,7 +179,8 @@ async function start(
   });
   closers.add(() => endpoints.close());
 
-  // With Prisma it would be a tenth of every start. What could not be opened, for want of a file handle say, is tried again.
+  // Imported on demand: with Prisma, it would take a tenth of every start. A failed import, for want of a file handle
+  // say, is retried.
   let opened: Promise<OpenAdministration> | undefined;
   const administration = () => {
     opened ??= import("./administration.ts")
@@ -255,13 +256,13 @@ async function start(
   if (config.databaseUrl === null) {
     const { dataDir, grpcTls } = config;
     const grpcSecurity = grpcTls === null ? "plaintext" : grpcTls.ca === null ? "TLS" : "mutual TLS";
-    // On a disk that is full, say, it cannot be shown; everything else goes on.
+    // If standard output fails, on a full disk for example, the text is lost and the service runs on.
     process.stdout.on("error", () => {});
     process.stdout.write(welcome(addresses, { testKey: keys.test, grpcSecurity, dataDir }));
   } else {
     log.info(addresses, runningText);
   }
-  // What a start did without, before somebody needs it, and before a newer version lies in its place.
+  // Loads what the start left out, before a call needs it and before a newer version replaces its files.
   const loading = setTimeout(() => {
     administration().catch((error) => log.warn({ err: error }, "what administers could not be loaded"));
   }, loadingPauseMs);
@@ -279,7 +280,7 @@ async function connectionOf(config: Config, closers: Closers, signal: AbortSigna
   });
   closers.add(() => postgres.stop());
   void postgres.exited.then((reason) => {
-    // Ends the process as any unexpected error does: cleanly, and not with 0.
+    // Ends the process like any uncaught error: cleanly, with a non-zero exit code.
     setImmediate(() => {
       throw new Error(`the embedded Postgres has died and does not start again: ${reason}`);
     });
@@ -287,7 +288,7 @@ async function connectionOf(config: Config, closers: Closers, signal: AbortSigna
   return postgres.connection;
 }
 
-/** The embedded one is started with the right settings. That nobody could look is no reason not to start. */
+/** The embedded database is started with the right settings. A failed check does not prevent the start. */
 async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
   try {
     const settings = await readLeakingLogSettings(database);
@@ -306,5 +307,5 @@ function addressOf(host: string, address: ReturnType<import("node:net").Server["
   return typeof address === "object" && address ? `${host}:${address.port}` : host;
 }
 
-/** Of what is asked at the ops port: after all else, and for less. */
+/** Connections to the ops port are cut after this. It closes after the other servers, and gets less time. */
 const opsCloseGraceMs = 1_000;

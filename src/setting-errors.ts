@@ -1,13 +1,13 @@
-/** What goes wrong at a start, as the setting that is to be changed. */
+/** Reports what fails at a start as an error of the setting to change. */
 
 import { SettingError } from "./config.ts";
 
-/** A database that cannot be used is a wrong setting; its address is told, its password never. */
+/** Reports an unusable database as an error of `setting`, with the database's address but never its password. */
 export async function reach<T>(setting: string, url: string, use: () => Promise<T>): Promise<T> {
   try {
     return await use();
   } catch (error) {
-    // Of another database that it takes.
+    // Already names a setting: that of another database that `use` connects to.
     if (error instanceof SettingError) throw error;
     const cause = causeOf(error);
     const reason = asksForPassword(cause) && !hasPassword(url) ? noPassword : oneLine(cause.message);
@@ -15,7 +15,7 @@ export async function reach<T>(setting: string, url: string, use: () => Promise<
   }
 }
 
-/** As the driver finds it: what the URL leaves open is in the environment. */
+/** The address the driver uses: what the URL omits comes from PGHOST and PGPORT. */
 function addressIn(url: string): string {
   const { hostname, port, pathname, searchParams } = new URL(url);
   const host = hostname || searchParams.get("host") || process.env.PGHOST || "localhost";
@@ -24,7 +24,10 @@ function addressIn(url: string): string {
 
 const noPassword = "the server asks for a password, and there is none in it nor in PGPASSWORD";
 
-/** Without one, the driver fails over SCRAM by itself; over any other way it sends something, which the server refuses. */
+/**
+ * Without a password, the driver itself fails over SCRAM; over other methods it sends one that the server refuses with
+ * 28P01.
+ */
 function asksForPassword(error: Error): boolean {
   const wrongPassword = "28P01";
   return ("code" in error && error.code === wrongPassword) || /client password must be/.test(error.message);
@@ -35,7 +38,7 @@ function hasPassword(url: string): boolean {
   return Boolean(password || searchParams.get("password") || process.env.PGPASSWORD);
 }
 
-/** The embedded database is used, and has its disk, where DATA_DIR says. */
+/** Reports an unusable embedded database as an error of DATA_DIR, which names its directory and disk. */
 export async function reachEmbedded<T>(dataDir: string, use: () => Promise<T>): Promise<T> {
   try {
     return await use();
@@ -46,7 +49,10 @@ export async function reachEmbedded<T>(dataDir: string, use: () => Promise<T>): 
   }
 }
 
-/** A port or address that cannot be had is a wrong setting of the name's: `GRPC`, `OPS`, or empty for the merchants'. */
+/**
+ * Reports a port or address that cannot be bound as an error of `${name}_PORT` or `${name}_HOST`; `name` is `GRPC`,
+ * `OPS`, or empty for the merchants' port.
+ */
 export async function listening<T>(
   name: string,
   host: string,
@@ -71,7 +77,7 @@ export async function listening<T>(
   }
 }
 
-/** Node wraps what happened at each address of a name. */
+/** Node wraps the errors of a host name's addresses in an AggregateError: this returns the first of them. */
 export function causeOf(error: unknown): Error {
   if (error instanceof AggregateError && error.errors[0] instanceof Error) return error.errors[0];
   return error instanceof Error ? error : new Error(String(error));

@@ -1,6 +1,6 @@
 /**
- * The service as a program. What it is made of is compiled once and kept: a start then takes half the time. Where the
- * folder cannot be written, as in a container, everything is compiled each time.
+ * The service as a program. Compiled code is cached on disk, which halves the time of a start. If the folder cannot be
+ * written, as in a container, everything is compiled at each start.
  */
 
 import { enableCompileCache, flushCompileCache } from "node:module";
@@ -8,17 +8,19 @@ import path from "node:path";
 import { setFlagsFromString } from "node:v8";
 import { endAtOnce, endSignals } from "./end-signals.ts";
 
-// What follows takes a good part of a second.
+// Importing main takes a good part of a second, in which a signal must not be lost.
 for (const signal of endSignals) process.on(signal, endAtOnce);
 enableCompileCache(path.join(import.meta.dirname, "../.cache/compiled"));
 const { main } = await import("./main.ts");
-// What is compiled before and after flags are changed is of no use to the other: neither ours nor what Node brings of its own.
+// Before the flags change: V8 cannot reuse cached code across a change of flags, neither that of the service nor that
+// of Node itself.
 flushCompileCache();
-// What often outlives a collection of young objects would be made old at once. Here it is what waits for the database, which
-// is done with a moment later; made old, it would keep all that hangs on it up to the next full collection.
+// Allocation-site pretenuring allocates objects directly in the old generation if those of their site often survive a
+// young collection. Here those belong to requests that wait for the database and end a moment later; in the old
+// generation they would retain everything they reference until the next full collection.
 setFlagsFromString("--no-allocation-site-pretenuring");
-// Little lives long, and a full collection of it takes a hundredth of a second: it need not wait for twice as much.
+// Little is long-lived, and a full collection takes 10 ms, so the heap need not double before the next one.
 setFlagsFromString("--heap-growing-percent=30");
-// So little outlives a young collection that threads would only wait for each other, and for a processor.
+// So little survives a young collection that parallel threads would only wait for each other, and for a CPU.
 setFlagsFromString("--no-parallel-scavenge");
 await main();

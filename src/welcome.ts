@@ -1,4 +1,4 @@
-/** What a person who typed `npm start` reads. */
+/** The text for a person who typed `npm start`. */
 
 export interface Addresses {
   readonly http: string;
@@ -6,16 +6,16 @@ export interface Addresses {
   readonly ops: string;
 }
 
-/** What the gRPC face asks of a client. */
+/** What the gRPC server requires of its clients' connections. */
 export type GrpcSecurity = "plaintext" | "TLS" | "mutual TLS";
 
-/** Where the command looks for the service, and for its admin token, unless it is told. */
+/** Where the command looks for the service and its admin token by default. */
 const defaults = { grpc: "127.0.0.1:50051", dataDir: ".data" };
 
 export function welcome(
   addresses: Addresses,
   options: {
-    /** Made at this start; undefined later, when nobody knows it any more. */
+    /** Created at this start; undefined at later starts, when the service no longer knows it. */
     readonly testKey: string | undefined;
     readonly grpcSecurity: GrpcSecurity;
     readonly dataDir: string;

@@ -1,4 +1,4 @@
-/** What a process of the role worker does: whatever runs by the clock, on any number of processes at once. */
+/** What a process with the role worker runs: jobs on a timer, which may run in any number of processes at once. */
 
 import type { Logger } from "pino";
 import type { Closers } from "./closers.ts";
@@ -23,11 +23,11 @@ import { createMakeAttempt } from "./webhooks/attempt.ts";
 import type { createEndpoints } from "./webhooks/delivery.ts";
 
 export interface Worker {
-  /** A delivery may have become due. */
+  /** To be called when a delivery may have become due. */
   wakeDeliveries(): void;
 }
 
-/** Starts its jobs, which `closers` ends. */
+/** Starts its jobs; `closers` stops them. */
 export function startWorker(parts: {
   readonly database: Database;
   readonly endpoints: ReturnType<typeof createEndpoints>;

@@ -1,4 +1,4 @@
-/** Admission at this face: who calls, whether the call may be made, and what is charged where it fails. */
+/** Admission in the gateway: who calls, whether the call may be made, and what is charged if it fails. */
 
 import type { FastifyReply, FastifyRequest, onRequestHookHandler, preValidationHookHandler } from "fastify";
 import type { Admission, Look, RateLimitBucket } from "../admission/admission.ts";
@@ -13,16 +13,16 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
     call: Call | undefined;
-    /** The look at its credential. */
+    /** When its credential was checked, and at which revision of the directory. */
     look: Look | undefined;
-    /** What it was refused with. */
+    /** The code of the failure it was refused with. */
     failureCode: FailureCode | undefined;
   }
 }
 
 const noViolations: readonly FieldViolation[] = [];
 
-/** A hook that lets merchants' calls through. */
+/** A hook that admits merchants' calls. */
 export function admitting(
   admission: Admission,
   overload: Overload,
@@ -40,8 +40,8 @@ export function admitting(
 }
 
 /**
- * A hook for calls with a body, which may come long after the headers: whoever's key has been revoked meanwhile, or project
- * suspended, is let in no further.
+ * A hook for calls with a body, which may arrive long after the headers: a call is refused if its key has been revoked
+ * meanwhile, or its project suspended.
  */
 export function stillAdmitting(admission: Admission): preValidationHookHandler {
   return (request, _reply, done) => {
@@ -55,7 +55,7 @@ export function stillAdmitting(admission: Admission): preValidationHookHandler {
   };
 }
 
-/** Looks at the credential of a call that was let in; undefined where what was seen of it then is as good now. */
+/** Checks the credential of an admitted call again; undefined if the earlier check still holds. */
 export function lookAgain(admission: Admission, request: FastifyRequest): Promise<void> | undefined {
   const { call, look } = request;
   if (call === undefined || (look !== undefined && admission.holds(look))) return undefined;
@@ -68,8 +68,8 @@ export function lookAgain(admission: Admission, request: FastifyRequest): Promis
 }
 
 /**
- * Answers what no route is there for. That needs no key; a merchant's key that is presented makes it a call
- * like any other, and a wrong one counts as a failed authentication.
+ * Answers a request that has no route. It needs no key; with a merchant's key it is a call like any other, and a wrong
+ * key counts as a failed authentication.
  */
 export function answerUnknownRoute(
   admission: Admission,

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 
-/** Null: its client went away before the answer had left. */
+/** Null if the client disconnected before the response had left. */
 export function sentStatus({ raw }: FastifyReply): number | null {
   return raw.writableFinished ? raw.statusCode : null;
 }

@@ -1,8 +1,9 @@
 /**
- * Whose turn it is where more is asked than is done. All that waits in this process is copied by each collection of young
- * objects, and what waits longer by several; what nobody has read yet waits in the kernel at no cost. So where enough is in
- * hand, a connection that was answered is read again when its turn comes, behind those answered before it. Only where this
- * process has no time left: one that only waits for its database can take more.
+ * Makes connections wait their turn under overload. Each young collection copies the requests that wait in this
+ * process, several times if they wait longer; requests that nobody has read yet wait in the kernel at no cost. So if
+ * enough requests are in progress, a connection that was answered is read again only when its turn comes, behind those
+ * answered before it. This applies only if the process has no CPU time left: one that only waits for its database can
+ * take more.
  */
 
 import type { Socket } from "node:net";
@@ -10,23 +11,29 @@ import { performance } from "node:perf_hooks";
 import { isUnheard, listenTo, stopListening } from "./listening.ts";
 import { countRequestsInHand } from "./requests-in-hand.ts";
 
-/** Requests that keep this process and its database busy: more only wait. (With 256 and with 64 fewer were served, see docs/performance.md.) */
+/**
+ * Requests in progress that keep this process and its database busy: more would only wait. (With 256 and with 64 fewer
+ * were served, see docs/performance.md.)
+ */
 export const enough = 128;
 
-/** Where a turn takes longer than this, whoever's it is may as well come again later. (With a second fewer were served.) */
+/**
+ * If connections wait longer than this for their turn, calls are told to come again later. (With one second fewer were
+ * served.)
+ */
 const patienceMs = 2_000;
 
 /**
- * Not all that keeps a process busy asks whether it is late: of those who have waited for so long some are read at each look,
- * whatever is in hand.
+ * Some requests that keep a process busy never ask `isLate`: of the connections that have waited longer than this, some
+ * are read at each check, however many requests are in progress.
  */
 const longestMs = 3_000;
 const readAtLeast = 16;
 
-/** How often it is looked again who may be read, and how busy the process is. */
+/** How often it is checked which connections may be read, and how busy the process is. */
 const lookMs = 100;
 
-/** The share of its time that the event loop of a process has something to do, where it is what others wait for. */
+/** Event loop utilization above which this process is what requests wait for. */
 const busyShare = 0.9;
 
 interface Waiting {
@@ -36,21 +43,21 @@ interface Waiting {
 }
 
 export interface ConnectionTurns {
-  /** A request is in hand, `at` the clock's milliseconds. */
+  /** Reports a request in progress since `at`, in the clock's milliseconds. */
   begun(at: number): void;
-  /** It is over, and its connection is free for the next. `begunAt` is null where it was never in hand. */
+  /** Reports that a request is over and its connection free for the next. `begunAt` is null if it was never in progress. */
   answered(socket: Socket, begunAt: number | null): void;
-  /** It is over, and its connection with it. `isWhole`: its answer was taken. */
+  /** Reports that a request is over and its connection closes. `isWhole`: its response was sent completely. */
   ended(begunAt: number | null, isWhole: boolean): void;
-  /** Whether a request would better be told to come again: turns take too long, and there is enough to do without it. */
+  /** Whether a call should be told to come again: turns take too long, and there is enough work without it. */
   isLate(): boolean;
-  /** Of whoever waits longest, in milliseconds. */
+  /** How long the connection that has waited longest has waited, in milliseconds. */
   waitedMs(): number;
-  /** From now on everybody is read. */
+  /** From now on every connection is read. */
   stop(): void;
 }
 
-/** `busyShareOf` answers the share of its time in which the process was busy since it was asked last. */
+/** `busyShareOf` returns the share of time in which the process was busy since the previous call. */
 export function createConnectionTurns({
   clock = () => performance.now(),
   busyShareOf = ownBusyShare(),
@@ -59,19 +66,22 @@ export function createConnectionTurns({
   readonly busyShareOf?: () => number;
 } = {}): ConnectionTurns {
   const inHand = countRequestsInHand();
-  /** From `first` on, in the order of their turns. */
+  /** A queue in the order of turns, from index `first` on. */
   let waiting: Waiting[] = [];
   let first = 0;
   let isDue = false;
   let isStopped = false;
   let isBusy = false;
-  /** Of the requests that are over since it was looked last, how many have kept their connection and how many have left it. */
+  /** Requests finished since the last check: how many kept their connection open, and how many closed it. */
   let kept = 0;
   let left = 0;
   let lookedAt = Number.NEGATIVE_INFINITY;
   let lookingAgain: NodeJS.Timeout | undefined;
 
-  /** Once for all that is answered at a time: whom there is room for is read in the next round of the event loop. */
+  /**
+   * Runs once for all requests that finish together: connections for which there is room are read in the event loop's
+   * next round.
+   */
   function makeRoom(): void {
     if (first === waiting.length || isDue) return;
     isDue = true;
@@ -79,8 +89,9 @@ export function createConnectionTurns({
   }
 
   /**
-   * Looked at no oftener than each tenth of a second: on the whole since it was looked at last. Whoever comes on connections of
-   * their own waits for no turn: where they are more, to hold the others would only give them their time.
+   * Whether requests wait for this process: checked at most every tenth of a second, over the time since the last
+   * check. Requests on connections of their own wait for no turn: if those are the majority, holding back the others
+   * would only give them more time.
    */
   function isWaitedFor(): boolean {
     const now = clock();
@@ -93,7 +104,10 @@ export function createConnectionTurns({
     return isBusy;
   }
 
-  /** Whose turn is next. A connection that was closed here meanwhile has none; that a client is gone is heard when it is read. */
+  /**
+   * The connection whose turn is next. Skips those closed here meanwhile; that a client has left is noticed only when
+   * it is read.
+   */
   function next(): Waiting | undefined {
     while (waiting[first]?.socket.destroyed) first++;
     return waiting[first];
@@ -104,7 +118,7 @@ export function createConnectionTurns({
     return longest === undefined ? 0 : clock() - longest.since;
   }
 
-  /** `atLeast` so many of those who have waited for too long. */
+  /** Reads at least `atLeast` of the connections that have waited too long, even if there is no room. */
   function nextTurns(atLeast: number): void {
     isDue = false;
     const room = isStopped
@@ -124,7 +138,7 @@ export function createConnectionTurns({
       waiting = waiting.slice(first);
       first = 0;
     }
-    // Where there is time for all of them, the others follow as soon as these were read.
+    // If the process has time for all of them, the others follow as soon as these were read.
     if (!isWaitedFor()) makeRoom();
   }
 
@@ -133,13 +147,14 @@ export function createConnectionTurns({
     answered(socket, begunAt) {
       const now = clock();
       kept++;
-      // How long it took until somebody left says nothing.
+      // If the client left early, the duration says nothing.
       if (begunAt !== null) inHand.over(begunAt, now, !socket.destroyed);
       const isFree = !isStopped && !socket.destroyed && !isUnheard(socket);
       if (isFree && inHand.count(now) >= enough && isWaitedFor()) {
         stopListening(socket);
         waiting.push({ socket, since: now });
-        // Those whose turn it was may have nothing to say, and what is in hand may take long.
+        // Connections whose turn it was may send nothing, and requests in progress may take long: without a timer the
+        // queue might stall.
         lookingAgain ??= setInterval(nextTurns, lookMs, readAtLeast).unref();
       }
       makeRoom();

@@ -1,4 +1,4 @@
-/** What a merchant sends to create a verification, read as the core's message. */
+/** Maps a merchant's request to create a verification to the core's message. */
 
 import { create } from "@bufbuild/protobuf";
 import type { FastifyRequest } from "fastify";
@@ -22,14 +22,17 @@ export interface CreateVerificationBody {
 
 const fieldNames = Object.keys(createVerificationBody.properties).join(", ");
 
-/** A body has room for thousands of fields that are none: the list would make the answer twenty times as long. */
+/**
+ * Unknown fields whose message lists the known ones. A body has room for thousands: with the list in each message, the
+ * response would be twenty times as long.
+ */
 const listedFields = 5;
 
 const none: readonly FieldViolation[] = [];
 
 type ValidationError = NonNullable<NonNullable<FastifyRequest["validationError"]>["validation"]>[number];
 
-/** `violations` names the fields whose values are not what the type says: they are left out. */
+/** Leaves out the fields that `violations` names: their values are not of their types. */
 export function toCreateVerificationRequest(
   idempotencyKey: string,
   body: CreateVerificationBody,
@@ -43,14 +46,14 @@ export function toCreateVerificationRequest(
   }
   if (sent.client_reference !== undefined) message.clientReference = sent.client_reference;
   if (sent.state !== undefined) message.state = sent.state;
-  // An explicit null is the default, as absence is.
+  // An explicit null means the default, as absence does.
   if (typeof sent.expected_phone === "string") message.expectedPhone = sent.expected_phone;
   if (typeof sent.parent_origin === "string") message.parentOrigin = sent.parent_origin;
   if (typeof sent.return_url === "string") message.returnUrl = sent.return_url;
   return message;
 }
 
-/** What the schema found, in the body's own field names. */
+/** The schema's errors as violations, in the body's own field names. */
 export function toViolations(errors: readonly ValidationError[] | undefined): readonly FieldViolation[] {
   if (errors === undefined) return none;
   let unknown = 0;

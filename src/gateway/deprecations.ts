@@ -1,6 +1,6 @@
 /**
- * What of v1 is to be used no longer: routes, and fields of the creation's body. Calls that use them are answered
- * as ever, with the headers Deprecation (RFC 9745) and Sunset (RFC 8594).
+ * Deprecated parts of v1: routes, and fields of the creation's body. Calls that use them are answered as usual, with
+ * the headers Deprecation (RFC 9745) and Sunset (RFC 8594).
  */
 
 import type { onRequestHookHandler, preHandlerHookHandler, RouteOptions } from "fastify";
@@ -13,22 +13,22 @@ export interface Deprecation {
   /** Only calls whose body has this field; undefined: all calls. */
   readonly field?: keyof CreateVerificationBody;
   readonly since: Date;
-  /** From when on it may no longer work; null while that is open. Never before `since`. */
+  /** When it may stop working; null while undecided. Never before `since`. */
   readonly sunset: Date | null;
   /** A page that says what to use instead. */
   readonly instead: string;
 }
 
-/** To be added to as docs/change-policy.md says. */
+/** Entries are added as docs/change-policy.md says. */
 export const deprecations: readonly Deprecation[] = [];
 
-/** A hook for the instance that the routes are registered on. Routes without an entry are left as they are. */
+/** A hook for the instance on which the routes are registered. Routes without an entry stay unchanged. */
 export function announceDeprecations(entries: readonly Deprecation[]) {
   return (route: RouteOptions): void => {
     const own = entries.filter((entry) => entry.method === route.method && entry.route === route.url);
     const always = own.filter(({ field }) => field === undefined);
     if (always.length > 0) {
-      // First of all, so that refusals say so, too.
+      // Before all other hooks, so that refusals carry the headers, too.
       const announce: onRequestHookHandler = (_request, reply, done) => {
         reply.headers(headersOf(always));
         done();

@@ -1,8 +1,8 @@
 /**
- * The merchants' face: the v1 contract over HTTP/1.1.
+ * The merchants' server: the v1 contract over HTTP/1.1.
  *
- * Admission belongs to the contract's own scope and to what no route is there for; other routes registered
- * on the same instance meet neither it nor any body parser.
+ * Admission applies to the contract's own scope and to requests without a route; other routes registered on the same
+ * instance have neither admission nor any body parser.
  */
 
 import { setImmediate } from "node:timers/promises";
@@ -33,11 +33,11 @@ import { verificationRoutes } from "./verification-routes.ts";
 
 declare module "fastify" {
   interface FastifyContextConfig {
-    /** Its answer goes on for as long as somebody follows it. */
+    /** Its response lasts as long as a client follows it. */
     readonly isStream?: boolean;
   }
   interface FastifyRequest {
-    /** Since when all of it is here and it is being worked on; null: it is not yet, or only waits. */
+    /** Since when the request is here completely and being worked on; null: not yet, or it only waits. */
     inHandSince: number | null;
   }
 }
@@ -48,20 +48,20 @@ export interface GatewayParts {
   readonly log: Logger;
   /** IP addresses and CIDR ranges whose X-Forwarded-For is believed. */
   readonly trustedProxies: readonly string[];
-  /** Whether connections are to end with their next answer. */
+  /** Whether connections are to close after their next response. */
   readonly isStopping: () => boolean;
-  /** The address merchants reach it at. Known once it listens. */
+  /** The address at which merchants reach it, known once it listens. */
   readonly publicBase: { readonly url: string };
-  /** Of this gateway alone. */
+  /** Not shared with another gateway. */
   readonly turns: ConnectionTurns;
-  /** Told of each request that is over. Takes no time. */
+  /** Called with each finished request. Must not block. */
   readonly onAnswered: (request: AnsweredRequest) => void;
   /** Undefined: nothing is traced. */
   readonly tracing?: Tracing | undefined;
   readonly deprecations: readonly Deprecation[];
 }
 
-/** Does not listen yet. */
+/** The gateway does not listen yet. */
 export function createGateway({
   verifications,
   admission,
@@ -90,7 +90,7 @@ export function createGateway({
       else turns.ended(inHandSince, reply.raw.writableFinished);
       logRequest(log, request, reply, startedAt);
       onAnswered(answeredRequest(request, reply, startedAt));
-      // Node closes those that are idle when it is told to stop, not those that become so afterwards.
+      // On close, Node closes the connections that are idle then, not those that become idle later.
       if (isClosing) gateway.server.closeIdleConnections();
     });
   };
@@ -98,7 +98,7 @@ export function createGateway({
   const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply): void => {
     const { call } = request;
     if (failure.code === "internal_error") logFault(log, request, failure);
-    // Who gets no answer is not charged for one.
+    // A client that gets no response is not charged for one.
     if (call === undefined || isGone(request.raw)) {
       refuse(reply, failure);
       return;
@@ -117,11 +117,11 @@ export function createGateway({
 
   const gateway = Fastify({
     serverFactory: (listener) => createHttpServer(log, onAnswered, listener),
-    // Fastify's own lines hold URLs; the gateway writes its own, one a request.
+    // Fastify's own log lines contain URLs; the gateway writes its own, one per request.
     logger: false,
     genReqId: newRequestId,
     bodyLimit: bodyLimitBytes,
-    // Requests on connections that are still open when the service stops are answered as ever.
+    // Requests on connections that are still open when the service stops are answered as usual.
     return503OnClosing: false,
     clientErrorHandler: () => undefined,
     trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
@@ -153,7 +153,7 @@ export function createGateway({
   gateway.decorateRequest("inHandSince", null);
 
   gateway.addHook("preValidation", (request, reply, done) => {
-    // One behind another on its connection, and a stream, may wait for long, and keep nobody busy.
+    // A request behind another on its connection, and a stream, may wait for long without occupying this process.
     if (reply.raw.socket !== null && !request.routeOptions.config.isStream) {
       request.inHandSince = performance.now();
       turns.begun(request.inHandSince);
@@ -162,7 +162,8 @@ export function createGateway({
   });
 
   gateway.addHook("preClose", async () => {
-    // Node closes what it has read nothing of, and with it what has been asked there.
+    // On close, Node closes connections of which it has read nothing, with any requests on them: so they are read
+    // first.
     overload.stop();
     await setImmediate();
     await setImmediate();
@@ -179,7 +180,7 @@ export function createGateway({
 
   gateway.setErrorHandler<FastifyError>((error, request, reply) => {
     keepConnection(request, reply);
-    // Fastify looks at content types before it comes to the not-found handler.
+    // Fastify checks content types before it calls the not-found handler.
     const isFastifys = error.code?.startsWith("FST_ERR") === true;
     if (request.is404 && isFastifys) answerUnknownRoute(admission, request, reply, fail);
     else fail(toFailure(error, request), request, reply);
@@ -196,7 +197,10 @@ export function createGateway({
   return gateway;
 }
 
-/** What Node's parser lets through: other versions, a Host that is missing or none, and headers whose first would win. */
+/**
+ * Finds what Node's parser accepts: other versions, a missing or invalid Host, and repeated headers of which the first
+ * would win.
+ */
 function malformation({ raw }: FastifyRequest): string | undefined {
   if (raw.httpVersionMajor !== 1) return "The request is of another version of HTTP: send HTTP/1.1.";
   const { host } = raw.headers;
@@ -209,17 +213,17 @@ function malformation({ raw }: FastifyRequest): string | undefined {
   return undefined;
 }
 
-/** RFC 3986, 3.2.2 and 3.2.3: a name or an IP address, and a port. It may be empty (RFC 9110, 7.2). */
+/** RFC 3986, 3.2.2 and 3.2.3: a host name or an IP address, and a port. It may be empty (RFC 9110, 7.2). */
 const hostShape = /^(?:[\w.~!$&'()*+,;=%-]*|\[[\w.~!$&'()*+,;=:-]+\])(?::\d*)?$/;
 
-/** Whether a header comes twice that may come once (RFC 9112, 3.2; RFC 9110, 5.3). Names and values alternate. */
+/** Whether a header that may come once comes twice (RFC 9112, 3.2; RFC 9110, 5.3). `rawHeaders` alternates names and values. */
 function repeatsSingleHeader(rawHeaders: readonly string[]): boolean {
   let hosts = 0;
   let authorizations = 0;
   let contentTypes = 0;
   for (let index = 0; index < rawHeaders.length; index += 2) {
     const name = rawHeaders[index] ?? "";
-    // Of each request: most names are told apart by their length.
+    // Runs for each request: the length rules out most names.
     if (name.length === 4 && name.toLowerCase() === "host") hosts++;
     else if (name.length === 13 && name.toLowerCase() === "authorization") authorizations++;
     else if (name.length === 12 && name.toLowerCase() === "content-type") contentTypes++;
@@ -228,9 +232,9 @@ function repeatsSingleHeader(rawHeaders: readonly string[]): boolean {
 }
 
 /**
- * Fastify closes the connection wherever a body was refused. Here that has been read, or is read and dropped
- * by Node (for no longer than a request may take), and a close amid it could reset the connection under the
- * answer. Where the client waits to be asked for its body, it must be closed: the body may never come.
+ * Fastify closes the connection whenever it refuses a body. Here the body has been read, or Node reads and drops it
+ * (for no longer than a request may take), and closing during that could reset the connection before the client has the
+ * response. If the client waits for 100 Continue, the connection must close: the body may never come.
  */
 function keepConnection(request: FastifyRequest, reply: FastifyReply): void {
   const { raw } = reply;
@@ -238,7 +242,7 @@ function keepConnection(request: FastifyRequest, reply: FastifyReply): void {
   if (raw.shouldKeepAlive && request.headers.expect === undefined) reply.header("connection", "keep-alive");
 }
 
-/** What Fastify refuses by itself, in the catalogue's words. */
+/** Fastify's own refusals, as the catalogue's codes. */
 const fastifyRefusals: ReadonlyMap<string, FailureCode> = new Map([
   ["FST_ERR_CTP_BODY_TOO_LARGE", "body_too_large"],
   ["FST_ERR_CTP_INVALID_MEDIA_TYPE", "unsupported_content_type"],

@@ -18,10 +18,10 @@ import { presentFailure } from "./refusal.ts";
 
 export const bodyLimitBytes = 64 * 1024;
 
-/** Node's default, said because the longest path parameter follows from it. */
+/** Node's default, stated because the longest path parameter follows from it. */
 export const maxHeaderBytes = 16 * 1024;
 
-/** What is left of a request that could not be read. */
+/** What is logged and counted of a request that could not be read. */
 interface Refusal {
   readonly requestId: string;
   readonly status: number;
@@ -34,10 +34,10 @@ interface ClientError extends Error {
   readonly bytesParsed?: number;
 }
 
-/** The newest request of each connection, which is the one that what cannot be parsed belongs to or follows. */
+/** The newest request of each connection: input that cannot be parsed belongs to it, or follows it. */
 const newestReplies = new WeakMap<Duplex, FastifyReply>();
 
-/** What waits on a connection for answers to what came before it, in its order. Only where a client pipelines. */
+/** Requests that wait for the responses to earlier ones on their connection, in order. Exists only where a client pipelines. */
 const queues = new WeakMap<Duplex, Queue>();
 
 interface Queue {
@@ -50,17 +50,20 @@ interface Waiting {
   readonly begin: () => void;
 }
 
-/** Where so many wait on a connection, it is not read on: they take memory. */
+/** If more requests than this wait on a connection, it is not read any further: they take memory. */
 const longestQueue = 64;
 
-/** Connections given up. Node reports every further piece of what it could not parse. */
+/** Connections given up: Node reports an error for each further chunk of unparsable input. */
 const abandoned = new WeakSet<Duplex>();
 
 export function trackNewest(reply: FastifyReply): void {
   newestReplies.set(reply.request.raw.socket, reply);
 }
 
-/** To be called when the answer has left. One that left before its request was read to its end still owns what comes in. */
+/**
+ * To be called when the response has left. If it left before its request was read completely, further input still
+ * belongs to that request.
+ */
 export function untrack(reply: FastifyReply): void {
   const { socket, complete } = reply.request.raw;
   if (complete && newestReplies.get(socket) === reply) newestReplies.delete(socket);
@@ -88,20 +91,20 @@ export function createHttpServer(
       maxHeaderSize: maxHeaderBytes,
       headersTimeout: 10_000,
       requestTimeout: 10_000,
-      // Longer than the minute after which load balancers drop idle connections: they must be first.
+      // Longer than the minute after which load balancers drop idle connections: they must close first.
       keepAliveTimeout: 75_000,
       connectionsCheckingInterval: 1_000,
-      // Its absence is refused by the gateway, in the contract's shape.
+      // The gateway refuses a missing Host itself, in the contract's shape.
       requireHostHeader: false,
     },
     (request, response) => {
       if (request.url?.includes("%")) request.url = decodable(request.url);
-      // A response has its socket unless one before it is still to be sent.
+      // A response has no socket while an earlier one on its connection is still to be sent.
       if (response.socket !== null) listener(request, response);
       else inTurn(request, () => listener(request, response));
     },
   );
-  // A client may close its side once it has sent its request; Node would drop the answer.
+  // A client may half-close once it has sent its request; by default, Node would then drop the response.
   Object.assign(server, { httpAllowHalfOpen: true });
   server.on("connection", (socket) => socket.on("end", () => endStream(socket)));
   server.on("clientError", (error: ClientError, socket) => endBroken(refused, error, socket));
@@ -117,8 +120,8 @@ export function createHttpServer(
 }
 
 /**
- * Begins a request behind others that are not answered yet: at once where they are safe and it is, too, or else
- * when they have been answered (RFC 9112, 9.3.2), so that a read behind a cancel sees what it did.
+ * Begins a pipelined request: at once if both it and the requests before it are safe, otherwise when those have been
+ * answered (RFC 9112, 9.3.2), so that a read behind a cancel sees its effect.
  */
 function inTurn(request: IncomingMessage, begin: () => void): void {
   const { socket } = request;
@@ -138,7 +141,7 @@ function isSafe({ method }: IncomingMessage): boolean {
   return method === "GET" || method === "HEAD" || method === "OPTIONS" || method === "TRACE";
 }
 
-/** Whether it has to wait because others do. Nothing overtakes. */
+/** Queues the request behind others that wait, if there are any, and returns whether it did: no request overtakes another. */
 function enqueued(socket: Duplex, next: Waiting): boolean {
   const queue = queues.get(socket);
   if (queue === undefined) return false;
@@ -148,8 +151,8 @@ function enqueued(socket: Duplex, next: Waiting): boolean {
 }
 
 /**
- * To be called when what has come is parsed: Node begins to read again after each request. It also does so for the body of one
- * whose turn it is, so what comes of that is stopped anew.
+ * To be called once received data is parsed: Node resumes reading after each request. It also resumes for the body of a
+ * request that begins, so requests that arrive then pause the connection again.
  */
 function stopReading(socket: Duplex, queue: Queue): void {
   if (queues.get(socket) !== queue || queue.waiting.length <= longestQueue) return;
@@ -157,7 +160,7 @@ function stopReading(socket: Duplex, queue: Queue): void {
   socket.pause();
 }
 
-/** To be called when the newest answer has left. What is left when a connection ends does not begin. */
+/** To be called when the newest response has left. Requests that still wait when the connection ends do not begin. */
 function advance(socket: Duplex): void {
   const queue = queues.get(socket);
   if (queue === undefined) return;
@@ -175,7 +178,7 @@ function advance(socket: Duplex): void {
   if (queue.isPaused && !isUnheard(socket as Socket)) socket.resume();
 }
 
-/** Escapes of bytes that are no text stand for themselves: the path is one that is not there, and the router can read it. */
+/** Escapes the escapes of bytes that are not UTF-8: the router can decode such a path, which then leads to nothing. */
 function decodable(url: string): string {
   const [path = "", ...query] = url.split("?");
   try {
@@ -187,17 +190,17 @@ function decodable(url: string): string {
   }
 }
 
-/** A client that closes its side amid a stream without an end has left, though it could still be listening. */
+/** A client that half-closes during a response without an end has left, although it could still be reading. */
 function endStream(socket: Socket): void {
   const answer = newestReplies.get(socket)?.raw;
   if (answer?.headersSent === true && !answer.writableEnded) socket.destroy();
 }
 
 /**
- * Gives up a connection whose input cannot be read on.
+ * Gives up a connection whose input cannot be parsed any further.
  *
- * Invariant: answers leave in the order of their requests, one each. What breaks while a request's body is
- * being read is answered as that request; what follows a whole request waits until that is answered.
+ * Invariant: responses leave in the order of their requests, one each. An error within a request's body is answered as
+ * that request; an error after a complete request waits until that is answered.
  */
 function endBroken(refused: (refusal: Refusal) => void, error: ClientError, socket: Duplex): void {
   if (abandoned.has(socket)) return;
@@ -223,7 +226,7 @@ function answerBroken(refused: (refusal: Refusal) => void, error: ClientError, s
   }
 }
 
-/** A reset or a failed write is not a request, nor is a connection that was opened and never used. */
+/** A reset or a failed write is no unreadable request, nor is a connection that was opened and never used. */
 function isUnreadableRequest(error: ClientError, socket: Duplex): boolean {
   const code = error.code ?? "";
   const unreadable = code.startsWith("HPE_") || code === "ERR_HTTP_REQUEST_TIMEOUT";
@@ -239,7 +242,7 @@ function afterAnswer(response: ServerResponse, then: () => void): void {
   else response.once("close", then);
 }
 
-/** Answers past Fastify, which waits for the rest of a body that will never come. */
+/** Answers without Fastify, which waits for the rest of a body that will never arrive. */
 function interrupt(reply: FastifyReply): void {
   const failure = new Failure("malformed_request");
   const { request, raw } = reply;
@@ -280,9 +283,9 @@ function refuseUnread(refused: (refusal: Refusal) => void, error: ClientError, s
 }
 
 /**
- * Node's parser knows a list of methods; one that is not on it is an unknown method, not a malformed request.
- * What it has parsed is the beginning of a known one, behind whatever came before the request. The rest of the
- * line may be in a packet that is still to come: so far as it is there, it must read as one.
+ * Node's parser has a list of methods; a method that is not on it is unknown, not malformed. What the parser has
+ * consumed is the beginning of a known method, after anything before the request. The rest of the line may arrive in a
+ * later packet: what is there must read as a request line.
  */
 function namesUnknownMethod({ code, rawPacket, bytesParsed }: ClientError): boolean {
   if (code !== "HPE_INVALID_METHOD" || rawPacket === undefined || bytesParsed === undefined) return false;
@@ -300,7 +303,7 @@ const tokenAtStart = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+/;
 const targetAndVersion = /^ \S+ HTTP\/1\.[01]\r?$/;
 const targetAndMaybeVersion = /^ \/\S*(?: (?:H|HT|HTT|HTTP|HTTP\/|HTTP\/1|HTTP\/1\.|HTTP\/1\.[01]\r?)?)?$/;
 
-/** CONNECT is a method like any other that has no route; Node would close the connection. */
+/** CONNECT is answered like any other method without a route; Node would close the connection. */
 function answerConnect(server: Server, request: IncomingMessage, socket: Duplex): void {
   socket.on("error", () => socket.destroy());
   const answer = () => {

@@ -4,16 +4,16 @@ import type { Duplex } from "node:stream";
 const lingerMs = 1000;
 
 /**
- * Sends what is left to send, and closes a moment later. To close a connection with input unread resets it,
- * and with it the client may lose the answer: what comes meanwhile is read and dropped.
+ * Sends the remaining output, and closes a moment later; input that arrives meanwhile is read and dropped. Closing a
+ * connection with unread input resets it, and the client may lose the response.
  */
 export function closeGently(socket: Duplex, lastWords = ""): void {
   socket.end(lastWords);
   setTimeout(() => socket.destroy(), lingerMs).unref();
 }
 
-/** To be called before an answer that does not wait for the rest of its request. */
+/** To be called before a response that does not wait for the rest of its request. */
 export function lingerAtClose(socket: Duplex): void {
-  // What Node calls after an answer with which the connection ends.
+  // Node calls `destroySoon` after a response that ends the connection.
   Object.assign(socket, { destroySoon: () => closeGently(socket) });
 }

@@ -1,13 +1,13 @@
-/** Which connections are not read for a while. What comes on them waits in the kernel. */
+/** Connections that are not read for a while: their data waits in the kernel. */
 
 import type { Socket } from "node:net";
 
 const unheard = new WeakSet<Socket>();
 
-/** Whether a connection is not to be read, or is soon not to be. */
+/** Whether a connection is not being read, or soon will not be. */
 export const isUnheard = (socket: Socket): boolean => unheard.has(socket);
 
-/** To be followed by `stopListening`, once all of its request was read: Node would begin to read again for the rest of it. */
+/** To be followed by `stopListening` once all of its request was read: before that, Node would resume reading for the rest. */
 export function leaveUnheard(socket: Socket): void {
   unheard.add(socket);
 }

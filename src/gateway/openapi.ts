@@ -1,4 +1,4 @@
-/** The v1 contract as an OpenAPI 3.1 document, made of the schemas that requests and answers go by. */
+/** The v1 contract as an OpenAPI 3.1 document, made of the schemas that requests and responses use. */
 
 import { contractCodes, Failure, type FailureCode } from "../failures.ts";
 import type { Deprecation } from "./deprecations.ts";
@@ -44,7 +44,7 @@ const cancelledExample = {
   server_time: "2026-11-21T06:41:22.000Z",
 } as const;
 
-/** As events have them: at the instant at which it happened. */
+/** As events contain them: `server_time` is the instant of the transition. */
 const eventExamples = {
   verified: { ...verifiedExample, server_time: verifiedExample.verified_at },
   expired: { ...pendingExample, status: "expired", server_time: "2026-11-21T06:51:00.377Z" },
@@ -118,7 +118,7 @@ const descriptions: Readonly<Record<number, string>> = {
 
 type Operation = "create" | "read" | "cancel";
 
-/** Codes that not every operation can answer; the others are everybody's. */
+/** Codes that only some operations answer; all other codes apply to every operation. */
 const onlyOf: Partial<Record<FailureCode, readonly Operation[]>> = {
   invalid_json: ["create"],
   unsupported_content_type: ["create"],
@@ -232,7 +232,7 @@ function webhook(type: keyof typeof eventExamples, summary: string) {
 
 /** `serverUrl` is the address merchants reach the service at. */
 export function openApiDocument(serverUrl: string, deprecations: readonly Deprecation[]): object {
-  /** What stands beside an operation or a field that has an entry. */
+  /** Marks an operation or a field that has an entry. */
   const mark = (method: Deprecation["method"], route: string, field?: string) =>
     deprecations.some((entry) => entry.method === method && entry.route === route && entry.field === field)
       ? { deprecated: true }
@@ -350,7 +350,7 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
       schemas: {
         CreateVerification: { ...createVerificationBody, properties: Object.fromEntries(creation) },
         CreatedVerification: createdVerification,
-        // By the contract it may be missing; this service always sends it.
+        // The contract does not require it; this service always sends it.
         VerificationResult: {
           ...verificationResult,
           required: verificationResult.required.filter((name) => name !== "carrier"),

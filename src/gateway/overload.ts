@@ -1,6 +1,6 @@
 /**
- * How the gateway says that it has too much to do. Saying so takes time, too: a connection that was told is not listened to
- * before it may come again, so that whoever asks on regardless takes nothing from those that are served.
+ * Sheds load in the gateway. A refusal takes time, too: a refused connection is not read before its Retry-After has
+ * passed, so that clients that retry regardless take no time from those that are served.
  */
 
 import type { Socket } from "node:net";
@@ -11,41 +11,41 @@ import type { ConnectionTurns } from "./connection-turns.ts";
 import { isUnheard, leaveUnheard, listenTo, stopListening } from "./listening.ts";
 import { refuse } from "./refusal.ts";
 
-/** Refusals take up to 0.1 ms each: these leave a process most of its time. */
+/** A refusal takes up to 0.1 ms: this rate leaves a process most of its time. */
 const refusalsPerSecond = 2_000;
 
 /**
- * To tell somebody to come again takes about as long as to serve them: for each that is told because its turn came late so many
- * are served, or else a slow process would do little but refuse. At most `servedAtMost` are kept for later.
+ * A refusal takes about as long as serving a call: for each call that is refused because turns come late, this many are
+ * served, or a slow process would do little but refuse. Credit accumulates up to `servedAtMost` calls.
  */
 const servedForEachTold = 3;
 const servedAtMost = 1_000;
 
-/** Of a request that is half read when its connection is left, Node waits ten seconds for the rest, whether anybody reads it or not. */
+/** Longest pause of a connection: less than Node's timeout of ten seconds for a half-read request, which keeps running. */
 const longestSeconds = 8;
 
-/** Made once: where they are needed most there is no time for the trace of a stack. */
+/** Created once: when they are needed most, there is no time to capture a stack trace. */
 const failures: Failure[] = [];
 
 export interface Overload {
   /**
-   * Answers service_unavailable where a call would only wait, with a Retry-After that is longer the more connections are unread
-   * because they were told so. Answers whether it has.
+   * Answers service_unavailable if a call would only wait. Its Retry-After grows with the number of connections that
+   * are unread because they were refused. Returns whether it has answered.
    */
   sheds(bucket: RateLimitBucket, reply: FastifyReply): boolean;
-  /** From now on every connection is listened to. */
+  /** From now on every connection is read. */
   stop(): void;
 }
 
-/** Of one gateway. So many connections, `perSecond`, are told one and the same Retry-After. */
+/** One per gateway. Each value of Retry-After is given to `perSecond` connections. */
 export function createOverload(
   admission: Pick<Admission, "isOverloaded">,
   turns: Pick<ConnectionTurns, "isLate" | "stop">,
   perSecond = refusalsPerSecond,
 ): Overload {
-  /** Those that were told and are not listened to. */
+  /** Connections that were refused and are not read. */
   const told = new Set<Socket>();
-  /** Calls that were let through, for which nobody has been told yet. */
+  /** Admitted calls that no refusal has been counted against yet. */
   let served = servedAtMost;
   let isStopped = false;
 
@@ -53,7 +53,7 @@ export function createOverload(
     if (told.delete(socket)) listenTo(socket);
   }
 
-  /** Of a client that has gone meanwhile nothing is heard before either. */
+  /** Stops reading a connection until `at`. Until then, a client's disconnect is not noticed either. */
   function leaveUntil(at: number, socket: Socket): void {
     if (isStopped) {
       listenTo(socket);
@@ -75,7 +75,7 @@ export function createOverload(
       const { raw: request } = reply.request;
       const { socket } = request;
       const seconds = 1 + Math.floor(told.size / perSecond);
-      // Where so many are unread already, it is to come on another connection.
+      // With this many unread connections, the connection is closed: its client has to retry on another.
       if (seconds > longestSeconds) reply.raw.shouldKeepAlive = false;
       const retryAfterSeconds = Math.min(seconds, longestSeconds);
       failures[retryAfterSeconds] ??= new Failure("service_unavailable", { retryAfterSeconds });
@@ -86,10 +86,10 @@ export function createOverload(
       if (isFirst) leaveUnheard(socket);
       const leave = () => {
         if (isFirst) leaveUntil(at, socket);
-        // Behind a request that was refused, or whose connection waits for its turn.
+        // Behind a refused request on this connection, or on a connection that waits for its turn.
         else if (isUnheard(socket)) stopListening(socket);
       };
-      // Not before all of the request was read: Node begins to read again for the rest of it.
+      // Not before the whole request was read: Node would resume reading for the rest of it.
       if (request.closed) leave();
       else request.once("close", leave);
       return true;

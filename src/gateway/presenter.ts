@@ -1,4 +1,4 @@
-/** The v1 objects, built field by field: the public contract does not hang on the protobuf's own JSON. */
+/** The v1 objects, built field by field: the public contract must not depend on protobuf's own JSON. */
 
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type { CreateVerificationResponse, Verification } from "../gen/proto/phoneproof/v1/verification_pb.ts";
@@ -91,8 +91,8 @@ const recentSeconds: number[] = new Array(recentSlots).fill(Number.NaN);
 const recentTexts: string[] = new Array(recentSlots).fill("");
 
 /**
- * `2026-11-21T06:41:00.123Z`. An answer has four of them, mostly of the current second or few others, and
- * `toISOString` was measured at 440 ns, this at 16: the texts of recent seconds are kept.
+ * `2026-11-21T06:41:00.123Z`. A response has four timestamps, mostly of the current second or few others: the texts of
+ * recent seconds are cached. `toISOString` was measured at 440 ns, this at 16.
  */
 function presentTimestamp(timestamp: Timestamp | undefined): string {
   if (timestamp === undefined) throw new Error("the core answered without a timestamp");

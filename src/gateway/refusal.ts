@@ -1,4 +1,4 @@
-/** How the gateway says no: the contract's ApiError and the headers that go with it. */
+/** How the gateway refuses calls: the contract's ApiError and the headers that go with it. */
 
 import type { FastifyReply } from "fastify";
 import type { Failure, FieldViolation, RateLimitState } from "../failures.ts";
@@ -19,7 +19,7 @@ export function presentFailure(failure: Failure, requestId: string): ApiError {
   return { error };
 }
 
-/** Answers with a failure; whoever calls has settled it with admission where that is due. */
+/** Answers with a failure. Where admission has to settle it, the caller of this function has done so. */
 export function refuse(reply: FastifyReply, failure: Failure): void {
   const { request } = reply;
   request.failureCode = failure.code;
@@ -33,7 +33,7 @@ export function refuse(reply: FastifyReply, failure: Failure): void {
   reply.code(failure.status).send(presentFailure(failure, request.id));
 }
 
-/** Where nothing was charged there is nothing to report. */
+/** Sets the usage headers, unless the call was not charged. */
 export function setUsage(reply: FastifyReply): void {
   const usage = reply.request.call?.usage;
   if (usage === undefined) return;

@@ -6,9 +6,9 @@ import type { Failure } from "../failures.ts";
 import { sentStatus } from "./answered-request.ts";
 
 /**
- * One line a request, written when it is over, whether it was answered or its client went away (`status` is
- * null then). The fields are listed here and nowhere else: a URL may hold a window's token and a header a
- * key, so the route's pattern stands for the one, and nothing for the other.
+ * Logs one line per request when it is over, whether it was answered or its client disconnected (`status` is then
+ * null). The fields are listed here and nowhere else: a URL may hold a window's token, so the route's pattern stands
+ * for it; a header may hold a key, so no header is logged.
  */
 export function logRequest(
   log: Logger,
@@ -30,8 +30,8 @@ export function logRequest(
 }
 
 /**
- * Past the logger's own serialisation, which was a twentieth of the service's time for a creation. What goes in is
- * either made here or one of a few known words.
+ * Bypasses the logger's own serialisation, which took a twentieth of the service's time for a creation. All values are
+ * either generated here or one of a few known words.
  */
 function writeLine(log: Logger, fields: string): void {
   const { [symbols.streamSym]: stream, [symbols.timeSym]: time } = log as unknown as {
@@ -41,7 +41,7 @@ function writeLine(log: Logger, fields: string): void {
   stream.write(`{"level":${log.levels.values.info}${time()},${fields}}\n`);
 }
 
-/** Routes as JSON: there are a handful. */
+/** Routes as JSON; there are only a handful. */
 const quotedTexts = new Map<string, string>();
 
 function quoted(text: string): string {
@@ -50,10 +50,10 @@ function quoted(text: string): string {
   return known;
 }
 
-/** A caller that is known is the same object for as long as nothing is heard of it. */
+/** The directory returns the same object for a caller until it hears of a change. */
 const knownCallers = new WeakMap<Caller, string>();
 
-/** Which key it was, so that what a leaked one was used for can be told. */
+/** Names the key, so that what a leaked one was used for can be found out. */
 function callerFields(caller: Caller): string {
   if (caller.kind !== "merchant") return "";
   let text = knownCallers.get(caller);
@@ -65,7 +65,10 @@ function callerFields(caller: Caller): string {
   return text;
 }
 
-/** At once and by itself: the request's line waits for the answer to leave. The client never sees the stack. */
+/**
+ * Logged at once and in its own line: the request's line waits until the response has left. The client never sees the
+ * stack.
+ */
 export function logFault(log: Logger, request: FastifyRequest, failure: Failure): void {
   log.error({ requestId: request.id, err: failure.cause ?? failure }, "internal error");
 }

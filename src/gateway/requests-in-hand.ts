@@ -1,30 +1,30 @@
-/** How many requests are in hand that this process is what they wait for. */
+/** Counts the requests in progress that wait for this process. */
 
 /**
- * What takes longer than this most likely waits for a lock, or for the rest of itself, and does not count. Unless most of what
- * is answered took as long: then it is this process that all of it waits for.
+ * A request that takes longer than this most likely waits for a lock, or for its client to take the response, and does
+ * not count. Unless most responses took as long: then all of them wait for this process.
  */
 const spanMs = 1_000;
-/** What takes longer than this does not count, however long others take. */
+/** A request that takes longer than this does not count, however long others take. */
 const longestMs = 8_000;
 const slotMs = 100;
 const youngSlots = spanMs / slotMs;
 const slots = longestMs / slotMs;
 
-/** The share of answers that took longer than `spanMs` is that of about so many. */
+/** The share of responses that took longer than `spanMs` is averaged over about this many. */
 const rememberedAnswers = 256;
 
 export interface RequestsInHand {
-  /** A request begins, `at` the clock's milliseconds. */
+  /** A request begins at `at`, in the clock's milliseconds. */
   begun(at: number): void;
-  /** It is over, `at` the clock's milliseconds; `isTold` whether how long it took says how long others take. */
+  /** A request is over at `at`, in the clock's milliseconds. `isTold`: its duration says how long others take. */
   over(begunAt: number, at: number, isTold: boolean): void;
-  /** So many, now. */
+  /** How many requests count at `now`. */
   count(now: number): number;
 }
 
 export function countRequestsInHand(): RequestsInHand {
-  /** By when they began. */
+  /** Requests in progress, by the slot in which they began. */
   const begunIn = new Array<number>(slots).fill(0);
   let newestSlot = 0;
   let young = 0;

@@ -1,6 +1,6 @@
 /**
- * The v1 contract's bodies as JSON Schema: what requests are validated against, what answers are serialised
- * by, and what documents are made from.
+ * The v1 contract's bodies as JSON Schema: requests are validated against them, responses serialised by them, and
+ * documents made from them.
  */
 
 /** Body of a creation. Lengths are code points, as the core counts them. */
@@ -89,8 +89,8 @@ export const createdVerification = {
 };
 
 /**
- * Answer to a read or a cancel. The contract leaves `carrier` out of what is required, and so does openapi.json; here it
- * is in, since the serialiser puts what is not required last.
+ * Answer to a read or a cancel. The contract does not require `carrier`, and neither does openapi.json; here it is
+ * required, since the serialiser puts optional properties last.
  */
 export const verificationResult = {
   type: "object",
@@ -98,7 +98,7 @@ export const verificationResult = {
   properties: verificationProperties,
 };
 
-/** Answer to whatever failed. */
+/** Answer to any call that failed. */
 export const apiError = {
   type: "object",
   required: ["error"],

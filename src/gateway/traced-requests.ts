@@ -10,8 +10,8 @@ declare module "fastify" {
 }
 
 /**
- * Makes each request a span, under the one its headers name. The attributes are listed here and nowhere else: a URL may
- * hold a window's token, so the route's pattern stands for it. (`@fastify/otel` would write the URL down.)
+ * Makes each request a span, under the parent that its headers name. The attributes are listed here and nowhere else: a
+ * URL may hold a window's token, so the route's pattern stands for it. (`@fastify/otel` would record the URL.)
  */
 export function traceRequests(gateway: FastifyInstance, tracing: Tracing): void {
   gateway.decorateRequest("span", undefined);
@@ -40,7 +40,7 @@ export function traceRequests(gateway: FastifyInstance, tracing: Tracing): void 
     done();
   });
 
-  // Not earlier: the body is read in between, on the connection's time and in nobody's context.
+  // Not earlier: in between, the connection's events read the body, outside of any span's context.
   gateway.addHook("preHandler", (request, _reply, done) => {
     if (request.span === undefined) done();
     else request.span.run(done);

@@ -24,7 +24,7 @@ interface VerificationRoute {
   Params: { verification_id: string };
 }
 
-/** A plugin to be registered in a scope of its own: its hooks and parsers are for these routes only. */
+/** A plugin to be registered in a scope of its own: its hooks and parsers apply only to these routes. */
 export function verificationRoutes(
   verifications: VerificationService,
   admission: Admission,
@@ -74,7 +74,7 @@ export function verificationRoutes(
     );
 
     scope.register(async (bodyless) => {
-      // Read to its end so that the limit holds and the connection can go on; then forgotten.
+      // Read to its end, so that the size limit applies and the connection can be reused; then dropped.
       bodyless.addContentTypeParser("*", { parseAs: "buffer" }, (_request, _body, done) => done(null));
 
       bodyless.post<VerificationRoute>(
@@ -109,12 +109,12 @@ function verificationId(request: FastifyRequest<VerificationRoute>): string {
   return id;
 }
 
-/** Empty where there is none. Sent twice, it arrives joined by a comma, and is no key. */
+/** Empty if there is none. A key that is sent twice arrives joined by a comma, and is invalid. */
 function idempotencyKeyOf(request: FastifyRequest): string {
   return String(request.headers["idempotency-key"] ?? "");
 }
 
-/** Before the body is read. A media type other than JSON is Fastify's to refuse. */
+/** Runs before the body is read. Fastify itself refuses media types other than JSON. */
 const requireCreationHeaders: onRequestHookHandler = (request, _reply, done) => {
   checkIdempotencyKey(idempotencyKeyOf(request));
   if (request.headers["content-type"] === undefined) throw new Failure("unsupported_content_type");
@@ -123,7 +123,7 @@ const requireCreationHeaders: onRequestHookHandler = (request, _reply, done) => 
   done();
 };
 
-/** Fastify would refuse what it cannot read as a media type before any parser is asked. */
+/** Without this, Fastify would refuse an invalid media type before it asks any parser. */
 const forgetContentType: onRequestHookHandler = (request, _reply, done) => {
   delete request.headers["content-type"];
   done();

@@ -9,7 +9,7 @@ import { projectRoutes } from "./project-service.ts";
 import { serviceTokenRoutes } from "./service-token-service.ts";
 import { webhookRoutes } from "./webhook-service.ts";
 
-/** Serves what an admin token may do. */
+/** Serves everything that requires an admin token. */
 export function administrationRoutes(router: ConnectRouter, administrationAs: AdministrationAs): void {
   const asAdmin = adminMethods(administrationAs);
   projectRoutes(router, asAdmin);

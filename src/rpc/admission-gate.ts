@@ -22,7 +22,7 @@ const buckets: Readonly<Record<string, RateLimitBucket>> = {
   [VerificationService.method.cancelVerification.name]: "cancel",
 };
 
-/** What a method asks of its caller; whatever is not named here is administration. */
+/** The scope a method requires; methods that are not named here are administrative. */
 function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
   if (parent.typeName === InboundMessageService.typeName) return "ingest";
   if (parent.typeName === StatisticsService.typeName) return "read";
@@ -32,9 +32,9 @@ function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
 }
 
 /**
- * Overload, authentication, scope and rate limit, in the gateway's order and like there before anything of the message is read:
- * the interceptor comes after a whole message. Strangers would have this process hold theirs for them, and what cannot be
- * read would cost its caller nothing.
+ * Checks overload, authentication, scope and rate limit, in the gateway's order and, as there, before the message is
+ * read: the interceptor runs only after a complete message. Otherwise this process would hold the messages of
+ * unauthenticated clients in memory, and unreadable messages would cost their callers nothing.
  */
 export function admissionGate(parts: {
   readonly admission: Admission;

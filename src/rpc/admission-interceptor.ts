@@ -17,8 +17,8 @@ import { connectError, metadataOf } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
 
 /**
- * Usage, error translation and the request's log line around every service of this package, once the gate has let the call
- * through and its message is there. Streams are bounded here, and looked after while they last.
+ * Usage, error translation and the log line of each call, for every service of this package, once the gate has admitted
+ * the call and its message has arrived. Streams are bounded here, and authenticated again while they last.
  */
 export function admissionInterceptor(parts: {
   readonly admission: Admission;
@@ -47,7 +47,7 @@ export function admissionInterceptor(parts: {
     observer.begun(methodName(request.method), request.stream);
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       const refusal = refusalOf(thrown, request.signal);
-      // A call that was cancelled or came late keeps gRPC's own code.
+      // A call that was cancelled or missed its deadline keeps gRPC's own code.
       if (refusal instanceof ConnectError) {
         finish(codeToString(refusal.code));
         return refusal;
@@ -74,11 +74,11 @@ export function admissionInterceptor(parts: {
     async function authenticateAgain(): Promise<void> {
       const again = admission.look();
       call.caller = await admission.authenticate(request.header.get("authorization") ?? undefined, address);
-      // As it was before: what came amid the look would count as known.
+      // Taken before authenticating: a change in between would otherwise count as known.
       look = again;
     }
 
-    /** Ends when its credential does, whether or not anything moves on it. */
+    /** Registers the stream, which ends when its credential does, even if nothing is sent on it. */
     function opened(stream: StreamRequest): StreamRequest {
       const ended = new AbortController();
       leave = openStreams.add({
@@ -86,13 +86,13 @@ export function admissionInterceptor(parts: {
         authenticate: authenticateAgain,
         end: (failure) => ended.abort(failure),
       });
-      // However it ends, also where nobody reads what it has to say.
+      // However the stream ends, also if nobody reads its responses.
       request.signal.addEventListener("abort", leave, { once: true });
       const signal = AbortSignal.any([stream.signal, ended.signal]);
       return { ...stream, signal, message: authenticated(stream.message) };
     }
 
-    /** A stream may stay open for days: its messages are let through as calls of their own would be. */
+    /** A stream may stay open for days: each of its messages is authenticated as a separate call would be. */
     function authenticated<Message>(messages: AsyncIterable<Message>): AsyncIterable<Message> {
       return checked(messages, () => (admission.holds(look) ? undefined : authenticateAgain()));
     }
@@ -105,7 +105,7 @@ export function admissionInterceptor(parts: {
       } catch (thrown) {
         throw await refuse(thrown);
       } finally {
-        // The client left before the end: nothing was thrown, the stream is simply not read any further.
+        // The client left early: nothing was thrown, the responses are just not read any further.
         finish("canceled");
       }
     }
@@ -118,14 +118,14 @@ function refusalOf(thrown: unknown, { reason }: AbortSignal): Failure | ConnectE
   return thrown instanceof ConnectError ? (asUnread(thrown) ?? thrown) : asFailure(thrown);
 }
 
-/** Node's word for a request whose client was gone before its end, where that is read. */
+/** Node's error, where a request is read, if the client disconnected before its end. */
 function isCutShort(thrown: unknown): boolean {
   return thrown instanceof Error && "code" in thrown && thrown.code === "ERR_STREAM_PREMATURE_CLOSE";
 }
 
 /**
- * The same messages, each once `check` has let it through: at once where that has nothing to wait for, since a generator would
- * cost a message four promises. Where it throws, the messages end with that.
+ * Passes each message on once `check` allows it: synchronously if `check` has nothing to wait for, since a generator
+ * would cost four promises per message. If `check` fails, the messages end with its error.
  */
 function checked<Message>(
   messages: AsyncIterable<Message>,
@@ -148,7 +148,7 @@ function checked<Message>(
       return {
         next: () => iterator.next().then(letThrough),
         return: async () => (await iterator.return?.()) ?? { done: true, value: undefined },
-        // The client has left amid an answer, in the words of its socket.
+        // The client left during a response; `reason` is its socket's error.
         throw: async (reason: unknown) => {
           const left = ConnectError.from(reason, Code.Canceled);
           if (iterator.throw) return iterator.throw(left);
@@ -160,8 +160,8 @@ function checked<Message>(
 }
 
 /**
- * A call whose deadline passes, or whose client leaves, is answered at once. Where the service ends it is answered in its own
- * time.
+ * Rejects at once when the call's deadline passes or its client leaves. On a shutdown, which aborts with a Failure, the
+ * call may still finish.
  */
 function untilAborted(
   answer: Promise<UnaryResponse | StreamResponse>,

@@ -1,4 +1,4 @@
-/** What is said of a call that is over: its line in the log, and its count. */
+/** Reports a finished call: its log line and its metrics. */
 
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { Logger } from "pino";
@@ -11,14 +11,14 @@ import type { Failure } from "../failures.ts";
 /** `package.Service/Method`, as it is logged, counted and traced. */
 export const methodName = ({ parent, name }: DescMethod): string => `${parent.typeName}/${name}`;
 
-/** Told of calls, for those who count them. */
+/** Receives calls for the metrics. */
 export interface RpcObserver {
   begun(method: string, streaming: boolean): void;
-  /** Once for each that has begun. */
+  /** Once for each call that has begun. */
   answered(call: AnsweredRpc): void;
 }
 
-/** Logs a call that is over, and tells whoever counts. */
+/** Logs a finished call and reports it to the observer. */
 export function noteAnswer(
   { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
   call: Pick<Call, "requestId" | "usage"> & {
@@ -35,7 +35,7 @@ export function noteAnswer(
   const elapsedMs = performance.now() - call.startedAt;
   const durationMs = Math.round(elapsedMs * 10) / 10;
   const line = { requestId, method, code, durationMs, ...callerFields(caller) };
-  // What was refused by a fault of ours leaves that besides.
+  // A refusal that an internal fault caused is logged with that fault.
   if (failure?.code === "internal_error") log.error({ ...line, err: failure.cause ?? failure }, "rpc failed");
   else log.info(line, "rpc");
   observer.answered({

@@ -4,7 +4,7 @@ import type { Administration, AdministrationAs } from "../core/administration/ad
 import { actorOf } from "../core/administration/audit.ts";
 import { callOf } from "./call-context.ts";
 
-/** Makes methods that only an admin token may call, and that are written down as its own. */
+/** Wraps methods that only an admin token may call; the audit log records them under that token. */
 export type AsAdmin = <Request, Response>(
   method: (administration: Administration, request: Request) => Promise<Response>,
 ) => (request: Request, context: HandlerContext) => Promise<Response>;
@@ -14,7 +14,7 @@ export function adminMethods(administrationAs: AdministrationAs): AsAdmin {
     method(await administrationOf(administrationAs, context), request);
 }
 
-/** What the caller may do as administrator. Refuses whoever is none with insufficient_scope. */
+/** The administrative operations of the caller. Refuses a caller without the scope admin with insufficient_scope. */
 export async function administrationOf(
   administrationAs: AdministrationAs,
   context: HandlerContext,

@@ -6,7 +6,7 @@ import { encodeId } from "../core/ids.ts";
 import { AuditEntrySchema, AuditService } from "../gen/proto/phoneproof/v1/audit_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
 
-/** Serves an admin token what administrators did. */
+/** Serves the audit log of administrators' acts to admin tokens. */
 export function auditRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(AuditService, {
     listAuditEntries: asAdmin(async ({ audit }, { projectId, actor, pageSize, pageToken }) => {

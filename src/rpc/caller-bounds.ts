@@ -2,11 +2,11 @@ import { StreamBounds } from "../admission/stream-bounds.ts";
 import type { Caller } from "../core/project.ts";
 import { Failure } from "../failures.ts";
 
-/** Whose something is: a project's or a token's. */
+/** The key by which a caller's usage of resources is counted: its project or its token. */
 export const ownerOf = (caller: Caller): string =>
   caller.kind === "merchant" ? caller.project.id : (caller.tokenId ?? "installation");
 
-/** Counts what callers have open, in all and of each one, a project or a token. */
+/** Limits the calls or streams that are open, in total and per caller, which is a project or a token. */
 export class CallerBounds {
   readonly #what: string;
   readonly #most: { readonly inAll: number; readonly each: number };
@@ -18,7 +18,7 @@ export class CallerBounds {
     this.#bounds = new StreamBounds(most);
   }
 
-  /** Answers what gives the place back, to be called once. Refuses with rate_limited or service_unavailable. */
+  /** Returns a function that releases the place, to be called once. Refuses with rate_limited or service_unavailable. */
   take(caller: Caller): () => void {
     const giveBack = this.#bounds.take(ownerOf(caller));
     if (giveBack === "each") {

@@ -9,7 +9,7 @@ import {
 } from "../gen/proto/phoneproof/v1/erasure_pb.ts";
 import { administrationOf, adminMethods } from "./as-admin.ts";
 
-/** Serves what an admin token may erase. */
+/** Serves the erasure of personal data to admin tokens. */
 export function erasureRoutes(router: ConnectRouter, administrationAs: AdministrationAs): void {
   const asAdmin = adminMethods(administrationAs);
   router.service(ErasureService, {

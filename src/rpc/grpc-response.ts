@@ -11,27 +11,28 @@ import { connectError } from "./refusal.ts";
 import { isOver } from "./stream-turns.ts";
 import { asUnread } from "./unread.ts";
 
-/** A call that failed by a fault of ours beside the interceptor, such as while its answer was written. */
+/** A call that failed by an internal fault outside of the interceptor, such as while its response was written. */
 export interface FaultyCall {
-  /** `package.Service/Method`, one of those there are. */
+  /** `package.Service/Method` of an existing method. */
   readonly method: string;
   readonly requestId: string;
   readonly failure: Failure;
 }
 
-/** So long an answer that is whole waits for its client, who may give HTTP/2 no window for it and hold it for ever. */
+/** How long a complete response waits for its client, which may grant no HTTP/2 window and hold the response for ever. */
 const takenWithinMs = 10_000;
 
 /**
- * How refusals leave: with the catalogue's code also in what Connect makes by itself of a fault, and with a text that clients
- * show as it is. Connect encodes all but letters; gRPC asks for that of a percent sign and of what is not printable ASCII, and
- * grpc-js decodes no more than that. And how long any answer may take to leave, once all of it is there.
+ * Adapts refusals: errors that Connect itself makes of a fault also get the catalogue's code, and the message becomes a
+ * text that clients can show as it is. Connect percent-encodes everything but letters; gRPC requires that only for the
+ * percent sign and for what is not printable ASCII, and grpc-js decodes no more than that. Also limits how long any
+ * response may take to leave once it is complete.
  */
 export function grpcResponse(parts: {
   readonly methods: ReadonlySet<string>;
-  /** Methods whose answers begin long before they end. */
+  /** Methods whose responses begin long before they end. */
   readonly streamedAnswers: ReadonlySet<string>;
-  /** Told of each that is about to be answered. May close it. */
+  /** Called with each stream that is about to be answered. May close it. */
   readonly onAnswer: (stream: ServerHttp2Stream) => void;
   readonly onFault: (call: FaultyCall) => void;
 }): typeof Http2ServerResponse {
@@ -39,7 +40,7 @@ export function grpcResponse(parts: {
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
     #isToBeTaken = false;
 
-    // An answer that is larger than the window comes to its end only when it is taken.
+    // A response that is larger than the window ends only when the client takes it, so its time limit starts here.
     override writeHead(...head: unknown[]): this {
       if (!streamedAnswers.has(this.#method)) this.#toBeTaken();
       return super.writeHead(...(head as Parameters<Http2ServerResponse["writeHead"]>));
@@ -63,7 +64,10 @@ export function grpcResponse(parts: {
       return this.req.url.slice(1);
     }
 
-    /** Connect prints whatever fails, but for a stream that is gone by one of the codes it knows, of which a cut write's is none. */
+    /**
+     * Connect prints every failed write, except for a few error codes of a closed stream. The code of a cut write,
+     * ECANCELED, is not among them, and is replaced by one that is.
+     */
     override write(...given: unknown[]): boolean {
       const last = given.at(-1);
       const written = typeof last === "function" ? [...given.slice(0, -1), goneFor(last as Written)] : given;

@@ -1,4 +1,4 @@
-/** What stands around Connect's handlers. */
+/** Wraps Connect's handlers. */
 
 import type {
   UniversalHandler,
@@ -6,7 +6,7 @@ import type {
   UniversalServerResponse,
 } from "@connectrpc/connect/protocol";
 
-/** The same handler, whose requests are answered by `answer`. */
+/** Returns the same handler, except that `answer` handles its requests. */
 export function around(
   handler: UniversalHandler,
   answer: (request: UniversalServerRequest) => Promise<UniversalServerResponse>,
@@ -14,7 +14,7 @@ export function around(
   return Object.assign(answer, handler);
 }
 
-/** The bytes of a request; undefined where something has parsed them. */
+/** The body of a request as bytes; undefined if it was parsed already. */
 export function bytesOf({ body }: UniversalServerRequest): AsyncIterable<Uint8Array> | undefined {
   return typeof body === "object" && body !== null && Symbol.asyncIterator in body ? body : undefined;
 }

@@ -1,6 +1,6 @@
 /**
- * Looks how much a request of a stream of messages would be, before it is made: two bytes on the wire can be an object. And
- * bounds what is held of requests that have begun.
+ * Measures a request of an inbound message stream before it is decoded: two bytes on the wire can become an object.
+ * Also bounds the memory held for requests that have begun to arrive.
  */
 
 import type { Compression, UniversalHandler } from "@connectrpc/connect/protocol";
@@ -13,28 +13,28 @@ import type { RequestRoom } from "./request-room.ts";
 import { notWhole, unreadable } from "./unread.ts";
 
 const maxMessagesInRequest = 1_000;
-/** A message has eight, an instant's two among them. As many again may come with later versions. */
+/** A message has eight fields, its timestamp's two included. As many again may come with later versions. */
 const maxFieldsInRequest = maxMessagesInRequest * 17;
 
-/** Types on the wire. */
+/** Wire types of protobuf. */
 const varint = 0;
 const fixed64 = 1;
 const lengthDelimited = 2;
 const fixed32 = 5;
-/** Fields of a request, of a message (the last that it has), of an instant (likewise). */
+/** Field numbers: the only one of a request, the last one of a message, the last one of a timestamp. */
 const messagesField = 1;
 const receivedAtField = 6;
 const lastInstantField = 2;
 const maxTagBytes = 5;
 const maxVarintBytes = 10;
 const prefixBytes = 5;
-/** Of an envelope's flags: that it is packed. All others Connect reads over, over gRPC. */
+/** The compression bit of an envelope's flags. Over gRPC, Connect ignores all other bits. */
 const isPacked = 0b1;
-/** A request is held without asking for room where it is no longer than this: that is 200 messages. */
+/** A request up to this size, which is 200 messages, is held without reserving room. */
 const modestBytes = 64 * 1024;
-/** As long as the gateway gives a request: so long this process may have to wait for the rest of one that has begun. */
+/** The gateway's timeout for a request: how long the rest of a request that has begun may take. */
 const restWithinMs = 10_000;
-/** With two bytes a field what is no longer than this cannot be too much, and is not looked at. */
+/** At two bytes per field, a request up to this size cannot exceed the limits, and is not counted. */
 const harmlessBytes = 2 * maxMessagesInRequest;
 
 const tooManyMessages = () =>
@@ -43,18 +43,19 @@ const tooManyMessages = () =>
   });
 
 /**
- * Counts a StreamInboundMessagesRequest's fields on the wire, in whatever pieces it comes: steps over what has a length, into
- * messages and their instants. What the decoder could read otherwise than this is refused, or the two would count differently.
+ * Counts the fields of a StreamInboundMessagesRequest on the wire, in chunks of any size: it skips length-delimited
+ * values, except that it descends into messages and their timestamps. It refuses encodings that the decoder might read
+ * differently, since the two would then count differently.
  */
 class FieldCount {
   readonly #length: number;
-  /** Where the message that is being looked at ends, and its instant. */
+  /** Where the current message, and within it the current timestamp, ends. */
   readonly #ends: number[] = [];
   #at = 0;
   #messages = 0;
   #fields = 0;
   #skip = 0;
-  /** The length of a message that begins here. */
+  /** Length of a message that begins at the current position. */
   #opened = 0;
   #awaits: "tag" | "length" | "varint" = "tag";
   #value = 0;
@@ -65,7 +66,7 @@ class FieldCount {
     this.#length = length;
   }
 
-  /** The next bytes of it. Throws where it is too much. */
+  /** Takes the next bytes of the request. Throws if it exceeds the limits or is malformed. */
   take(bytes: Uint8Array, from: number, to: number): void {
     for (let index = from; index < to; ) {
       const step = this.#skip > 0 ? Math.min(this.#skip, to - index) : 1;
@@ -95,7 +96,7 @@ class FieldCount {
       if (byte < 0x80) this.#await("tag");
       return;
     }
-    // Beyond 32 bits, of which decoders have ideas of their own.
+    // Decoders differ in how they read more than 32 bits.
     if (this.#valueBytes === maxTagBytes && byte > 0x0f) throw unreadable();
     this.#value += (byte & 0x7f) * 2 ** (7 * (this.#valueBytes - 1));
     if (byte >= 0x80) return;
@@ -109,7 +110,7 @@ class FieldCount {
     const depth = this.#ends.length;
     const lastKnown = depth === 0 ? messagesField : depth === 1 ? receivedAtField : lastInstantField;
     const known = depth === 2 ? varint : lengthDelimited;
-    // The decoder reads what it knows as it knows it, whatever is said here.
+    // The decoder reads known fields by their declared type, whatever wire type is given.
     if (field <= lastKnown && wireType !== known) throw unreadable();
     this.#field = field;
     if (wireType === varint) this.#await("varint");
@@ -154,7 +155,8 @@ class FieldCount {
 }
 
 /**
- * How many fields a message has that is there as a whole, or its instant: by the same rules, in less time, and nearly all are.
+ * Counts the fields of a message, or of its timestamp, that is in `bytes` completely: by the same rules as FieldCount,
+ * but faster, and nearly all messages are complete.
  */
 function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolean): number {
   const lastKnown = isInstant ? lastInstantField : receivedAtField;
@@ -201,7 +203,7 @@ function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolea
   return fields;
 }
 
-/** Follows the envelopes of a stream (gRPC's prefix of five bytes, then a message). */
+/** Tracks the envelopes of a stream: gRPC's prefix of five bytes, then a message. */
 class Envelopes {
   readonly #maxBytes: number;
   #prefixBytes = 0;
@@ -209,19 +211,19 @@ class Envelopes {
   #length = 0;
   #left = 0;
   #count: FieldCount | undefined;
-  /** How many have begun. */
+  /** How many envelopes have begun. */
   ordinal = 0;
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
   }
 
-  /** The length of the message that has begun and is not whole; 0: there is none. */
+  /** Length of the message that has begun and is incomplete; 0 if there is none. */
   get unfinished(): number {
     return this.#left > 0 ? this.#length : 0;
   }
 
-  /** Answers the refusal of a message that is too much, and where in these bytes it begins. */
+  /** Returns the refusal of a message that exceeds the limits, and the offset of its envelope in these bytes. */
   take(bytes: Uint8Array): { refusal: unknown; from: number } | undefined {
     let from = 0;
     for (let at = 0; at < bytes.length; ) {
@@ -255,7 +257,7 @@ class Envelopes {
     if (this.#prefixBytes < prefixBytes) return;
     this.#left = this.#length;
     this.ordinal += 1;
-    // What is too large is refused for that.
+    // Larger messages are refused for their size.
     const isToBeCounted =
       (this.#flags & isPacked) === 0 && this.#length > harmlessBytes && this.#length <= this.#maxBytes;
     this.#count = isToBeCounted ? new FieldCount(this.#length) : undefined;
@@ -263,10 +265,10 @@ class Envelopes {
   }
 }
 
-/** Lets a request enter before it is held; answers what gives its room back. */
+/** Waits for room before a request is held; the returned function releases that room. */
 type Enter = (bytes: number) => Promise<() => void>;
 
-/** The same bytes up to the first message that is too much, or not whole in time; then its refusal. */
+/** Passes the bytes on up to the first message that exceeds the limits or is late to complete, then throws its refusal. */
 function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter): AsyncIterable<Uint8Array> {
   return {
     [Symbol.asyncIterator]() {
@@ -274,7 +276,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
       const envelopes = new Envelopes(maxBytes);
       let refused: { refusal: unknown; from: number } | undefined;
       let over = false;
-      /** Of the request that is not whole yet: which it is, how long its rest was waited for, its room. */
+      /** Of the incomplete request: its ordinal, how long its rest was waited for, and how to release its room. */
       let awaited = 0;
       let waitedMs = 0;
       let leave: (() => void) | undefined;
@@ -297,13 +299,13 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
         if (refused.from === 0) return refuse();
         return { done: false, value: result.value.subarray(0, refused.from) };
       };
-      /** The next bytes of a request that has begun. */
+      /** Returns the next bytes of a request that has begun. */
       const rest = async () => {
         if (awaited !== envelopes.ordinal) {
           awaited = envelopes.ordinal;
           waitedMs = 0;
           const { unfinished } = envelopes;
-          // What is larger is refused for that.
+          // Larger requests are refused for their size.
           if (unfinished > modestBytes && unfinished <= maxBytes) leave = await enter(unfinished);
           if (over) leaveRoom();
         }
@@ -340,13 +342,13 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
   };
 }
 
-/** Refuses what would be too much before the handler decodes it; what is packed, see `countedWhenUnpacked`. */
+/** Refuses a request that exceeds the limits before the handler decodes it; for compressed ones see `countedWhenUnpacked`. */
 export function countedRequests(
   handler: UniversalHandler,
   { maxBytes, room }: { readonly maxBytes: number; readonly room: RequestRoom },
 ): UniversalHandler {
   return around(handler, async (request) => {
-    // Its bytes would have to be in base64, which no client knows of.
+    // In JSON, the bytes fields of the wire form would have to be base64, which no client knows of.
     if (request.header.get("content-type")?.includes("json")) return { status: 415 };
     const body = bytesOf(request);
     if (body === undefined) return handler(request);

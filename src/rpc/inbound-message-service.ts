@@ -18,14 +18,17 @@ import {
 import { outcomeMessage } from "./messages.ts";
 import { inSlices } from "./slices.ts";
 
-/** A stream reads on while it has fewer messages without a receipt than this; then flow control holds the sender. */
+/** A stream reads on while fewer of its messages than this lack a receipt; beyond, flow control stops the sender. */
 const maxUnderWay = 5_000;
-/** A stream with some under way reads on while all streams of this process together have fewer that are not settled. */
+/**
+ * A stream with messages in progress reads on while all streams of this process together have fewer unsettled messages
+ * than this.
+ */
 const maxUnsettled = 10_000;
-/** With ids of the greatest length a megabyte: gRPC's clients take four in one message. */
+/** With ids of the maximum length, that is a megabyte: gRPC clients accept four in one message. */
 const maxReceiptsInResponse = 1_000;
 
-/** The method, its requests read by their wire form. */
+/** The method, with its requests decoded in their wire form. */
 export const streamInboundMessagesMethod = {
   ...InboundMessageService.method.streamInboundMessages,
   input: StreamInboundMessagesRequestWireSchema,
@@ -38,9 +41,9 @@ export interface InboundStreams {
 }
 
 /**
- * Reads messages and writes receipts side by side: receipts leave in the order of the messages, grouped by
- * whatever is ready. The first failure ends the stream; what has no receipt is sent again by the client.
- * Where `signal` aborts, nothing more is read, what is under way gets its receipts, and the stream ends with its reason.
+ * Reads messages and writes receipts concurrently: receipts leave in the order of the messages, grouped as they become
+ * ready. The first failure ends the stream; the client resends what has no receipt. When `signal` aborts, nothing more
+ * is read, messages in progress get their receipts, and the stream ends with the signal's reason.
  */
 export async function* streamInboundMessages(
   requests: AsyncIterable<StreamInboundMessagesRequestWire>,
@@ -115,7 +118,7 @@ export async function* streamInboundMessages(
   }
 }
 
-/** A message under way. Settled, it counts no longer among those of the process. */
+/** A message in progress. Once settled, it no longer counts among those of the process. */
 class Entry implements Settle<InboundReceipt> {
   receipt: InboundReceipt | undefined;
   failure: unknown;
@@ -162,18 +165,19 @@ function fieldsOf({ messageId, from, to, text, carrier, receivedAt }: InboundMes
 }
 
 /**
- * A receipt repeats its message's id, which is refused where it is longer than this, and then repeated as far as this. Else an id
- * could be as long as a request, receipts of such would be held until they are read, and no client takes an answer of theirs.
+ * A receipt repeats its message's id. A longer id than this is refused, and repeated up to this length. Without the
+ * limit, an id could be as long as a request: its receipts would be held until they are read, and no client accepts
+ * such a response.
  */
 const maxIdBytes = 1_024;
 
 const bytesIn = (codePoints: number) => 4 * codePoints;
 
-/** No text that could be sent: stands for bytes that are none, or too many, and is refused as such. */
+/** A string that no client can send: stands for bytes that are not UTF-8, or too many, and is refused as invalid. */
 const noText = "\ud800";
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** As much of an id as a receipt repeats, without half of a character at its end. */
+/** The part of an id that a receipt repeats, without a partial character at its end. */
 function beginningOf(id: Uint8Array): string {
   return new TextDecoder("utf-8", { ignoreBOM: true }).decode(id.subarray(0, maxIdBytes), { stream: true });
 }

@@ -1,4 +1,4 @@
-/** Messages in JSON: what is wrong with the fields of one, which Connect would tell of in a text that repeats what was sent. */
+/** Names the invalid fields of a JSON message. Connect's own error text would repeat what was sent. */
 
 import {
   type DescField,
@@ -15,14 +15,14 @@ import type { ConnectRouter, MethodImpl } from "@connectrpc/connect";
 import { Failure, type FieldViolation } from "../failures.ts";
 import { carried, unreadable } from "./unread.ts";
 
-/** Passed over, a mistyped filter, mode or restriction would mean all, or the default. */
+/** If unknown fields were ignored, a mistyped filter, mode or restriction would mean all, or the default. */
 export const strictJson = { ignoreUnknownFields: false };
 
-/** A refusal leaves in trailers, of which many clients take 8 KiB; a message has room for thousands of fields that are none. */
+/** A refusal travels in trailers, of which many clients accept 8 KiB; a message has room for thousands of unknown fields. */
 const listedFields = 10;
 const longestName = 64;
 
-/** The same router, for services whose refusals name fields. */
+/** Wraps the router for services whose refusals name fields. */
 export function namingFields(router: ConnectRouter): ConnectRouter {
   const naming = {
     ...router,
@@ -38,10 +38,10 @@ export function namingFields(router: ConnectRouter): ConnectRouter {
   return naming;
 }
 
-/** All protocols are on again for a method that has options of its own. */
+/** For a method with options of its own, Connect enables all protocols again: so gRPC-Web is disabled here, too. */
 const optionsFor = (message: DescMessage) => ({ grpcWeb: false, jsonOptions: jsonOptionsOf(message) });
 
-/** Connect gives the message's bytes to a decoder of ours, if there is one, and reads what that answers as the message. */
+/** If there is a decoder in the options, Connect passes it a message's bytes, and parses the text it returns. */
 function jsonOptionsOf(message: DescMessage) {
   const utf8 = new TextDecoder("utf-8", { fatal: true });
   const textOf = (bytes: Uint8Array) => {
@@ -64,7 +64,7 @@ function jsonOptionsOf(message: DescMessage) {
   };
 }
 
-/** None of what is no JSON object, which is refused as such. */
+/** Empty for a text that is no JSON object, which is refused as such. */
 function violationsIn(message: DescMessage, text: string): FieldViolation[] {
   const json = parsed(text);
   if (typeof json !== "object" || json === null || Array.isArray(json)) return [];
@@ -73,7 +73,7 @@ function violationsIn(message: DescMessage, text: string): FieldViolation[] {
   for (const [name, value] of Object.entries(json)) {
     const field = message.fields.find((known) => known.name === name || known.jsonName === name);
     if (field === undefined) unknown.push(name);
-    // One by one: what reads the whole stops at the first, and does not always name it.
+    // One by one: parsing the whole message stops at the first error, and does not always name the field.
     else if (!isReadable(message, { [name]: value })) {
       violations.push({ field: field.name, message: `must be ${expectedOf(field, value)}` });
     }
@@ -122,7 +122,7 @@ const messages: Readonly<Record<string, string>> = {
   [DurationSchema.typeName]: "a duration in seconds, such as 259200s",
 };
 
-/** Of the value no more than its type is looked at: it may be a phone or a secret. */
+/** Looks at no more of the value than its type: the value may be a phone or a secret. */
 function expectedOf(field: DescField, value: JsonValue): string {
   if (field.scalar === ScalarType.STRING && typeof value === "string") {
     return "well-formed Unicode: it holds a lone surrogate";
@@ -132,7 +132,7 @@ function expectedOf(field: DescField, value: JsonValue): string {
 
 function nameOf({ scalar, enum: enumeration, message }: DescField): string {
   if (scalar !== undefined) return scalars[scalar] ?? "of another type";
-  // Zero stands for what is not said.
+  // Zero means unspecified.
   const values = enumeration?.values.filter(({ number }) => number !== 0);
   if (values) return `one of ${values.map(({ name }) => name).join(", ")}`;
   return messages[message?.typeName ?? ""] ?? "a JSON object";

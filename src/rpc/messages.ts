@@ -1,4 +1,4 @@
-/** How the core's values are spelled in protobuf, both ways. */
+/** Maps the core's values to protobuf and back. */
 
 import { create } from "@bufbuild/protobuf";
 import { type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
@@ -70,18 +70,18 @@ export const carrierMessage = (carrier: CarrierName | null) =>
   carrier === null ? Carrier.UNSPECIFIED : carriers[carrier];
 export const outcomeMessage = (outcome: InboundOutcome) => outcomes[outcome];
 
-/** What was found wrong while a request was decoded, to be told with whatever else is wrong with it. A call is one. */
+/** Violations found while a request is decoded, to be reported with all others of that request. A Call has this shape. */
 export interface Found {
   violations: readonly FieldViolation[];
 }
 
-/** Null for unspecified, and for a number that this version does not know: that is refused, or added to what was found. */
+/** Null for unspecified. A number that this version does not know is refused, or added to `found` with null as the result. */
 export function environmentOf(environment: Environment, found?: Found): EnvironmentName | null {
   if (environment === Environment.UNSPECIFIED) return null;
   return knownName("environment", environments, environment, found);
 }
 
-/** The same where an environment is required: null for what is none. */
+/** For a required environment: null for unspecified and for unknown numbers, which the core refuses. */
 export const requiredEnvironmentOf = (environment: Environment): EnvironmentName | null =>
   nameOf(environments, environment) ?? null;
 
@@ -95,8 +95,8 @@ export function statusesOf(numbers: readonly VerificationStatus[], found: Found)
 }
 
 /**
- * The name of an enumeration's number; protobuf passes numbers it does not know through. Such a one is refused, or added
- * to what was found and null.
+ * The name of an enumeration's number. Protobuf passes unknown numbers through: such a number is refused, or added to
+ * `found` with null as the result.
  */
 export function knownName<Name extends string>(
   field: string,
@@ -119,7 +119,7 @@ function nameOf<Name extends string>(
   return undefined;
 }
 
-/** A field is told once, however many of its values are wrong: a list may be of tens of thousands. */
+/** Reports a field once, however many of its values are invalid: a list may have tens of thousands. */
 function violated(violation: FieldViolation, found: Found): null {
   if (!found.violations.some(({ field }) => field === violation.field)) {
     found.violations = [...found.violations, violation];
@@ -129,7 +129,7 @@ function violated(violation: FieldViolation, found: Found): null {
 
 const emptyToNull = (text: string) => (text === "" ? null : text);
 
-/** What a request names of project and environment. */
+/** The project and environment that a request names. */
 export function namedScopeOf(
   { projectId, environment }: { readonly projectId: string; readonly environment: Environment },
   found?: Found,
@@ -146,18 +146,18 @@ export function timestamp(milliseconds: number): Timestamp {
   return message;
 }
 
-/** The seconds that google.protobuf.Timestamp can hold. */
+/** The range of seconds of google.protobuf.Timestamp. */
 const [earliest, latest] = [-62_135_596_800n, 253_402_300_799n];
 
 /**
- * The whole millisecond since the epoch in which an instant lies; null where absent, and for what is no Timestamp, which is
- * added to what was found.
+ * The whole millisecond since the epoch that contains an instant; null if absent, and for an invalid Timestamp, which
+ * is added to `found`.
  */
 export function millisecondsOf(field: string, timestamp: Timestamp | undefined, found: Found): number | null {
   return wholeMilliseconds(field, timestamp, found, Math.floor);
 }
 
-/** The first whole millisecond that is not before an instant: what is of whole milliseconds lies before both or before neither. */
+/** The first whole millisecond that is not before an instant: a time in whole milliseconds is before both or before neither. */
 export function firstMillisecondOf(
   field: string,
   timestamp: Timestamp | undefined,

@@ -3,26 +3,29 @@ import type { Caller } from "../core/project.ts";
 import { asFailure, type Failure } from "../failures.ts";
 import { CallerBounds } from "./caller-bounds.ts";
 
-/** Each costs some 50 KiB. One caller's, a project's or a token's, leave room for the others'. */
+/** Each stream costs some 50 KiB. The limit per caller, a project or a token, leaves room for the others. */
 const most = { inAll: 10_000, each: 2_500 };
 /**
- * So often all credentials are looked at though no change was heard of: a notice may be lost, and a key's expiry is announced by
- * nobody. Equal ones are looked up once.
+ * How often all credentials are checked again without notice of a change: a notice may be lost, and nothing announces a
+ * key's expiry. Equal credentials are looked up once.
  */
 const sweepMs = 1_000;
 
-/** A stream that was let in. */
+/** A stream that was admitted. */
 export interface OpenStream {
   readonly caller: Caller;
-  /** Looks at the credential again. */
+  /** Checks the credential again; rejects if it is no longer valid. */
   authenticate(): Promise<void>;
-  /** Ends it, with what its client is told. */
+  /** Ends the stream; its client receives `failure`. */
   end(failure: Failure): void;
 }
 
-/** The streams that are open, which end when their credential does, also those on which nothing moves. */
+/** The open streams. Each ends when its credential does, even if nothing is sent on it. */
 export interface OpenStreams {
-  /** Refuses with rate_limited or service_unavailable where there are too many. To be called when it is over: the answer. */
+  /**
+   * Refuses with rate_limited or service_unavailable if there are too many. Call the returned function when the stream
+   * is over.
+   */
   add(stream: OpenStream): () => void;
   close(): void;
 }
@@ -35,7 +38,7 @@ export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenS
     for (const stream of open) {
       stream.authenticate().catch((error: unknown) => {
         const failure = asFailure(error);
-        // A database that is away says nothing about a credential.
+        // An unreachable database says nothing about a credential.
         if (failure.status < 500) stream.end(failure);
       });
     }

@@ -59,7 +59,7 @@ function createdSettings(request: CreateProjectRequest, found: Found): ProjectCh
   };
 }
 
-/** In an update the empty string and -1 say "none", since absence says "as it is". */
+/** In an update, the empty string and -1 mean "none", since absence means "unchanged". */
 function changedSettings(request: UpdateProjectRequest, found: Found): ProjectChanges {
   const usageLimit = numberOf(request.usageLimit);
   return {

@@ -4,10 +4,13 @@ import { Code, type ConnectRouter } from "@connectrpc/connect";
 import { ServerReflection } from "../gen/proto/grpc/reflection/v1/reflection_pb.ts";
 import { inSlices } from "./slices.ts";
 
-/** Longer names there are none: strangers may ask, and each part of a name takes as long as the name is. */
+/**
+ * No name is longer. Unauthenticated clients may ask, and each part of a name takes time in proportion to the name's
+ * length.
+ */
 const longestName = 255;
 
-/** grpc.reflection.v1: what `buf curl` and `grpcurl` ask to know the services without having their protos. */
+/** grpc.reflection.v1, from which `buf curl` and `grpcurl` learn the services without having their protos. */
 export function reflectionRoutes(
   router: ConnectRouter,
   services: readonly DescService[],
@@ -29,7 +32,7 @@ export function reflectionRoutes(
     for (const dependency of file.dependencies) index(dependency);
   }
 
-  /** A method or a nested type is found by what it is part of. */
+  /** A method or a nested type is found by the symbol that contains it. */
   function fileOf(symbol: string): DescFile | undefined {
     if (symbol.length > longestName) return undefined;
     for (let name = symbol; name !== ""; name = name.slice(0, Math.max(0, name.lastIndexOf(".")))) {
@@ -49,7 +52,7 @@ export function reflectionRoutes(
     return descriptor;
   }
 
-  /** A file with all it imports, which spares the client a question for each. */
+  /** A file with everything it imports, which saves the client a request for each. */
   function descriptorsOf(file: DescFile): Uint8Array[] {
     const found = new Set<DescFile>();
     const collect = (next: DescFile) => {

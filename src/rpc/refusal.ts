@@ -1,4 +1,4 @@
-/** How this face says no: the catalogue's code as a detail of gRPC's own, with the metadata that goes with every answer. */
+/** How the gRPC server refuses calls: with the catalogue's code as an error detail, and the metadata of every response. */
 
 import type { ServerHttp2Stream } from "node:http2";
 import { create } from "@bufbuild/protobuf";
@@ -19,7 +19,7 @@ const codes: Record<Failure["grpc"], Code> = {
   internal: Code.Internal,
 };
 
-/** What the gateway says in headers, under the same names. */
+/** What the gateway sends as headers, under the same names. */
 export function* metadataOf(
   requestId: string,
   call: Call | undefined,
@@ -56,8 +56,9 @@ export function connectError(
 }
 
 /**
- * Refuses a call of gRPC of which no more is to be read, in the headers that end its stream: no window holds those back. A status
- * in headers that are followed by anything would be none. `message` is of printable ASCII without a percent sign.
+ * Refuses a gRPC call whose request is not read any further, by headers that end the stream: flow control does not hold
+ * headers back. A gRPC status in headers that do not end the stream would not count. `message` must be printable ASCII
+ * without a percent sign.
  */
 export function refuseInHeaders(
   stream: ServerHttp2Stream,

@@ -1,8 +1,9 @@
 /**
- * What requests that have begun and are not whole yet may take of this process's memory, all of them together and each caller's:
- * else whoever may send messages could begin as many as it may open streams, and finish none.
+ * Bounds the memory of requests that have begun and are incomplete, in total and per caller: otherwise a sender of
+ * messages could begin as many requests as it may open streams, and finish none.
  *
- * Invariant: room is taken for a whole request or not at all, so those who wait hold nothing that another waits for.
+ * Invariant: room is reserved for a whole request or not at all, so a waiting request holds nothing that another waits
+ * for.
  */
 export class RequestRoom {
   readonly #most: { readonly inAll: number; readonly each: number };
@@ -15,7 +16,10 @@ export class RequestRoom {
     this.#most = most;
   }
 
-  /** Resolves once there is room, in the order of asking but for callers who have theirs. What it answers gives the room back. */
+  /**
+   * Resolves once there is room, in the order of the calls, except that callers at their own limit are skipped. The
+   * returned function releases the room.
+   */
   async enter(key: string, bytes: number): Promise<() => void> {
     await new Promise<void>((resolve) => {
       this.#waiting.add({ key, bytes, enter: resolve });
@@ -29,9 +33,9 @@ export class RequestRoom {
 
   #letIn(): void {
     for (const next of this.#waiting) {
-      // Waits for its own, and keeps nobody else from theirs.
+      // At its caller's own limit: it waits, and blocks nobody else.
       if ((this.#takenBy.get(next.key) ?? 0) + next.bytes > this.#most.each) continue;
-      // What others leave is for it: smaller ones would go in past it for ever.
+      // The remaining room is reserved for this request: if smaller ones could overtake it, it might wait for ever.
       if (this.#taken + next.bytes > this.#most.inAll) return;
       this.#waiting.delete(next);
       this.#take(next.key, next.bytes);

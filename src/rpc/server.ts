@@ -54,7 +54,7 @@ import { discardRest } from "./unread-rest.ts";
 import { refusingInWords } from "./unwritable-refusals.ts";
 import { expectWhole, overdueKey, overdueSignal, refusingHalves } from "./whole-messages.ts";
 
-/** PEM texts; with `ca`, clients must show a certificate of it. */
+/** PEM texts. If `ca` is set, clients must present a certificate that it signed. */
 export interface TlsSettings {
   readonly cert: string;
   readonly key: string;
@@ -62,11 +62,11 @@ export interface TlsSettings {
 }
 
 export interface RpcServer {
-  /** Answers the address it listens on, `host:port`. */
+  /** Resolves with the address it listens on, `host:port`. */
   listen(host: string, port: number): Promise<string>;
-  /** Connections that come from now on are shown these; only for a port that had TLS from the start. */
+  /** Presents this certificate to new connections; only for a port that had TLS from the start. */
   renew(tls: TlsSettings): void;
-  /** Streams are told to come again, calls under way are answered, then connections end. */
+  /** Ends streams with an error that asks to call again, answers open calls, then closes the connections. */
   close(): Promise<void>;
 }
 
@@ -84,38 +84,38 @@ const services = [
   Health,
 ];
 
-/** Those whose refusals carry the catalogue's code: the standard services have their own words. */
+/** Methods whose refusals carry the catalogue's code: the standard services use gRPC's own messages. */
 const ownMethods: ReadonlySet<string> = new Set(
   services.filter((service) => service !== Health).flatMap(({ methods }) => methods.map(methodName)),
 );
 
-/** Methods that take message after message, for as long as the client likes. */
+/** Methods that take a stream of messages, for as long as the client likes. */
 const streamedPaths: ReadonlySet<string> = new Set(
   [InboundMessageService.method.streamInboundMessages, ServerReflection.method.serverReflectionInfo].map(
     (method) => `/${methodName(method)}`,
   ),
 );
 
-/** Methods whose answers last, and are taken as they come. */
+/** Methods whose responses are streams, which last, and are taken as they come. */
 const streamedAnswers: ReadonlySet<string> = new Set(
   [...services, ServerReflection].flatMap(({ methods }) =>
     methods.filter(({ methodKind }) => methodKind !== "unary").map(methodName),
   ),
 );
 
-/** A quarter more messages a second on streams than with the defaults of 64 KiB. */
+/** With these windows, streams carry a quarter more messages per second than with the defaults of 64 KiB. */
 const streamWindowBytes = 1024 * 1024;
 const sessionWindowBytes = 4 * 1024 * 1024;
-/** Of a connection, which ends then. No client sends one; each is an error to be made. */
+/** Per connection, which is closed beyond that. Real clients send none, and each costs the creation of an error. */
 const maxInvalidFrames = 20;
-/** A thousand messages of two thousand characters. */
+/** One request of an inbound message stream: a thousand messages of two thousand characters. */
 const maxGroupBytes = 8 * 1024 * 1024;
-/** Of groups that have begun to come: eight of the largest, and of one caller two. */
+/** For inbound message requests that have begun to arrive: eight of the largest in total, two per caller. */
 const roomInAllBytes = 8 * maxGroupBytes;
 const roomForEachBytes = 2 * maxGroupBytes;
-/** Anything else that is asked: as much as the gateway takes. */
+/** Any other request: as much as the gateway accepts. */
 const maxMessageBytes = 64 * 1024;
-/** What is left of calls and streams after this long is cut. */
+/** Calls and streams that are still open after this are cut. */
 const closeGraceMs = 3_000;
 
 export function createRpcServer(parts: {
@@ -174,7 +174,8 @@ export function createRpcServer(parts: {
     http2SessionTimeout: 0,
     logger: false,
     trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
-    // What no route is looked up for passes by the hook below, and its answer would wait for its client.
+    // A request that fails before routing bypasses the hook below, and its response would wait for its client without
+    // limit.
     frameworkErrors: (_error, _request, reply) => {
       reply.hijack();
       reply.raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
@@ -199,7 +200,7 @@ export function createRpcServer(parts: {
     },
   });
 
-  // Connect has its own, and what is sent to no method is not to be JSON either.
+  // Connect parses bodies itself, and a body for an unknown method need not be JSON either.
   server.removeAllContentTypeParsers();
 
   const admitting = admissionInterceptor({ admission, openStreams, log, observer });
@@ -215,7 +216,7 @@ export function createRpcServer(parts: {
       services.map(({ typeName }) => typeName),
       isReady,
     );
-    // The errors' detail is part of no service, and yet what a client has to decode.
+    // The error detail belongs to no service, but clients have to decode it.
     reflectionRoutes(router, services, [file_phoneproof_v1_error]);
     for (const [index, handler] of router.handlers.entries()) {
       router.handlers[index] = blamingClients(refusingInWords(refusingHalves(handler)));
@@ -232,7 +233,7 @@ export function createRpcServer(parts: {
       watchVerification: (request, context) =>
         verifications.watchVerification(request, callOf(context), context.signal),
     });
-    // All protocols are on again for a method that has options of its own.
+    // For a method with options of its own, Connect enables all protocols again.
     const ofGroups = { grpcWeb: false, readMaxBytes: maxGroupBytes, acceptCompression: countedWhenUnpacked };
     router.rpc(
       streamInboundMessagesMethod,
@@ -252,13 +253,13 @@ export function createRpcServer(parts: {
 
   server.addHook("onRequest", (request, reply, done) => {
     const { raw } = request;
-    // As it was matched: without a query and escapes, which whoever goes by it would read otherwise.
+    // The matched pattern, without query and escapes: the code that goes by the URL would interpret those differently.
     raw.url = request.routeOptions.url ?? raw.url;
     const { url } = raw;
-    // Connect knows a media type in any case.
+    // Connect accepts a media type in any case; the code here compares lower case.
     const mediaType = raw.headers["content-type"]?.toLowerCase();
     if (mediaType !== undefined) raw.headers["content-type"] = mediaType;
-    // Connect makes a URL of it.
+    // Connect builds a URL from the authority.
     if (raw.authority === undefined || !URL.canParse(`http://${raw.authority}`)) {
       reply.hijack();
       raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
@@ -289,7 +290,7 @@ export function createRpcServer(parts: {
   });
 
   const common = {
-    // For browsers, which reach no service of the inside.
+    // gRPC-Web is for browsers, which reach no internal service.
     grpcWeb: false,
     jsonOptions: strictJson,
     readMaxBytes: maxMessageBytes,
@@ -312,7 +313,7 @@ export function createRpcServer(parts: {
       return typeof address === "object" && address ? `${host}:${address.port}` : host;
     },
     renew(tls) {
-      // Tickets are good for the context that they are of: nobody comes in by a session from before.
+      // Session tickets are valid only in the context that issued them: no client resumes a session from before.
       (server.server as unknown as TlsServer).setSecureContext(secureContextOf(tls));
     },
     async close() {
@@ -328,9 +329,9 @@ function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
   return { cert, key, ...(ca && { ca }) };
 }
 
-/** In words that its client understands: one of gRPC's would have to guess from HTTP's. */
+/** Answers in the client's own protocol: a gRPC client would have to guess the code from an HTTP status. */
 function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest, requestId: string): void {
-  // The client may have left by now.
+  // The client may have disconnected by now.
   if (isOver(stream)) return;
   const absent = new ConnectError("no such method", Code.Unimplemented);
   const metadata = { "x-request-id": requestId };

@@ -5,7 +5,7 @@ import type { Socket } from "node:net";
 export interface Sessions {
   /** To be called once, before the server listens. */
   watch(server: Http2Server): void;
-  /** No new streams; connections end as their streams do, at the latest after the grace. */
+  /** Accepts no new streams; connections end when their streams do, at the latest after `graceMs`. */
   close(graceMs: number): void;
 }
 
@@ -13,9 +13,9 @@ const pingIntervalMs = 30_000;
 const idleMs = 300_000;
 
 /**
- * Ends connections that are dead or unused. Node's own session time-out would end those with open streams
- * too, and a stream may rightly be silent for days; so those are pinged, and only what does not answer, or
- * has had no stream for a while, is closed.
+ * Ends connections that are dead or unused. Node's own session timeout would also end those with open streams, and a
+ * stream may legitimately be silent for days: so connections are pinged, and only those that do not answer, or have had
+ * no stream for a while, are closed.
  */
 export function keepSessions(): Sessions {
   const sessions = new Set<ServerHttp2Session>();
@@ -30,7 +30,8 @@ export function keepSessions(): Sessions {
     },
     close(graceMs) {
       for (const session of sessions) session.close();
-      // A session that is closing waits for its peer even when destroyed; a peer that has frozen never comes.
+      // A closing session waits for its peer even after `destroy`, and a frozen peer never answers: so the sockets are
+      // destroyed.
       setTimeout(() => {
         for (const socket of sockets) socket.destroy();
       }, graceMs).unref();
@@ -49,10 +50,10 @@ export function keepSessions(): Sessions {
         idleSince = performance.now();
       });
     });
-    // While the session has a socket; it gives out methods that are bound, and no `destroy`.
+    // Read while the session has a socket; its socket proxy returns bound methods, and has no `destroy`.
     const { destroySoon } = session.socket;
     const timer = setInterval(() => {
-      // A session that has ended waits for its peer to go, who may never, and throws where it is pinged.
+      // A destroyed session waits for its peer to disconnect, which may never happen, and throws if it is pinged.
       if (session.destroyed) return destroySoon();
       if (!answered) return session.destroy();
       if (openStreams === 0 && performance.now() - idleSince > idleMs) return session.close();

@@ -1,14 +1,14 @@
 import { Failure } from "../failures.ts";
 
-/** The end of the service, as every call that is open hears of it: the signal's reason is what its client is told. */
+/** The end of the service as open calls see it: the signal's reason is the error that their clients receive. */
 export interface Shutdown {
   readonly signal: AbortSignal;
   begin(): void;
 }
 
 /**
- * Every open call listens to one signal, and Node keeps a signal's listeners in a list that it walks for each one that
- * comes or goes: twenty thousand calls that were opened and ended took thirteen seconds of that alone. Here they are in a
+ * Every open call listens to one signal. Node keeps a signal's listeners in a list that it walks for each addition and
+ * removal: opening and ending twenty thousand calls took thirteen seconds for that alone. Here the listeners are in a
  * set.
  */
 export function createShutdown(): Shutdown {

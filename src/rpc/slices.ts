@@ -1,16 +1,19 @@
 /**
- * What comes by stream is worked through in slices. A chunk may hold requests by the thousand: read one right behind the other, they
- * would keep the event loop, and everybody else, until the last of them.
+ * Processes streamed requests in time slices. A chunk may hold thousands of requests: processed back to back, they
+ * would block the event loop, and all other work, until the last of them.
  */
 
-/** So long streams may keep the event loop before it comes to everybody else. */
+/** How long streams may occupy the event loop before all other work gets its turn. */
 const sliceMs = 5;
 
-/** Of the present slice; undefined between two turns of the event loop. */
+/** End of the current slice; undefined if none has begun in this turn of the event loop. */
 let endsAt: number | undefined;
 const waiting: (() => void)[] = [];
 
-/** The same requests. Those that come in one go are taken for a slice, and the rest when everybody else had a turn. */
+/**
+ * Passes the same requests on. Those that arrive together are taken until the slice ends, the rest after all other work
+ * had a turn.
+ */
 export function inSlices<T>(requests: AsyncIterable<T>): AsyncIterable<T> {
   return {
     [Symbol.asyncIterator]() {
@@ -38,7 +41,7 @@ function nextSlice(): Promise<void> {
   });
 }
 
-/** One that waits a turn. */
+/** Begins a slice for one waiting stream per turn of the event loop. */
 function beginSlice(): void {
   const next = waiting.shift();
   endsAt = undefined;

@@ -1,4 +1,4 @@
-/** What the standard services (health, reflection) refuse: in gRPC's own words, since they have no code of the catalogue. */
+/** Refusals of the standard services (health, reflection): with gRPC's own codes, since they have none of the catalogue. */
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
@@ -11,7 +11,7 @@ const unreadable = new ConnectError("the message could not be read", Code.Invali
 const isUnreadable = (error: ConnectError | undefined) =>
   error !== undefined && asUnread(error)?.code === "malformed_request";
 
-/** The same handler. A message that cannot be read, which Connect takes for a fault of the server, is its client's. */
+/** Wraps a handler so that an unreadable message counts as the client's fault. Connect blames the server. */
 export function blamingClients(handler: UniversalHandler): UniversalHandler {
   return around(handler, async (request) => {
     const response = await handler(request);
@@ -25,7 +25,7 @@ export function blamingClients(handler: UniversalHandler): UniversalHandler {
   });
 }
 
-/** A stream is refused at the message that cannot be read, after what it has answered to those before. */
+/** Refuses a stream at the unreadable message, after the responses to the messages before it. */
 async function* untilRefused(body: AsyncIterable<Uint8Array>, trailer: Headers) {
   yield* body;
   if (!isUnreadable(findTrailerError(trailer))) return;

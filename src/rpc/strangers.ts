@@ -5,28 +5,34 @@ import { StreamBounds } from "../admission/stream-bounds.ts";
 import { refuseInHeaders } from "./refusal.ts";
 import { isOver } from "./stream-turns.ts";
 
-/** Enough for every balancer and client that looks whether the service is well; each costs some 30 to 50 KiB. */
+/** Unauthenticated streams: enough for all load balancers and clients that check health; each costs some 30 to 50 KiB. */
 const mostOfStrangers = { inAll: 1_000, each: 500 };
-/** For as long as credentials are looked up, of connections on which none was good before. */
+/** Streams whose credential is being looked up, on connections that have presented no valid one before. */
 const mostInQuestion = { inAll: 5_000, each: 2_500 };
-/** What is refused is gone once its connection has taken the refusal, which one that reads nothing never does. */
+/** A refused stream lasts until its connection has taken the refusal, which a connection that reads nothing never does. */
 const mostRefusals = 10_000;
 
 /**
- * Bounds the streams whose caller is not authenticated, each from its opening to its close, whether or not its answer is taken. A
- * stream that names a credential is counted apart until that has been checked, so that anonymous clients cannot use up its room;
- * on a connection on which a credential was good it is not counted until then.
+ * Bounds the streams whose caller is not authenticated, each from its opening to its close, whether or not its response
+ * is taken. A stream with a credential is counted separately until that has been checked, so that anonymous clients
+ * cannot use up its room; on a connection that has presented a valid credential, it is not counted until then.
  */
 export interface Strangers {
-  /** False: there is no room, and the stream was refused. `asksWho`: names a credential that will be looked up. */
+  /** False if there is no room; the stream was then refused. `asksWho`: the stream has a credential that will be looked up. */
   open(stream: ServerHttp2Stream, address: string, asksWho: boolean): boolean;
-  /** Its credential is good. */
+  /** Reports that the stream's credential is valid. */
   admit(stream: ServerHttp2Stream): void;
-  /** Whether a credential was good on this connection. */
+  /** Whether the connection has presented a valid credential. */
   isKnown(session: Http2Session): boolean;
-  /** Its credential is not. Resolves when that can be said: at once, or when the stream is gone for want of room. */
+  /**
+   * Reports that the stream's credential is invalid. Resolves when the refusal can be sent: at once, or, if there is no
+   * room for another unauthenticated stream, after this one was reset and has closed.
+   */
   turnAway(stream: ServerHttp2Stream): Promise<void>;
-  /** It is being answered. Where nobody has looked at its credential, as of what is no call at all, nobody will. */
+  /**
+   * Reports that the stream is being answered. A credential that has not been checked by then, as of a request that is
+   * no call, never will be.
+   */
   answered(stream: ServerHttp2Stream): void;
 }
 
@@ -55,10 +61,10 @@ export function boundStrangers(): Strangers {
     places.delete(this);
   }
 
-  /** From among those in question to the strangers; false: there is no room. */
+  /** Moves a stream from those in question to the unauthenticated ones; false if there is no room. */
   function moveToStrangers(stream: ServerHttp2Stream): boolean {
     const place = places.get(stream);
-    // It is gone, or among them already.
+    // The stream is closed, or counted as unauthenticated already.
     if (!place?.isInQuestion || isOver(stream)) return true;
     leave.call(stream);
     stream.once("close", leave);
@@ -85,7 +91,7 @@ export function boundStrangers(): Strangers {
         places.set(stream, { network: networkOf(address), isInQuestion: true, giveBack: () => {} });
         return true;
       }
-      // Of one that has ended already no end would be heard.
+      // A stream that is over already would not emit `close` again.
       if (isOver(stream)) return false;
       if (!take(stream, networkOf(address), asksWho)) {
         if (asksWho) refuse(stream, Code.Unavailable, "too much is being asked: try again");

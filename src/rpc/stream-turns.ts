@@ -1,6 +1,7 @@
 /**
- * Streams are taken up in turns. What a connection opens in one go would otherwise be worked through in one go, with whatever stands
- * before a service, and nobody else answered meanwhile: a thousand streams a connection, each reset as soon as it was opened.
+ * Starts new streams in turns. Without this, all streams that a connection opens in one write would be processed in one
+ * go, including everything that runs before a service, and nobody else would be served meanwhile: for example a
+ * thousand streams per connection, each reset as soon as it was opened.
  */
 
 import http2, {
@@ -10,14 +11,14 @@ import http2, {
   type ServerHttp2Stream,
 } from "node:http2";
 
-/** Of connections on which no credential was good yet, before the event loop comes to everybody else. */
+/** Streams that are started per turn of the event loop, on connections without a valid credential so far. */
 const takenInTurn = 32;
-/** Of such connections together. What comes beyond is refused so that its client may try again. */
+/** Streams that may wait on all such connections together. Further ones are refused with a code that lets clients retry. */
 const mostWaiting = 5_000;
-/** Streams of such a connection that were reset before their turn came: so many at once, and so many a second. */
+/** Resets of streams before their turn that such a connection may make: in a burst, and per second. */
 const mostResets = 200;
 const resetsPerSecond = 20;
-/** So often what waits is looked through for what was reset meanwhile. */
+/** A connection's queue is searched for reset streams each time this many more are waiting. */
 const lookedThroughEach = 100;
 
 interface Arrival {
@@ -26,12 +27,13 @@ interface Arrival {
 }
 
 /**
- * Holds the server's `request` event back until the stream's turn, and for good where it was reset before: not `stream`, after
- * which Node hears what becomes of one. The streams of a connection that `isKnown` wait for no turn; the others take turns, a
- * stream a connection. Whoever goes on resetting what it opens loses its connection.
+ * Delays the server's `request` event until the stream's turn, and drops it if the stream was reset before. The
+ * `stream` event is not delayed: only after it, Node reports what becomes of a stream. Streams of connections that are
+ * `isKnown` do not wait; the others take turns, one stream per connection. A connection that keeps resetting its
+ * streams is destroyed.
  */
 export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2Session) => boolean): void {
-  /** Of connections with something waiting, in the order of their turns. */
+  /** Queues of the connections that have streams waiting, in the order of their turns. */
   const queues = new Map<Http2Session, Arrival[]>();
   const resets = new WeakMap<Http2Session, { count: number; at: number }>();
   let waiting = 0;
@@ -49,7 +51,7 @@ export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2S
     const { session } = arrival.stream;
     if (session === undefined || session.destroyed) return;
     if (isKnown(session)) {
-      // What has come with it is read first.
+      // The data that arrived with it is parsed first.
       process.nextTick(takeUpUnlessOver, arrival);
       return;
     }
@@ -61,7 +63,8 @@ export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2S
     queues.set(session, queue);
     queue.push(arrival);
     waiting += 1;
-    // Amid what a connection has sent in one go, of which the rest is not worked through where that ends the connection.
+    // Checked while the connection's data is still being parsed: if this destroys the connection, the rest is not
+    // processed.
     if (queue.length % lookedThroughEach === 0) lookThrough(session, queue);
     if (isTurnDue) return;
     isTurnDue = true;
@@ -81,7 +84,7 @@ export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2S
     const lately = Math.max(0, count - ((now - at) / 1_000) * resetsPerSecond) + more;
     resets.set(session, { count: lately, at: now });
     if (lately <= mostResets || session.destroyed) return;
-    // Without an error the reason would be none.
+    // Without an error, Node would ignore the code.
     session.destroy(new Error("streams are reset unheard"), http2.constants.NGHTTP2_ENHANCE_YOUR_CALM);
   }
 
@@ -110,7 +113,7 @@ export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2S
   }
 }
 
-/** Whether nothing more comes of it, or can be sent on it. */
+/** Whether nothing more can arrive or be sent on the stream. */
 export const isOver = (stream: Pick<ServerHttp2Stream, "closed" | "destroyed">) =>
   stream.closed || stream.destroyed;
 

@@ -1,4 +1,4 @@
-/** How long a client gives its call, as its headers say. */
+/** The timeout of a call, as its headers give it. */
 
 import type http2 from "node:http2";
 
@@ -13,12 +13,13 @@ const msByUnit: Readonly<Record<string, number>> = {
   "": 1,
 };
 
-/** By header: digits and unit. */
+/** Digits and unit, by header. */
 const timeouts = { "grpc-timeout": /^(\d{1,8})([HMSmun])$/, "connect-timeout-ms": /^(\d{1,10})()$/ };
 
 /**
- * In milliseconds; undefined where it gives none, or none that can be read. One that is longer than timers are is taken away:
- * Connect's would go off, and end the call, at once. The client keeps its own.
+ * Returns the timeout in milliseconds; undefined if there is none, or none that can be parsed. Deletes a timeout that
+ * is longer than Node's timers: Connect's timer would fire, and end the call, at once. The client still applies its
+ * own.
  */
 export function takeTimeout(headers: http2.IncomingHttpHeaders): number | undefined {
   const isGrpc = headers["content-type"]?.startsWith("application/grpc") === true;

@@ -6,7 +6,7 @@ import type { Span, Tracing } from "../core/tracing.ts";
 import { methodName } from "./answered-call.ts";
 import { callKey } from "./call-context.ts";
 
-/** As OpenTelemetry's conventions for gRPC have it: the others are the caller's. */
+/** The server's errors by OpenTelemetry's conventions for gRPC; all other codes are the caller's. */
 const faultsOfServers = new Set([
   Code.Unknown,
   Code.DeadlineExceeded,
@@ -32,7 +32,7 @@ function failSpan(span: Span, { code }: ConnectError): void {
   span.fail(statusName(code), !faultsOfServers.has(code));
 }
 
-/** What the gate refuses comes to no interceptor, and is a span all the same. */
+/** Calls that the gate refuses reach no interceptor, but get a span, too. */
 export function tracedGate(tracing: Tracing, gate: Gate): Gate {
   return async (context) => {
     try {
@@ -51,7 +51,7 @@ export function tracedGate(tracing: Tracing, gate: Gate): Gate {
   };
 }
 
-/** Makes each call a span, under the one its metadata names. A stream is one until it ends. */
+/** Makes each call a span, under the parent that its metadata names. A stream is one span until it ends. */
 export function tracingInterceptor(tracing: Tracing): Interceptor {
   return (next) => async (request) => {
     const span = beginSpan(tracing, request.method, request.header);
@@ -86,7 +86,7 @@ export function tracingInterceptor(tracing: Tracing): Interceptor {
   };
 }
 
-/** A stream's answers are made as they are asked for, by whoever writes them: each is a part of the span all the same. */
+/** A stream's responses are made when their writer asks for them: each step runs in the span's context. */
 async function* messagesWithin<Message>(
   span: Span,
   messages: AsyncIterable<Message>,

@@ -1,4 +1,4 @@
-/** Unary calls that were let through and whose message could not be read: Connect refuses those before the interceptor. */
+/** Unary calls that were admitted but whose message could not be read: Connect refuses those before the interceptor. */
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
@@ -20,8 +20,9 @@ import { connectError, metadataOf } from "./refusal.ts";
 import { asUnread } from "./unread.ts";
 
 /**
- * Charges such a call as the gateway charges one whose body it cannot read, and tells it so in the catalogue's words. Where gRPC
- * asks for words of its own (no message, more than one, one that is packed in an unknown way), these stay.
+ * Charges a call with an unreadable message as the gateway charges one with an unreadable body, and answers with the
+ * catalogue's error. Where gRPC prescribes an error of its own (no message, more than one, an unknown compression), that
+ * error stays.
  */
 export function settlingUnread(
   handler: UniversalHandler,
@@ -42,7 +43,7 @@ export function settlingUnread(
   ) {
     const { call, rateLimit, look } = unread;
     const { error, again } = await refusalIn(response);
-    // Its own deadline passed before its message was whole: as little was done as for one that went away.
+    // The call's deadline passed before its message was complete: it is not charged, like that of a client that left.
     if (error?.code === Code.DeadlineExceeded) {
       note(unread, codeToString(error.code));
       return response;
@@ -73,7 +74,7 @@ export function settlingUnread(
       const stream = request.contextValues?.get(streamKey);
       if (!stream?.closed && !stream?.destroyed)
         return settle(response, unread, request.header.get("authorization"));
-      // A client that went away before its message was whole gets no answer, and is not charged for one.
+      // A client that left before its message was complete gets no response, and is not charged for one.
       note(unread, "canceled");
       return response;
     }),
@@ -81,13 +82,16 @@ export function settlingUnread(
 }
 
 interface Refusal {
-  /** What Connect says. */
+  /** The error that Connect answers with. */
   readonly error: ConnectError | undefined;
-  /** The same response with another one. */
+  /** The same response with another error. */
   readonly again: (refusal: ConnectError) => UniversalServerResponse;
 }
 
-/** gRPC refuses in trailers. Connect's own protocol has none: it refuses in the body, with the metadata among the headers. */
+/**
+ * Reads the error of a response. gRPC has it in the trailers. Connect's own protocol has no trailers: it has the error
+ * in the body, and the metadata in the headers.
+ */
 export async function refusalIn(response: UniversalServerResponse): Promise<Refusal> {
   const { trailer, body } = response;
   if (trailer !== undefined) {
@@ -99,7 +103,7 @@ export async function refusalIn(response: UniversalServerResponse): Promise<Refu
   const told = Buffer.concat(await Array.fromAsync(body ?? []));
   response.body = createAsyncIterable([told]);
   return {
-    // A method or a media type that there is not is refused by its status alone.
+    // An unknown method or media type is refused by the HTTP status alone.
     error:
       told.length === 0
         ? undefined

@@ -1,17 +1,17 @@
-/** Requests that are answered before all of them has come. */
+/** Discards the rest of requests that are answered before they have arrived completely. */
 
 import type { Http2ServerRequest } from "node:http2";
 
 /**
- * Where its reader gives a request up, nobody reads the rest: it would fill the stream's window and stay, and keep stream and
- * connection from ever ending. It is discarded, which lets a client of any kind take its answer (a reset at once could overtake
- * that), for as long as an answer may wait to be taken.
+ * If a handler stops reading a request, the rest would fill the stream's flow-control window and stay there, so that
+ * neither stream nor connection could end. The rest is read and discarded, for as long as a response may wait to be
+ * taken, so that any kind of client receives its response: an immediate reset could overtake it.
  */
 export function discardRest(request: Http2ServerRequest): void {
   const { stream } = request;
-  // Before its stream is over a request closes where its reader has left it.
+  // A request emits `close` before its stream has ended if its reader stops early.
   request.once("close", () => {
-    // The request's own listener pauses for what it has no place for any more.
+    // The request's own listener pauses the stream once the request takes no more data.
     if (!stream.readableEnded && !stream.destroyed) stream.removeAllListeners("data").resume();
   });
 }

@@ -2,10 +2,10 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { Failure, type FailureCode } from "../failures.ts";
 import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 
-/** What Connect makes of what is thrown beside the interceptor that translates errors. */
+/** Connect's message for an error that is thrown outside of the interceptor that translates errors. */
 const ownFault = "internal error";
 
-/** The refusal of what cannot be read as the message it should be. `cause`: how Connect said so, where it did. */
+/** The refusal of bytes that cannot be read as the expected message. `cause`: Connect's error, if there is one. */
 export function unreadable(cause?: unknown): Failure {
   return new Failure("malformed_request", {
     message: "The message could not be read: send a whole one, as the protocol buffers define it.",
@@ -13,7 +13,7 @@ export function unreadable(cause?: unknown): Failure {
   });
 }
 
-/** The refusal of one that does not come, or whose rest does not. */
+/** The refusal of a message that does not arrive, or not completely, in time. */
 export function notWhole(): Failure {
   return new Failure("malformed_request", {
     message: "The message did not come whole within 10 seconds: send all of it at once.",
@@ -21,8 +21,8 @@ export function notWhole(): Failure {
 }
 
 /**
- * A refusal that is thrown while a message is read: Connect writes it down before anybody here sees it, and drops what has no
- * place in an answer. It has no request's id yet.
+ * Wraps a refusal that is thrown while a message is read: Connect serialises it before any code here sees it, and drops
+ * what is not part of a response. So it travels as an error detail, without a request id as yet.
  */
 export function carried({ code, message, fields }: Failure): ConnectError {
   const detail = { code, fields: fields.map((violation) => ({ ...violation })) };
@@ -31,7 +31,7 @@ export function carried({ code, message, fields }: Failure): ConnectError {
   ]);
 }
 
-/** What Connect refuses before it is a message, in the catalogue's words; undefined for whatever else it has to say. */
+/** Translates Connect's refusal of an unreadable message into the catalogue's; undefined for any other error. */
 export function asUnread(error: ConnectError): Failure | undefined {
   const [detail] = error.findDetails(ErrorDetailSchema);
   if (detail?.requestId === "") {

@@ -1,4 +1,4 @@
-/** gRPC in JSON whose text holds half a character: Connect repeats it in its refusal, where it cannot be written. */
+/** gRPC in JSON with a lone surrogate in its text: Connect repeats that text in its refusal, where it cannot be encoded. */
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import {
@@ -12,7 +12,7 @@ import { around } from "./handlers.ts";
 const grpcJson = "application/grpc+json";
 const unwritable = new ConnectError("the message could not be read", Code.InvalidArgument);
 
-/** The same handler. What it cannot refuse in its own words it refuses in these. */
+/** Wraps a handler: a refusal that cannot be encoded is replaced by a fixed one. */
 export function refusingInWords(handler: UniversalHandler): UniversalHandler {
   async function inWords(request: UniversalServerRequest) {
     try {

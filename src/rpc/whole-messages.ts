@@ -1,4 +1,4 @@
-/** Messages that are alone in their request: each is to come in time, or its call is refused. */
+/** Requests with a single message: the message must arrive in time, or the call is refused. */
 
 import { getEventListeners } from "node:events";
 import http2, { type Http2ServerRequest, type Http2Session, type ServerHttp2Stream } from "node:http2";
@@ -7,10 +7,10 @@ import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { around, bytesOf } from "./handlers.ts";
 import { carried, notWhole } from "./unread.ts";
 
-/** As long as the gateway gives a request. */
+/** The gateway's timeout for a request. */
 const wholeWithinMs = 10_000;
 
-/** Aborted with the refusal when its message has not come; undefined where a request is a stream of them. Put beside it by the server. */
+/** Aborted with the refusal when the message is overdue; undefined for a request that streams messages. Set by the server. */
 export const overdueKey = createContextKey<AbortSignal | undefined>(undefined, {
   description: "whether the message is overdue",
 });
@@ -20,9 +20,10 @@ const signals = new WeakMap<Http2ServerRequest, AbortSignal>();
 export const overdueSignal = (request: Http2ServerRequest) => signals.get(request);
 
 /**
- * Sent by halves a message would hold its stream for ever. Once the call is refused the stream ends, though its client has not
- * ended its side; where an answer has begun, or nobody is reading, there is nothing to wait for. A deadline of the call's own may
- * pass before anybody reads: then it is refused once somebody does.
+ * Limits the time for the message to arrive: sent in part, it would hold its stream for ever. Once the call is refused,
+ * the stream ends, even if its client has not ended its side. If a response has begun, or nobody reads the message, the
+ * stream is closed without a refusal. If the call's own deadline passes before anybody reads the message, the call is
+ * refused as soon as somebody does.
  */
 export function expectWhole(request: Http2ServerRequest, timeoutMs: number | undefined): void {
   const { stream } = request;
@@ -30,7 +31,7 @@ export function expectWhole(request: Http2ServerRequest, timeoutMs: number | und
   signals.set(request, overdue.signal);
 
   function refuse(refusal: ConnectError): void {
-    // Frames leave between this turn of the event loop and the one after the next.
+    // Node sends the frames between this turn of the event loop and the one after the next.
     stream.once("wantTrailers", () => setImmediate(() => setImmediate(endWhenSent, stream)));
     overdue.abort(refusal);
   }
@@ -52,15 +53,15 @@ export function expectWhole(request: Http2ServerRequest, timeoutMs: number | und
   request.once("end", arrived).once("close", arrived);
 }
 
-/** Between two looks at whether a connection's frames have left. */
+/** Pause between two checks whether a connection's frames have been sent. */
 const lookAgainMs = 50;
 
-/** By connection: whose refusals are on their way. */
+/** Streams whose refusals are being sent, by connection. */
 const leaving = new WeakMap<Http2Session, Set<ServerHttp2Stream>>();
 
 /**
- * A reset would overtake the refusal, so it waits until nothing of the connection is still to leave. All that wait then end together:
- * the reset of one has to leave, too.
+ * A reset would overtake the refusal, so it waits until the connection has nothing left to send. All waiting streams
+ * are then closed together, since the reset of one has to be sent, too.
  */
 function endWhenSent(stream: ServerHttp2Stream): void {
   const { session } = stream;
@@ -72,7 +73,7 @@ function endWhenSent(stream: ServerHttp2Stream): void {
   setImmediate(endAllSent, session, waiting);
 }
 
-/** One whose client takes nothing has what any answer has, and is closed then. */
+/** The stream of a client that takes nothing is closed by the time limit of any response. */
 function endAllSent(session: Http2Session, waiting: Set<ServerHttp2Stream>): void {
   const open = [...waiting].filter((stream) => !stream.closed && !stream.destroyed);
   if (open.length > 0 && session.state.outboundQueueSize !== 0) {
@@ -83,7 +84,7 @@ function endAllSent(session: Http2Session, waiting: Set<ServerHttp2Stream>): voi
   for (const stream of open) stream.close(http2.constants.NGHTTP2_NO_ERROR);
 }
 
-/** The same handler. What it reads ends with a refusal where the rest is overdue. */
+/** Wraps a handler: the request's body ends with the refusal if the rest of it is overdue. */
 export function refusingHalves(handler: UniversalHandler): UniversalHandler {
   return around(handler, (request) => {
     const body = bytesOf(request);
@@ -102,12 +103,12 @@ function untilOverdue(body: AsyncIterable<Uint8Array>, overdue: AbortSignal): As
         if (overdue.aborted) refuse();
         else overdue.addEventListener("abort", refuse, { once: true });
       });
-      // It may never be waited for.
+      // It may never be awaited, and would then count as an unhandled rejection.
       tooLate.catch(() => {});
       return {
         next: () => Promise.race([chunks.next(), tooLate]),
         return: async () => {
-          // Nothing more of it comes, so it would wait for the stream's end, and the refusal for it.
+          // No more data arrives: `return` would wait for the stream's end, and the refusal would wait for `return`.
           if (overdue.aborted) void chunks.return?.();
           else await chunks.return?.();
           return { done: true, value: undefined };

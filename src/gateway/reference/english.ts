@@ -2,7 +2,7 @@ import { type ContractCode, contractCodes, Failure } from "../../failures.ts";
 import { apiError, createdVerification, createVerificationBody } from "../schemas.ts";
 import type { Prose, ReferenceTexts } from "./texts.ts";
 
-/** What to do about it, where the message does not say it all. */
+/** What to do about a code, where its message does not say it all. */
 const advice: Partial<Record<ContractCode, Prose>> = {
   malformed_request:
     "It was refused before anything of it was looked at: what sent it is no working HTTP client, stopped amid its request, or sent an id or a header that is far too long.",
@@ -45,7 +45,7 @@ interface Described {
   readonly description?: string;
 }
 
-/** As the schemas describe them, for machines too. */
+/** The descriptions of the schemas, which machines read, too. */
 function described<Name extends string>(properties: Readonly<Record<Name, Described>>): Record<Name, Prose> {
   const fields = Object.entries<Described>(properties);
   return Object.fromEntries(fields.map(([name, { description = "" }]) => [name, description])) as Record<

@@ -1,6 +1,6 @@
 /**
- * The pages as HTML. They hold no script, and their links are relative, so that they lead somewhere under whatever path a
- * proxy puts in front.
+ * The pages as HTML. They contain no script. Their links are relative, so that they work under any path that a proxy
+ * puts in front.
  */
 
 import { type ContractCode, contractCodes, Failure } from "../../failures.ts";
@@ -14,7 +14,7 @@ import type { Prose, ReferenceTexts } from "./texts.ts";
 const escapes: Readonly<Record<string, string>> = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text: string) => text.replace(/[&<>"]/g, (character) => escapes[character] ?? character);
 
-/** One of the pages; `root` leads from it to where `/docs` is. */
+/** One of the pages; `root` is the relative path from it to the directory that contains `/docs`. */
 interface Page {
   readonly texts: ReferenceTexts;
   readonly path: string;
@@ -25,11 +25,11 @@ function pageAt(texts: ReferenceTexts, path: string): Page {
   return { texts, path, root: "../".repeat(path.split("/").length - 2) };
 }
 
-/** An address of this service, as seen from the page. */
+/** The relative link from the page to an address of this service. */
 const linkTo = ({ root }: Page, address: string) =>
   address.startsWith("/") ? root + address.slice(1) : address;
 
-/** Escaped, with the marks of `code` and of links as HTML. */
+/** Escapes the text, and turns its marks of `code` and of links into HTML. */
 function prose(page: Page, text: Prose): string {
   return escaped(text)
     .replace(/`([^`]+)`/g, "<code>$1</code>")
@@ -63,7 +63,7 @@ ${body}
 `;
 }
 
-/** The head of each column, and rows of cells; each row begins with the cell that names it unless `named` says another. */
+/** A table of escaped HTML. `named` is the index of the column whose cells name their rows. */
 function table(columns: readonly string[], rows: readonly (readonly string[])[], named = 0): string {
   const head = columns.map((column) => `<th scope="col">${column}</th>`).join("");
   const body = rows.map((cells) => {

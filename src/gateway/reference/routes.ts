@@ -1,4 +1,4 @@
-/** The contract for people: `/openapi.json`, and pages made of the same document, in English and in Korean. */
+/** The contract for people: `/openapi.json`, and pages made of the same schemas, in English and in Korean. */
 
 import type { FastifyInstance, FastifyReply } from "fastify";
 import { contractCodes } from "../../failures.ts";
@@ -12,12 +12,12 @@ import { style } from "./style.ts";
 const contentSecurityPolicy =
   "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/** Link checkers ask so. */
+/** Link checkers send HEAD. */
 const withHead = { exposeHeadRoute: true };
 
 /**
- * A plugin; `publicBase` is known once the service listens. Strangers may ask, as often and as many as they like: what takes
- * milliseconds is made once, and the same bytes are every answer's.
+ * A plugin; `publicBase` is known once the service listens. Anybody may send requests, as often as they like: what
+ * takes milliseconds to build is built once, and all responses share its bytes.
  */
 export function referenceRoutes(publicBase: { readonly url: string }, deprecations: readonly Deprecation[]) {
   function madeOnce(make: (baseUrl: string) => string): () => Buffer {
@@ -43,7 +43,7 @@ export function referenceRoutes(publicBase: { readonly url: string }, deprecatio
       const page = madeOnce((baseUrl) => referencePage(texts, baseUrl, deprecations));
       scope.get(path, withHead, async (_request, reply) => sendPage(reply, page()));
       const name = path.slice(path.lastIndexOf("/"));
-      // Relative, as the pages' links are.
+      // Relative, like the pages' links.
       for (const [parent, target] of [
         [`${path}/`, `..${name}`],
         [`${path}/errors`, `..${name}#errors`],

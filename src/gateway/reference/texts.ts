@@ -1,24 +1,24 @@
 import type { ContractCode } from "../../failures.ts";
 import type { apiError, createdVerification, createVerificationBody } from "../schemas.ts";
 
-/** Words for a line of prose: `code` in its marks, [links](address) in theirs. */
+/** A text with `code` and [links](address), marked as in Markdown. */
 export type Prose = string;
 
 type FieldsOf<Schema extends { readonly properties: object }> = Readonly<
   Record<keyof Schema["properties"], Prose>
 >;
 
-/** All that is written on the pages, in one language. What is sent over the wire is the same in each. */
+/** All text on the pages, in one language. What is sent over the wire is the same in every language. */
 export interface ReferenceTexts {
   readonly language: "en" | "ko";
   readonly path: "/docs" | "/docs/ko";
-  /** What the other language's readers call it. */
+  /** This language's own name, which the other language's page shows as a link. */
   readonly otherLanguage: string;
   readonly title: string;
   readonly introduction: readonly Prose[];
   readonly create: {
     readonly heading: string;
-    /** In place of the idempotency key. */
+    /** The placeholder for the idempotency key. */
     readonly newKey: string;
     readonly about: Prose;
     readonly body: string;
@@ -37,7 +37,7 @@ export interface ReferenceTexts {
   readonly deprecated: {
     readonly heading: string;
     readonly about: Prose;
-    /** `what` is a call or a field of one; the days are dates. */
+    /** `what` is a call, or a field of one; `since` and `sunset` are dates. */
     readonly entry: (what: string, since: string, sunset: string | null) => Prose;
     readonly instead: string;
   };
@@ -45,7 +45,7 @@ export interface ReferenceTexts {
     readonly heading: string;
     readonly all: string;
     readonly status: (status: number) => string;
-    /** By code: what it says, and what to do about it where that does not say it all. */
+    /** By code: its meaning, and advice where the meaning does not say it all. */
     readonly byCode: Readonly<Record<ContractCode, { readonly meaning: Prose; readonly advice?: Prose }>>;
   };
   readonly fields: {
