@@ -360,11 +360,23 @@ export function countedRequests(
   });
 }
 
-export const countedWhenUnpacked: Compression[] = [compressionGzip, compressionBrotli].map((compression) => ({
-  ...compression,
-  async decompress(packed, maxBytes) {
-    const bytes = await compression.decompress(packed, maxBytes);
-    if (bytes.length > harmlessBytes) new FieldCount(bytes.length).take(bytes, 0, bytes.length);
-    return bytes;
-  },
-}));
+/**
+ * The compressions of a stream's requests. Each request is counted once decompressed, and waits for `room` before: a few
+ * kilobytes expand to `maxBytes`, so one token's streams could otherwise fill the memory with a single small frame each.
+ */
+export function countedWhenUnpacked(room: RequestRoom): Compression[] {
+  return [compressionGzip, compressionBrotli].map((compression) => ({
+    ...compression,
+    async decompress(packed, maxBytes) {
+      // How long it will be is known only afterwards.
+      const leave = await room.enter("", maxBytes);
+      try {
+        const bytes = await compression.decompress(packed, maxBytes);
+        if (bytes.length > harmlessBytes) new FieldCount(bytes.length).take(bytes, 0, bytes.length);
+        return bytes;
+      } finally {
+        leave();
+      }
+    },
+  }));
+}

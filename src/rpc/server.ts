@@ -113,6 +113,8 @@ const maxGroupBytes = 8 * 1024 * 1024;
 /** For inbound message requests that have begun to arrive: eight of the largest in total, two per caller. */
 const roomInAllBytes = 8 * maxGroupBytes;
 const roomForEachBytes = 2 * maxGroupBytes;
+/** For requests that are being decompressed: one per thread of libuv's pool, which decompresses them. */
+const decompressionBytes = 4 * maxGroupBytes;
 /** Any other request: as much as the gateway accepts. */
 const maxMessageBytes = 64 * 1024;
 /** Calls and streams that are still open after this are cut. */
@@ -149,6 +151,7 @@ export function createRpcServer(parts: {
   } = parts;
   const inbound = { takeMessages, process: { unsettled: 0 } };
   const requestRoom = new RequestRoom({ inAll: roomInAllBytes, each: roomForEachBytes });
+  const decompressionRoom = new RequestRoom({ inAll: decompressionBytes, each: decompressionBytes });
   const shutdown = createShutdown();
   const sessions = keepSessions();
   const openStreams = keepOpenStreams(admission);
@@ -234,7 +237,11 @@ export function createRpcServer(parts: {
         verifications.watchVerification(request, callOf(context), context.signal),
     });
     // For a method with options of its own, Connect enables all protocols again.
-    const ofGroups = { grpcWeb: false, readMaxBytes: maxGroupBytes, acceptCompression: countedWhenUnpacked };
+    const ofGroups = {
+      grpcWeb: false,
+      readMaxBytes: maxGroupBytes,
+      acceptCompression: countedWhenUnpacked(decompressionRoom),
+    };
     router.rpc(
       streamInboundMessagesMethod,
       (requests, context) => streamInboundMessages(requests, callOf(context), inbound, context.signal),

@@ -368,16 +368,45 @@ describe("on the port of gRPC", () => {
     await hostile.ended;
   });
 
-  test("a message that unpacks to more than a call may say is refused, not unpacked", async () => {
-    const bomb = gzipSync(Buffer.alloc(100 * 2 ** 20));
+  const packed = (bytes: Uint8Array) => {
+    const body = gzipSync(bytes);
     const head = Buffer.of(1, 0, 0, 0, 0);
-    head.writeUInt32BE(bomb.length, 1);
+    head.writeUInt32BE(body.length, 1);
+    return Buffer.concat([head, body]);
+  };
+
+  test("requests that unpack to eight megabytes each are unpacked a few at a time", async () => {
+    // One message with one unknown field, nearly as long as a request may be.
+    const bytes = Buffer.alloc(8 * 2 ** 20);
+    const sizeOf = (length: number) =>
+      [0, 7, 14, 21].map((shift) => ((length >> shift) & 127) | (shift < 21 ? 128 : 0));
+    bytes.set([0x0a, ...sizeOf(bytes.length - 5), 0x7a, ...sizeOf(bytes.length - 10)]);
+    const request = packed(bytes);
+    const growth = await besideAGoodClient(async () => {
+      const connection = connectHttp2();
+      const statuses = Array.from({ length: 100 }, () => {
+        const stream = connection.request({
+          ...callTo("/phoneproof.v1.InboundMessageService/StreamInboundMessages"),
+          "grpc-encoding": "gzip",
+          authorization: `Bearer ${service.adminToken}`,
+        });
+        stream.end(request);
+        return statusOf(stream);
+      });
+      expect(new Set(await Promise.all(statuses))).toEqual(new Set(["0"]));
+      connection.destroy();
+    });
+    expect(growth).toBeLessThan(250);
+  });
+
+  test("a message that unpacks to more than a call may say is refused, not unpacked", async () => {
+    const bomb = packed(Buffer.alloc(100 * 2 ** 20));
     const growth = await besideAGoodClient(async () => {
       const connection = connectHttp2();
       for (const path of [createVerification, "/phoneproof.v1.InboundMessageService/StreamInboundMessages"]) {
         const authorization = `Bearer ${service.adminToken}`;
         const stream = connection.request({ ...callTo(path), "grpc-encoding": "gzip", authorization });
-        stream.end(Buffer.concat([head, bomb]));
+        stream.end(bomb);
         expect(await statusOf(stream)).toBe(String(Code.InvalidArgument));
       }
       connection.destroy();
