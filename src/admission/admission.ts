@@ -38,10 +38,11 @@ export interface Admission {
    */
   isOverloaded(bucket: RateLimitBucket): boolean;
   /**
-   * Returns the caller. `address` is the client's IP address, for the limit on failed authentications. Refuses with
-   * missing_api_key, invalid_api_key, rate_limited, project_suspended. Returns no promise if the credential is cached.
+   * Returns the caller. `address` is the client's IP address, for the limit on failed authentications; null if this call or
+   * stream was authenticated by the same credential before: that it has ended since is no guess. Refuses with missing_api_key,
+   * invalid_api_key, rate_limited, project_suspended. Returns no promise if the credential is cached.
    */
-  authenticate(authorization: string | undefined, address: string): Caller | Promise<Caller>;
+  authenticate(authorization: string | undefined, address: string | null): Caller | Promise<Caller>;
   /** To be called before `authenticate`, so that no change in between is missed. */
   look(): Look;
   /** Whether the result of the `authenticate` that followed is still valid. */
@@ -97,12 +98,12 @@ export function createAdmission(parts: {
   }
 
   /** Counts the failure against the client's address; valid credentials from the same address are not limited by it. */
-  async function refused(address: string, failure = new Failure("invalid_api_key")): Promise<never> {
-    await rateLimits.takeFailedAuthentication(address);
+  async function refused(address: string | null, failure = new Failure("invalid_api_key")): Promise<never> {
+    if (address !== null) await rateLimits.takeFailedAuthentication(address);
     throw failure;
   }
 
-  function known(caller: Caller | null, address: string): Caller | Promise<never> {
+  function known(caller: Caller | null, address: string | null): Caller | Promise<never> {
     if (caller === null) return refused(address);
     noteUse(caller);
     if (caller.kind === "merchant" && caller.project.suspended) throw new Failure("project_suspended");

@@ -129,9 +129,13 @@ export function createVerification(parts: {
     for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
       rooms.met(verification);
       const again = attempt < codeAttempts ? await withFreeCode() : null;
-      // The call is already charged, and usage counts that other responses have reported cannot be taken back; a 503 just
-      // reports no usage.
-      if (again === null) throw refusal();
+      if (again === null) {
+        const refused = refusal();
+        // The call is already charged, and usage counts that other responses have reported cannot be taken back; a 503 just
+        // reports no usage. A failure that counts as usage must not charge the call a second time.
+        if (refused.code === "validation_failed") call.usage = usage;
+        throw refused;
+      }
       verification = again;
       outcome = (await verifications.create(again, null)).value;
     }

@@ -51,9 +51,7 @@ export function settlingUnread(
     const told = error && asUnread(error);
     const failure = await admission.settle(call, told ?? new Failure("malformed_request"), () => {
       if (admission.holds(look)) return undefined;
-      return Promise.try(() => admission.authenticate(authorization ?? undefined, call.address)).then(
-        () => {},
-      );
+      return Promise.try(() => admission.authenticate(authorization ?? undefined, null)).then(() => {});
     });
     const isOwnWord = told === undefined && failure.code === "malformed_request";
     if (isOwnWord && error) note(unread, codeToString(error.code));

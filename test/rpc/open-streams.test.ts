@@ -149,6 +149,26 @@ test("a credential that is revoked ends what is open also where nothing moves on
   connection.destroy();
 });
 
+test("a revoked token ends each of a thousand streams with invalid_api_key, and none counts as a failed authentication of its address", async () => {
+  const tokens = service.client(ServiceTokenService);
+  const { secret, serviceToken } = await tokens.createServiceToken({
+    scope: ServiceTokenScope.INGEST,
+    source: "many-streams",
+  });
+  const held = connectRaw(service.grpcAddress);
+  const path = "phoneproof.v1.InboundMessageService/StreamInboundMessages";
+  const streams = Array.from({ length: 1_000 }, () => held.call(path, { authorization: `Bearer ${secret}` }));
+  await expect
+    .poll(async () => (await scrape(service.opsUrl)).sum("phoneproof_rpc_streams_open", { method: path }))
+    .toBeGreaterThanOrEqual(1_000);
+  await tokens.revokeServiceToken({ serviceTokenId: serviceToken?.id ?? "" });
+  const ends = await Promise.all(streams.map(({ status }) => status));
+  expect(new Set(ends.map(({ detail }) => detail?.code))).toEqual(new Set(["invalid_api_key"]));
+  const later = connectRaw(service.grpcAddress).call(path, { authorization: "Bearer pp_live_nobodys" });
+  expect((await later.status).detail?.code).toBe("invalid_api_key");
+  held.destroy();
+});
+
 test("and where the notice of it is lost", async () => {
   const { serviceToken, secret } = await service
     .client(ServiceTokenService)
