@@ -190,9 +190,12 @@ export async function startApi(parts: {
     // Calls that wait for an unresponsive database then still get an error response before the connections are cut.
     const ending = setTimeout(() => database.endIfSilentFor(silenceMs), silenceMs);
     const cut = setTimeout(() => gateway.server.closeAllConnections(), closeGraceMs);
-    await Promise.all([gateway.close(), rpc.close()]);
-    clearTimeout(cut);
-    clearTimeout(ending);
+    try {
+      await Promise.all([gateway.close(), rpc.close()]);
+    } finally {
+      clearTimeout(cut);
+      clearTimeout(ending);
+    }
   });
   const grpc = await listening("GRPC", config.grpcHost, config.grpcPort, () =>
     rpc.listen(config.grpcHost, config.grpcPort),

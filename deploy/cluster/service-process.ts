@@ -51,7 +51,8 @@ export function startServiceProcess(options: {
       if (!wanted) return;
       tell(`${name}, pid ${started.pid}, has ended by itself: ${how}`);
       await delay(restartMs);
-      if (wanted) current = launch();
+      // Meanwhile it may have been started again by hand: a second one would find the ports taken.
+      if (wanted && current === started) current = launch();
     });
     return started;
   }
