@@ -1,11 +1,11 @@
-/** What is counted of calls, at either face. No label holds more than the few values its code can give it. */
+/** Metrics of calls over HTTP and gRPC. Every label takes only the few values that the code can give it. */
 
 import { Counter, Gauge, type Registry } from "prom-client";
 import type { AnsweredRequest, AnsweredRpc } from "../core/answered-call.ts";
 import { type FailureCode, failureCodes } from "../failures.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
 
-/** Other methods have no route: they are one, lest clients make up labels. */
+/** Other methods have no route and share one label, so that clients cannot make up labels. */
 const knownMethods = new Set(["GET", "HEAD", "POST"]);
 
 export function createCallMetrics(registry: Registry) {
@@ -33,7 +33,7 @@ export function createCallMetrics(registry: Registry) {
     labelNames: ["method"],
     registers: [registry],
   });
-  // All of them from the start: a count that begins with one has not risen, to those who watch its rise.
+  // All codes from the start: a counter that first appears as 1 has not increased, to those who watch its rate.
   const refusals = { http: countsOf(failureCodes), grpc: countsOf(failureCodes) };
   new Counter({
     name: "phoneproof_refusals_total",
@@ -58,7 +58,7 @@ export function createCallMetrics(registry: Registry) {
     },
   });
 
-  // By one label after the other: a text put together for a key costs ten times as much.
+  // Nested by label: building a combined string as key costs ten times as much.
   const requestsOf = new Map<string, Map<string, Map<number | null, Observed>>>();
   const rpcsOf = new Map<string, Map<string, Observed>>();
 
@@ -116,12 +116,12 @@ function countsOf(codes: readonly FailureCode[]): Map<FailureCode, number> {
   return new Map(codes.map((code) => [code, 0]));
 }
 
-/** Undefined: it was refused nothing, though its client may have left. */
+/** Undefined: the call was not refused, though its client may have disconnected. */
 function countRefusal(counts: Map<FailureCode, number>, code: FailureCode | undefined): void {
   if (code !== undefined) counts.set(code, (counts.get(code) ?? 0) + 1);
 }
 
-/** Puts a value into a map and answers it: `map.get(key) ?? kept(map, key, made())`. */
+/** Puts a value into a map and returns it: `map.get(key) ?? kept(map, key, made())`. */
 function kept<Key, Value>(map: Map<Key, Value>, key: Key, value: Value): Value {
   map.set(key, value);
   return value;

@@ -49,7 +49,7 @@ export function createDeliveryMetrics(registry: Registry) {
   });
 
   return {
-    /** The same attempts, counted. */
+    /** Wraps `attempt` to count and time the attempts. */
     counted(attempt: MakeAttempt): MakeAttempt {
       return async (due, signal) => {
         underWay++;

@@ -1,6 +1,6 @@
 import type { Metric, Registry } from "prom-client";
 
-/** One histogram of a family: what it has seen since the process began. */
+/** One histogram of a family: its observations since the process began. */
 export class Observed {
   readonly #bounds: Float64Array;
   readonly #counts: Float64Array;
@@ -19,7 +19,7 @@ export class Observed {
     this.#sum += value;
   }
 
-  /** As Prometheus reads it: each bucket counts those below it too. */
+  /** In Prometheus' form: each bucket also counts those below it. */
   *values(name: string, labels: Labels) {
     let count = 0;
     for (const [index, bound] of this.#bounds.entries()) {
@@ -36,9 +36,9 @@ export class Observed {
 type Labels = Readonly<Record<string, string>>;
 
 /**
- * Histograms of one name, one for each set of labels. The library's own looks its labels up anew at each observation,
- * which takes 1.2 µs even for a child that is held on to; here a caller keeps what `of` answers, and an observation is
- * an addition: 20 ns, 40 with a look-up in a map of the caller's. What the registry is shown is made at the scrape.
+ * Histograms of one name, one for each set of labels. prom-client's own looks its labels up at each observation, which takes
+ * 1.2 µs even for a child that the caller keeps. Here a caller keeps what `of` returns, and an observation is an addition: 20
+ * ns, or 40 with a look-up in a map of the caller's. The values for the registry are built at the scrape.
  */
 export class HistogramFamily {
   readonly name: string;
@@ -58,11 +58,11 @@ export class HistogramFamily {
     this.name = parts.name;
     this.help = parts.help;
     this.#bounds = Float64Array.from(parts.buckets);
-    // All that a registry does with a metric is to ask for its name and to `get` its values.
+    // All that a registry does with a metric is to read its name and to `get` its values.
     parts.registry.registerMetric(this as unknown as Metric);
   }
 
-  /** A new one: to be kept, since each call adds to what is shown. */
+  /** Returns a new histogram. The caller must keep it: each call adds another one to what is shown. */
   of(labels: Labels): Observed {
     const observed = new Observed(this.#bounds);
     this.#children.push({ labels, observed });

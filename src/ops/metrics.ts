@@ -4,13 +4,13 @@ import { createDeliveryMetrics } from "./delivery-metrics.ts";
 import { createStorageMetrics } from "./storage-metrics.ts";
 import { createVerificationMetrics } from "./verification-metrics.ts";
 
-/** What the log's output says of itself. */
+/** What the log's output says about its state. */
 interface LogFigures {
   readonly waitingBytes: number;
   readonly droppedLines: number;
 }
 
-/** All that `/metrics` shows: what Node says of the process and its event loop, and what the rooms tell as they work. */
+/** All that `/metrics` shows: Node's figures of the process and its event loop, and what the service's modules report. */
 export function createMetrics() {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });
@@ -35,7 +35,7 @@ export function createMetrics() {
     help: "Unix time at which the certificate expires that the gRPC port shows",
     registers: [registry],
   });
-  // It would begin with 0.
+  // Not shown until it is known: it would begin with 0.
   certificateExpiry.remove();
   return {
     registry,

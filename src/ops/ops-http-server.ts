@@ -1,4 +1,4 @@
-/** The HTTP/1.1 server under the ops port's Fastify: whoever reaches it may ask, but not for more than can be answered. */
+/** The HTTP/1.1 server under the ops port's Fastify. Whoever reaches it may send requests, but not more than it can answer. */
 
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { Socket } from "node:net";
@@ -7,9 +7,10 @@ import type { Socket } from "node:net";
 const maxConnections = 256;
 
 /**
- * Answers one request at a time on a connection: a request that comes while another is under way ends it. Node holds a
- * connection back by the bytes of its answers that wait, which are none as long as an answer is being made; until then all
- * that can be read would become requests. Neither Prometheus nor any prober sends the next before it has its answer.
+ * Handles one request at a time per connection; one that comes while another is in progress closes the connection. Node's
+ * backpressure counts the bytes of responses that wait to be written, of which there are none while a response is being made;
+ * until then all that can be read would become requests. Neither Prometheus nor any prober sends a request before it has the
+ * response to the last one.
  */
 export function createOpsHttpServer(listener: RequestListener): Server {
   const busy = new WeakSet<Socket>();
@@ -18,7 +19,7 @@ export function createOpsHttpServer(listener: RequestListener): Server {
       headersTimeout: 5_000,
       requestTimeout: 10_000,
       connectionsCheckingInterval: 1_000,
-      // Longer than scrapes are usually apart, a minute.
+      // Longer than the usual scrape interval, a minute.
       keepAliveTimeout: 75_000,
     },
     (request, response) => {
@@ -33,9 +34,9 @@ export function createOpsHttpServer(listener: RequestListener): Server {
     },
   );
   server.maxConnections = maxConnections;
-  // Who is turned away finds room when he asks again, unless all of them are busy.
+  // A client that is turned away finds room when it retries, unless all connections are busy.
   server.on("drop", () => server.closeIdleConnections());
-  // Of somebody who does not read his answer.
+  // For a client that does not read its response.
   server.setTimeout(30_000);
   return server;
 }

@@ -12,8 +12,8 @@ const readinessTexts: Readonly<Record<Readiness, string>> = {
 };
 
 /**
- * What those who run the service ask it: whether the process is alive, whether it can answer callers, and
- * its metrics. No authentication, so it listens where only they can reach it.
+ * The operators' endpoints: whether the process is alive, whether it can take calls, and its metrics. No authentication, so it
+ * listens where only operators can reach it.
  */
 export function createOpsServer(parts: {
   readonly readiness: () => Promise<Readiness>;

@@ -1,12 +1,12 @@
-/** Whether callers can be sent here, and why not. */
+/** Whether this process can take calls, and if not, why. */
 export type Readiness = "ready" | "starting" | "stopping" | "database_away";
 
-/** One look serves all who ask within this long: strangers may, as often and as many as they like. */
+/** How long the answer of a database check is reused: anybody may ask for readiness, as often as they like. */
 const keptMs = 250;
 
 export function createReadiness(parts: {
   readonly phase: () => "starting" | "serving" | "stopping";
-  /** Never rejects. */
+  /** Must never reject. */
   readonly reachesDatabase: () => Promise<boolean>;
 }): () => Promise<Readiness> {
   let look: Promise<boolean> | undefined;

@@ -1,11 +1,14 @@
 import { setTimeout as delay } from "node:timers/promises";
 
-/** Between the end of one and the beginning of the next. A scraper does not notice; it bounds what any number cost. */
+/**
+ * Pause between the end of one rendering and the start of the next. A scraper does not notice it; it bounds the cost of any
+ * number of scrapers.
+ */
 const restMs = 50;
 
 /**
- * All who ask while one is under way share it, and who asks just after it waits for the next: so it shows what had happened
- * when it was begun, and whoever has one and asks again is shown what has happened since.
+ * Concurrent calls share one rendering, and a call just after it has ended waits for the next. A rendering shows what had
+ * happened when it began, so a caller that has one and calls again sees what has happened since.
  */
 export function renderedInTurn(render: () => Promise<string>): () => Promise<string> {
   let rendering: Promise<string> | undefined;

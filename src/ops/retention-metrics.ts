@@ -1,8 +1,8 @@
 import { Gauge, type Registry } from "prom-client";
 
 /**
- * How far retention has come, on workers. It begins with the process, whose first round is yet to come: one that never
- * ends well shows as a time that stands.
+ * When retention last caught up, on workers. Starts with the time of the process's start, before its first round: if no round
+ * ever succeeds, the time stands still.
  */
 export function createRetentionMetrics(registry: Registry) {
   const caughtUp = new Gauge({

@@ -1,21 +1,24 @@
 import { Gauge, type Registry } from "prom-client";
 
-/** A destination number or carrier that nothing is verified by any more. */
+/** A destination number or carrier by which nothing is verified any more. */
 export interface SilentLabels {
   readonly environment: string;
   readonly kind: "number" | "carrier";
   readonly name: string;
 }
 
-/** Of each environment. Where more are silent at once it is not they that are at fault, and no one of them says more. */
+/**
+ * Numbers named per environment. If more are silent at once, the numbers are not the cause, and naming one more says nothing
+ * new.
+ */
 const namedNumbers = 20;
-/** Of those that are not named. No number is called that. */
+/** The label for all that are not named. No number is called that. */
 const others = "others";
 
 /**
- * What has gone silent against its own past, on workers. A series is there while its number or carrier is silent, of
- * numbers a few of each environment: who runs the service may have any number of them. The time says how far that
- * judgement reaches.
+ * What has gone silent compared with its own past, on workers. A series exists while its number or carrier is silent, and only
+ * for a few numbers per environment: an installation may have any number of them. `countedUntil` is the time up to which this
+ * was judged.
  */
 export function createSilenceMetrics(metrics: Registry) {
   const silent = new Gauge({

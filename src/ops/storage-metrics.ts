@@ -2,19 +2,19 @@ import { Counter, Gauge, type Registry } from "prom-client";
 import type { Backlog } from "../core/backlog.ts";
 import { briefBuckets, HistogramFamily } from "./histogram-family.ts";
 
-/** The pool's own figures. */
+/** What `pg.Pool` says of itself. */
 export interface PoolFigures {
   readonly totalCount: number;
   readonly idleCount: number;
   readonly waitingCount: number;
 }
 
-/** As many as the largest batch has. */
+/** Up to the size of the largest batch. */
 const sizeBuckets = [1, 2, 4, 8, 16, 32, 64, 128, 256, 500];
 
-/** Several scrapers, or one that is eager, cost the database no more than this. */
+/** How long figures are reused: several scrapers, or an eager one, cost the database no more than this. */
 const backlogKeptMs = 2_000;
-/** A scrape is answered whether or not the database is. */
+/** How long a scrape waits for the database; it is answered in any case. */
 const patienceMs = 2_000;
 
 export function createStorageMetrics(registry: Registry) {
@@ -90,7 +90,7 @@ export function createStorageMetrics(registry: Registry) {
       });
     },
 
-    /** Shown are figures of the last seconds; where the database does not give them in time, none. */
+    /** Shows figures of the last seconds, or none if the database does not provide them in time. */
     watchBacklog(read: () => Promise<Backlog>): void {
       let latest: Promise<Backlog | null> = Promise.resolve(null);
       let askedAt = Number.NEGATIVE_INFINITY;

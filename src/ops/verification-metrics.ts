@@ -9,14 +9,14 @@ import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family
 
 export type Step = "created" | "verified" | "expired" | "cancelled";
 
-/** So long a project that met no number of its own counts as one without. */
+/** How long a project counts as one without a number after a creation found none. */
 const withoutNumberMs = 600_000;
-/** Enough to tell one from many. */
+/** Enough to tell one project from many. */
 const rememberedProjects = 1_000;
 
 const steps: readonly Step[] = ["created", "verified", "expired", "cancelled"];
 
-/** As long as a person takes to send an SMS, and as long as a verification can be valid. */
+/** Seconds: from what a person takes to send an SMS up to the longest validity. */
 const patienceBuckets = [5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1_800, 3_600];
 
 export interface CountedReceipt extends MessageOrigin {
@@ -26,7 +26,7 @@ export interface CountedReceipt extends MessageOrigin {
 
 type ByCarrier = Record<Carrier | "none", [first: number, repeated: number]>;
 
-/** All there can be: a count that begins with one has not risen. */
+/** All outcomes and carriers from the start: a counter that first appears as 1 has not increased. */
 function noMessages(): Record<InboundOutcome, ByCarrier> {
   const none = (): ByCarrier => ({ SKT: [0, 0], KT: [0, 0], "LGU+": [0, 0], none: [0, 0] });
   return {
@@ -69,7 +69,7 @@ export function createVerificationMetrics(registry: Registry) {
   for (const environment of environments) {
     for (const reason of unplacedReasons) unplaced.inc({ environment, reason }, 0);
   }
-  /** Projects only, no label of theirs: how many there are tells one merchant's trouble from everybody's. */
+  /** No label for the project: the number of projects tells one merchant's trouble from everybody's. */
   const withoutNumber = (environment: Environment) =>
     [environment, new LRUCache<string, true>({ max: rememberedProjects, ttl: withoutNumberMs })] as const;
   const projectsWithoutNumber = new Map(environments.map(withoutNumber));

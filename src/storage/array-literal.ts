@@ -3,7 +3,7 @@
  * with several regular expressions; on a batch of creations that costs more than all the rest of the call.
  */
 
-/** For elements that need no quoting: numbers, UUIDs, hexadecimal, words of an enumeration. Null is NULL. */
+/** For elements that need no quoting: numbers, UUIDs, hexadecimal, enum values. Null becomes NULL. */
 export function plainArray(elements: readonly (string | number | null)[]): string {
   let literal = "{";
   for (let index = 0; index < elements.length; index++) {
@@ -21,7 +21,7 @@ export function flagArray(elements: readonly boolean[]): string {
 const special = /["\\]/;
 const eachSpecial = /["\\]/g;
 
-/** For any text. Null is NULL; the word "null" stays a word, since every element is quoted. */
+/** For any text. Null becomes NULL; the word "null" stays a word, since every element is quoted. */
 export function textArray(elements: readonly (string | null)[]): string {
   let literal = "{";
   for (let index = 0; index < elements.length; index++) {

@@ -3,12 +3,12 @@ import { type Database, runStatement } from "./database.ts";
 import { expiredUpTo } from "./expiry.ts";
 import { nowMs } from "./verification-row.ts";
 
-/** Enough to tell a backlog from none, in a few milliseconds. */
+/** Deliveries are counted up to this: enough to recognise a backlog, in a few milliseconds. */
 const countedDeliveries = 10_000;
 
 /**
- * Read off the end of an index (`webhook_delivery_next`), from the codes that the expiry has yet to look at, and from a table
- * of two rows.
+ * Reads only one end of an index (`webhook_delivery_next`), the codes that the expiry has yet to look at, and a table of two
+ * rows.
  */
 const backlogStatement = {
   name: "backlog",
@@ -33,7 +33,7 @@ SELECT
 WHERE current_setting('transaction_read_only') = 'off'`,
 };
 
-/** Rejects where the database takes no writes, too: what is due there is not done, whoever asks. */
+/** Rejects if the database is unavailable, and if it takes no writes: what is due there is not being done by any process. */
 export async function readBacklog(database: Database): Promise<Backlog> {
   const [row] = await runStatement(database, backlogStatement, []);
   if (row === undefined) throw new Error("the database takes no writes");

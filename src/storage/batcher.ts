@@ -13,105 +13,114 @@ interface Waiting<Item, Result> {
   readonly settle: Settle<Result>;
 }
 
-/** Tells those of a batch what became of it. */
+/** Settles the items of a batch. */
 interface Tell {
   (): void;
-  /** Why the database could not answer them. */
+  /** The error, if the database was unavailable. */
   readonly unavailable?: unknown;
 }
 
 /**
- * Twice what ten thousand creations take at full speed: where a batch has taken so long, or one more would wait so long, more
- * only wait longer. Shorter, a process that others keep from its processor for a moment would take that for overload.
+ * The longest that a batch may take, or a new item may have to wait: beyond it new items are refused, since they would only
+ * make the wait longer. Twice what ten thousand creations take at full speed; with a shorter limit a process that is deprived
+ * of its CPU for a moment would take that for overload.
  */
 const patienceMs = 4_000;
 
 /**
- * Where items have waited longer than this for as long as `patienceMs`, it is no burst: from then on none is taken that would
- * wait longer, until what waits has been worked off.
+ * If items have waited longer than this for `patienceMs`, the load is not a burst: from then on items are refused that would
+ * wait longer than this, until the first item of a batch has waited less than `workedOffMs`.
  */
 const sustainedMs = 1_000;
 const workedOffMs = 250;
 
 /**
- * A statement costs the database about as much as what ten more items in it cost. So where there are few and the process is
- * busy, what has arrived by now is read first, before those are answered who may ask again: a seventh more reads and cancels a
- * second (64 connections, two cores).
+ * A statement costs the database about as much as ten more items in it. So if fewer items than this wait, and the process is
+ * busy, the requests that have already arrived are read first and join the next batch, before the last batch is answered and
+ * its callers can send new ones: a seventh more reads and cancels a second (64 connections, two cores).
  */
 const worthASmallWait = 64;
 
-/** From this size on a second statement beside the first is worth what a statement costs. */
+/** From this batch size on, a second concurrent statement is worth its cost. */
 const worthAnother = 128;
 
 const noKeys: readonly string[] = [];
 
 /**
- * The least that is sent behind the batch in flight, on the same connection. Otherwise the database has nothing to do until this
- * process has come to its answer, among sixty requests at work: pipelined, it is a tenth to a fifth more creations, a fifth to a
- * quarter more reads and cancels a second (64 connections, two cores). With fewer the statements cost more than that gains.
+ * The smallest batch that is pipelined behind the one in flight, on the same connection. Without pipelining the database idles
+ * until this process, with sixty requests to handle, has read its answer: pipelining gives a tenth to a fifth more creations,
+ * and a fifth to a quarter more reads and cancels a second (64 connections, two cores). With smaller batches the additional
+ * statements cost more than that gains.
  */
 const worthFollowing = 24;
 
 /**
- * Behind batches that take so long none follows: what this process is busy with meanwhile is nothing beside it, and what is sent
- * is out of reach of those who come later, who would wait for two more.
+ * If batches take this long, none is pipelined: this process's own work is negligible by comparison, and items that arrive
+ * after a batch was sent cannot join it and would have to wait for two batches.
  */
 const tooSlowToFollowMs = 1_000;
 
-/** The event loop has come to what was ready to be read. */
+/** Resolves once the event loop has read what was ready to be read. */
 const whatHasArrivedIsRead = () => new Promise<void>((resolve) => setImmediate(resolve));
 
-/** What arrives joins the next batch. */
+/** Calling it adds an item to the next batch; resolves to the item's result. */
 export interface Batcher<Item, Result> {
   (item: Item): Promise<Result>;
-  /** The same without a promise. */
+  /** The same with callbacks instead of a promise. */
   take(item: Item, settle: Settle<Result>): void;
-  /** Whether an item would be refused now. Takes no time. */
+  /** Whether an item would be refused now. Cheap. */
   isOverloaded(): boolean;
 }
 
 /**
- * Turns single requests into batches: what arrives while a batch is in flight forms the next one. On an
- * idle process a request is a batch of one and waits for nothing.
+ * Turns single requests into batches: what arrives while a batch is in flight forms the next one. On an idle process a request
+ * is a batch of one and waits for nothing.
  *
- * `run` answers one result an item, in order. A batch that fails as a whole, because of one row that the
- * database refuses, is split and retried, so that only its own request fails; where the database itself
- * cannot be reached, all of it fails at once, since a retry might repeat what was committed.
+ * `run` returns one result per item, in order. A batch that fails because the database refuses one of its rows is split and
+ * retried, so that only that row's request fails. If the database is unavailable, the whole batch fails at once, since a retry
+ * might repeat what was committed.
  */
 export function createBatcher<Item, Result>(options: {
   readonly maxSize: number;
   /**
-   * Beyond it, and where the wait has grown too long, new items are refused with service_unavailable. Infinity: whoever
-   * asks holds itself back.
+   * With this many items waiting, or when the wait has grown too long, new items are refused with service_unavailable.
+   * Infinity: nothing is refused; the callers limit themselves.
    */
   readonly maxWaiting: number;
   readonly run: (items: readonly Item[]) => Promise<readonly Result[]>;
-  /** Told once of each batch; one that was split counts as one. */
+  /** Called once per batch, also for one that was split. */
   readonly observer: BatchObserver;
   /**
-   * Items without a key in common do not meet in the database. Where many wait, a second batch of such as have none in common
-   * with the one in flight goes beside it; those that share a key are run in the order they came.
+   * Items that share no key do not conflict in the database. If many items wait, a second batch of items that share no key with
+   * the one in flight runs concurrently; items that share a key run in order of arrival.
    */
   readonly keysOf?: (item: Item) => readonly string[];
-  /** Where many wait, a second batch is sent behind the one in flight: `run` runs them in turn, on one connection. */
+  /**
+   * If many items wait, a second batch is sent behind the one in flight; `run` must execute them in order, on one connection.
+   */
   readonly isPipelined?: boolean;
 }): Batcher<Item, Result> {
   let waiting: Waiting<Item, Result>[] = [];
   let inFlight = 0;
-  /** No two have a key in common. */
+  /** The batches in flight. With `keysOf`, no two of them share a key. */
   let underWay: readonly (readonly Waiting<Item, Result>[])[] = [];
   const { keysOf, isPipelined = false } = options;
   const enough = isPipelined ? worthFollowing : keysOf ? worthAnother : Number.POSITIVE_INFINITY;
-  /** Whether another batch is worth looking for hangs on how many wait: more than shared keys with what is in flight. */
+  /**
+   * How many items must wait before another batch is tried. Raised after a try in which too many items shared a key with a
+   * batch in flight.
+   */
   let enoughForAnother = enough;
-  /** Since when items wait longer than `sustainedMs`. */
+  /** Since when items have waited longer than `sustainedMs`. */
   let slowSince = Number.POSITIVE_INFINITY;
   let lastTookMs = 0;
-  /** Since when the database has something to do, or since it last answered something. */
+  /**
+   * Since when the database has been at work on its current batch: when that was sent, or when the one before it was answered.
+   */
   let busySince = 0;
   const { spans } = options.observer;
 
-  /** Answers what to tell the waiting, so that they can be told once the next batch is on its way. */
+  /** Runs a batch and returns the function that settles its items, so that the next batch can be sent first. */
   async function runBatch(batch: readonly Waiting<Item, Result>[]): Promise<Tell> {
     try {
       const run = () => options.run(batch.map(({ item }) => item));
@@ -154,7 +163,10 @@ export function createBatcher<Item, Result>(options: {
     return batch;
   }
 
-  /** What is left behind holds up whatever shares a key with it. Nothing, where too few are free to go. */
+  /**
+   * Takes the items that share no key with a batch in flight, nor with an earlier item that stays behind. Takes nothing if
+   * these are fewer than `worthAnother`.
+   */
   function takeApart(): Waiting<Item, Result>[] {
     const batch: Waiting<Item, Result>[] = [];
     const left: Waiting<Item, Result>[] = [];
@@ -180,7 +192,7 @@ export function createBatcher<Item, Result>(options: {
     inFlight += 1;
     let tell: Tell = () => {};
     try {
-      // One that runs beside another leaves it what few are waiting.
+      // A loop that runs beside another leaves a short queue to that one.
       while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
         const batch = takeBatch();
         if (batch.length === 0) break;
@@ -191,21 +203,21 @@ export function createBatcher<Item, Result>(options: {
         if (waited < workedOffMs) slowSince = Number.POSITIVE_INFINITY;
         else if (waited > sustainedMs) slowSince = Math.min(slowSince, startedAt);
         const running = runBatch(batch);
-        // The database works on a batch while this process writes the answers of the one before: those are told once the
-        // statement has left, which takes two ticks.
+        // The database works on this batch while this process writes the responses of the previous one: those are settled once
+        // the statement has been sent, which takes two ticks.
         const tellLast = tell;
         process.nextTick(() => process.nextTick(tellLast));
         tell = await running;
         underWay = underWay.filter((other) => other !== batch);
         const endedAt = performance.now();
-        // One that followed another began when that was done.
+        // A pipelined batch began when the one before it ended.
         lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
         busySince = endedAt;
         enoughForAnother = isPipelined && lastTookMs > tooSlowToFollowMs ? Number.POSITIVE_INFINITY : enough;
         if (lastTookMs > patienceMs) {
-          // Who has waited behind it would wait as long again, for a database that most likely does not answer them either.
+          // Items waiting behind it would wait as long again, for a database that most likely does not answer them either.
           if (tell.unavailable !== undefined) refuseWaiting(tell.unavailable);
-          // Who was too late for the batch that followed another has waited for both of them.
+          // Items that were too late for the pipelined batch have waited for two such batches.
           else if (isPipelined) refuseWaiting(new Failure("service_unavailable"), endedAt - 2 * patienceMs);
         }
         options.observer.ran(batch.length, waited, lastTookMs);
@@ -228,7 +240,7 @@ export function createBatcher<Item, Result>(options: {
     if (waiting.length === 0 || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
     const inFlightMs = now - busySince;
     if (waiting.length >= options.maxWaiting || inFlightMs > patienceMs) return true;
-    // Nobody knows how long it will be, but it will hardly be quicker than it was.
+    // The wait is unknown, but a batch will hardly be faster than the last one, or than the one in flight has been so far.
     const expectedMs = (waiting.length / options.maxSize) * Math.max(lastTookMs, inFlightMs);
     return expectedMs > (now - slowSince > patienceMs ? sustainedMs : patienceMs);
   }

@@ -1,11 +1,11 @@
 /**
- * Whether a batch is taken the careful way. The other way fails as a whole where something stands in its way, and is work
- * in vain then: where one batch has met that, the next ones probably will.
+ * Chooses between a fast path, which fails as a whole on any conflict and is then wasted work, and a careful one. After a batch
+ * that met a conflict the next ones probably will too, so they take the careful path.
  */
 export interface Caution {
-  /** Whether the batch that is about to be taken goes the careful way; to be asked once for each. */
+  /** Whether the next batch takes the careful path; call once per batch. */
   takeTurn(): boolean;
-  /** The other way has failed. */
+  /** The fast path has failed. */
   learn(): void;
 }
 

@@ -6,12 +6,12 @@ import { expiredUpTo } from "./expiry.ts";
 
 export const codeQuarantine = `interval '${codeQuarantineHours} hours'`;
 
-/** Whether a code of `table` may be handed out again, or go: past its quarantine, and once the expiry has looked at it. */
+/** Whether a code of `table` may be reused or deleted: it is past its quarantine, and the expiry has looked at it. */
 export function isLetGo(table: string): string {
   return `${table}.expires_at <= now() - ${codeQuarantine} AND ${table}.expires_at <= (${expiredUpTo})`;
 }
 
-/** The counted occupancy, brought up to date from time to time. */
+/** An occupancy count that is refreshed periodically. */
 export interface CountedOccupancy extends CodeOccupancy {
   refresh(): Promise<void>;
   start(onError: (error: unknown) => void): void;
@@ -23,7 +23,9 @@ interface Count {
   barred: number;
 }
 
-/** The table goes by in slices of blocks, of some milliseconds each: read in one go, a hundred thousand codes took 100 ms. */
+/**
+ * The table is counted in slices of this many blocks, each in some milliseconds: in one statement, 100,000 codes took 100 ms.
+ */
 const blocksAtOnce = 64;
 
 const blocksStatement = {
@@ -41,15 +43,15 @@ GROUP BY 1, 2, 3`,
 };
 
 const shortestPauseMs = 2_000;
-/** After an error, which may have been a statement that took too long. */
+/** Pause after an error, which may have been a statement timeout. */
 const troubledMs = 30_000;
-/** Counting takes at most a fiftieth of the time. */
+/** Pause after a slice, as a multiple of its duration: counting takes at most a fiftieth of the time. */
 const pausePerCounting = 50;
 
 /**
- * Counts codes by number, format and length, now and then; what this process adds meanwhile is added here.
- * A code counts as pending until its expiry, even if it was verified or cancelled before: that errs on the
- * side of longer codes, and spares every transition a write.
+ * Counts codes by number, format and length periodically; codes that this process creates in between are added to the count. A
+ * code counts as pending until its expiry, even if it was verified or cancelled before: that errs on the side of longer codes,
+ * and spares every transition a write.
  */
 export function createCodeOccupancy(database: Database): CountedOccupancy {
   let counts = new Map<string, Count>();
@@ -58,7 +60,10 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
   const keyOf = (destination: string, format: CodeFormat, length: number) =>
     `${destination} ${format} ${length}`;
 
-  /** A new row may lie in a slice that was read, or in one that will be: what this process adds in a pass is added to it. */
+  /**
+   * A row inserted during a pass may lie in a slice that was already read, or in one that will be. So the codes that this
+   * process creates during a pass are added to its result.
+   */
   async function count(beforeNext: (tookMs: number) => Promise<void>): Promise<void> {
     const counted = new Map<string, Count>();
     addedInPass = new Map();
@@ -78,7 +83,7 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
       tookMs = performance.now() - startedAt;
       if (block + blocksAtOnce >= (size?.[0] as number)) break;
     }
-    // These may have been counted already: twice is the safe side, and only until the next pass.
+    // These may have been counted already. Counting them twice is the safe side, and lasts only until the next pass.
     for (const [key, added] of addedInPass) increase(counted, key, added, added);
     counts = counted;
   }
@@ -116,7 +121,7 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
           }
         }
       };
-      // Nothing but the end of the pauses ends it.
+      // It rejects only when `stop` aborts a pause.
       again().catch(() => {});
     },
     stop: () => stopped.abort(),

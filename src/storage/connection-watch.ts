@@ -1,35 +1,35 @@
 /**
- * Gives up connections on which no answer will come: the network has forgotten them, or the machine behind them is gone.
- * TCP would find out in minutes, and a time-out short enough to be of use would also end statements that are merely slow.
- * So the server is asked, over a new connection, whether it is at work on what is waited for. Beyond that every statement has
- * its time, after which its connection goes with it.
+ * Closes connections on which no answer will come: the network has dropped them, or the machine behind them is gone. TCP would
+ * notice after minutes, and a timeout short enough to be useful would also end statements that are merely slow. So the watch
+ * asks the server, over a new connection, whether it is working on the unanswered statements. Besides that, every statement has
+ * a timeout, after which its connection is closed.
  */
 
 import pg from "pg";
 import type { PooledClient } from "./pooled-client.ts";
 
-/** A statement without an answer for so long is asked about: hot ones take milliseconds. */
+/** A statement unanswered for this long triggers a check: hot statements take milliseconds. */
 const suspectMs = 1_000;
-/** And then all others are asked about, too, that have waited for longer than a network takes. */
+/** A check then covers all statements unanswered for this long, which is more than a network round trip. */
 const companyMs = 300;
 const checkMs = 250;
-/** Until it is asked again whether a server is at work that was a moment ago: each time is a new connection. */
+/** Pause after a check that found the server working on every statement: each check costs a new connection. */
 const atWorkMs = 1_000;
-/** How long asking may take. A server without time for this has none for new connections in place of old ones either. */
+/** Timeout of a check. A server too busy for it is also too busy for new connections in place of old ones. */
 const lookMs = 2_500;
-/** A server that has answered nobody for so long keeps nobody waiting any more. */
+/** When no check has been answered for this long, statements unanswered for as long are given up. */
 const silenceMs = 6_000;
 
 /**
- * Those that may be at work: not the idle ones, unless they have become so just now. Where a server does not keep track,
- * all may be. One that is not there is not.
+ * Backends that may be working: those not idle, or idle for less than 500 ms. On a server that does not track activity every
+ * backend may be working. A backend that does not exist is not.
  */
 const busyText = `
 SELECT pid FROM pg_stat_activity
 WHERE pid = ANY ($1::int[])
   AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE`;
 
-/** A statement without an answer so far. */
+/** An unanswered statement. */
 interface Waiting {
   readonly client: PooledClient;
   readonly backend: number;
@@ -38,13 +38,16 @@ interface Waiting {
 }
 
 export interface ConnectionWatch {
-  /** To be called with each new connection before anything is asked on it. */
+  /** Call with each new connection before its first statement. */
   keep(client: PooledClient): void;
-  /** Learns whom to ask about. Behind a pooler a backend is not the connection's own, and nothing can be asked. */
+  /**
+   * Learns the connection's backend. Behind a pooler the backend is not the connection's own, so the connection is never
+   * checked.
+   */
   meet(client: PooledClient): Promise<void>;
-  /** What is still in use then is broken off: nobody would give it its time any more. */
+  /** Ends the watch and breaks off connections in use: nothing would enforce their statements' timeout any more. */
   stop(): void;
-  /** Breaks off whoever has waited for an answer for so long; answers how many. */
+  /** Breaks off the connections unanswered for at least `afterMs`; returns how many. */
   breakOff(afterMs: number): number;
 }
 
@@ -52,7 +55,7 @@ export function watchConnections(
   pool: pg.Pool,
   connection: pg.ClientConfig,
   options: {
-    /** A statement that takes longer takes its connection with it: the server may still be busy with it. */
+    /** Statement timeout. The connection is closed, not reused: the server may still be busy with the statement. */
     readonly answerTimeoutMs: number;
     readonly onGivenUp: (error: Error) => void;
   },
@@ -63,7 +66,7 @@ export function watchConnections(
   let looking = false;
   /** By performance.now(). */
   let lookAgainAt = 0;
-  /** Whose backend was idle at the last look. */
+  /** Statements whose backend was not working at the last check. */
   let doubted: readonly Waiting[] = [];
 
   pool.on("acquire", (client) => {
@@ -84,7 +87,7 @@ export function watchConnections(
     for (const client of clients) {
       const { askedAt } = client;
       if (askedAt === undefined || askedAt > before) continue;
-      // A process that was stopped for a while may have the answer, and has not read it yet.
+      // If this process was suspended, the answer may have arrived and not been read yet.
       setImmediate(() => {
         if (client.askedAt !== askedAt) return;
         const error = timedOut("a statement was not answered in time");
@@ -107,18 +110,19 @@ export function watchConnections(
       const busy = await busyAmong(suspects.map(({ backend }) => backend));
       silentSince = undefined;
       const found = suspects.filter(({ backend }) => !busy.has(backend));
-      // On a machine that is short of time a backend may not have got to its statement yet: it is looked at twice.
+      // On an overloaded machine a backend may not have started its statement yet, so two checks in a row must find it idle.
       const dead = found.filter((one) => doubted.some((other) => isSame(one, other)));
       doubted = found;
       if (found.length === 0) lookAgainAt = performance.now() + atWorkMs;
       if (dead.some(({ since }) => since <= askedAt - suspectMs)) giveUp(dead, idle());
     } catch (error) {
       if (error instanceof pg.DatabaseError) {
-        // It is there, and has its reasons to tell nothing.
+        // The server is there; it only refused to answer this.
         silentSince = undefined;
       } else {
         silentSince ??= askedAt;
-        // It may be gone or merely slow: what is idle may still be good, and new connections would cost it more.
+        // The server may be gone or merely slow: idle connections may still be good, and new ones would cost a slow server
+        // more.
         if (performance.now() - silentSince >= silenceMs) giveUp(waitingFor(silenceMs), []);
       }
     } finally {
@@ -140,8 +144,8 @@ export function watchConnections(
   const idle = () => [...clients].filter(({ backend, isInUse }) => backend !== undefined && !isInUse);
 
   /**
-   * A statement that is under way fails with its connection. Who has meanwhile been answered is left alone. Idle
-   * connections have most likely died of the same, and each would keep somebody waiting in turn.
+   * Breaks off the connections of the suspects that are still unanswered, so that their statements fail. The idle connections
+   * (`company`) have most likely died of the same cause, and each would keep its next user waiting.
    */
   function giveUp(suspects: readonly Waiting[], company: readonly PooledClient[]): void {
     const dead = suspects.filter(({ client, since }) => client.askedAt === since);
@@ -195,5 +199,5 @@ export function watchConnections(
 
 const isSame = (one: Waiting, other: Waiting) => one.client === other.client && one.since === other.since;
 
-/** As TCP would call it, had it found out. */
+/** Has the error code that TCP's own timeout would have. */
 const timedOut = (message: string) => Object.assign(new Error(message), { code: "ETIMEDOUT" });

@@ -21,13 +21,14 @@ const batchSize = 500;
 const maxWaiting = 10_000;
 
 /**
- * Written beside the creation and not in its statement, whose time is the caller's: where it is missing, a trace lacks a link.
+ * A trace is written beside the creation and not in its statement, which the caller waits for: without it a trace only lacks a
+ * link.
  */
 export function createCreationTraces(
   database: Database,
   options: { readonly onError: (error: unknown) => void },
 ): CreationTraces {
-  // Their own batches are nobody's spans and not worth a metric.
+  // These batches get no spans and no metrics of their own.
   const observer = unobserved.batch("creation_trace");
 
   const note = createBatcher<{ readonly verificationId: string; readonly traceparent: string }, undefined>({

@@ -15,32 +15,37 @@ import { type Database, type Lane, runStatement, tryStatement } from "./database
 import { chargedCalls, type Demand, demandOf, Exhausted, secondsToNextMonth, usageOf } from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
-/** An idempotency key in its scope: equal ones name one creation. */
+/** An idempotency key with its scope: equal values mean the same creation. */
 const scopeOf = (request: NewVerification) =>
   `${request.projectId}${request.environment}${request.idempotencyKey}`;
 
-/** From its first answer on. */
+/** How long an idempotency key is retained, from its creation response on. */
 export const keyLife = `interval '${idempotencyKeyHours} hours'`;
 
-/** The answer an idempotency record `i` and its verification `v` keep: the row as created, whatever it is now. */
+/**
+ * The creation response, from an idempotency record `i` and its verification `v`: `repeated` resets the columns that have
+ * changed since.
+ */
 const firstAnswerColumns = `encode(i.request_digest, 'hex'), i.verification_url, v.destination, v.sms_text, ${verificationColumns}`;
 
-/** The webhook configuration that a request `r` is created under. */
+/** The webhook configuration in force for a request `r`. */
 const webhookInForce = `(
   SELECT w.id FROM webhook_configuration w
   WHERE w.project_id = r.project_id AND w.environment = r.environment AND w.replaced_at IS NULL
 )`;
 
-/** Whether an idempotency record `i` still answers for its key. */
+/** Whether an idempotency record `i` is still retained. */
 export const liveRecord = `i.created_at > now() - ${keyLife}`;
 
 /**
- * Charges and creates where nothing stands in the way, which is nearly always: every key is new, every code free, every
- * call within its limit. Otherwise it fails as a whole, on a unique key or on a division by zero, and has done nothing.
- * Between them lies half of the database's time for a creation: nothing here is looked up, joined or returned for a row.
+ * The fast path: charges and creates if there is no conflict, as is nearly always the case: every key is new, every code is
+ * free, every call is within its limit. On any conflict the statement fails as a whole, with a unique violation or a division
+ * by zero, and has no effect. It takes half the database time of `createStatement`, since it looks up, joins and returns
+ * nothing per row.
  *
- * Order of tables and of rows as in `createStatement`, written backwards: what nothing refers to Postgres runs from the last
- * to the first. So it fails on a code that is taken before anything else is written.
+ * Locks tables and rows in the order of `createStatement`, but lists the CTEs in reverse: Postgres runs data-modifying CTEs
+ * that nothing refers to from the last to the first. A code that is taken thus fails the statement before keys and
+ * verifications are written.
  */
 const createNewStatement = {
   name: "create_new",
@@ -85,19 +90,18 @@ LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS d (project_id, calls) ON true
 LEFT JOIN charged c ON c.project_id = d.project_id`,
 };
 
-/** Refusals of `createNewStatement`: unique_violation, division_by_zero. */
+/** The SQLSTATEs of a conflict in `createNewStatement`: unique_violation, division_by_zero. */
 const notAllNew = /^(23505|22012)$/;
 
 /**
- * Charges and creates in one statement, so that neither happens without the other, in the one order of
- * tables that every statement keeps: usage, codes, idempotency keys, verifications.
+ * The careful path: charges and creates in one statement, so that neither happens without the other. Tables are locked in the
+ * order that every statement keeps: usage, codes, idempotency keys, verifications.
  *
- * `reserved` takes the codes: a code in use or in quarantine is skipped, one whose time is over is taken anew, once
- * the expiry has been there. `keyed` takes the keys: a record
- * that has had its time is replaced, a live one stays and its request creates nothing. A request that lost
- * a race for its key sees neither its own insert nor the winner's, and comes back with nothing: it is read
- * again, by `firstAnswerStatement`. The code that such a loser reserved stays barred until it ages out, which
- * costs nothing and saves a delete.
+ * `reserved` reserves the codes: a code in use or in quarantine is skipped; one past its quarantine, which the expiry has also
+ * looked at, is reused. `keyed` stores the idempotency keys: an expired record is replaced; a live one stays, and its request
+ * creates nothing. A request that loses a race for its key sees neither its own insert nor the winner's, so its columns come
+ * back null: `firstAnswerStatement` then reads the winner's response. The code that the loser reserved stays barred until it
+ * ages out, which costs nothing and saves a delete.
  */
 const createStatement = {
   name: "create",
@@ -177,7 +181,7 @@ LEFT JOIN known i ON i.position = r.position
 LEFT JOIN LATERAL (SELECT * FROM verification v WHERE v.id = i.verification_id OFFSET 0) v ON true`,
 };
 
-/** The recorded answers to keys that a race was lost for. */
+/** Reads the recorded responses of keys that were lost in a race. */
 const firstAnswerStatement = {
   name: "first_answer",
   text: `
@@ -195,7 +199,7 @@ interface ChargedCreation {
   readonly chargeTo: string | null;
 }
 
-/** What the statement made of a request. */
+/** The result of the statement for one request. */
 type Outcome = Charged<CreationOutcome> | Exhausted;
 
 export interface Creations {
@@ -237,15 +241,16 @@ export function createCreations(database: Database): Creations {
 }
 
 interface Roles {
-  /** By position: where the first request with the same idempotency key stands. */
+  /** By position: the position of the first request with the same idempotency key. */
   readonly leaderOf: readonly number[];
-  /** `t` or `f` by position. */
+  /** By position: `t` if the request leads, else `f`. */
   readonly leads: readonly string[];
 }
 
 /**
- * Of equal keys, and of equal codes, in one batch only the first leads: it alone may create. The others are charged beside it and
- * answered with what it made, since a statement cannot see its own inserts.
+ * Of the requests in a batch with the same key, or the same code, only the first leads and may create, since a statement cannot
+ * see its own inserts. The others are charged too; those with the leader's key get its response, those with only its code
+ * `code_taken`.
  */
 function rolesOf(items: readonly ChargedCreation[]): Roles {
   const leaders = new Map<string, number>();
@@ -265,7 +270,7 @@ function rolesOf(items: readonly ChargedCreation[]): Roles {
   return { leaderOf, leads };
 }
 
-/** Null where not all could be created: then nothing has happened. */
+/** Null if not all could be created: then nothing has happened. */
 async function createNew(
   lane: Lane,
   items: readonly ChargedCreation[],
@@ -285,7 +290,7 @@ async function createNew(
   });
 }
 
-/** $3 to $20 of either statement. */
+/** The parameters $3 to $20 of both statements. */
 function columnsOf(items: readonly ChargedCreation[]): string[] {
   const plain = (pick: (request: NewVerification) => string | number | null) =>
     plainArray(items.map(({ request }) => pick(request)));
@@ -369,16 +374,16 @@ async function createBatch(
   return outcomes;
 }
 
-/** Charged, and neither created nor known. */
+/** A request that was charged, but neither created nor found by its key. */
 interface Undecided {
   readonly position: number;
   readonly request: NewVerification;
   readonly usage: UsageCount | undefined;
-  /** A code was, so the key was taken by another process while the statement ran. */
+  /** Whether its code was reserved: then another process took its key while the statement ran. */
   readonly reserved: boolean;
 }
 
-/** Answers those as whoever took their keys was answered. */
+/** Gives requests that lost their keys the responses of the winners. */
 async function answerLost(lane: Lane, lost: readonly Undecided[], outcomes: Outcome[]): Promise<void> {
   if (lost.length === 0) return;
   const requests = lost.map(({ request }) => request);
@@ -416,7 +421,9 @@ function answerOf(request: NewVerification, createdAt: number, expiresAt: number
   };
 }
 
-/** The recorded answer in a row's `firstAnswerColumns` from `offset` on, as created: pending, at that instant. */
+/**
+ * The recorded response in a row's `firstAnswerColumns` from `offset` on, as of its creation: pending, with that server time.
+ */
 function repeated(request: NewVerification, row: readonly unknown[], offset: number): CreationOutcome {
   if (row[offset] !== request.requestDigest) return { kind: "conflict" };
   const verification = verificationOf(row, offset + 4);

@@ -1,9 +1,9 @@
-/** DATA_DIR, where an embedded Postgres lives: made, and locked while a service uses it. */
+/** DATA_DIR, where an embedded Postgres lives: creates it, and locks it while a service uses it. */
 import { chmod, mkdir, realpath, stat } from "node:fs/promises";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 
-/** The directory's real path. */
+/** Creates the directory if it is missing; returns its real path. */
 export async function makeDirectory(directory: string): Promise<string> {
   try {
     await makeWithParents(directory);
@@ -14,8 +14,8 @@ export async function makeDirectory(directory: string): Promise<string> {
 }
 
 /**
- * Not by `recursive`: below a directory that takes none, as /proc, Node tries for ever, on a thread that keeps the
- * process from ending.
+ * Not with `recursive`: below a directory that accepts no entries, like /proc, Node retries for ever, on a thread that keeps
+ * the process from exiting.
  */
 async function makeWithParents(directory: string): Promise<void> {
   if (await isDirectory(directory)) return;
@@ -35,10 +35,10 @@ async function isDirectory(file: string): Promise<boolean> {
 }
 
 /**
- * One service a data directory. Node offers no flock; SQLite's lock on a file is one of the kernel's, gone
- * with the process however it dies, and does not hang on a pid. Postgres does not inherit it: it must be free
- * for the next service while an orphan still runs. Any account that can read the file could hold it, so none can. (By its
- * name: to open and close it would end this process' own lock.)
+ * Allows one service per data directory. Node offers no flock; SQLite's lock on a file is one of the kernel's, released however
+ * the process dies, and does not depend on a pid. Postgres does not inherit it: the lock must be free for the next service
+ * while an orphan still runs. Any account that can read the file could lock it, so no other account may. (The mode is set by
+ * the file's name: opening and closing the file would release this process' own lock.)
  */
 export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
   const file = path.join(dataDir, "postgres.lock");

@@ -4,17 +4,27 @@ import { epochMs, nowMs } from "./verification-row.ts";
 
 const statement = { name: "clock", text: `SELECT ${epochMs(nowMs)}` };
 
-/** What the database said is gone on from for so long, by this process's clocks. */
+/** How long the database's time is extrapolated by this process's clocks before the database is asked again. */
 const believedMs = 60_000;
-/** They stand still, or are set, apart from each other: then neither tells how much time has passed. */
+/**
+ * If the monotonic and the wall clock differ by this much, one of them was stopped or set, and neither tells how much time has
+ * passed.
+ */
 const disagreementMs = 1_000;
 
-/** Ids bear the time they were made at, and are gone by in its order: so it is the time that the database puts beside them. */
+/**
+ * The clock for new ids. An id begins with its creation time, and tables are passed over in id order, so the time must come
+ * from the clock that also stamps the rows: the database's.
+ */
 export function createDatabaseClock(database: Database): Clock {
   let known = { ms: 0, steady: Number.NEGATIVE_INFINITY, wall: 0 };
   let asking: Promise<number> | undefined;
 
-  /** An answer is as old as it was long on its way: by that alone the time does not go back, nor ids made one after the other. */
+  /**
+   * Takes in a time that the database has reported, which is late by its time on the network. A value that is only slightly
+   * behind the extrapolated time is therefore ignored; otherwise the clock would go backwards, and so would ids made one after
+   * the other.
+   */
   function learn(ms: number): void {
     const steady = performance.now();
     const expected = known.ms + steady - known.steady;

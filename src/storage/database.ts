@@ -13,50 +13,51 @@ export interface NamedStatement {
   readonly text: string;
 }
 
-/** Where statements are run. */
+/** Runs statements: the pool, a lane, or the connection of a transaction. */
 export interface Statements {
   query<Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>>;
   readonly observer: StorageObserver;
 }
 
-/** One connection of the pool for statements of one kind, held while any of them is under way. */
+/** A pooled connection for statements of one kind, held while any of them is in flight (lane.ts). */
 export interface Lane extends Statements {
-  /** Whether a statement is sent while another is under way: the server begins it right after that one. */
+  /** Whether a statement may be sent before the previous one is answered; the server then runs it right after that one. */
   readonly isPipelined: boolean;
 }
 
 /**
- * The pool for the hot statements: `query` takes a connection for each. One that is refused for its data, or gives way to another,
- * leaves its connection as good as it was; the pool's own `query` closes it, and the next one takes 20 ms to come and to learn its
- * plans. What is administered goes through Prisma, on the same connections: prisma.ts.
+ * The connection pool for the hot statements; `query` checks out a connection for each. A statement that fails because of its
+ * data, or as the victim of a deadlock, leaves its connection usable, so `query` returns it to the pool. `pool.query` would
+ * close it, and a new one takes 20 ms to connect and to plan its statements again. Administration goes through Prisma, on the
+ * same connections: prisma.ts.
  */
 export interface Database extends Statements {
   readonly pool: pg.Pool;
   openLane(): Lane;
   /**
-   * Where the server is silent, nobody waits for it any longer: what it has not answered for so long fails, and so does whatever
-   * is asked from then on. Otherwise nothing changes.
+   * For shutdown: fails every statement that has been unanswered for at least `milliseconds`. If there was any, every later
+   * statement fails at once; otherwise nothing changes.
    */
   endIfSilentFor(milliseconds: number): void;
   close(): Promise<void>;
 }
 
-/** Also for a connection of the pool to become free. */
+/** Timeout for opening a connection, and for waiting until a pooled one is free. */
 export const connectTimeoutMs = 5_000;
-/** The server gives up on a statement before the client does, so that its answer still arrives. */
+/** The server's statement timeout, shorter than the client's, so that the server's error still arrives. */
 const statementTimeoutMs = 8_000;
-/** With the wait for a connection before it, what a caller may have to wait: less than fifteen seconds. */
+/** The client's statement timeout. Together with the wait for a connection a caller waits for less than 15 s. */
 const answerTimeoutMs = 9_500;
-/** What is still under way at the end, when nobody waits for it any more, is broken off after this long. */
+/** How long `close` waits for statements in flight, whose callers have gone, before it breaks their connections off. */
 const closePatienceMs = 1_000;
 
 /**
- * The hot statements join short arrays to tables by their keys, and a plan made while a table was small must not
- * scan it when it has grown: prepared plans live until the next ANALYZE, and a minute of growth is a hundred
- * thousand rows. (Without this a create took 96 µs of the server's time at first and 250 µs at sixty thousand
- * rows.) Before Postgres 18 a scan that is switched off counts as endlessly dear, where there is no other way, and what
- * is dear is compiled first where the server can: some statements then took longer than they are given.
- * These are hints: where a pooler drops them, the answers are the same. It can set them itself: docs/operations.md.
+ * The hot statements join short arrays to tables by key. A plan made while a table was small must not use a sequential scan
+ * once the table has grown: prepared plans live until the next ANALYZE, and a minute of growth is a hundred thousand rows.
+ * (Without these settings a create took 96 µs of the server's time at first and 250 µs at sixty thousand rows.) JIT is off
+ * because before Postgres 18 a disabled sequential scan that is the only possible plan gets an enormous cost, and the server
+ * JIT-compiles costly plans: some statements then exceeded their timeout. The settings only affect speed: if a pooler drops
+ * them, the results are the same. The pooler can set them itself: docs/operations.md.
  */
 const plannerSettings = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off";
 
@@ -64,13 +65,15 @@ export function openDatabase(
   connection: pg.ClientConfig,
   options: {
     readonly poolSize: number;
-    /** False behind a pooler that hands each transaction to another connection, and keeps no statements there. */
+    /**
+     * False behind a transaction-mode pooler, which gives each transaction another connection and keeps no prepared statements.
+     */
     readonly preparedStatements?: boolean;
     readonly onError: (error: Error) => void;
     readonly observer?: StorageObserver;
   },
 ): Database {
-  // A pooler that takes the connection back after each transaction may do so between two statements on their way.
+  // A transaction-mode pooler may take the connection back between two pipelined statements.
   const isPipelined = options.preparedStatements !== false;
   const pool = new pg.Pool({
     ...connection,
@@ -89,14 +92,14 @@ export function openDatabase(
     },
   });
   const watch = watchConnections(pool, connection, { answerTimeoutMs, onGivenUp: options.onError });
-  // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
+  // The pool replaces an idle connection that breaks; without a listener the error event would end the process.
   let closing = false;
   let silent = false;
   pool.on("error", (error) => {
     if (!closing) options.onError(error);
   });
-  // The pool takes its own listener off a connection that is in use, and an error event that nobody hears ends the
-  // process. Whoever uses the connection learns of its loss from the statement that fails.
+  // The pool removes its own listener from a checked-out connection, and an unhandled error event ends the process. The user of
+  // the connection learns of its loss from the statement that fails.
   pool.on("connect", (client) => {
     client.on("error", () => {});
   });
@@ -119,7 +122,7 @@ export function openDatabase(
     if (!isPipelined) return { observer, isPipelined, query };
     const ask = createLane({
       connect: () => connectionOf(pool),
-      // Whoever asks while some are idle waits for his until the next tick.
+      // While connections are idle, a new request for one counts as waiting until the next tick.
       isWanted: () => pool.waitingCount > pool.idleCount,
       isOnlyRefused,
       isUnavailable: isDatabaseUnavailable,
@@ -155,16 +158,16 @@ export function openDatabase(
   };
 }
 
-/** SQLSTATE classes that speak of the statement alone: its data, the schema's rules, others that it ran beside. */
+/** SQLSTATE classes that concern only the statement: its data (22), constraints (23), concurrent transactions (40). */
 const refusedStates = /^(22|23|40)/;
 
 const isOnlyRefused = (error: unknown) =>
   error instanceof pg.DatabaseError && refusedStates.test(error.code ?? "");
 
-/** SQLSTATE classes and states that speak of the server, not of the statement's data. */
+/** SQLSTATE classes and codes that blame the state of the server, not the statement's data. */
 const unavailableStates = /^(08|28|40|53|57|58|25006|3D000|55000|55P03)/;
 
-/** Prisma's: the database cannot be reached, or has no connection left, also for a transaction. */
+/** Prisma error codes: the database is unreachable, or had no free connection, also for a transaction. */
 const unavailablePrismaCodes = /^(P1\d{3}|P2024|P2028|P2037)$/;
 
 /**
@@ -180,7 +183,7 @@ export function isDatabaseUnavailable(error: unknown): boolean {
   return unreachableKinds.has(kind) || isDriverError(error);
 }
 
-/** What Prisma's adapter calls errors in which the server has not answered. */
+/** The adapter's error kinds for which the server has not answered. */
 const unreachableKinds: ReadonlySet<unknown> = new Set([
   "DatabaseNotReachable",
   "ConnectionClosed",
@@ -188,7 +191,7 @@ const unreachableKinds: ReadonlySet<unknown> = new Set([
   "TlsConnectionError",
 ]);
 
-/** What Prisma's adapter made of the driver's error: with the SQLSTATE, where the server has answered with one. */
+/** The driver's error as Prisma's adapter wraps it; `originalCode` is the SQLSTATE if the server has answered with one. */
 function adapterCause(error: unknown): { readonly kind?: unknown; readonly originalCode?: unknown } {
   const { meta } = (error ?? {}) as {
     meta?: { driverAdapterError?: { cause?: { kind?: unknown; originalCode?: unknown } } };
@@ -196,7 +199,7 @@ function adapterCause(error: unknown): { readonly kind?: unknown; readonly origi
   return meta?.driverAdapterError?.cause ?? {};
 }
 
-/** Node's: ECONNREFUSED, EPIPE, EAI_AGAIN, ERR_STREAM_DESTROYED, … */
+/** Node's error codes: ECONNREFUSED, EPIPE, EAI_AGAIN, ERR_STREAM_DESTROYED, … */
 const systemErrors = /^(E[A-Z_]+|ERR_STREAM_\w+)$/;
 const driverMessages =
   /timeout|Connection terminated|Client has encountered a connection error|Cannot use a pool after|not queryable/i;
@@ -208,25 +211,28 @@ function isDriverError(error: unknown): boolean {
 }
 
 /**
- * Whether an error says that the database will not have this data, now or later: a value it cannot read (class 22), or
- * one that breaks a rule of the schema (class 23).
+ * Whether the database will never accept this data: a value it cannot read (class 22), or one that violates a constraint (class
+ * 23).
  */
 export function isDataRefused(error: unknown): boolean {
   return error instanceof pg.DatabaseError && /^2[23]/.test(error.code ?? "");
 }
 
-/** The SQLSTATE with which the database refused a statement: of its own error, or of what a caller is told of it. */
+/** The SQLSTATE of a database error, or of the one that a caller's `Failure` wraps. */
 function refusedState(error: unknown): string | undefined {
   const refusal = error instanceof Failure ? error.cause : error;
   return refusal instanceof pg.DatabaseError ? refusal.code : undefined;
 }
 
-/** Whether a statement gave way to another that waited for it. */
+/** Whether the statement was the victim of a deadlock. */
 export function isDeadlock(error: unknown): boolean {
   return refusedState(error) === "40P01";
 }
 
-/** What a caller is told of a statement's error: a database that is away is nobody's fault of this call. */
+/**
+ * The error that a caller gets for a failed statement: service_unavailable if the database is unavailable, else the error
+ * itself.
+ */
 export function asStorageError(error: unknown): unknown {
   if (error instanceof Failure) return error;
   return isDatabaseUnavailable(error) ? new Failure("service_unavailable", { cause: error }) : error;
@@ -254,8 +260,8 @@ export async function runStatement(
 }
 
 /**
- * The same, or null where the database refuses the statement with one of these states: then nothing has happened. (A deadlock
- * counts among the database's own troubles and comes wrapped.)
+ * The same, or null if the statement fails with a SQLSTATE that matches `refusals`; it then had no effect. (A deadlock counts
+ * as unavailability of the database, so its error arrives wrapped in a `Failure`.)
  */
 export async function tryStatement(
   database: Statements,
@@ -271,14 +277,14 @@ export async function tryStatement(
   }
 }
 
-/** Whatever keeps a connection from being made, it says nothing about what was to be asked on it. */
+/** Every failure to get a connection is service_unavailable: it says nothing about the statement. */
 async function connectionOf(pool: pg.Pool): Promise<pg.PoolClient> {
   return pool.connect().catch((cause: unknown) => {
     throw new Failure("service_unavailable", { cause });
   });
 }
 
-/** Commits if `work` answers something. A connection that failed in a transaction is not used again. */
+/** Commits, or rolls back if `work` returns null. A connection that failed in a transaction is closed, not reused. */
 export async function inTransaction<T>(
   database: Database,
   work: (client: pg.PoolClient) => Promise<T | null>,

@@ -10,16 +10,19 @@ import { type Database, type NamedStatement, runStatement } from "./database.ts"
 import { directoryChannel } from "./notices.ts";
 import { projectColumns, projectOf } from "./project-row.ts";
 
-/** The bound on believing an answer, should the notice of a change be lost: counted from the look-up's start. */
+/** How long an answer is cached, in case the notice of a change is lost; counted from the look-up's start. */
 const believedMs = 1_000;
 const rememberedCredentials = 20_000;
 
 export interface CachedDirectory extends Directory {
-  /** Forgets everything, answers under way included. */
+  /** Drops the whole cache, look-ups in flight included. */
   forget(): void;
 }
 
-/** Each in force once a second, on each process: with thousands of them, and with made-up ones, a statement each would be felt. */
+/**
+ * Batched: each process looks each active key up once a second; with thousands of them, and with invented ones, one statement
+ * per key would be noticeable.
+ */
 const apiKeysStatement = {
   name: "caller_api_keys",
   text: `
@@ -48,7 +51,7 @@ const projectStatement = {
   text: `SELECT ${projectColumns} FROM project p WHERE p.id = $1::uuid`,
 };
 
-/** Of a number that was removed and added again only the latest life counts. */
+/** If a number was removed and added again, only its latest row counts. */
 const numbersStatement = {
   name: "numbers",
   text: `
@@ -89,10 +92,10 @@ interface Numbers {
 const noNumbers: readonly DestinationNumber[] = [];
 
 export function createDirectory(database: Database): CachedDirectory {
-  /** By the credential itself: its digest would take longer than all the rest of knowing it. */
+  /** By the credential itself: computing its digest would take longer than all the rest of the look-up. */
   const callers = new LRUCache<string, Remembered<Caller | null>>({ max: rememberedCredentials });
   const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
-  /** One list in each, by `all`. */
+  /** Each holds one list, under the key `all`. */
   const numberLists = new Map<string, Remembered<Numbers>>();
   const codeLengthLists = new Map<string, Remembered<CodeLengths>>();
   /** By format and length. */
@@ -106,7 +109,7 @@ export function createDirectory(database: Database): CachedDirectory {
     delete(key: string): unknown;
   }
 
-  /** Equal questions asked at once share one look-up. A failed one is forgotten. */
+  /** Concurrent look-ups of the same key share one query. A failed one is not cached. */
   function recall<T>(memory: Memory<T>, key: string, lookUp: () => Promise<T>): T | Promise<T> {
     const known = memory.get(key);
     const now = performance.now();
@@ -125,7 +128,7 @@ export function createDirectory(database: Database): CachedDirectory {
     return answer;
   }
 
-  /** Answers by the digest. */
+  /** Looks callers up by the digests of their credentials. */
   function callersBy(statement: NamedStatement, callerOf: (row: readonly unknown[]) => Caller) {
     return createBatcher<string, Caller | null>({
       observer: database.observer.batch("authenticate"),
@@ -178,7 +181,7 @@ export function createDirectory(database: Database): CachedDirectory {
 
   const numbers = () => recall(numberLists, "all", loadNumbers);
 
-  /** By a look-up that begins after it was asked for. One at a time, whoever asks how often. */
+  /** Loads the numbers with a look-up that begins after the call. One at a time, however many ask. */
   const numbersNow = createBatcher<null, Numbers>({
     observer: database.observer.batch("numbers"),
     maxSize: 10_000,
@@ -195,7 +198,10 @@ export function createDirectory(database: Database): CachedDirectory {
   const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
 
-  /** What was announced elsewhere may not have been heard of here, and whoever has just been given a number is not told it has none. */
+  /**
+   * Looks a project without cached numbers up anew: another process may have just given it one, whose notice has not arrived
+   * here.
+   */
   async function numbersForNow(projectId: string, environment: Environment) {
     const remembered = inUseFor(await numbers(), projectId, environment);
     return remembered.length > 0 ? remembered : inUseFor(await numbersNow(null), projectId, environment);

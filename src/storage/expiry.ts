@@ -3,30 +3,32 @@ import { type Database, runStatement } from "./database.ts";
 import { dueExpired, movedColumns, noticeSent, tellMoved } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
-/** Up to when everything that was due has been expired, verified or cancelled. Codes are not let go before that. */
+/** The instant up to which everything that was due has been expired, verified or cancelled. No code is released before that. */
 export const expiredUpTo = "SELECT done_up_to::timestamptz FROM retention_progress WHERE task = 'expire'";
 
-/** Looked at by one statement, with those of the last one's millisecond: mostly of verifications that are over. */
+/**
+ * Codes that one statement looks at, plus ties with the last one's millisecond; most belong to verifications that have ended.
+ */
 const codesAtOnce = 5_000;
-/** Expired by one statement, with those of the last one's millisecond. */
+/** Verifications that one statement expires, plus ties with the last one's millisecond. */
 const dueAtOnce = 500;
 
 /**
- * What is not yet committed when everything until an instant is lies so much later: the shortest validity, less a second for
- * clocks that are put right.
+ * If everything up to an instant has committed, what has not yet committed expires at least this much later: the shortest
+ * validity, less a second for clock corrections.
  */
 const shortestValidity = `interval '${validityRange.min - 1} seconds'`;
 
 /**
- * Expires what is due in the order of time, by its code, and writes down how far that has come. Event and transition commit
- * together.
+ * Expires due verifications in order of expiry, found by their codes, and records the position reached. Event and transition
+ * commit together.
  *
- * A row that somebody else holds is skipped: it is being verified, cancelled or expired. The position that is written down never
- * passes such a row, nor an instant at which a creation may still commit: all that began before $1 has ended. $2 is where to go on
- * while something holds the position back; then none is written down. $3 is what has been looked at up to then. Where the clock
- * was set back, as by a standby that takes over, the position goes back with it.
+ * A row that another transaction has locked is skipped: it is being verified, cancelled or expired. The recorded position never
+ * passes such a row, nor an instant at which a creation may still commit: all transactions that began before $1 have ended. $2
+ * is where to continue while something holds the position back; the position is then not recorded. $3 is the front, up to which
+ * rows have already been looked at. If the clock was set back, as by a standby that takes over, the position goes back with it.
  *
- * Whoever holds the row of the task looks; others find nothing to do.
+ * Only the process that locks the task's row works; others find nothing to do.
  */
 const expireDueStatement = {
   name: "expire_due",
@@ -77,25 +79,31 @@ SELECT ${movedColumns("expired")}, ${noticeSent("expired")}, coalesce(p.more, fa
 FROM (VALUES (0)) AS always LEFT JOIN passed p ON true`,
 };
 
-/** Expires a batch of what is due, and answers whether more is. */
+/** Expires a batch of due verifications; resolves to whether more are due. */
 export type ExpireDue = () => Promise<boolean>;
 
-/** It is asked for now and then: for so long after a transaction has ended, its start may hold back what is written down. */
+/**
+ * How long an answer of `settledUntil` is reused: for that long an ended transaction may still hold the recorded position back.
+ */
 const settledForMs = 10_000;
-/** While something is held back, what lies between it and the present is looked at again so often, or in as long as that takes. */
+/**
+ * While the recorded position is held back, the span from there to the front is walked again at this interval, or as often as
+ * the walk's own duration allows.
+ */
 const lookBackMs = 2_000;
 
-/** `settledUntil` answers an instant before which all that is in the database is there to be seen. */
+/** `settledUntil` resolves to an instant before which everything has committed that ever will. */
 export function createExpireDue(
   database: Database,
   { settledUntil }: { readonly settledUntil: () => Promise<string> },
 ): ExpireDue {
   let settled = { until: "-infinity", askedAt: Number.NEGATIVE_INFINITY };
-  /** How far has been looked while something holds back what is written down; null where nothing does. */
+  /** The position reached by the front walk while something holds the recorded position back; null if nothing does. */
   let front: string | null = null;
   /**
-   * Where the walk goes on that follows to the front, for what was held or came late: null is what is written down, undefined that
-   * the walk is over. It takes turns with the front, which must not wait for it: so much may lie between that it takes minutes.
+   * Where the second walk continues, which goes from the recorded position to the front, for rows that were locked or committed
+   * late. Null: at the recorded position; undefined: the walk is done. It alternates with the front, which must not wait for
+   * it: the span may be so large that the walk takes minutes.
    */
   let behind: string | null | undefined = null;
   let isTurnOfFront = false;
@@ -103,7 +111,7 @@ export function createExpireDue(
   return async () => {
     const now = performance.now();
     if (now - settled.askedAt > settledForMs) {
-      // Without an answer the last one holds. Where the database is away, the statement says so.
+      // If this fails, the last answer still holds. If the database is unavailable, the statement below says so.
       settled = await settledUntil().then(
         (until) => ({ until, askedAt: now }),
         () => settled,
@@ -133,14 +141,14 @@ export function createExpireDue(
     } else if (upTo !== null) {
       if (isHeldBack || behind !== null) behind = upTo;
       if (front === null) {
-        // All that is looked at is new as yet.
+        // Nothing here was looked at before, so this walk becomes the front.
         if (behind !== null) [front, behind] = [upTo, undefined];
       } else if (isAtFront || !more) {
         if (behind === null) front = null;
         else behind = undefined;
       }
     } else if (front !== null) {
-      // Nothing is due, or another process looks.
+      // Nothing is due, or another process is working.
       behind = undefined;
     }
     return more || (front !== null && behind !== undefined);

@@ -19,14 +19,14 @@ import { mayBePlain, type PlainMessage, verifyPlain } from "./plain-messages.ts"
 import { tellMoved } from "./transition.ts";
 
 /**
- * What of a batch is not plain is judged in two statements: one reads what the messages may touch, one stores the judgements.
- * Judging happens here and not in SQL, because a message's fate hangs on those before it in the same batch (the fifth miss
- * mutes the sixth message, the first of two with one code verifies); a set-based statement cannot see that without
- * giving up order.
+ * The messages of a batch that are not plain (plain-messages.ts) are judged with two statements: one reads what the messages
+ * may affect, the other stores the judgements. The judging happens here and not in SQL, because a message's outcome depends on
+ * those before it in the same batch (the fifth miss mutes the sixth message; the first of two with one code verifies); a
+ * set-based statement cannot see that without giving up order.
  *
- * Nothing is locked in between. What was judged upon is checked by the statement that stores: verifications are still
- * pending, senders' misses are as they were read, ids and contents are new. Otherwise it fails as a whole and they
- * are judged again. So they have the effect they would have had at the moment of the read, all at once.
+ * Nothing is locked between the two. The storing statement checks what the judgements were based on: verifications are still
+ * pending, senders' misses are as they were read, ids and contents are new. If not, it fails as a whole and the messages are
+ * judged again. So all messages of a batch take effect at once, as of the moment of the read.
  */
 export function createInboundMessages(
   database: Database,
@@ -38,7 +38,7 @@ export function createInboundMessages(
   const inbound = createBatcher<Judging, Judgement>({
     observer: database.observer.batch("inbound"),
     maxSize: 500,
-    // Streams bound what they have under way; refusing here would only make them send it again.
+    // Streams limit their messages in flight; refusing here would only make them resend.
     maxWaiting: Number.POSITIVE_INFINITY,
     keysOf: ({ keys }) => keys,
     async run(batch) {
@@ -50,7 +50,10 @@ export function createInboundMessages(
     },
   });
 
-  /** Those that are plain. Where many were asked about and few were, it is work in vain for the next batches too. */
+  /**
+   * Verifies those that are plain. If many were tried and few of them were plain, trying is skipped for the next batches, where
+   * it would be wasted work too.
+   */
   async function judgePlain(batch: readonly Judging[]): Promise<void> {
     const asked = plainAmong(batch);
     if (asked.length === 0) return;
@@ -74,8 +77,8 @@ export function createInboundMessages(
 
   async function judgeRest(batch: readonly Judging[]): Promise<void> {
     const messages = batch.map(({ message }) => message);
-    // Most messages are new, and it suffices that storing them says so. Where one was not, as when a source begins again
-    // where it left off, ids and contents are looked up first.
+    // Most messages are new, and one that is not makes storing fail. After that, as when a source resumes and resends, the ids
+    // of the messages are looked up first.
     let stored = await judgeBatch(database, messages, { cautious: caution.takeTurn() });
     if (stored === null) {
       caution.learn();
@@ -91,12 +94,12 @@ export function createInboundMessages(
   };
 }
 
-/** Of fewer the look in vain costs next to nothing. */
+/** With fewer messages a wasted try costs next to nothing. */
 const manyAsked = 16;
 
 type PlainJudging = Judging & { readonly message: PlainMessage };
 
-/** Those that may be plain and have nothing to do with any other of their batch. */
+/** Those that may be plain and share no key with another message of their batch. */
 function plainAmong(batch: readonly Judging[]): PlainJudging[] {
   const keys = new Set<string>();
   const shared = new Set<string>();
@@ -116,7 +119,10 @@ function plainAmong(batch: readonly Judging[]): PlainJudging[] {
 class Judging implements Settle<Judgement> {
   readonly message: InboundMessage;
   readonly keys: readonly string[];
-  /** Once it is stored. Its batch may still fail, for others' sake, and those of it that are left be tried again. */
+  /**
+   * Set once the judgement is stored. The batch may still fail because of others, and those without a judgement are then
+   * retried.
+   */
   judgement: Judgement | undefined = undefined;
   readonly #settle: Settle<Judgement>;
   readonly #onFault: (error: unknown) => void;
@@ -142,8 +148,8 @@ class Judging implements Settle<Judgement> {
       return;
     }
     this.#onFault(error);
-    // What the schema does not take it will never take: only that costs the message its receipt. Whatever else went
-    // wrong is ours, and the source keeps the message and sends it again.
+    // Data that the schema refuses will always be refused: only such a message gets the receipt `invalid`. Any other error is
+    // the service's fault, and the source keeps the message and sends it again.
     if (isDataRefused(error)) {
       this.#settle.resolve({ outcome: "invalid", verificationId: null, duplicate: false });
     } else this.#settle.reject(new Failure("service_unavailable", { cause: error }));
@@ -151,8 +157,8 @@ class Judging implements Settle<Judgement> {
 }
 
 /**
- * What a message's fate may hang on, and what may hang on it: its own id, its sender's other messages (misses, muting,
- * repeated contents), and the codes it may have.
+ * Keys for all that a message's outcome may depend on, and all that may depend on it: its id, its sender (misses, muting,
+ * repeated contents), and the codes it may contain.
  */
 function keysOf({ source, messageId, content }: InboundMessage): string[] {
   const keys = [messageKey(source, messageId)];
@@ -165,7 +171,9 @@ function keysOf({ source, messageId, content }: InboundMessage): string[] {
 
 const maxTries = 20;
 
-/** One batch at a time is judged again, so that those who do it cannot keep one another from it. */
+/**
+ * An advisory lock lets only one batch at a time be judged again, so that such batches cannot keep each other from succeeding.
+ */
 async function judgeAgain(database: Database, messages: readonly InboundMessage[]): Promise<Stored> {
   for (let tries = 1; tries <= maxTries; tries++) {
     const stored = await inTransaction(database, async (client) => {
@@ -181,7 +189,7 @@ async function judgeAgain(database: Database, messages: readonly InboundMessage[
   throw new Error("what inbound messages touch kept being changed by somebody else");
 }
 
-/** What a batch was answered, and what it did. */
+/** A batch's judgements, and the transitions that it made. */
 interface Stored {
   readonly judgements: Judgement[];
   readonly moved: Moved;
@@ -194,7 +202,7 @@ function tell(observer: StorageObserver, { verified, expired }: Moved): void {
   tellMoved(observer, "expired", expired);
 }
 
-/** Null where something has changed between the read and the write: then nothing is stored. */
+/** Null, with nothing stored, if something has changed between the read and the write. */
 async function judgeBatch(
   statements: Statements,
   messages: readonly InboundMessage[],

@@ -1,4 +1,4 @@
-/** What the database holds that messages may touch, as it was at one moment. */
+/** Reads the state that inbound messages may affect, in one snapshot. */
 
 import {
   type Answered,
@@ -21,18 +21,19 @@ import { plainArray, textArray } from "./array-literal.ts";
 import { runStatement, type Statements } from "./database.ts";
 import { epochMs } from "./verification-row.ts";
 
-/** By verification where its row lay, so that it is not searched for a second time to be changed. */
+/** `rowOf`: the ctid of each verification's row, so that the update need not look the row up again. */
 export type ReadState = InboundState & { readonly rowOf: ReadonlyMap<string, string> };
 
-/** For so long what a content was answered is known. */
+/** How long the outcome for a message's content is remembered. */
 export const duplicateWindow = `interval '${duplicateWindowMs} milliseconds'`;
 
 /**
- * What the messages may touch: the verifications that candidates are codes of, the senders with misses, and the answers
- * to known ids and contents. A content older than `duplicateWindow` answers nothing. What a content was answered stands in its
- * fingerprint, but for what has verified: a repeat of that carries the code, and so finds the verification and its message.
- * The clock is read after the snapshot was taken: a verification that it shows must not look younger than now. Each is
- * looked up by itself: planned as joins while the tables were small, they would read them whole when they have grown.
+ * Reads what the messages may affect: the verifications whose codes are among their candidates, the senders with misses, and
+ * the judgements of known message ids and contents. A content older than `duplicateWindow` is ignored. The judgement of a
+ * content is in its fingerprint, unless the message verified: its repeat carries the code, and so finds the verification and
+ * its message. The clock is read after the snapshot was taken, so that no verification in the snapshot looks younger than now.
+ * Each row is looked up by a LATERAL subquery: joins that were planned while the tables were small would read them whole once
+ * they have grown.
  */
 const stateStatement = {
   name: "inbound_state",
@@ -174,7 +175,7 @@ export async function readState(
           destination: sixth as string | null,
         });
         break;
-      // What verified comes before: a process of a version before this one may have told its repeat otherwise.
+      // The row of kind `verifying` takes precedence: a process of an earlier version may have judged the repeat differently.
       default:
         if (!seen.has(first as string)) seen.set(first as string, judgement());
     }

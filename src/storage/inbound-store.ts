@@ -1,4 +1,4 @@
-/** Stores what inbound messages were judged to be, as far as what they were judged upon still holds. */
+/** Stores the judgements of inbound messages if the state that they were based on still holds. */
 
 import type { Judgements, Sender } from "../core/inbound-judgement.ts";
 import { type Environment, validityRange } from "../core/project.ts";
@@ -9,24 +9,24 @@ import { changedMeanwhile } from "./plain-messages.ts";
 import { hintChannel, movedColumns, noticeSent, noticesInPayload, transitionEffects } from "./transition.ts";
 import { clockTrust, firstIdAt } from "./verification-row.ts";
 
-/** Of what a batch has verified the seconds since its creation, and how much it found expired. */
+/** The seconds from creation to verification of each verification a batch has verified, and how many it has expired. */
 export interface Moved {
   readonly verified: Readonly<Record<Environment, readonly number[]>>;
-  /** For `tellMoved`. */
+  /** As `tellMoved` takes them. */
   readonly expired: readonly number[];
 }
 
 export const unmoved: Moved = { verified: { live: [], test: [] }, expired: [0, 0] };
 
-/** Ids of what may still be pending are greater, however long it is valid and whatever clock made them. */
+/** All verifications that may still be pending have greater ids, whatever their validity and whichever clock made them. */
 const oldestPending = firstIdAt(`now() - interval '${validityRange.max} seconds' - ${clockTrust}`);
 
-/** Verifications that may wait for one sender on one destination and be told of a message: the newest. */
+/** How many pending verifications that expect a sender on a destination get a hint about its message: the newest. */
 const expectingLimit = 8;
-/** Of those made for a sender on a destination the newest, whether or not they are over. */
+/** How many verifications for a sender on a destination are looked at for that: the newest, ended or not. */
 const lookedAtLimit = 100;
 
-/** Of each that was verified, joined by commas. */
+/** The seconds from creation to verification of each row of `verified`, comma-separated. */
 function secondsToVerify(environment: Environment): string {
   return `(SELECT string_agg(extract(epoch FROM took)::text, ',') FROM verified WHERE environment = '${environment}')`;
 }
@@ -36,10 +36,10 @@ function secondsIn(joined: unknown): number[] {
 }
 
 /**
- * Stores a batch's judgements in one statement, or fails where they no longer hold: on the key of a message or of a
- * sender, or on the division by zero of its last line. The rows of a table are locked in order of their keys, and the
- * tables in the same order by every such statement. A sender or a verification that somebody else has changed since is not
- * found where it lay. Nothing is joined to a table that grows, for the reason above.
+ * Stores a batch's judgements in one statement. Fails if they no longer hold: with a unique violation on the key of a message
+ * or a sender, or with the division by zero in its last line. The rows of a table are locked in key order, and the tables in
+ * the same order by every such statement. A sender or verification that another transaction has changed since is not found at
+ * its ctid. Nothing is joined to a table that grows, for the reason given at `stateStatement`.
  */
 const storeStatement = {
   name: "inbound_store",
@@ -154,7 +154,7 @@ SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${movedColumns("e
 )::int`,
 };
 
-/** Null where something has changed since the read: then nothing is stored. `before`: the senders as they were read. */
+/** Null, with nothing stored, if something has changed since the read. `before`: the senders as they were read. */
 export async function storeJudgements(
   statements: Statements,
   judgements: Judgements,

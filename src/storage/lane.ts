@@ -1,8 +1,8 @@
 /**
- * Statements that follow one another on one connection without waiting for each other's answers (the protocol's pipelining). Each
- * is a transaction of its own. Two of a kind that meet at the same row, as creations do at their project's usage, would wait for
- * each other's commits on connections of their own; here the server turns to the second once it is done with the first, while
- * this process is still busy with what else has arrived.
+ * Pipelines statements on one connection: each is sent without waiting for the answer to the one before, and is a transaction
+ * of its own. On separate connections two statements that lock the same row, as creations lock their project's usage, would
+ * wait for each other's commits. On one connection the server starts the second once the first is done, while this process is
+ * still busy with other work.
  */
 
 import type pg from "pg";
@@ -11,32 +11,32 @@ import type { PooledClient } from "./pooled-client.ts";
 interface Held {
   readonly connection: Promise<pg.PoolClient>;
   isConnected: boolean;
-  /** Statements under way. */
+  /** Statements in flight. */
   users: number;
   isBroken: boolean;
-  /** Why the database could not answer one of them. */
+  /** The error, once the database has failed to answer one of them. */
   unavailable: unknown;
 }
 
-/** Answers what runs a statement. The connection goes back once nothing is under way on it. */
+/** Returns a function that runs a statement. The connection goes back to the pool once no statement is in flight on it. */
 export function createLane(options: {
   readonly connect: () => Promise<pg.PoolClient>;
-  /** Whether somebody waits for a connection: then the lane takes its turn as everybody does. */
+  /** Whether others wait for a connection: the lane then gives up its own and queues for another one. */
   readonly isWanted: () => boolean;
-  /** Whether an error speaks of its statement alone, so that the connection is as good as it was. */
+  /** Whether an error concerns its statement alone, so that the connection stays usable. */
   readonly isOnlyRefused: (error: unknown) => boolean;
-  /** Whether it says that the database cannot answer at the moment. */
+  /** Whether an error means that the database is unavailable. */
   readonly isUnavailable: (error: unknown) => boolean;
 }) {
   let held: Held | undefined;
 
-  /** What comes from now on is asked on another one. */
+  /** Later statements use another connection. */
   function leave(lane: Held): void {
     if (held === lane) held = undefined;
   }
 
   return async <Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>> => {
-    // Until it is connected it is among those who wait.
+    // Until the lane is connected, it is itself one of those that wait.
     if (held === undefined || (held.isConnected && options.isWanted())) {
       held = {
         connection: options.connect(),
@@ -59,13 +59,14 @@ export function createLane(options: {
     try {
       return await client.query<Row>(statement);
     } catch (cause) {
-      // Where an earlier statement on this connection got no answer, that is the error: this one's own is a consequence, such as that
-      // the other was to prepare the statement of both, and whoever asked would try again and wait as long as that one did.
+      // If the database has failed to answer an earlier statement on this connection, that is the error to report. This
+      // statement's own error is a consequence, for example that the earlier one was to prepare the statement for both; a
+      // caller that got it would retry and wait as long again.
       const error = lane.unavailable ?? cause;
       if (!options.isOnlyRefused(error)) {
         leave(lane);
         lane.isBroken = true;
-        // What follows has waited as long as this one, and may have to wait as long again.
+        // The statements behind this one have waited as long, and might have to wait as long again.
         if (options.isUnavailable(error)) {
           lane.unavailable = error;
           (client as pg.ClientBase as PooledClient).breakOff(error as Error);

@@ -2,18 +2,15 @@ import type { Caller } from "../core/project.ts";
 import { plainArray } from "./array-literal.ts";
 import { type Database, runStatement } from "./database.ts";
 
-/** When API keys and service tokens were last used: noted in memory, written down now and then. */
+/** When API keys and service tokens were last used: noted in memory, written to the database periodically. */
 export interface LastUses {
-  /** A call has shown its credential just now. */
+  /** Notes that a call has used this caller's credential now. */
   note(caller: Caller): void;
-  /** Writes down what was noted since the last time. What cannot be written stays noted. */
+  /** Writes what was noted since the last write. What cannot be written stays noted. */
   write(): Promise<void>;
 }
 
-/**
- * The notes are ages, and the times are made of them by the database's clock. Processes write in any order: the latest
- * use stays.
- */
+/** The parameters are ages, which the database's clock turns into times. Processes write in any order: the latest use wins. */
 const statementOf = (table: "api_key" | "service_token") => ({
   name: `last_used_${table}`,
   text: `

@@ -1,8 +1,7 @@
 /**
- * Applies `prisma/migrations` at start, in Prisma's own terms: its folders, its table, its lock. So
- * `prisma migrate` works on the same database, but its engine, which has to be downloaded, is not needed.
- * Unlike `prisma migrate deploy`, a migration's statements and its record commit together: a process
- * killed in the middle leaves nothing.
+ * Applies `prisma/migrations` at start, with Prisma's own folders, table and lock. So `prisma migrate` works on the same
+ * database, but its engine, which has to be downloaded, is not needed. Unlike `prisma migrate deploy`, a migration's statements
+ * and its record commit together: a process killed in the middle leaves nothing.
  */
 import { createHash, randomUUID } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
@@ -12,7 +11,7 @@ import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
 import { unfitSetting } from "./session-settings.ts";
 
-/** Of one start: each is another throw of the dice. */
+/** Retries after a deadlock, per start; each has a new chance. */
 const mostDeadlocks = 10;
 
 /**
@@ -24,7 +23,7 @@ const connectTimeoutMs = 10_000;
 const queryTimeoutMs = 10_000;
 const usualLockTimeoutMs = 30_000;
 
-/** As Prisma makes it. */
+/** The same table that Prisma creates. */
 const migrationsTable = `
   CREATE TABLE IF NOT EXISTS _prisma_migrations (
     id                  VARCHAR(36) PRIMARY KEY NOT NULL,
@@ -49,19 +48,22 @@ interface MigrationRow {
 }
 
 /**
- * Brings the database up to the migrations in `folder` and returns the names of those applied. Safe to run
- * from several processes at once: one applies, the others wait. Migrations in the database that `folder` does
- * not have are left alone, so that an older process can start beside a newer schema.
+ * Brings the database up to the migrations in `folder` and returns the names of those applied. Safe to run from several
+ * processes at once: one applies, the others wait. Migrations in the database that `folder` does not have are left alone, so
+ * that an older process can start beside a newer schema.
  *
- * Rejects, with the migration's name, when an applied file was edited, when one is recorded as
- * failed, and when one fails now; when the lock is not to be had within `lockTimeoutMs`; when the database is older than
- * Postgres 15, not in UTF-8, takes no writes or is another program's; and when `signal` aborts: what is in the midst of it is then rolled back.
+ * Rejects, with the migration's name, when an applied file was edited, when a migration is recorded as failed, and when one
+ * fails now. Rejects also when the lock cannot be acquired within `lockTimeoutMs`; when the database is older than Postgres 15,
+ * not in UTF-8, read-only or another program's; and when `signal` aborts, which rolls back the migration in progress.
  */
 export async function applyMigrations(
   connection: string | pg.ClientConfig,
   options: {
     folder: string;
-    /** A pooler hands other programs' sessions on: what a session of ours would be set to, those must be by themselves. */
+    /**
+     * Behind a pooler, sessions are shared with other programs: the settings that we would set for a session must be its
+     * defaults.
+     */
     sharesSessions?: boolean;
     lockTimeoutMs?: number;
     signal?: AbortSignal;
@@ -74,12 +76,12 @@ export async function applyMigrations(
     connectionTimeoutMillis: connectTimeoutMs,
     keepAlive: true,
   });
-  // A connection that breaks fails the statement in flight as well; unheard, the event would end the process.
+  // A connection that breaks also fails the statement in flight; the unhandled event would end the process.
   client.on("error", () => undefined);
   const breakOff = () => streamOf(client).destroy();
   options.signal?.addEventListener("abort", breakOff, { once: true });
   await client.connect().catch((error) => {
-    // It may have failed in the driver alone, for want of a password say, with the server still waiting for one.
+    // It may have failed in the driver alone, for example for lack of a password, with the server still waiting for one.
     client.end().catch(() => undefined);
     throw error;
   });
@@ -94,7 +96,7 @@ export async function applyMigrations(
         if (name === undefined) return { applied };
         applied.push(name);
       } catch (error) {
-        // With what processes beside this one are doing. Nothing of it was kept.
+        // The deadlock was with processes that run beside this one. Nothing of the migration was kept.
         if (!isDeadlock((error as Error).cause) || ++deadlocks > mostDeadlocks) throw error;
       }
     }
@@ -104,14 +106,14 @@ export async function applyMigrations(
   }
 }
 
-/** To end it without a farewell: the driver would wait for the answer to what is under way. */
+/** The socket, to be destroyed: `client.end()` would wait for the answer to the statement in flight. */
 function streamOf(client: pg.Client): Socket {
   return (client as unknown as { readonly connection: { readonly stream: Socket } }).connection.stream;
 }
 
 /**
- * Asks whether all of a folder's migrations are there, whatever else, and whether it takes writes: another database may have come
- * in this one's place, or its standby.
+ * Returns a check that all of a folder's migrations are applied (others may be, too) and that the database takes writes:
+ * another database, or a standby, may have taken the original's place.
  */
 export async function usableAs(folder: string): Promise<(database: Statements) => Promise<boolean>> {
   const newest = (await readMigrations(folder)).at(-1)?.name;
@@ -124,10 +126,13 @@ export async function usableAs(folder: string): Promise<(database: Statements) =
   };
 }
 
-/** By `server_version_num`: on an older one nothing is tried, and it seems to work. */
+/** By `server_version_num`. Older versions are not tested, though they seem to work. */
 const oldestVersion = 150_000;
 
-/** In SQL_ASCII, say, lengths are of bytes: a long message in Korean would be refused as oversized. */
+/**
+ * Rejects servers that are too old, not in UTF-8 or read-only. In SQL_ASCII, for example, lengths are in bytes: a long message
+ * in Korean would be refused as oversized.
+ */
 async function refuseUnfit(client: pg.Client): Promise<void> {
   const { rows } = await run<{ number: number; version: string; encoding: string; isReadOnly: boolean }>(
     client,
@@ -137,7 +142,7 @@ async function refuseUnfit(client: pg.Client): Promise<void> {
   );
   const { number = 0, version = "", encoding = "", isReadOnly } = rows[0] ?? {};
   if (number < oldestVersion) {
-    // Behind a blank follows who has packed it.
+    // After a blank follows the name of the packager.
     const [bare] = version.split(" ");
     throw new Error(`PostgreSQL ${bare} is too old: ${oldestVersion / 10_000} or newer`);
   }
@@ -173,8 +178,8 @@ async function readMigrations(folder: string): Promise<Migration[]> {
 }
 
 /**
- * Without the lock, so that a start with nothing to do neither waits nor writes. Only a plain yes counts: an
- * unfinished row may be another process's work in progress, which the lock will tell.
+ * Checks without the lock, so that a start with nothing to do neither waits nor writes. Only a clear yes counts: an unfinished
+ * row may be another process's work in progress, which only the lock can tell.
  */
 async function isUpToDate(client: pg.Client, migrations: Migration[]): Promise<boolean> {
   const rows = await readRows(client);
@@ -184,7 +189,7 @@ async function isUpToDate(client: pg.Client, migrations: Migration[]): Promise<b
   return migrations.every(({ name }) => finished.has(name));
 }
 
-/** One transaction: lock, look, apply the first that is missing, record it. Undefined when none is. */
+/** One transaction: lock, look, apply the first that is missing, record it. Undefined if none is missing. */
 async function applyNext(
   client: pg.Client,
   migrations: Migration[],
@@ -193,8 +198,8 @@ async function applyNext(
   try {
     await run(
       client,
-      // The check lets the server notice in the middle of a long statement that this process was killed; else the
-      // lock would stay with the dead until the statement ends.
+      // `client_connection_check_interval` lets the server notice during a long statement that this process was killed; without
+      // it the lock would stay with the dead session until the statement ends.
       `BEGIN;
        SET LOCAL statement_timeout = 0;
        SET LOCAL lock_timeout = ${lockTimeoutMs};
@@ -237,7 +242,7 @@ async function apply(client: pg.Client, { name, sql }: Migration): Promise<void>
   const transaction = "SELECT pg_current_xact_id()::text AS id";
   const before = await run(client, transaction);
   try {
-    // A simple query, which may hold many statements; however long they take.
+    // A simple query, which may hold many statements. No timeout, however long they take.
     await client.query(sql);
   } catch (error) {
     throw new Error(`migration ${name} failed and was rolled back: ${describe(error, sql)}`, {
@@ -259,7 +264,7 @@ async function apply(client: pg.Client, { name, sql }: Migration): Promise<void>
   });
 }
 
-/** Rolled back rows are history to Prisma: their migration counts as not applied. */
+/** To Prisma a row that is marked as rolled back is only history: its migration counts as not applied. */
 async function readRows(client: pg.Client): Promise<MigrationRow[]> {
   try {
     const { rows } = await run<MigrationRow>(
@@ -295,7 +300,7 @@ function refuseEdited(rows: MigrationRow[], migrations: Migration[]): void {
   }
 }
 
-/** Like Prisma, whatever line ends the file was checked out with. */
+/** Ignores with which line endings the file was checked out, as Prisma does. */
 function matches(sql: string, expected: string): boolean {
   const unix = sql.replaceAll("\r\n", "\n");
   return [sql, unix, unix.replaceAll("\n", "\r\n")].some((text) => checksum(text) === expected);
@@ -305,7 +310,7 @@ function checksum(sql: string): string {
   return createHash("sha256").update(sql).digest("hex");
 }
 
-/** The server's message, what it advises, and the line of the file it speaks of. */
+/** The server's message, its hint, and the line of the file that they refer to. */
 function describe(error: unknown, sql: string): string {
   const { message, hint, position } = error as pg.DatabaseError;
   const advised = hint === undefined ? message : `${message} (${hint})`;
@@ -314,7 +319,7 @@ function describe(error: unknown, sql: string): string {
   return `${advised} (line ${line})`;
 }
 
-/** A statement that is short by nature: on a frozen database it ends here rather than never. */
+/** Runs a short statement with a timeout, without which a frozen database would never let it end. */
 function run<Row extends pg.QueryResultRow>(
   client: pg.Client,
   text: string,

@@ -3,22 +3,24 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { hintChannel, transitionChannel } from "./transition.ts";
 
-/** Channel on which administration tells every process to look keys, projects and numbers up anew. */
+/** Channel on which administration tells every process to look up keys, projects and numbers anew. */
 export const directoryChannel = "phoneproof_directory";
 
-/** On which a start looks whether notices come in at all. */
+/** Channel of the check at start that notices arrive at all. */
 const trialChannel = "phoneproof_trial";
 
 export interface Transition {
   readonly verificationId: string;
-  /** A webhook may have a delivery due. Where an older process has made the transition nothing is said of it. */
+  /**
+   * Whether a webhook delivery may be due. False if a process of an older version made the transition, since its notice does
+   * not say.
+   */
   readonly deliveryDue: boolean;
 }
 
 /**
- * What this process hears from the database: one LISTEN connection, fanned out in memory. A notice may be
- * lost with the connection; `onGap` says that this may have happened, and that listeners must look for
- * themselves.
+ * The notices that this process gets from the database: one LISTEN connection, fanned out in memory. Notices may be lost with
+ * the connection; `onGap` says that this may have happened, and listeners must then read the state themselves.
  */
 export interface Notices {
   start(): Promise<void>;
@@ -27,7 +29,7 @@ export interface Notices {
 
 export interface NoticeListeners {
   readonly onTransition: (transition: Transition) => void;
-  /** There is something to say of why a verification is still pending. */
+  /** A verification has a new hint why it is still pending. */
   readonly onHint: (verificationId: string) => void;
   readonly onDirectoryChange: () => void;
   readonly onGap: () => void;
@@ -36,10 +38,10 @@ export interface NoticeListeners {
 
 const firstRetryMs = 100;
 const lastRetryMs = 2_000;
-/** A connection that only listens does not learn by itself that the other end is gone. */
+/** Interval of a probe statement: a connection that only listens does not notice that the other end is gone. */
 const askEveryMs = 500;
 const answerMs = 1_000;
-/** At the stop the other end's farewell is waited for so long. */
+/** How long `stop` waits for the other end to close the connection. */
 const farewellMs = 500;
 
 export function createNotices(connection: pg.ClientConfig, listeners: NoticeListeners): Notices {
@@ -64,7 +66,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       }
     });
     let asking: NodeJS.Timeout | undefined;
-    // Before it is the one in use the caller decides what to do, and after that nobody needs it.
+    // Before this connection is in use, the caller of `connect` handles its errors; once it has been replaced, nobody needs it.
     const isInUse = () => client === next && !stopped;
     const onLost = (error?: unknown) => {
       clearTimeout(asking);
@@ -92,7 +94,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       asking = setTimeout(() => next.query("SELECT 1").then(ask, doubt), askEveryMs);
     }
 
-    /** The server may only be slow: this connection stays until there is another in its place. */
+    /** The server may only be slow, so this connection stays until another one replaces it. */
     async function doubt(error: unknown): Promise<void> {
       if (!isInUse()) return;
       listeners.onError(error);
@@ -133,12 +135,12 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
   };
 }
 
-/** A notice comes at once where it comes. */
+/** How long the check waits; a notice that arrives arrives at once. */
 const trialMs = 2_000;
 
 /**
- * Rejects where notices that `announce` sends do not come in over `connection`: it leads to another database, or to a pooler
- * that keeps no sessions. A notice is what tells, since Postgres' own identity is not for every login to ask about.
+ * Rejects if notices that `announce` sends do not arrive over `connection`: it leads to another database, or to a pooler that
+ * keeps no sessions. Only a notice can tell, since not every role may read the identifier of a Postgres server.
  */
 export async function refuseDeaf(
   connection: pg.ClientConfig,
@@ -165,7 +167,7 @@ export async function refuseDeaf(
     await client.query(`LISTEN ${trialChannel}`);
     await announce(trialChannel, trial);
     await Promise.race([heard, delay(trialMs, undefined, { ref: false })]);
-    // A server that is slow, and not another, has sent it before this answer.
+    // If the server is the right one but slow, it has sent the notice before it answers this.
     await client.query("SELECT 1");
   } finally {
     client.end().catch(() => {});

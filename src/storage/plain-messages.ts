@@ -1,7 +1,8 @@
 /**
- * What nearly every message is: one code in its text, which stands for what is pending and waits for its sender, of whom nothing
- * else is known. Such a message verifies, whatever is in its batch, as long as nothing there has to do with it. One statement
- * does it, where others are read first, judged and then stored.
+ * The fast path for what nearly every message is ("plain"): its text has one candidate, which is the code of a pending
+ * verification that accepts its sender, and nothing else is known of the sender. Such a message verifies, whatever else is in
+ * its batch, as long as no other message there shares a key with it. One statement does this, where other messages are read,
+ * judged and then stored.
  */
 
 import type { InboundContent, InboundMessage } from "../core/inbound-judgement.ts";
@@ -10,7 +11,7 @@ import { plainArray, textArray } from "./array-literal.ts";
 import { type Database, tryStatement } from "./database.ts";
 import { noticeSent, transitionEffects } from "./transition.ts";
 
-/** Plain, so far as it can be seen without asking the database. */
+/** A message that is plain as far as can be told without asking the database. */
 export interface PlainMessage extends InboundMessage {
   readonly content: InboundContent & { readonly environment: Environment };
 }
@@ -25,17 +26,18 @@ export function mayBePlain(message: InboundMessage): message is PlainMessage {
 export interface PlainlyVerified {
   /** A UUID. */
   readonly verificationId: string;
-  /** From its creation on. */
+  /** From the verification's creation on. */
   readonly seconds: number;
 }
 
 /**
- * Stores those that are plain with all that comes of them, and leaves the others as if they had not come. It says again what
- * `judge` says of a message of this kind, and nothing of any other. It fails as a whole where a message's id is known, or on the
- * division by zero where somebody else has changed a verification since the snapshot.
+ * Stores the messages that are plain, with all effects, and ignores the others. It repeats the rules of `judge` for messages of
+ * this kind, and for no other. It fails as a whole if a message's id is already stored or, with the division by zero, if
+ * another transaction has changed a verification since the snapshot.
  *
- * The clock is read after the snapshot was taken: a verification that it shows must not look younger than now. Rows and tables
- * are locked in the order of those that store what was judged. Each is looked up by itself, for the same reason as there.
+ * The clock is read after the snapshot was taken, so that no verification in the snapshot looks younger than now. Rows and
+ * tables are locked in the order of `storeStatement`. Rows are looked up by LATERAL subqueries, for the reason given at
+ * `stateStatement`.
  */
 const plainStatement = {
   name: "inbound_plain",
@@ -77,12 +79,15 @@ SELECT (SELECT string_agg(concat_ws(' ', position, id, date_part('epoch', took))
   1 / ((SELECT count(*) FROM verified) = (SELECT count(*) FROM plain))::int`,
 };
 
-/** Refusals of it and of what stores judgements: unique_violation, division_by_zero, deadlock_detected. */
+/**
+ * The SQLSTATEs of a conflict, in this statement and in the one that stores judgements: unique_violation, division_by_zero,
+ * deadlock_detected.
+ */
 export const changedMeanwhile = /^(23505|22012|40P01)$/;
 
 /**
- * What they have verified, by position. Null where something has changed while they were looked at: then nothing is stored. No
- * two may have an id, a sender or a code in common.
+ * What the messages have verified, by position; undefined for those that are not plain. Null, with nothing stored, if something
+ * changed while the statement ran. No two messages may share an id, a sender or a code.
  */
 export async function verifyPlain(
   database: Database,

@@ -4,18 +4,18 @@ import pg from "pg";
 type Answered = (error: Error | null, result: pg.QueryResult) => void;
 
 /**
- * The driver's client, which says since when a statement is without its answer; whoever watches gives statements their time.
+ * The driver's client, which also records since when a statement has been unanswered; connection-watch.ts enforces the timeout.
  *
- * The driver could do that by itself (`query_timeout`), with a function on each statement that closes over that same
- * statement. Rings of that kind were seen to outlive V8's collections of young objects, with all rows and parameters, up to
- * the next full one: a seventh of what a read took of the process, and a fifth of its memory.
+ * The driver's own timeout (`query_timeout`) puts a function on each statement that closes over that statement. Such reference
+ * cycles were seen to survive V8's young-generation collections, with all rows and parameters, until the next full collection:
+ * a seventh of this process's CPU time for a read, and a fifth of its memory.
  */
 export class PooledClient extends pg.Client {
-  /** By performance.now(). Undefined while nothing is asked. */
+  /** Since when the server has owed its next answer, by performance.now(). Undefined if no statement is unanswered. */
   askedAt: number | undefined = undefined;
-  /** Handed out by the pool, whether or not anything is asked. */
+  /** Checked out of the pool, whether or not a statement is in flight. */
   isInUse = false;
-  /** The process that serves it. Undefined behind a pooler, where it is none of its own. */
+  /** Process id of its server backend. Undefined behind a pooler, where a connection has no backend of its own. */
   backend: number | undefined = undefined;
   #unanswered = 0;
 
@@ -38,18 +38,23 @@ export class PooledClient extends pg.Client {
     this.query = asked as typeof this.query;
   }
 
-  /** Without a farewell, which nobody would answer; the pool hears of it as of any connection that breaks. */
+  /**
+   * Destroys the socket without the protocol's Terminate message, which nobody would answer; the pool sees a broken connection.
+   */
   breakOff(error: Error): void {
     const { connection } = this as unknown as { readonly connection: { readonly stream: Socket } };
     connection.stream.destroy(error);
   }
 
-  /** Answers what ends it. The server answers in order: the next one's time begins where the one before ends. */
+  /**
+   * Starts a statement's time and returns the function that ends it. The server answers in order, so the next statement's time
+   * starts when the previous one is answered.
+   */
   #begin(): () => void {
     if (this.#unanswered++ === 0) this.askedAt = performance.now();
     let isOpen = true;
     return () => {
-      // The driver may call back twice where it could not send a value.
+      // The driver may call back twice if it could not send a parameter.
       if (!isOpen) return;
       isOpen = false;
       this.askedAt = --this.#unanswered === 0 ? undefined : performance.now();
@@ -57,7 +62,7 @@ export class PooledClient extends pg.Client {
   }
 }
 
-/** Apart from everything that holds the statement. */
+/** A function of its own, so that the callback's closure does not hold the statement. */
 function answering(answered: Answered, end: () => void): Answered {
   return (error, result) => {
     end();
@@ -75,13 +80,13 @@ function promised(
       else resolve(result);
     });
   }).catch((error) => {
-    // To whoever asked, as the driver does: so far it leads to the socket.
+    // Makes the stack trace lead to the caller, as the driver does; until here it leads to the socket.
     Error.captureStackTrace(error);
     throw error;
   });
 }
 
-/** Leaves the names off statements, so that each is sent, planned and forgotten again. */
+/** Removes the names of statements, so that none stays prepared: each is sent and planned anew. */
 export class UnpreparingClient extends PooledClient {
   constructor(config?: pg.ClientConfig) {
     super(config);

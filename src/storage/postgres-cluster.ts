@@ -1,4 +1,4 @@
-/** The files of an embedded Postgres: all of them or none, whenever their making is cut off. */
+/** Creates the files of an embedded Postgres: all of them or none, wherever it is interrupted. */
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { access, chown, mkdtemp, open, readdir, rename, rm, writeFile } from "node:fs/promises";
@@ -11,18 +11,18 @@ import { serverEnvironment } from "./postgres-process.ts";
 export const passwordFile = (cluster: string): string => path.join(cluster, "phoneproof.password");
 
 /**
- * Makes the cluster beside its place and renames it there, so that the place holds a whole one or none at
- * all, whenever the process is killed.
+ * Creates the cluster in a directory beside its final one and renames that, so that the final path holds a complete cluster or
+ * none at all, whenever the process is killed.
  */
 export async function initialiseCluster(options: {
-  /** The program. */
+  /** The path of the program. */
   readonly initdb: string;
   readonly launch: Launch;
   readonly dataDir: string;
-  /** Its place. */
+  /** The cluster's final path. */
   readonly cluster: string;
   readonly superuser: string;
-  /** Ends it, and leaves nothing. */
+  /** Aborts, and leaves nothing behind. */
   readonly signal: AbortSignal | undefined;
 }): Promise<void> {
   const { initdb, launch, dataDir, cluster, superuser, signal } = options;
@@ -80,7 +80,7 @@ async function runInitdb(
     stdio: ["ignore", "ignore", "pipe"],
     ...(uid === undefined ? {} : { uid, gid }),
   });
-  // Its end is waited for all the same: what it still writes could not be removed.
+  // Its exit is awaited all the same: files that it goes on writing could not be removed.
   const end = () => child.kill();
   signal?.addEventListener("abort", end, { once: true });
   let output = "";
@@ -100,7 +100,7 @@ async function syncDirectory(directory: string): Promise<void> {
   await handle.sync().finally(() => handle.close());
 }
 
-/** Whether the file is there; rejects where this user may not know. */
+/** Whether the file exists; rejects if this user has no permission to see that. */
 async function exists(file: string): Promise<boolean> {
   return access(file).then(
     () => true,

@@ -10,7 +10,10 @@ export interface ServerLog {
   close(): Promise<void>;
 }
 
-/** The log file, kept within bounds: the server appends, so that it may be cut under it. */
+/**
+ * Opens the log file and keeps it within bounds: the server appends, so the file can be truncated while the server writes to
+ * it.
+ */
 export async function openLog(file: string, onLog: ((line: string) => void) | undefined): Promise<ServerLog> {
   const rotate = async () => {
     if ((await stat(file)).size <= maxLogBytes) return;
@@ -36,7 +39,7 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
     told += Buffer.byteLength(whole);
     for (const line of whole.split("\n")) if (line !== "") onLog(line);
   };
-  // One at a time, and the last one after the server has ended.
+  // Tasks run one at a time, the last one after the server has ended.
   let turn = Promise.resolve();
   const queue = (task: () => Promise<void>) => {
     turn = turn.then(task).catch(() => undefined);
@@ -57,9 +60,9 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
 }
 
 /**
- * The line that says why, out of a log that ends with "database system is shut down". The first of them: on a full disk,
- * say, one failure brings another about. With what Postgres advises: that a page was written in part is all that it may say
- * of the disk.
+ * The line with the reason, from a log that ends with "database system is shut down". The first such line, since one failure,
+ * as on a full disk, causes others. With Postgres' hint: that a page was only partly written may be all that Postgres says of
+ * the disk.
  */
 export function reasonIn(log: string): string {
   const lines = log.split("\n").filter((line) => line.trim() !== "");

@@ -1,7 +1,7 @@
 /**
- * What a service that was killed left behind: its Postgres, still running, or the pid file of one that is
- * not. A pid alone proves nothing, since the system hands it out again; nothing is signalled here that does
- * not show itself as a Postgres of this very cluster.
+ * Cleans up after a service that was killed: its Postgres, if still running, or the pid file of one that is not. A pid alone
+ * proves nothing, since the system reuses it; only a process that can be recognised as a Postgres of this very cluster is
+ * signalled.
  */
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
@@ -12,14 +12,19 @@ import { promisify } from "node:util";
 
 const run = promisify(execFile);
 
-/** Fast shutdown; immediate shutdown, as a fast one was seen to hang during recovery; and the end. */
+/**
+ * Fast shutdown; immediate shutdown, since a fast one was seen to hang during recovery; kill. With the milliseconds to wait
+ * after each.
+ */
 const endingSignals = [
   ["SIGINT", 5_000],
   ["SIGQUIT", 3_000],
   ["SIGKILL", 3_000],
 ] as const;
 
-/** Signals ever harder until `gone` says so within the step's patience, in milliseconds. */
+/**
+ * Sends these signals in turn until `gone` resolves to true within a step's patience in milliseconds; false if it never does.
+ */
 export async function stopInSteps(
   signal: (name: NodeJS.Signals) => void,
   gone: (patienceMs: number) => Promise<boolean>,
@@ -34,7 +39,7 @@ export async function stopInSteps(
 export interface PidFile {
   readonly pid: number;
   readonly ready: boolean;
-  /** Which start it is from: a pid comes back soon, in a container at every start. */
+  /** Identifies the start: a pid is reused soon, in a container at every start. */
   readonly startedAt: string;
 }
 
@@ -54,10 +59,10 @@ export async function readPidFile(cluster: string): Promise<PidFile | undefined>
 /**
  * Stops the Postgres that a killed service left on this cluster, and waits for its last backend.
  *
- * Returns the pid in a stale pid file that now belongs to another program, if so. Postgres would take that
- * for a running server; deleting the file instead would switch off its second check (the shared memory
- * segment named in it), which protects the data from a backend that outlived its postmaster. A file that names no
- * process, as after a power failure amid its writing, names no segment either: Postgres would never start over it.
+ * Returns the pid in a stale pid file if that pid now belongs to another program. Postgres would take that program for a
+ * running server; deleting the file instead would switch off its second check (the shared memory segment named in the file),
+ * which protects the data from a backend that outlived its postmaster. A file without a pid, as after a power failure while it
+ * was written, names no segment either, and Postgres would never start with it: only such a file is deleted.
  */
 export async function stopOrphan(cluster: string, clusterName: string): Promise<number | undefined> {
   const left = await readPidFile(cluster);
@@ -116,7 +121,7 @@ async function isServerOf(pid: number, cluster: string): Promise<boolean> {
   return (flag === "-D" && directory === cluster) || (await isSameDirectory(`/proc/${pid}/cwd`, cluster));
 }
 
-/** Postgres works in its data directory: that finds it when the directory was moved under it. */
+/** Postgres' working directory is its data directory: so the server is recognised even if the directory was moved. */
 async function isSameDirectory(a: string, b: string): Promise<boolean> {
   try {
     const [left, right] = await Promise.all([stat(a), stat(b)]);
@@ -153,7 +158,7 @@ function send(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);
   } catch {
-    // It has gone by itself.
+    // It has already exited.
   }
 }
 

@@ -1,4 +1,4 @@
-/** The process of an embedded Postgres: started, started again where it dies, and ended. */
+/** Starts the process of an embedded Postgres, restarts it if it dies, and stops it. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { chmod } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
@@ -6,11 +6,14 @@ import type { Launch } from "./postgres-launch.ts";
 import { reasonIn, type ServerLog } from "./postgres-log.ts";
 import { readPidFile, stopInSteps } from "./postgres-orphans.ts";
 
-/** Of silence: a long recovery writes its progress to the log, and to stop it would only start it over. */
+/**
+ * The longest silence in the log during a start: a long recovery logs its progress, and stopping it would only make it start
+ * over.
+ */
 const startPatienceMs = 30_000;
 
 export function serverEnvironment(): NodeJS.ProcessEnv {
-  // Nothing of the caller's: PG* variables and locales would change what the server does.
+  // Nothing from our own environment: PG* variables and locales would change what the server does.
   return { PATH: process.env.PATH, LC_ALL: "C", TZ: "UTC" };
 }
 
@@ -21,11 +24,11 @@ export interface ServerStart {
   readonly settings: Record<string, string>;
   readonly foreignPid: number | undefined;
   readonly log: ServerLog;
-  /** Ends it while it is starting. */
+  /** Aborts the start. */
   readonly signal: AbortSignal | undefined;
 }
 
-/** Resolves once it takes connections; rejects with why it does not, in one line. */
+/** Resolves once the server accepts connections; rejects with the reason if it does not, in one line. */
 export async function startServer(start: ServerStart): Promise<ChildProcess> {
   const { postgres, launch, cluster, settings, foreignPid, log, signal } = start;
   await chmod(cluster, 0o700);
@@ -41,7 +44,7 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
       ...serverEnvironment(),
       ...(foreignPid === undefined ? {} : { PG_GRANDPARENT_PID: String(foreignPid) }),
     },
-    // Files, not pipes: those would break under a Postgres that outlives the service.
+    // Files, not pipes: pipes would break under a Postgres that outlives the service.
     stdio: ["ignore", log.fd, log.fd],
     ...(uid === undefined ? {} : { uid, gid }),
   });
@@ -75,13 +78,13 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
   throw new Error(`PostgreSQL does not start: ${reasonIn(await log.since(logStart)) || failure}`);
 }
 
-/** A server that died is tried again for this long: what its crash left of it may take a while to go. */
+/** How long restarts of a server that died are tried: what its crash has left behind may take a while to go. */
 const restartPatienceMs = 30_000;
 const restartPauseMs = 100;
 
 /**
- * Starts a server that has died again, where it was. A crash of one backend is Postgres' own to recover from;
- * this is for the death of the whole. `givenUp` says why it does not start.
+ * Restarts a server that has died, at the same endpoint. Postgres itself recovers from the crash of one backend; this is for
+ * the death of the whole server. `givenUp` resolves with the reason why it cannot be restarted.
  */
 export function supervise(
   first: ChildProcess,
@@ -137,7 +140,7 @@ async function stopChild(child: ChildProcess, exit: Promise<unknown>): Promise<v
     async (patienceMs) => {
       const patience = new AbortController();
       const timeout = delay(patienceMs, false, { signal: patience.signal });
-      // A timer left behind would hold up the end of the service.
+      // A timer left running would delay the exit of the service.
       return Promise.race([gone, timeout]).finally(() => patience.abort());
     },
   );
@@ -146,7 +149,7 @@ async function stopChild(child: ChildProcess, exit: Promise<unknown>): Promise<v
 
 const exits = new WeakMap<ChildProcess, Promise<string>>();
 
-/** How the process ended, for a reader; remembered, since the event comes once. */
+/** How the process ended, in words. Remembered, since the event is emitted only once. */
 function exitOf(child: ChildProcess): Promise<string> {
   const known = exits.get(child);
   if (known !== undefined) return known;

@@ -4,18 +4,18 @@ import { asStorageError, connectTimeoutMs, type Database, runStatement } from ".
 
 export type PrismaDatabase = Awaited<ReturnType<typeof withPrisma>>;
 
-/** Prisma names tables with their schema, all others find them by the search path. */
+/** Prisma qualifies table names with the schema; all other statements use the search path. */
 const schemaStatement = {
   name: "schema",
   text: "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('project')",
 };
 
-/** A Prisma client on the pool's connections, with the errors of `runStatement`. It ends with the pool. */
+/** A Prisma client on the pool's connections. Throws the same errors as `runStatement`; closed with the pool. */
 export async function withPrisma(database: Database) {
   const [row] = await runStatement(database, schemaStatement, []);
   const client = new PrismaClient({
     adapter: new PrismaPg(database.pool, { schema: (row?.[0] as string | undefined) ?? "public" }),
-    // Two seconds by default, which a database that has just come back may need for its first connections.
+    // Prisma's default of 2 s can be too short for the first connections to a database that has just come back.
     transactionOptions: { maxWait: connectTimeoutMs },
   });
   const prisma = client.$extends({

@@ -9,32 +9,32 @@ import { duplicateWindow } from "./inbound-state.ts";
 import { dueExpired, movedColumns, noticeSent, tellMoved } from "./transition.ts";
 import { firstIdAt } from "./verification-row.ts";
 
-/** How long things are kept, in days. */
+/** How long data is kept, in days. */
 export interface RetentionSettings {
   /** Texts and numbers of messages that matched nothing. */
   readonly unmatchedDays: number;
   /** Phones, texts and deliveries of finished verifications. */
   readonly finishedDays: number;
-  /** Hours of the statistics. */
+  /** Hourly rows of the statistics. */
   readonly statisticsDays: number;
 }
 
-/** One kind of thing that has an end. */
+/** Deletes or erases one kind of data. */
 export interface RetentionTask {
   readonly name: string;
-  /** Handles a batch and answers whether more may be waiting; null where another process is at it. */
+  /** Handles a batch; resolves to whether more may be waiting, or to null if another process is at work on it. */
   work(): Promise<boolean | null>;
 }
 
 /** Small enough that no lock is held for long, large enough to keep up with ten thousand a second. */
 const batchSize = 1_000;
 
-/** After its text is gone a message stays known as a duplicate for this long. */
+/** How long a message is still recognised as a duplicate after its text was erased. */
 const knownDays = 30;
 
 /**
- * Deletes what has ended, skipping what another process holds. Needs an index on what `ended` asks, or a small table. The
- * days are $1 where it asks for them.
+ * Deletes the rows that satisfy `ended`, skipping locked ones. Needs an index for `ended`, or a small table. $1 are the days,
+ * if `ended` uses them.
  */
 function deletion(table: string, ended: string): string {
   return `
@@ -44,21 +44,22 @@ DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
 }
 
 /**
- * A pass over a growing table, once over each row, in the order of a column: what stays behind is not looked at
- * again. The bound takes rows with equal values together, since a pass remembers the value only. Whoever holds the
- * row of the pass makes it; others find nothing to do, and are answered null.
+ * A pass over a growing table, once over each row, in the order of a column: rows behind its position are not looked at again.
+ * Rows with equal values are handled in one batch, since only the value is remembered. The process that locks the row of the
+ * pass works; others find nothing to do and get null.
  *
- * Where it has come to is put into the conditions as a value, not joined: joined, all that lies behind was walked for each batch
- * once a table had grown, since its index gives the order that is asked for (200 ms at 1.5 million messages, now 0.4).
+ * The position enters the conditions as a scalar subquery, not as a join. With a join each batch of a grown table scanned all
+ * that lies behind the position, since the index already gives the requested order (200 ms at 1.5 million messages, instead of
+ * 0.4).
  */
 function pass(parts: {
   readonly task: string;
   readonly table: string;
   readonly order: string;
   readonly type: "timestamptz" | "uuid";
-  /** The last value whose row is old enough, with the days as $1. */
+  /** SQL for the last value whose row is old enough; $1 are the days. */
   readonly cutOff: string;
-  /** The pass goes no further than to the first row `t` of which this is so. */
+  /** The pass stops before the first row `t` that satisfies this. */
   readonly before?: string;
   /** CTEs that do the work, over the rows that lie `within` the batch. */
   readonly work: string;
@@ -88,7 +89,7 @@ moved AS (
 SELECT CASE WHEN EXISTS (SELECT FROM progress) THEN found::float8 END FROM bound`;
 }
 
-/** Rows with a value of `column` between where a pass has come to and the end of its batch. */
+/** Whether `column` lies between the position of the pass and the end of its batch. */
 const within = (column: string) =>
   `${column} > (SELECT since FROM progress) AND ${column} <= (SELECT upto FROM bound)`;
 
@@ -112,13 +113,13 @@ function messageDeletion(task: string, which: string): string {
   return messagePass(task, `deleted AS (${text})`);
 }
 
-/** Ids of verifications made before the days, and the longest validity, begin with less. */
+/** All verifications made more than $1 days and the longest validity ago have lower ids. */
 const oldestKept = firstIdAt(`now() - make_interval(days => $1::int, secs => ${validityRange.max})`);
 
 /**
- * Verifications by their ids, which begin with the time they were made. One made the longest validity before the days is
- * over, though it may have yet to be moved: the pass goes no further until then (`overdueEnd`). It passes by those whose event
- * is still tried; they are erased once that has ended.
+ * Erases verifications in the order of their ids, which begin with the creation time. A verification that old is past its
+ * expiry, but its row may still be pending: the pass stops there until the row has been moved (`overdueEnd`). The pass skips
+ * verifications whose event is still being delivered; `triedLongerErasure` erases them once that has ended.
  */
 const verificationErasure = pass({
   task: "erase_verifications",
@@ -139,8 +140,8 @@ undelivered AS (
 });
 
 /**
- * Expires what that pass stands before. After a long downtime the expiry has not come to it yet; after a time in which the
- * database's clock was ahead it may never do, since it looks at no code twice.
+ * Expires the pending rows that the pass stops at. After a long downtime the expiry has not reached them yet; after a time in
+ * which the database's clock was ahead it may never reach them, since it looks at no code twice.
  */
 const overdueEnd = `
 WITH batch AS MATERIALIZED (
@@ -151,8 +152,8 @@ WITH batch AS MATERIALIZED (
 SELECT ${movedColumns("expired")}, ${noticeSent("expired")}`;
 
 /**
- * What that pass went by, found by its deliveries: none but theirs are left behind it. Looks at a batch after $1 and answers the
- * last of it.
+ * Erases what the pass has skipped, found by the deliveries: no others are left behind the pass. Looks at a batch after $1 and
+ * returns the last id of it.
  */
 const triedLongerErasure = `
 WITH batch AS MATERIALIZED (
@@ -172,7 +173,7 @@ undelivered AS (
 )
 SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, count(*)::float8 FROM batch`;
 
-/** Every environment is named for the key of the receptions, which begins with it. */
+/** The receptions' condition names every environment, so that their primary key, which begins with it, can be used. */
 const hasPassed = "hour < now() - make_interval(days => $1::int)";
 const endedHours = {
   number_statistics: hasPassed,
@@ -180,7 +181,7 @@ const endedHours = {
   reception_statistics: `environment = ANY (enum_range(NULL::environment)) AND ${hasPassed}`,
 };
 
-/** Everything that is deleted or erased by the clock. */
+/** Everything that is deleted or erased when its time is over. */
 export function createRetentionTasks(database: Database, settings: RetentionSettings): RetentionTask[] {
   const { unmatchedDays, finishedDays, statisticsDays } = settings;
 
@@ -218,7 +219,7 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     };
   }
 
-  /** Goes on where it left off, and from the beginning once it has looked at all. */
+  /** Continues where it left off, and starts over once it has looked at all. */
   function erasingTriedLonger(): RetentionTask {
     const name = "erase_tried_longer";
     let since = firstUuid;
@@ -237,9 +238,9 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     deleting("idempotency_records", deletion("idempotency_record", `created_at <= now() - ${keyLife}`)),
     deleting("codes", deletion("live_code", isLetGo("live_code"))),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
-    // Each of the nine waits between a delivery's attempts may be a day where the endpoint asks for it.
+    // Each of the nine waits between a delivery's attempts may be a day, if the endpoint asks for that.
     deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '10 days'")),
-    // None is looked at once its verification is over.
+    // A hint is not read once its verification has ended.
     deleting(
       "pending_hints",
       deletion("pending_hint", `noticed_at <= now() - interval '${2 * validityRange.max} seconds'`),

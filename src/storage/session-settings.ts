@@ -1,29 +1,29 @@
 /**
- * Settings of a session on which answers hang, whatever the server, the database or the role has them at. (A server's time zone
- * is that of whoever made it: in Korea mostly Asia/Seoul. Prisma takes every time for UTC's.)
+ * Session settings that results depend on, whatever the defaults of the server, the database or the role are. (A server's
+ * default time zone is usually the local one: in Korea mostly Asia/Seoul. Prisma takes every timestamp as UTC.)
  */
 
 import type { Statements } from "./database.ts";
 
 interface Decisive {
-  /** In small letters. */
+  /** In lower case. */
   readonly name: string;
-  /** As it is set, where it is not as it may be. */
+  /** The value to set if the current one is unacceptable. */
   readonly value: string;
-  /** As it may be: a pattern of JavaScript's and of Postgres' alike. */
+  /** The acceptable values: a pattern that is valid in JavaScript and in Postgres. */
   readonly fits: string;
 }
 
 const decisive: readonly Decisive[] = [
   { name: "timezone", value: "UTC", fits: "^(etc/)?(utc|uct|gmt|zulu|universal|greenwich)([+-]?0)?$" },
   { name: "datestyle", value: "ISO, YMD", fits: "^iso" },
-  // Above it, of two calls that meet at a row one fails.
+  // At a higher level, one of two concurrent updates of a row fails.
   { name: "default_transaction_isolation", value: "read committed", fits: "^read (un)?committed$" },
-  // What a crash would take back must not be acknowledged. How far beyond this disk a commit goes is the operator's to say.
+  // A commit that a crash could undo must not be acknowledged. Whether to wait for standbys too is the operator's decision.
   { name: "synchronous_commit", value: "on", fits: "^(on|local|remote_write|remote_apply)$" },
 ];
 
-/** For a session that is ours. */
+/** The SQL that sets them in a session of our own. */
 export const decisiveSettings = decisive
   .map(
     ({ name, value, fits }) =>
@@ -31,15 +31,18 @@ export const decisiveSettings = decisive
   )
   .join("; ");
 
-/** Whose a value is, by `pg_settings.source`, and so what changes it. Whatever else it is of, a database's own goes before. */
+/**
+ * The statement that changes a setting, by the origin of its value (`pg_settings.source`). A value from any other source is
+ * overridden by the database's own setting.
+ */
 const owners: Readonly<Record<string, string>> = {
   user: "ALTER ROLE …",
   "database user": "ALTER ROLE … IN DATABASE …",
 };
 
 /**
- * Of sessions that are not ours alone: the first setting that they have at a value that will not do, and what sets it right. Undefined
- * where there is none.
+ * For sessions that a pooler shares, which we cannot set: the first setting with an unacceptable value, and the statement that
+ * corrects it. Undefined if all are acceptable.
  */
 export async function unfitSetting(
   database: Pick<Statements, "query">,

@@ -1,12 +1,13 @@
 import { type Database, runStatement } from "./database.ts";
 
 /**
- * Before which instant all is there: no transaction that is still to commit can bear an earlier time, since none that has
- * begun earlier is under way. One that has written something counts whoever's it is, the service's own always. Two
- * seconds are time enough for a transaction to show itself, and for the clock of a standby that takes over. Where
- * the server does not show when the service's transactions began, it is longer than any may take.
+ * The instant before which nothing more will be committed: a row's times are never before the start of its transaction, and no
+ * open transaction began earlier. Counted are all transactions of the service, and those of anybody else that have written
+ * something. Two seconds are enough for a new transaction to become visible, and for the clock of a standby that takes over. If
+ * the server does not show when the service's transactions began, the margin is longer than any of them may take.
  *
- * Asked by a statement of its own: what the one that goes by it can see was settled before it looked at the clock of others.
+ * This must be a statement of its own. A statement that computed the instant for itself would take its snapshot before it reads
+ * the other transactions, and would miss one that commits in between.
  */
 const settledStatement = {
   name: "settled",
@@ -21,7 +22,7 @@ FROM pg_stat_activity a
 WHERE a.datname = current_database() AND coalesce(a.backend_type, 'client backend') = 'client backend' AND a.pid <> pg_backend_pid()`,
 };
 
-/** As Postgres spells a timestamptz. Stays true. */
+/** The instant in Postgres' format of a timestamptz. It stays valid: nothing older can be committed later. */
 export async function settledUntil(database: Database): Promise<string> {
   const [row] = await runStatement(database, settledStatement, []);
   return row?.[0] as string;

@@ -5,22 +5,22 @@ import { settledUntil } from "./settled.ts";
 import { clockTrust, firstIdAt, nowMs } from "./verification-row.ts";
 
 /**
- * Counts what has happened into the rows of its hour, behind the statements that make it happen: these write nothing for
- * it. A batch and how far counting has come are one statement, so each creation and each transition is counted exactly
- * once, wherever a process is cut off and however many of them there are.
+ * Counts creations and transitions into hourly rows, some time after the statements that make them, which write nothing for
+ * this. A batch and the counting position are written by one statement, so each creation and each transition is counted exactly
+ * once, wherever a process is interrupted and however many of them count.
  */
 export interface StatisticsCounting {
-  /** Counts a batch of what is left, and answers whether more is waiting. */
+  /** Counts a batch; resolves to whether more is waiting. */
   count(): Promise<boolean>;
 }
 
-/** What is settled is two seconds old at least: only by a clock that was ahead is anything counted that is younger. */
+/** Settled rows are at least two seconds old: anything younger can only have been counted by a clock that was ahead. */
 const youngestSettled = `${nowMs} - interval '2 seconds'`;
 
-/** Some 7 ms of work: for 30 everything else waited at full load. */
+/** Some 7 ms of work. With batches of 30 ms everything else waited at full load. */
 const batchSize = 1_000;
 
-/** The parts of a verification `v` that it is counted by. */
+/** The columns of a verification `v` by which it is counted. */
 const place = "v.project_id, v.environment, v.destination";
 
 const hourOf = (time: string) => `date_trunc('hour', ${time}, 'UTC')`;
@@ -59,8 +59,8 @@ const widerBuckets = `
     slowest_bucket = greatest(s.slowest_bucket, excluded.slowest_bucket)`;
 
 /**
- * CTEs that add the facts of a CTE `fact` to the rows of their hours, in one order of tables and of rows: two processes
- * may be at different things at once.
+ * CTEs that add the rows of a CTE `fact` to their hourly rows. Tables and rows are locked in one order, since two processes may
+ * run different statements at the same time.
  */
 const counted = `
 counted AS MATERIALIZED (
@@ -112,23 +112,23 @@ of_all AS (
     last_verified_at = greatest(s.last_verified_at, excluded.last_verified_at)
 )`;
 
-/** Looked up one by one: thought of as a join, it is done by reading all there are. */
+/** A LATERAL subquery looks each one up: a join is planned as a scan of all verifications. */
 const verificationOf = (row: string) =>
   `CROSS JOIN LATERAL (SELECT * FROM verification v WHERE v.id = ${row}.verification_id OFFSET 0) v`;
 
 /**
- * The next batch in the order of time, up to the instant $1. Times are whole milliseconds, and those of one go together.
- * Whoever holds the row of the task counts; others find nothing to do.
+ * Counts the next batch in order of time, up to the instant $1. Times are whole milliseconds, and rows of the same one are
+ * counted together. The process that locks the row of the task counts; others find nothing to do.
  *
- * The span is put into the facts' statement as values, not as a join: only so it is looked up in the index on the time.
+ * The span enters the query of the facts as scalar subqueries, not as a join: only then is the index on the time used.
  */
 function passOf(parts: {
   readonly task: "creations" | "transitions";
   readonly table: string;
   readonly time: string;
-  /** The facts of rows with a time from `span`'s since and before its upto. */
+  /** The facts of the rows whose time is `within` the span: from its `since` to before its `upto`. */
   readonly facts: (within: string) => string;
-  /** Where counting has fallen behind so far that the rows may be gone. */
+  /** Whether counting has fallen so far behind that the rows may be gone. */
   readonly lost?: string;
 }) {
   const { task, table, time, facts, lost = "false" } = parts;
@@ -166,8 +166,8 @@ SELECT more, since > ${youngestSettled} FROM span`,
 }
 
 /**
- * Creations are found by their idempotency records, which have an index on the time. What a worker comes to when they may
- * soon be gone becomes a gap, and counting goes on with the present.
+ * Creations are found by their idempotency records, which have an index on the time. A span whose records may soon be gone
+ * becomes a gap, and counting continues with the present.
  */
 const creationsStatement = passOf({
   task: "creations",
@@ -190,8 +190,8 @@ const transitionsStatement = passOf({
 });
 
 /**
- * The next verifications of a gap in the order of their ids, once no more can come to be in it. Their events only in the
- * gap without a beginning, which is what was there before anything was counted.
+ * Counts the next verifications of a gap in id order, once no more can fall into the gap. Their events are counted only for the
+ * gap without a beginning, which is the time before anything was counted.
  */
 const gapStatement = {
   name: "statistics_gap",
@@ -230,9 +230,9 @@ SELECT found = ${batchSize} FROM passed`,
 };
 
 /**
- * Where counting has come further than the clock, which was ahead and was put right: what bears those times has been counted, and
- * what will bear them has not. So the hours from this one on are counted anew. Whoever counts holds one of these rows; while
- * anybody does, nothing is taken back.
+ * If the counting position is ahead of the clock, the clock was ahead and has been corrected: rows that already have those
+ * times were counted, and rows that will get them were not. So the hours from this one on are counted again. A process that
+ * counts has locked one of these rows; if any has, nothing is taken back.
  */
 const holdCounting = `
 SELECT (SELECT count(*) FROM (SELECT FROM statistics_progress FOR UPDATE SKIP LOCKED) held)
@@ -244,14 +244,15 @@ SELECT (SELECT count(*) FROM (SELECT FROM statistics_progress FOR UPDATE SKIP LO
 const thisHour = hourOf(youngestSettled);
 const withoutRecords = `task = 'creations' AND counted_until >= ${thisHour} + interval '${idempotencyKeyHours - 1} hours'`;
 
-/** One after the other, each in a snapshot of its own: what was counted until a moment ago is there. */
+/** Run one after the other, each with a snapshot of its own, which includes what was counted until a moment ago. */
 const takeBack = [
   `DELETE FROM number_statistics WHERE hour >= ${thisHour}`,
   `DELETE FROM carrier_statistics WHERE hour >= ${thisHour}`,
   `DELETE FROM reception_statistics WHERE hour >= ${thisHour}`,
   `UPDATE statistics_gap SET ends_at = ${thisHour} WHERE ends_at > ${thisHour} AND begins_at < ${thisHour}`,
   `DELETE FROM statistics_gap WHERE begins_at >= ${thisHour}`,
-  // By a clock that was a day ahead the records of this hour's creations may be gone: what is found without them is a gap.
+  // If the clock was a day ahead, the records of this hour's creations may be gone: their span becomes a gap, which needs no
+  // records.
   `INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
    SELECT ${thisHour}, least(counted_until, ${youngestSettled}), ${firstIdAt(`${thisHour} - ${clockTrust}`)}
    FROM statistics_progress WHERE ${withoutRecords}`,

@@ -8,11 +8,11 @@ import { createTurns } from "./turns.ts";
 import { epochMs } from "./verification-row.ts";
 
 const thisHour = "date_trunc('hour', now(), 'UTC')";
-/** Whole hours: of the first one a part counts. */
+/** The first hour of the past by which silence is judged: whole hours are read, and of the first one only a part counts. */
 const firstOfPast = `date_trunc('hour', counted_until - make_interval(secs => ${pastMs / 1000}), 'UTC')`;
 /**
- * An hour in one text, since the driver's work goes by the column and the row. Of the buckets only those that hold any:
- * writing down a number takes longer than all else.
+ * Packs an hour into one text, since the driver's cost is per column and row. Of the buckets only the range that is not empty:
+ * formatting numbers takes longer than everything else.
  */
 function packed(row: string, ...counts: readonly string[]): string {
   return `concat_ws(' ', date_part('epoch', ${row}.hour)::int8, ${counts.join(", ")},
@@ -22,8 +22,8 @@ function packed(row: string, ...counts: readonly string[]): string {
 }
 
 /**
- * A project's hours, and the days that silence is judged by. All in one statement, so that the counts are those of the
- * instant it tells. The first row is the span; the others hold all hours of a number or carrier.
+ * A project's hours, and those of the days by which silence is judged. One statement, so that the counts match the
+ * `counted_until` that it returns. The first row is the span; each other row holds all hours of a number or carrier.
  */
 const hoursStatement = {
   name: "statistics_hours",
@@ -114,12 +114,12 @@ function hourRowsOf([kind, environment, name, hours]: readonly unknown[]): HourR
   });
 }
 
-/** Those before 1970 are negative. */
+/** Instants, unlike counts, can be negative: those before 1970. */
 function instantsIn(text: string): number[] {
   return text.split(" ").map(Number);
 }
 
-/** `1700000000 12 0`, by hand: there are a hundred thousand of them in a month. */
+/** Parses `1700000000 12 0`. By hand, for speed: a month has a hundred thousand of these. */
 function numbersIn(text: string): number[] {
   const numbers: number[] = [];
   let number = 0;
@@ -135,7 +135,7 @@ function numbersIn(text: string): number[] {
   return numbers;
 }
 
-/** A space comes before any digit. */
+/** A space has a lower code than any digit. */
 const zero = "0".charCodeAt(0);
 
 export function createReceptionStore(database: Database): ReceptionStore {

@@ -1,6 +1,6 @@
 /**
- * What every transition does besides changing the verification, in the same statement: the event is
- * written, its delivery is due, and the processes that wait for it are told.
+ * What every transition does besides changing the verification, in the same statement: it writes the event, queues the event's
+ * webhook delivery, and notifies the processes that wait for it.
  */
 
 import { environments } from "../core/project.ts";
@@ -8,27 +8,27 @@ import type { StorageObserver } from "./observer.ts";
 import { nowMs } from "./verification-row.ts";
 
 /**
- * Channel of the notices `uuid:status`, joined by commas, or `uuid:status:due` where a webhook may have a delivery due.
- * Never a phone: notices are in the server's log. The status is for processes of 0.1.0, which pass over a notice without
- * one and read no further than it.
+ * Channel of the transition notices, comma-separated: `uuid:status`, or `uuid:status:due` if a webhook delivery may be due.
+ * Never a phone: notices are in the server's log. The status is for processes of 0.1.0, which ignore a notice without one and
+ * do not read what follows it.
  */
 export const transitionChannel = "phoneproof_transition";
 
-/** Channel of verifications' ids, joined by commas, of which there is a new hint. Not even the reason is in it. */
+/** Channel for the ids, comma-separated, of verifications that have a new hint. It does not even carry the hint's reason. */
 export const hintChannel = "phoneproof_hint";
 
 /** Notices in one payload: 100 × 51 bytes stay under the 8,000 a payload may have. */
 export const noticesInPayload = 100;
 
 /**
- * CTEs `<transition>_event`, `<transition>_delivery` and `<transition>_notice` over a CTE `<transition>` that returns
- * the changed verifications' `id` and `webhook_configuration_id`. The notice runs only where the statement's
- * own SELECT reads it: `noticeSent`.
+ * CTEs `<transition>_event`, `<transition>_delivery` and `<transition>_notice` over a CTE `<transition>` that returns the
+ * changed verifications' `id` and `webhook_configuration_id`. The notice is sent only if the statement's own SELECT reads it:
+ * `noticeSent`.
  *
- * The delivery goes to the configuration the verification was created under, whatever is in force by now. Where that
- * is disabled it is kept, undelivered, so that it can be seen and sent by hand.
+ * The delivery goes to the configuration that the verification was created under, whichever is in force by now. If that one is
+ * disabled, the delivery is stored as disabled, so that it can be seen and sent by hand.
  *
- * `occurredAt`: an expression in whole milliseconds. No event is older than its verification's last time.
+ * `occurredAt`: an SQL expression in whole milliseconds. It must not be earlier than the verification's latest timestamp.
  */
 export function transitionEffects(
   transition: "verified" | "cancelled" | "expired",
@@ -59,14 +59,14 @@ ${transition}_notice AS (
 )`;
 }
 
-/** A scalar that makes the notices of `transitionEffects` happen. */
+/** A scalar subquery that makes Postgres run the notice CTE of `transitionEffects`. */
 export function noticeSent(transition: "verified" | "cancelled" | "expired"): string {
   return `(SELECT count(*) FROM ${transition}_notice)::float8`;
 }
 
 /**
- * CTEs `locked` and `expired`, and what `expired` does besides: those of the verifications `v` that hold `which` are expired, as far
- * as they are due. Which are is looked at again in the rows that have been locked, in order of their ids.
+ * CTEs `locked` and `expired` with the effects of the transition: expires those verifications `v` that satisfy the condition
+ * `which` and are due. Rows are locked in id order, and whether they are due is checked again on the locked rows.
  */
 export function dueExpired(which: string, held: "wait" | "skip"): string {
   const isDue = `v.status = 'pending' AND v.expires_at <= ${nowMs}`;
@@ -83,14 +83,16 @@ expired AS (
 ),${transitionEffects("expired")}`;
 }
 
-/** How many a CTE that returns their `environment` has moved: two columns, for `tellMoved`. */
+/**
+ * Two columns for `tellMoved`: how many rows the CTE of the transition returns per environment. It must return `environment`.
+ */
 export function movedColumns(transition: "expired" | "cancelled"): string {
   return environments
     .map((environment) => `(SELECT count(*) FROM ${transition} WHERE environment = '${environment}')::float8`)
     .join(", ");
 }
 
-/** `moved` begins with the values of `movedColumns`. Answers how many they are together. */
+/** Reports the counts to the observer. `moved` begins with the values of `movedColumns`. Returns their sum. */
 export function tellMoved(
   observer: StorageObserver,
   transition: "expired" | "cancelled",

@@ -1,13 +1,15 @@
 import { Failure } from "../failures.ts";
 import type { Database } from "./database.ts";
 
-/** Of the pool's connections: statements that are not batched use no more at once, so that creations always find one. */
+/**
+ * The share of the pool's connections that each kind of unbatched statement may use at once, so that creations always find one.
+ */
 const share = 1 / 4;
 const patienceMs = 3_000;
 
 /**
- * Lets as many pieces of work go on at once as there are connections for, the others in the order they came. What has waited for
- * too long is refused with service_unavailable, without having begun.
+ * Runs at most that share of the pool's connections' worth of work at once; the rest queues in order of arrival. Work that has
+ * queued for `patienceMs` is refused with service_unavailable, without having begun.
  */
 export function createTurns({ pool }: Database): <T>(work: () => Promise<T>) => Promise<T> {
   let free = Math.max(1, Math.floor(pool.options.max * share));

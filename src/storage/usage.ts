@@ -3,19 +3,22 @@ import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
 
-/** The month that calls count in: the calendar's, in Seoul. */
+/** The month that a call counts in: the calendar month in Seoul. */
 export const usageMonth = "date_trunc('month', now() AT TIME ZONE 'Asia/Seoul')::date";
 
-/** Until calls count in another month; more than 0. By the clock that `usageMonth` goes by, so that no call is refused for a month that is over. */
+/**
+ * Seconds until the next month begins; more than 0. By the same clock as `usageMonth`, so that no call is refused for a month
+ * that is over.
+ */
 export const secondsToNextMonth = `ceil(extract(epoch FROM
   (${usageMonth} + interval '1 month') AT TIME ZONE 'Asia/Seoul' - now()))::float8`;
 
 /**
- * The first part of every statement that charges calls: `charged` adds each project's calls to its count
- * of the month, as many as its limit leaves room for. $1 are the projects, $2 their calls in this batch.
+ * The first part of every statement that charges calls: `charged` adds each project's calls to its count of the month, as far
+ * as its limit allows. $1 are the projects, $2 their calls in this batch.
  *
- * Month and limit are evaluated here, under the row's lock, so that no two calls on any node see one number
- * and none gets past the limit. Projects are taken in order of their ids, so that batches cannot deadlock.
+ * Month and limit are evaluated in this statement and the count under the row's lock, so that no two calls on any node get the
+ * same number and none gets past the limit. Projects are taken in id order, so that batches cannot deadlock.
  */
 export const chargedCalls = `
 charged AS (
@@ -32,7 +35,9 @@ charged AS (
   RETURNING u.project_id, u.calls, u.granted, u.call_limit
 )`;
 
-/** The demand of a batch, and each item's place in its project's share: 1 for the first, 0 for uncounted callers. */
+/**
+ * The calls of a batch by project, and each item's rank among its project's: from 1 on, or 0 for callers that are not charged.
+ */
 export interface Demand {
   readonly projects: string;
   readonly calls: string;
@@ -50,7 +55,7 @@ export function demandOf(chargeTo: readonly (string | null)[]): Demand {
   return { projects: plainArray([...calls.keys()]), calls: plainArray([...calls.values()]), ranks };
 }
 
-/** The limit was reached before a call. */
+/** The project's usage limit was reached before this call. */
 export class Exhausted {
   readonly secondsToNextMonth: number;
 
@@ -60,8 +65,8 @@ export class Exhausted {
 }
 
 /**
- * What the columns `calls`, `granted`, `call_limit` of `charged` and `secondsToNextMonth` mean for the call of a rank: its
- * count, undefined where it is not counted.
+ * The usage count of the call with this rank, from the columns `calls`, `granted`, `call_limit` of `charged` and
+ * `secondsToNextMonth`; undefined if the call is not charged.
  */
 export function usageOf(
   rank: number,
@@ -87,7 +92,7 @@ const chargeStatement = {
 SELECT project_id::text, calls::float8, granted::float8, call_limit::float8, ${secondsToNextMonth} FROM charged`,
 };
 
-/** Counts the calls that fail before they reach a statement of their own. */
+/** Charges calls that fail before they reach a statement that charges them. */
 export function createUsageLedger(database: Database): UsageLedger {
   const charge = createBatcher<string, UsageCount | Exhausted>({
     observer: database.observer.batch("usage"),

@@ -5,23 +5,23 @@ import { plainArray } from "./array-literal.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
 
 /**
- * How many verifications of an environment one page looks at, matching or not: a filter that nothing matches costs about what
- * the largest page does, 2 ms, and not a walk through all that the project has ever had. A full page of 1000 lies within.
+ * How many verifications of an environment one page scans, matching or not. A filter without matches then costs about as much
+ * as the largest page, 2 ms, instead of a scan of all verifications the project has ever had. A full page of 1000 fits.
  */
 const mostWalked = 2_000;
 
 /**
- * By the columns of the index, all three, in the conditions too: where most verifications are of one project, a condition on
- * the id alone is looked up by the primary key, and another project's page reads its way through all of that one's. The
- * limit is a parameter: a plan for a small table would else sort all there is.
+ * All three columns of the index, in the order and in the conditions. If most verifications belong to one project, a condition
+ * on the id alone is answered by the primary key, and another project's page scans all verifications of the large one. The
+ * limit is a parameter: with a constant, a plan made for a small table would sort the whole table.
  */
 const newestFirst = "ORDER BY v.project_id DESC, v.environment DESC, v.id DESC";
 
 /**
- * A page, newest first: each environment's by itself, since only within one does the index have them in the order asked for.
- * Creation times bound the ids, too, which begin with a process' time: a day is more than clocks differ by. A row past its
- * expiry is found as expired and not as pending, whether or not it has been moved yet. The last row that an environment's
- * walk comes to is there in any case, and says so.
+ * A page, newest first. Each environment is scanned by itself, since the index has the requested order only within one.
+ * Creation times also bound the ids, which begin with the time of the process that made them; the margin of a day exceeds any
+ * clock skew. A row past its expiry matches `expired` and not `pending`, whether or not it has been moved yet. If an
+ * environment's scan reaches its limit, its last row is returned even if it does not match, and is marked as that.
  */
 const statementText = `
 SELECT ${verificationColumns}, v.matches, v.walked = $12::int
@@ -51,7 +51,7 @@ LIMIT $11::int`;
 
 const dayMs = 86_400_000;
 
-/** The first id of a process whose clock shows that time. */
+/** The lowest id that a process can make when its clock shows `timeMs + offsetMs`. */
 function idAt(timeMs: number | null, offsetMs: number): string | null {
   if (timeMs === null) return null;
   const hex = Math.min(Math.max(Math.floor(timeMs + offsetMs), 0), 2 ** 48 - 1).toString(16);
@@ -82,8 +82,8 @@ export function listStatement(filter: VerificationFilter): { name: string; text:
 }
 
 /**
- * The page in the statement's rows, which are those of several walks. What lies behind the end of one is left for the next page: that
- * one may have some before it.
+ * The page from the statement's rows, which come from one scan per environment. If one scan reached its limit, the page ends
+ * there: that environment may have more matches that come before the other scans' remaining rows.
  */
 export function pageOf(rows: readonly (readonly unknown[])[], limit: number): VerificationPage {
   const verifications: Verification[] = [];

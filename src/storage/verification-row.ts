@@ -1,32 +1,32 @@
 import type { Verification } from "../core/verification.ts";
 
-/** Now in whole milliseconds. Rounded down, lest a time that is stored lie ahead of the clock. */
+/** Now in whole milliseconds, rounded down so that no stored time is ahead of the clock. */
 export const nowMs = "date_trunc('milliseconds', now())";
 
 /**
- * Milliseconds since the epoch, of a time in whole milliseconds, as every stored one is. Floating point is half a
- * millionth of a second off at most, and three times as fast as `extract`.
+ * Milliseconds since the epoch of a time in whole milliseconds, as all stored times are. `date_part` returns floating point,
+ * which is half a millionth of a second off at most, and is three times as fast as `extract`.
  */
 export function epochMs(timestamp: string): string {
   return `round(date_part('epoch', ${timestamp}) * 1000)`;
 }
 
-/** As far as the clock of whoever makes ids is believed. */
+/** How far the clock of a process that makes ids may be off. */
 export const clockTrust = "interval '1 hour'";
 
-/** No id that was made from then on, by the clock of whoever made it, is less. */
+/** The lowest id that can be made at `time` or later, by the clock of the process that makes it. */
 export function firstIdAt(time: string): string {
   return `(
     lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'
   )::uuid`;
 }
 
-/** Unit separator, which no value beside the two free texts can hold. */
+/** The unit separator, which no value except the two free texts can contain. */
 const separator = "\x1f";
 
 /**
- * The columns of a verification `v` as every statement returns them, for `verificationOf` to read: all but the free
- * texts in one, since the driver's work goes by the column. Null, null and null where the join found none.
+ * The columns of a verification `v` as every statement returns them, for `verificationOf` to read. All but the free texts are
+ * packed into one column, since the driver's cost is per column. All three are null if the join found no verification.
  */
 export const verificationColumns = `
   CASE WHEN v.id IS NOT NULL THEN concat_ws(
@@ -36,10 +36,10 @@ export const verificationColumns = `
   ) END,
   v.client_reference, v.state`;
 
-/** How many columns those are. */
+/** The number of those columns. */
 export const verificationWidth = 3;
 
-/** The verification in a row's columns from `offset` on, or null where the join found none. */
+/** The verification in a row's columns from `offset` on, or null if the join found none. */
 export function verificationOf(row: readonly unknown[], offset: number): Verification | null {
   const packed = row[offset] as string | null;
   if (packed === null) return null;

@@ -4,12 +4,12 @@ import { createBatcher } from "./batcher.ts";
 import { type Database, runStatement } from "./database.ts";
 import { epochMs, nowMs } from "./verification-row.ts";
 
-/** From its end on. */
+/** How long a window works after its verification has ended. */
 const windowLife = `interval '${windowHours} hours'`;
 
 /**
- * A verification is over when its event happened, or at its expiry where that was not yet noticed or noticed late.
- * The clock is the statement's, as everywhere.
+ * A verification ends with its event, or at its expiry if there is no event yet or a later one. The time is the database's, as
+ * everywhere.
  */
 const findStatement = {
   name: "find_window",
@@ -31,7 +31,7 @@ WHERE least(e.occurred_at, v.expires_at) > now() - ${windowLife}`,
 
 const batchSize = 500;
 
-/** A restart brings all open windows back at once, and each of them is worth its place in the queue. */
+/** After a restart all open windows reconnect at once, and none of them should be refused. */
 const maxWaiting = 50_000;
 
 export function createVerificationWindows(database: Database): VerificationWindows {

@@ -18,8 +18,8 @@ interface ChargedLookup {
 }
 
 /**
- * The lookups of a batch as parameters $3 to $8, and the rows they become. What a project was charged stands in the row
- * of its first lookup only.
+ * The CTE of a batch's lookups, from the parameters $3 to $8. A project's usage is returned only in the row of its first
+ * lookup.
  */
 const lookups = `
 lookup AS MATERIALIZED (
@@ -36,7 +36,8 @@ const withinBounds = `
   AND (l.environment IS NULL OR v.environment = l.environment)`;
 
 /**
- * Looked up one by one: planned as a join while there are few verifications, it would read them all when there are many.
+ * A LATERAL subquery looks each verification up by its id. A join, planned while there are few verifications, would later read
+ * them all.
  */
 const found = `LATERAL (SELECT * FROM verification v WHERE l.admitted AND ${withinBounds} OFFSET 0)`;
 
@@ -56,9 +57,9 @@ FROM lookup l LEFT JOIN ${found} v ON true`,
 };
 
 /**
- * Rows are changed in order of their ids: unordered batches deadlock. (Behind a pooler that drops the planner's settings
- * a small table may be walked in another order: a deadlock is tried again.) A row that somebody else has changed meanwhile is
- * left alone, and is still pending as far as this statement's own snapshot shows: `cancelledResult` asks what became of it.
+ * Rows are updated in id order: unordered batches deadlock. (Behind a pooler that drops the planner's settings a small table
+ * may be read in another order; a deadlock is retried.) A row that another transaction has changed since the snapshot is left
+ * alone, and still looks pending to this statement: `cancelledResult` reads it again.
  */
 const cancelStatement = {
   name: "cancel",
@@ -117,7 +118,7 @@ export function createVerifications(database: Database): Verifications {
   const reading = database.openLane();
   const cancelling = database.openLane();
 
-  /** Runs a statement over a batch of lookups; `seen` reads what the statement says besides the verification. */
+  /** Runs a statement over a batch of lookups; `seen` applies what a row says besides the verification. */
   async function lookUp(
     lane: Lane,
     statement: NamedStatement,
@@ -208,9 +209,9 @@ export function createVerifications(database: Database): Verifications {
   const listing = createTurns(database);
 
   /**
-   * Before anything is answered `expired` the row is moved by the expiry's own compare-and-set; where that
-   * changes nothing, somebody else was first, and the answer is what they made of it. Otherwise an SMS that
-   * had waited for a lock since before the expiry could verify what a read has called expired.
+   * Before a verification is answered as `expired`, its row is moved by the expiry's own compare-and-set. If that changes
+   * nothing, another transaction was first, and the answer is the state it has left. Without this, an SMS that had waited for a
+   * lock since before the expiry could verify what a read has already called expired.
    */
   async function settled(verification: Verification): Promise<Verification> {
     if (isSettled(verification)) return verification;
@@ -227,7 +228,7 @@ export function createVerifications(database: Database): Verifications {
     return { usage: result.usage, value: await settled(result.value) };
   }
 
-  /** What is still pending was found so and not cancelled: somebody else has changed it first. */
+  /** A result that is still pending was found pending but not cancelled: another transaction changed the row first. */
   async function cancelledResult(
     lookup: VerificationLookup,
     chargeTo: string | null,
@@ -235,7 +236,7 @@ export function createVerifications(database: Database): Verifications {
     const result = await settledResult(cancel({ lookup, chargeTo }));
     if (result.value?.status !== "pending") return result;
     let value = (await readAgain(result.value.id)) ?? null;
-    // Changed without being ended: it is there to be cancelled.
+    // The row was changed but has not ended, so it can be cancelled. The call was already charged.
     if (value?.status === "pending") ({ value } = await settledResult(cancel({ lookup, chargeTo: null })));
     if (value?.status === "pending") throw new Failure("service_unavailable");
     return { usage: result.usage, value };
@@ -266,7 +267,7 @@ export function createVerifications(database: Database): Verifications {
         const shown = await Promise.all(verifications.map(settled));
         const isAskedFor = ({ status }: Verification) =>
           filter.statuses.length === 0 || filter.statuses.includes(status);
-        // What was found as expired may have been verified in time, by somebody who has committed since.
+        // A verification found as expired may have been verified in time, by a transaction that has committed since.
         return { verifications: shown.filter(isAskedFor), after };
       }),
 
@@ -274,7 +275,7 @@ export function createVerifications(database: Database): Verifications {
   };
 }
 
-/** Whether its status can be told as it stands. */
+/** Whether the stored status can be answered as it is: it is no pending one past its expiry. */
 function isSettled({ status, serverTime, expiresAt }: Verification): boolean {
   return status !== "pending" || serverTime < expiresAt;
 }

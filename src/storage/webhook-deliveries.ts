@@ -13,46 +13,50 @@ import { type Database, runStatement } from "./database.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
 /**
- * The outbox. Transitions fill it in their own statements; what is due is claimed here, on any number of processes at
- * once, and the results are written back.
+ * The outbox. Transitions fill it in their own statements. Any number of processes claim due deliveries here concurrently and
+ * write the results back.
  *
- * Invariant: `next_attempt_at` is the lease of what is under way. A claim moves it past the longest exchange, so a
- * delivery whose process died is due again by itself. A result counts only where no other attempt has begun
- * since (`attempts`) and nobody has asked for the event to be sent again (`resends`): a process that comes back
- * after its lease changes nothing that a newer attempt has decided.
+ * Invariant: `next_attempt_at` is the lease of an attempt under way. A claim moves it past the longest exchange, so a delivery
+ * whose process died becomes due again by itself. A result decides the delivery's state only if no other attempt has begun
+ * since (`attempts`) and nobody has requested a resend (`resends`): a process that comes back after its lease changes nothing
+ * that a newer attempt has decided.
  */
 export interface WebhookDeliveries {
   claim(bounds: ClaimBounds): Promise<Claim>;
   record(result: AttemptResult): Promise<void>;
 }
 
-/** Deliveries of disabled webhooks taken out of the queue by one claim. */
+/** How many deliveries of disabled webhooks one claim takes out of the queue. */
 const heldBackAtOnce = 500;
 
-/** What a version's endpoint is: versions of one URL share their fortune. URLs are long, so its digest stands for it. */
+/**
+ * The identity of a version's endpoint: all versions with the same project, environment and URL share it. A digest, since URLs
+ * are long.
+ */
 const endpoint = `encode(sha256(convert_to(w.project_id || ' ' || w.environment || ' ' || w.url, 'UTF8')), 'hex')`;
 
-/** A row's place in the index `webhook_delivery_due`. */
+/** The columns of the index `webhook_delivery_due`. */
 const pair = "(d.webhook_configuration_id, d.next_attempt_at)";
 
 /**
- * Claims what is due, fairly: the earliest first of whoever has the least under way, but no more of an endpoint than there
- * is room for, and no more of those that are quick, and of those that are not known to be, than their share; only whoever
- * has nothing under way gets one beyond it. So whoever hangs holds up only itself.
+ * Claims due deliveries fairly: endpoints with the fewest attempts under way come first, and then the earliest due. An endpoint
+ * gets no more than its room. The quick endpoints together, and those not known to be quick together, get no more than their
+ * group's share; only an endpoint with nothing under way gets one attempt beyond it. So an endpoint that hangs holds up only
+ * itself.
  *
- * Mostly nothing is due, and `due_at_all` says so. Otherwise `waiting` walks the index from version to version, one probe
- * each, and never along the due rows of one: ten thousand of them cost no more than one. Rows that another process holds
- * are skipped. A row that was claimed elsewhere between the look and the lock is no longer due, which locking it
- * checks again.
+ * Usually nothing is due, and `due_at_all` says so. Otherwise `waiting` walks the index from version to version, with one probe
+ * each, and never along the due rows of one version: ten thousand of them cost no more than one. Rows that another process has
+ * locked are skipped. A row that was claimed elsewhere between the look and the lock is no longer due; locking it checks that
+ * again.
  *
- * Rows are found by arrays and by LATERAL look-ups that OFFSET 0 keeps apart, which leaves the planner little to choose:
- * its plan is made once, on tables that may be empty, and with joins it was one that walked them whole (nine seconds
- * at ten thousand rows). A version's rows are asked for as a range of pairs, which one index alone can answer in order:
- * by the index on the time, it walked past whatever else was due. A row that this statement has locked is found again by where it lies; where somebody else moved it
- * just before, it is not found, and left to the next claim.
+ * Rows are found by arrays and by LATERAL subqueries that OFFSET 0 keeps separate, which leaves the planner little choice: its
+ * plan is made once, on tables that may be empty, and with joins that plan scanned them whole (nine seconds at ten thousand
+ * rows). A version's rows are requested as a range of pairs, which only one index can answer in order: with the index on the
+ * time the scan walked past everything else that was due. A row that this statement has locked is found again by its ctid; if
+ * another transaction changed it just before, it is not found, and left to the next claim.
  *
- * The attempt's row is written with the claim and commits before anything is sent: what was sent is on record, whatever
- * becomes of this process.
+ * The claim also writes the attempt's row, which commits before anything is sent: what was sent is on record, whatever happens
+ * to this process.
  */
 const claimStatement = {
   name: "claim_webhook_attempts",
@@ -158,8 +162,8 @@ LEFT JOIN LATERAL (
 };
 
 /**
- * Takes claims back whose answer never came: nobody has sent anything for them, nor will. What is under way is found by its
- * lease; rows that somebody has locked are left to the next time.
+ * Takes back claims whose result never reached this process: nothing has been sent for them, nor will be. Attempts under way
+ * are recognised by their lease; rows that another transaction has locked are left to the next time.
  */
 const takeBackStatement = {
   name: "take_back_webhook_claims",
@@ -183,25 +187,28 @@ WHERE d.ctid = ANY (ARRAY(SELECT row FROM lost))`,
 
 const goneReason = "the endpoint answered 410 Gone";
 const failingReason = "every attempt failed for five days";
-/** An event is tried so often within some three quarters of an hour. */
+/**
+ * Failures of one event after which it counts against its endpoint. It is tried this often within some three quarters of an
+ * hour.
+ */
 const failuresThatTell = 4;
 
 /**
- * Writes results down, and what they say about their endpoints: a success ends a time of failures; 410, and five days of
- * nothing but failures, disable every version of the URL. Five days may have passed since the last event that failed to the end:
- * so what disables is no first failure of another event, but its fourth. A 410 to a request that began before the URL was last set
- * does not undo the setting. A new secret is no setting, and is known by being another than the URL had before it: setting a
- * URL again keeps the one it has.
+ * Records results and what they imply for their endpoints. A success ends a period of failures. A 410, or five days of nothing
+ * but failures, disables every version of the URL. Five days may pass between the last attempt of one event and the next event,
+ * so the first failure of that event does not disable anything, but its fourth does. A 410 to a request that began before the
+ * URL was last set does not undo that setting. A rotation of the secret does not count as setting the URL, and is recognised by
+ * a secret that differs from the one before: setting a URL again keeps its secret.
  *
- * What was judged from may have changed before its lock was had. When a time of failures began and whether it has lasted
- * for five days is then left to the next result. A 410 does not hang on that: it counts wherever the version still works,
- * unless a time of failures has ended meanwhile, which may have been the URL set anew.
+ * The versions may have changed between being read and being locked. When a period of failures began, and whether it has lasted
+ * five days, is then left to the next result. A 410 does not depend on that: it counts if the version is still enabled, unless
+ * a period of failures has ended meanwhile, possibly because the URL was set again.
  *
- * What is written down already counts no second time: who got no answer from the database may ask again. Of an erased
- * verification no answer is kept.
+ * A result that is already recorded is not recorded again: a process that got no answer from the database may send it a second
+ * time. The endpoint's response is not kept for an erased verification.
  *
- * Locks deliveries by id, then versions by id, and versions only where they change, which is rare: results of one endpoint
- * do not wait for each other.
+ * Deliveries are locked by id, then versions by id, and versions only if they change, which is rare: results of one endpoint do
+ * not wait for each other.
  */
 const recordStatement = {
   name: "record_webhook_attempts",
@@ -310,14 +317,14 @@ SELECT id::text, disabled_reason FROM changed WHERE disabled AND worked_before`,
 export function createWebhookDeliveries(
   database: Database,
   options: {
-    /** A version works no longer; its id is a UUID. */
+    /** A version was disabled; its id is a UUID. */
     readonly onDisabled: (webhookId: string, reason: string) => void;
   },
 ): WebhookDeliveries {
   const record = createBatcher<AttemptResult, undefined>({
     observer: database.observer.batch("record"),
     maxSize: 256,
-    // As many as are under way at most.
+    // Limited by the number of attempts under way.
     maxWaiting: Number.POSITIVE_INFINITY,
     async run(results) {
       const rows = await runStatement(database, recordStatement, [
@@ -336,14 +343,14 @@ export function createWebhookDeliveries(
     },
   });
 
-  /** By id, until when the leases of what they took last at least, by performance.now(). */
+  /** Claims whose result was lost: by id, the earliest time at which their leases end, by performance.now(). */
   const lostClaims = new Map<string, number>();
 
   async function takeBackLost(): Promise<void> {
     const now = performance.now();
     for (const [id, until] of lostClaims) if (until <= now) lostClaims.delete(id);
     if (lostClaims.size === 0) return;
-    // A claim may still commit after its answer was given up: it stays lost until its lease is over.
+    // A claim may still commit after its result was given up on, so it is kept here until its lease is over.
     await runStatement(database, takeBackStatement, [plainArray([...lostClaims.keys()])]);
   }
 
@@ -402,10 +409,12 @@ function dueAttemptOf(row: readonly unknown[]): DueAttempt | null {
   };
 }
 
-/** More signatures than this would make a header that servers refuse. */
+/** With more signatures the header would be so long that servers refuse it. */
 const maxSecrets = 10;
 
-/** The captured one, and the newest of those that came after it. Versions that only changed something else share one. */
+/**
+ * The secret captured at creation, and the newest of the later ones. Versions that changed only something else share a secret.
+ */
 function secretsOf(joined: string): Buffer[] {
   const [captured = "", ...newer] = new Set(joined.split(","));
   return [captured, ...newer.slice(-(maxSecrets - 1))].map((secret) => Buffer.from(secret, "hex"));

@@ -9,7 +9,7 @@ import { writeDown } from "./audit.ts";
 type Client = PrismaDatabase["prisma"];
 export type Transaction = Omit<Client, "$connect" | "$disconnect" | "$extends" | "$on">;
 
-/** Carries out administrative changes and writes them down. `describe` says what was done; null: nothing. */
+/** Makes administrative changes and writes them to the audit log. `describe` returns the entry; null: nothing was changed. */
 export type Administer = <T>(
   change: (transaction: Transaction) => Promise<T>,
   describe: (result: T) => Act | null,
@@ -32,9 +32,9 @@ export function createAdminister(database: PrismaDatabase, actor: Actor): Admini
 }
 
 /**
- * The same for what the directory knows: every process hears of a change as it commits, and this one forgets at once what it
- * believed, so that whoever made it sees it in the next call. All of it is looked up again then, and every open stream's
- * credential.
+ * The same for what the directory caches: every process is notified of a change when it commits, and this one drops its cache
+ * at once, so that the administrator's next call sees the change. Everything is then looked up again, including the credential
+ * of every open stream.
  */
 export function announcing(administer: Administer, directory: Pick<CachedDirectory, "forget">): Administer {
   return async (change, describe) => {
@@ -47,18 +47,18 @@ export function announcing(administer: Administer, directory: Pick<CachedDirecto
         return result;
       }, describe);
     } finally {
-      // Also where the commit's answer was lost.
+      // Also if the answer to the commit was lost.
       if (isChanged) directory.forget();
     }
   };
 }
 
-/** Prisma's name for a unique index that refused a row. */
+/** Whether a unique index refused the row. */
 export function isUniqueViolation(error: unknown): boolean {
   return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2002";
 }
 
-/** Prisma's name for a foreign key that refused a row. */
+/** Whether a foreign key refused the row. */
 export function isForeignKeyViolation(error: unknown): boolean {
   return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2003";
 }

@@ -34,7 +34,7 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
           const found = await transaction.apiKey.findUnique({ where: { id } });
           if (!found) return "no_key";
           await lockProject(transaction, found.projectId);
-          // Counted before the old one ends, and without it where it ends at once.
+          // Counted while the old key is still active, which does not count if it ends at once.
           const others = await countActive(transaction, found.projectId, found.environment);
           const changed = await transaction.$executeRaw`
           UPDATE api_key
@@ -86,10 +86,10 @@ function act(action: AuditAction, key: ApiKey, details: Act["details"] = {}): Ac
   };
 }
 
-/** What still works. */
+/** Whether a key still works. */
 const active = Prisma.sql`revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
 
-/** Rolls the transaction back: the old key must not be shortened where no new one is made. */
+/** Thrown to roll the transaction back: the old key's expiry must not be changed if no new key is made. */
 class TooManyActive extends Error {}
 
 async function countActive(

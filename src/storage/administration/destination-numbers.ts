@@ -66,13 +66,13 @@ export function createDestinationNumberStore(
   };
 }
 
-/** Takes the number that was just added back with its transaction. */
+/** Thrown to roll back the transaction that has just added the number. */
 class StillPending extends Error {}
 
 /**
- * Whether people still have the number on their screens for the other environment: their SMS would come in as this one's
- * and verify nothing. A process that has not heard of the number's removal may create one more within a second: of that,
- * too, a message of this environment makes nothing.
+ * Whether verifications of the other environment are pending on the number: the SMS for them would be taken as this
+ * environment's and verify nothing. A process that has not yet been notified of the number's removal may create another one
+ * within a second; that one is not verified by a message of this environment either.
  */
 async function isPendingElsewhere(
   transaction: Transaction,

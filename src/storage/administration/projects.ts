@@ -32,7 +32,7 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
           const current = await transaction.project.findUnique({ where: { id } });
           if (!current) return null;
           const data = columnsOf(decide(projectOf(current)));
-          // What is pending keeps its code, so messages must still be searched for codes of that length.
+          // Pending verifications keep their codes, so messages must still be searched for codes of that length.
           await transaction.$executeRaw`
             INSERT INTO used_code_length (code_format, code_length)
             VALUES (${current.codeFormat}::code_format, ${current.codeLength})
@@ -64,7 +64,8 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
 }
 
 /**
- * What serialises all changes to a project, to its API keys and to its webhooks. Answers false where there is no such project.
+ * Locks the project's row, which serialises all changes to the project, its API keys and its webhooks. Returns false if there
+ * is no such project.
  */
 export async function lockProject(transaction: Transaction, projectId: string): Promise<boolean> {
   const rows = await transaction.$queryRaw<unknown[]>`

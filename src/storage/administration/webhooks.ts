@@ -21,15 +21,15 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
 
   return {
     async set(place, { url, events, secret }) {
-      // Mostly all of it, each batch by itself; below, what has been disabled meanwhile.
+      // Does most of the work, with one transaction per batch; the call below handles what was disabled meanwhile.
       await holdBack(prisma, place, url);
       return administer(
         async (transaction) => {
           if (!(await lockProject(transaction, place.projectId))) return "no_project";
-          // Deliveries are locked before versions, as by those who write results down.
+          // Deliveries are locked before versions, as by the statement that records results.
           await holdBack(transaction, place, url);
           const [known] = await versionsOf(transaction, place, url);
-          // Set anew, the URL works again in every version of it.
+          // Setting a URL enables it again in all its versions.
           await transaction.$executeRaw`
           UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
           WHERE ${of(place)} AND url = ${url} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
@@ -60,7 +60,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           if (!replaced) return null;
           const { url, events } = replaced;
           const id = await insert(transaction, place, { url, events, secret });
-          // A new secret mends nothing: what is disabled or failing stays so.
+          // A new secret fixes nothing: what is disabled or failing stays so.
           await transaction.$executeRaw`
           UPDATE webhook_configuration w
           SET disabled_at = old.disabled_at, disabled_reason = old.disabled_reason, failing_since = old.failing_since
@@ -103,7 +103,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
     async resend(verificationId) {
       const resent = await administer(
         async (transaction) => {
-          // No lease of an attempt under way is waited for: `resends` makes its result count no more.
+          // The lease of an attempt under way is not waited for: after the change of `resends` its result no longer counts.
           const [row] = await transaction.$queryRaw<{ disabled: boolean; project_id: string }[]>`
         WITH target AS MATERIALIZED (
           SELECT d.verification_id, w.project_id, w.disabled_at IS NOT NULL AS disabled
@@ -166,13 +166,13 @@ const versionColumns = Prisma.sql`
   id, project_id, environment::text, url, events::text[], secret, created_at, replaced_at, disabled_at, disabled_reason,
   failing_since, now()`;
 
-/** The versions that a condition names, the newest first. */
+/** The versions that satisfy a condition, the newest first. */
 function versions(connection: Pick<Transaction, "$queryRaw">, condition: Prisma.Sql): Promise<VersionRow[]> {
   return connection.$queryRaw<VersionRow[]>`
     SELECT ${versionColumns} FROM webhook_configuration WHERE ${condition} ORDER BY version DESC`;
 }
 
-/** The versions with a URL, locked in the one order for locking versions: by id. The newest first. */
+/** The versions with a URL, the newest first. Locks them by id, the order in which versions are always locked. */
 async function versionsOf(transaction: Transaction, place: WebhookPlace, url: string): Promise<VersionRow[]> {
   const condition = Prisma.sql`${of(place)} AND url = ${url}`;
   await transaction.$queryRaw`
@@ -189,8 +189,9 @@ async function versionWith(transaction: Transaction, id: string): Promise<Webhoo
 const heldBackAtOnce = 5_000;
 
 /**
- * Takes what waits for the disabled versions of a URL out of the queue, as claims do now and then: once a version works again
- * it could not be told from what is to be sent. What a claim holds is waited for; its attempt's result counts all the same.
+ * Takes the pending deliveries of a URL's disabled versions out of the queue, as claims also do now and then: once a version is
+ * enabled again, they could not be told from those that are to be sent. Waits for rows that a claim has locked; the result of
+ * an attempt under way still counts.
  */
 async function holdBack(
   connection: Pick<Transaction, "$executeRaw">,
@@ -217,7 +218,10 @@ async function holdBack(
   } while (held > 0);
 }
 
-/** Takes the version in force out of force. Its clock is read under the project's lock, not at the transaction's start. */
+/**
+ * Replaces the version in force. Uses `statement_timestamp()`, which is read under the project's lock, not the transaction's
+ * start.
+ */
 async function replaceInForce(transaction: Transaction, place: WebhookPlace): Promise<VersionRow | null> {
   const [replaced] = await transaction.$queryRaw<VersionRow[]>`
     UPDATE webhook_configuration SET replaced_at = date_trunc('milliseconds', statement_timestamp())
@@ -258,7 +262,7 @@ function webhookOf(row: VersionRow): Webhook {
   };
 }
 
-/** A delivery with one of its attempts; the columns of the attempt are null where there is none yet. */
+/** A delivery with one of its attempts; the columns of the attempt are null if there is none yet. */
 interface DeliveryAttemptRow {
   readonly verification_id: string;
   readonly webhook_configuration_id: string;
@@ -277,13 +281,13 @@ interface DeliveryAttemptRow {
 }
 
 /**
- * How a delivery in a state `kept` stands. One of a webhook version `w` that is disabled is shown as such, though the queue may not have
- * been cleared of it yet.
+ * The state to show for the stored state `kept`. A pending delivery of a disabled webhook version `w` is shown as disabled,
+ * even if it has not been taken out of the queue yet.
  */
 const stateOf = (kept: Prisma.Sql) =>
   Prisma.sql`CASE WHEN ${kept} = 'pending' AND w.disabled_at IS NOT NULL THEN 'disabled' ELSE ${kept}::text END`;
 
-/** Up to one more than `limit`, the newest first. */
+/** Newest first. Up to `limit` + 1 deliveries, so that the caller can tell whether there are more. */
 async function listDeliveries(
   database: PrismaDatabase,
   filter: DeliveryFilter,
@@ -309,8 +313,8 @@ async function listDeliveries(
   }
   const isOfAnyState = new Set(wanted).size === deliveryStates.length;
   if (projectId === null && isOfAnyState) return page(Prisma.sql`d.verification_id < ${before}::uuid`);
-  // The newest of each version and state, as one index has them: by its condition, and as a range of all its columns, which no other
-  // can answer in order.
+  // The newest of each version and state, from one index: the query repeats that index's condition and asks for a range of all
+  // its columns, which no other index can answer in order.
   const place = Prisma.sql`(d.webhook_configuration_id, d.state, d.verification_id)`;
   return page(Prisma.sql`d.verification_id = ANY (ARRAY(
     SELECT newest.verification_id
@@ -331,15 +335,17 @@ async function exists(database: PrismaDatabase, row: Prisma.Sql): Promise<boolea
   return (await database.prisma.$queryRaw<unknown[]>`SELECT FROM ${row}`).length > 0;
 }
 
-/** Of each delivery. One that is sent again by hand may have any number: fifty thousand took 285 MB of the process. */
+/**
+ * Attempts shown per delivery. Resends by hand can make any number of them: fifty thousand took 285 MB of the process's memory.
+ */
 const shownAttempts = 100;
 
 const cutOff = "cut off: what came of it is not known";
 
 /**
- * The newest of those `d`, of versions `w`, that the condition holds for. An attempt without a result was cut off once its lease has
- * run out, whatever else has been begun or asked for meanwhile. One statement, so that a delivery's state and its attempts are of
- * one moment.
+ * The newest deliveries `d`, with their versions `w`, that satisfy the condition. An attempt without a result counts as cut off
+ * once its lease has run out, whatever else has been begun or requested meanwhile. One statement, so that a delivery's state
+ * and its attempts are from the same snapshot.
  */
 async function deliveriesWhere(
   database: PrismaDatabase,
