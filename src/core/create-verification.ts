@@ -1,4 +1,3 @@
-import { hash } from "node:crypto";
 import { domainToUnicode } from "node:url";
 import { Failure, type FieldViolation } from "../failures.ts";
 import {
@@ -19,6 +18,7 @@ import { checkIdempotencyKey } from "./idempotency-key.ts";
 import { newIdAt } from "./ids.ts";
 import { normaliseMobile, notMobile } from "./phone.ts";
 import type { Environment, Project } from "./project.ts";
+import { type DigestedRequest, requestDigestOf } from "./request-digest.ts";
 import { defaultSmsTemplate, renderSmsText } from "./sms-text.ts";
 import { checkText } from "./text-field.ts";
 import { usageLimitExceeded } from "./usage.ts";
@@ -26,20 +26,13 @@ import {
   type CreatedVerification,
   type NewVerification,
   nowhere,
-  type VerificationMode,
   type Verifications,
 } from "./verification.ts";
 import { newWindowToken, windowTokenDigest } from "./window-token.ts";
 
 /** A creation request as sent over REST or gRPC. Null: absent. */
-export interface CreationRequest extends NamedScope {
+export interface CreationRequest extends NamedScope, DigestedRequest {
   readonly idempotencyKey: string;
-  readonly mode: VerificationMode;
-  readonly expectedPhone: string | null;
-  readonly clientReference: string;
-  readonly state: string;
-  readonly parentOrigin: string | null;
-  readonly returnUrl: string | null;
 }
 
 export interface CreationAnswer {
@@ -106,7 +99,7 @@ export function createVerification(parts: {
 
     const found = directory.numbersFor(projectId, environment);
     const numbers = (found instanceof Promise ? await found : found).map(({ number }) => number);
-    const requestDigest = digestOf(request);
+    const requestDigest = requestDigestOf(request);
     const now = clock.now();
     const id = newIdAt(now instanceof Promise ? await now : now);
     const chargeTo = chargedProject(call.caller);
@@ -306,22 +299,4 @@ function sameOrigin(sent: string, registered: string | null): boolean {
   const written = `${url.protocol}//${domainToUnicode(url.hostname)}`;
   const ports = url.port === "" ? ["", url.protocol === "https:" ? ":443" : ":80"] : [`:${url.port}`];
   return ports.some((port) => sent.toLowerCase().replace(/\/$/, "") === written + port);
-}
-
-/**
- * Digest of the parsed request: values count exactly as sent, but member order and explicitly sent defaults make no difference.
- */
-function digestOf(request: CreationRequest): string {
-  return hash(
-    "sha256",
-    JSON.stringify([
-      request.mode,
-      request.expectedPhone,
-      request.clientReference,
-      request.state,
-      request.parentOrigin,
-      request.returnUrl,
-    ]),
-    "hex",
-  );
 }

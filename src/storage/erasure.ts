@@ -2,7 +2,9 @@ import type { ErasureStore } from "../core/administration/erasure.ts";
 import { firstUuid } from "../core/ids.ts";
 import { mayCarry } from "../core/message-text.ts";
 import { type CodeFormat, type Environment, environments } from "../core/project.ts";
+import { mayRevealPhone } from "../core/request-digest.ts";
 import { codesIn, defaultSmsTemplate } from "../core/sms-text.ts";
+import type { VerificationMode } from "../core/verification.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { codeQuarantine } from "./code-occupancy.ts";
 import { type Database, type NamedStatement, runStatement } from "./database.ts";
@@ -160,28 +162,39 @@ FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 };
 
 /**
- * The request digest of a creation in mode `match` reveals the expected phone to anybody who tries all numbers, since the
- * digest's other inputs are kept. The key stays used, so that nothing is created with it a second time. A record has the
- * creation time of its verification, and nobody changes a record while it belongs to that verification.
+ * The idempotency records of verifications, and what their digests were made of, without the phone. A record has the creation
+ * time of its verification.
+ */
+const recordsStatement = {
+  name: "erasure_records",
+  text: `
+SELECT i.project_id::text, i.environment::text, i.key, v.id::text, encode(i.request_digest, 'hex'),
+  v.mode::text, v.client_reference, v.state, v.parent_origin, v.return_url
+FROM verification v
+CROSS JOIN LATERAL (
+  SELECT * FROM idempotency_record WHERE created_at = v.created_at AND verification_id = v.id OFFSET 0
+) i
+WHERE v.id = ANY ($1::uuid[])`,
+};
+
+/**
+ * Removes the digests of these records. The key stays used, so that nothing is created with it a second time. Meanwhile a record
+ * may have been given to another verification, whose digest stays.
  */
 const digestsStatement = {
   name: "erasure_digests",
   text: `
-WITH record AS MATERIALIZED (
-  SELECT i.project_id, i.environment, i.key
-  FROM verification v
-  CROSS JOIN LATERAL (
-    SELECT * FROM idempotency_record WHERE created_at = v.created_at AND verification_id = v.id OFFSET 0
-  ) i
-  WHERE v.id = ANY ($1::uuid[]) AND v.mode = 'match'
-  ORDER BY i.project_id, i.environment, i.key
-),
-locked AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
   SELECT i.row
-  FROM record r CROSS JOIN LATERAL (
+  FROM (
+    SELECT * FROM unnest($1::uuid[], $2::environment[], $3::text[], $4::uuid[])
+      AS r (project_id, environment, key, verification_id)
+    ORDER BY project_id, environment, key
+  ) r
+  CROSS JOIN LATERAL (
     SELECT ctid AS row FROM idempotency_record
     WHERE project_id = r.project_id AND environment = r.environment AND key = r.key
-      AND verification_id = ANY ($1::uuid[])
+      AND verification_id = r.verification_id
     FOR NO KEY UPDATE
   ) i
 )
@@ -384,13 +397,35 @@ export function createErasureStore(database: Database): ErasureStore {
     await runStatement(database, markStatement, values);
     const [answers] = await runStatement(database, answersStatement, values);
     await runStatement(database, codesStatement, values);
-    await runStatement(database, digestsStatement, values);
+    await eraseDigests(values);
     const erased = (await runStatement(database, verificationsStatement, values)).map(([id]) => id as string);
     return {
       verifications: new Set([...cancelled, ...erased]).size,
       cancelled: cancelled.length,
       webhookAnswers: answers?.[0] as number,
     };
+  }
+
+  /** Removes the digests that a phone could be computed from. */
+  async function eraseDigests(values: readonly unknown[]): Promise<void> {
+    const records = await runStatement(database, recordsStatement, values);
+    const revealing = records.filter((record) => {
+      const [digest, mode, clientReference, state, parentOrigin, returnUrl] = record.slice(4) as [
+        string,
+        VerificationMode,
+        ...[string, string],
+        ...[string | null, string | null],
+      ];
+      return mayRevealPhone(digest, { mode, clientReference, state, parentOrigin, returnUrl });
+    });
+    if (revealing.length === 0) return;
+    const column = (index: number) => revealing.map((record) => record[index] as string);
+    await runStatement(database, digestsStatement, [
+      plainArray(column(0)),
+      plainArray(column(1)),
+      textArray(column(2)),
+      plainArray(column(3)),
+    ]);
   }
 
   /**

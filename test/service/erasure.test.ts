@@ -188,12 +188,17 @@ describe("erasing a phone", () => {
 
   test("leaves nothing by which it is found again, and of a creation that expected it the key stays used", async () => {
     const phone = newPhone();
-    const bodies = [expecting(phone), {}];
+    const bodies = [
+      expecting(phone),
+      { state: "상태", client_reference: 'ref "1"' },
+      { expected_phone: phone },
+    ];
     const keys = bodies.map(() => newIdempotencyKey());
     const create = (index: number) => shop.create(bodies[index], keys[index]);
-    const [match, discover] = [await create(0), await create(1)];
-    await service.sms({ to: discover.body.destination, from: phone, text: discover.body.sms_text });
-    expect(await erasePhone(phone)).toMatchObject({ verifications: 2 });
+    const [match, discover, ignoring] = [await create(0), await create(1), await create(2)];
+    for (const { destination, sms_text } of [discover.body, ignoring.body])
+      await service.sms({ to: destination, from: phone, text: sms_text });
+    expect(await erasePhone(phone)).toMatchObject({ verifications: 3 });
     const { rows } = await service.db.query(
       "SELECT key, length(request_digest) AS bytes FROM idempotency_record WHERE key = ANY ($1)",
       [keys],
@@ -202,10 +207,12 @@ describe("erasing a phone", () => {
       new Map([
         [keys[0], 0],
         [keys[1], 32],
+        [keys[2], 0],
       ]),
     );
-    const [again, other] = [await create(0), await create(1)];
-    expect([again.status, again.body.error?.code]).toEqual([409, "idempotency_conflict"]);
+    const [again, other, third] = [await create(0), await create(1), await create(2)];
+    for (const { status, body } of [again, third])
+      expect([status, body.error?.code]).toEqual([409, "idempotency_conflict"]);
     expect([other.status, other.body.id]).toEqual([200, discover.body.id]);
     expect((await shop.read(match.body.id)).body.status).toBe("cancelled");
   });
