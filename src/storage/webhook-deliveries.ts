@@ -204,8 +204,8 @@ const failuresThatTell = 4;
  * five days, is then left to the next result. A 410 does not depend on that: it counts if the version is still enabled, unless
  * a period of failures has ended meanwhile, possibly because the URL was set again.
  *
- * A result that is already recorded is not recorded again: a process that got no answer from the database may send it a second
- * time. The endpoint's response is not kept for an erased verification.
+ * A result that is already recorded is ignored: a process that got no answer from the database may send it a second time. The
+ * endpoint's response is not kept for an erased verification.
  *
  * Deliveries are locked by id, then versions by id, and versions only if they change, which is rare: results of one endpoint do
  * not wait for each other.
@@ -224,18 +224,20 @@ delivery AS MATERIALIZED (
   ORDER BY d.verification_id FOR NO KEY UPDATE
 ),
 ended AS MATERIALIZED (
-  SELECT r.*, d.webhook_configuration_id, d.erased, d.failures FROM result r JOIN delivery d ON d.verification_id = r.verification_id
+  SELECT r.*, d.webhook_configuration_id, d.erased, d.failures, a.started_at
+  FROM result r
+  JOIN delivery d ON d.verification_id = r.verification_id
+  CROSS JOIN LATERAL (
+    SELECT started_at FROM webhook_attempt
+    WHERE verification_id = r.verification_id AND number = r.number AND duration_ms IS NULL OFFSET 0
+  ) a
 ),
 told AS MATERIALIZED (
   SELECT w.project_id, w.environment, w.url, bool_or(r.error IS NULL) AS succeeded,
-    min(a.started_at) FILTER (WHERE r.error IS NOT NULL) AS failed_at,
+    min(r.started_at) FILTER (WHERE r.error IS NOT NULL) AS failed_at,
     max(r.failures + 1) FILTER (WHERE r.error IS NOT NULL) AS most_failures,
-    max(a.started_at) FILTER (WHERE r.gone) AS gone_at
+    max(r.started_at) FILTER (WHERE r.gone) AS gone_at
   FROM ended r
-  CROSS JOIN LATERAL (
-    SELECT started_at FROM webhook_attempt
-    WHERE verification_id = r.verification_id AND number = r.number OFFSET 0
-  ) a
   CROSS JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = r.webhook_configuration_id OFFSET 0) w
   GROUP BY w.project_id, w.environment, w.url
 ),

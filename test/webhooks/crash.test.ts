@@ -188,6 +188,25 @@ describe("a worker by hand", () => {
     });
   });
 
+  test("a result that is written down twice is judged once: a third failure disables nothing", async () => {
+    const { result } = await underWay();
+    const { rows } = await service.db.query(
+      `WITH tried AS (
+         UPDATE webhook_delivery SET failures = 2 WHERE verification_id = $1 RETURNING webhook_configuration_id
+       )
+       UPDATE webhook_configuration SET failing_since = now() - interval '6 days'
+       WHERE id = (SELECT webhook_configuration_id FROM tried) RETURNING id`,
+      [result.verificationId],
+    );
+    const failed = { ...result, status: 500, error: "answered 500", retryInSeconds: 3_600 };
+    for (let time = 0; time < 2; time++) await deliveries.record(failed);
+    expect(await stored(result.verificationId)).toMatchObject({ state: "pending", failures: 3 });
+    const webhook = await service.db.query("SELECT disabled_at FROM webhook_configuration WHERE id = $1", [
+      rows[0].id,
+    ]);
+    expect(webhook.rows).toEqual([{ disabled_at: null }]);
+  });
+
   test.for([
     { name: "its first failure", before: null, meanwhile: "now()", reason: "the endpoint answered 410 Gone" },
     { name: "that it was set anew", before: "now() - interval '1 h'", meanwhile: null, reason: null },
