@@ -110,8 +110,8 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
 
     const { host, port } = endpoint;
     const connection = { ...nothingOfTheCallers, host, port, user: ownName, password, database: ownName };
-    const supervision = supervise(first, async () =>
-      startAt(endpoint, await stopOrphan(cluster, clusterName)),
+    const supervision = supervise(first, async (signal) =>
+      startAt(endpoint, await stopOrphan(cluster, clusterName), signal),
     );
     const stop = async () => {
       await supervision.stop();

@@ -88,10 +88,12 @@ const restartPauseMs = 100;
  */
 export function supervise(
   first: ChildProcess,
-  startAgain: () => Promise<ChildProcess>,
+  startAgain: (signal: AbortSignal) => Promise<ChildProcess>,
 ): { givenUp: Promise<string>; stop(): Promise<void> } {
   let child: ChildProcess | undefined = first;
   let stopping = false;
+  /** Aborts a restart: recovery may take longer than the service has for its end. */
+  const stopped = new AbortController();
   /** Why the last try failed. */
   let reason = "";
 
@@ -99,7 +101,7 @@ export function supervise(
     const deadline = performance.now() + restartPatienceMs;
     while (!stopping && performance.now() < deadline) {
       try {
-        return await startAgain();
+        return await startAgain(stopped.signal);
       } catch (error) {
         reason = (error as Error).message;
         await delay(restartPauseMs);
@@ -125,6 +127,7 @@ export function supervise(
     }),
     async stop() {
       stopping = true;
+      stopped.abort();
       if (child !== undefined && child.exitCode === null && child.signalCode === null) {
         await stopChild(child, exitOf(child));
       }
