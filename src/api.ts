@@ -36,7 +36,7 @@ import type { Readiness } from "./ops/readiness.ts";
 import { createRpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
 import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
-import { listening } from "./setting-errors.ts";
+import { withListenErrors } from "./setting-errors.ts";
 import { createCodeOccupancy } from "./storage/code-occupancy.ts";
 import type { Database } from "./storage/database.ts";
 import { createDatabaseClock } from "./storage/database-clock.ts";
@@ -197,7 +197,7 @@ export async function startApi(parts: {
       clearTimeout(ending);
     }
   });
-  const grpc = await listening("GRPC", config.grpcHost, config.grpcPort, () =>
+  const grpc = await withListenErrors("GRPC", config.grpcHost, config.grpcPort, () =>
     rpc.listen(config.grpcHost, config.grpcPort),
   );
   if (config.grpcTls !== null) {
@@ -212,7 +212,7 @@ export async function startApi(parts: {
     renewing.start();
     closers.addJob(renewing);
   }
-  await listening("", config.httpHost, config.httpPort, () =>
+  await withListenErrors("", config.httpHost, config.httpPort, () =>
     gateway.listen({ host: config.httpHost, port: config.httpPort }),
   );
   const httpAddress = gateway.server.address();

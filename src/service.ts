@@ -16,14 +16,19 @@ import type { LogOutput } from "./log-output.ts";
 import { createMetrics } from "./ops/metrics.ts";
 import { createOpsServer } from "./ops/ops-server.ts";
 import { createReadiness } from "./ops/readiness.ts";
-import { listening, oneLine, reach, reachEmbedded } from "./setting-errors.ts";
+import {
+  oneLine,
+  withDatabaseErrors,
+  withEmbeddedDatabaseErrors,
+  withListenErrors,
+} from "./setting-errors.ts";
 import { readBacklog } from "./storage/backlog.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
 import { type Database, openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
-import { applyMigrations, usableAs } from "./storage/migrations.ts";
-import { createNotices, refuseDeaf } from "./storage/notices.ts";
+import { applyMigrations, createSchemaCheck } from "./storage/migrations.ts";
+import { createNotices, requireNotices } from "./storage/notices.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { tracedParts } from "./tracing/traced.ts";
 import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
@@ -93,10 +98,10 @@ async function start(
       sharesSessions: noticesUrl !== null || !config.databasePreparedStatements,
       signal,
     });
-  if (databaseUrl === null) await reachEmbedded(config.dataDir, migrate);
-  else await reach("DATABASE_URL", databaseUrl, migrate);
+  if (databaseUrl === null) await withEmbeddedDatabaseErrors(config.dataDir, migrate);
+  else await withDatabaseErrors("DATABASE_URL", databaseUrl, migrate);
 
-  const isUsable = await usableAs(migrations);
+  const isUsable = await createSchemaCheck(migrations);
 
   const metrics = createMetrics();
   const tracing =
@@ -161,14 +166,14 @@ async function start(
   });
   closers.add(() => notices.stop());
   if (databaseUrl === null) await notices.start();
-  else if (noticesUrl === null) await reach("DATABASE_URL", databaseUrl, () => notices.start());
+  else if (noticesUrl === null) await withDatabaseErrors("DATABASE_URL", databaseUrl, () => notices.start());
   else {
     const announce = (channel: string, payload: string) =>
-      reach("DATABASE_URL", databaseUrl, () =>
+      withDatabaseErrors("DATABASE_URL", databaseUrl, () =>
         database.query({ text: "SELECT pg_notify($1, $2)", values: [channel, payload], rowMode: "array" }),
       );
-    await reach("DATABASE_NOTICES_URL", noticesUrl, async () => {
-      await refuseDeaf({ connectionString: noticesUrl }, announce);
+    await withDatabaseErrors("DATABASE_NOTICES_URL", noticesUrl, async () => {
+      await requireNotices({ connectionString: noticesUrl }, announce);
       await notices.start();
     });
   }
@@ -212,7 +217,7 @@ async function start(
     await ops.close();
     clearTimeout(cut);
   });
-  await listening("OPS", config.opsHost, config.opsPort, () =>
+  await withListenErrors("OPS", config.opsHost, config.opsPort, () =>
     ops.listen({ host: config.opsHost, port: config.opsPort }),
   );
   const addresses = { http: "", grpc: "", ops: addressOf(config.opsHost, ops.server.address()) };

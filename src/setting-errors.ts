@@ -3,7 +3,7 @@
 import { SettingError } from "./config.ts";
 
 /** Reports an unusable database as an error of `setting`, with the database's address but never its password. */
-export async function reach<T>(setting: string, url: string, use: () => Promise<T>): Promise<T> {
+export async function withDatabaseErrors<T>(setting: string, url: string, use: () => Promise<T>): Promise<T> {
   try {
     return await use();
   } catch (error) {
@@ -39,7 +39,7 @@ function hasPassword(url: string): boolean {
 }
 
 /** Reports an unusable embedded database as an error of DATA_DIR, which names its directory and disk. */
-export async function reachEmbedded<T>(dataDir: string, use: () => Promise<T>): Promise<T> {
+export async function withEmbeddedDatabaseErrors<T>(dataDir: string, use: () => Promise<T>): Promise<T> {
   try {
     return await use();
   } catch (error) {
@@ -53,7 +53,7 @@ export async function reachEmbedded<T>(dataDir: string, use: () => Promise<T>): 
  * Reports a port or address that cannot be bound as an error of `${name}_PORT` or `${name}_HOST`; `name` is `GRPC`,
  * `OPS`, or empty for the merchants' port.
  */
-export async function listening<T>(
+export async function withListenErrors<T>(
   name: string,
   host: string,
   port: number,

@@ -11,10 +11,10 @@ import { countStatistics, watchSilence } from "./jobs/statistics.ts";
 import type { createMetrics } from "./ops/metrics.ts";
 import { createRetentionMetrics } from "./ops/retention-metrics.ts";
 import { createSilenceMetrics } from "./ops/silence-metrics.ts";
+import { commitHorizon } from "./storage/commit-horizon.ts";
 import type { Database } from "./storage/database.ts";
 import { createExpireDue } from "./storage/expiry.ts";
 import { createRetentionTasks, type RetentionSettings } from "./storage/retention.ts";
-import { settledUntil } from "./storage/settled.ts";
 import { createReceptionStore } from "./storage/statistics.ts";
 import { createStatisticsCounting } from "./storage/statistics-counting.ts";
 import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
@@ -41,7 +41,7 @@ export function startWorker(parts: {
   const { database, endpoints, metrics, traced, retention: retentionSettings, log, closers } = parts;
 
   const expiry = expireInTime({
-    expireDue: createExpireDue(database, { settledUntil: () => settledUntil(database) }),
+    expireDue: createExpireDue(database, { commitHorizon: () => commitHorizon(database) }),
     onError: (error) => log.warn({ err: error }, "what has expired could not be moved"),
   });
   expiry.start();

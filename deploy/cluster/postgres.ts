@@ -5,8 +5,8 @@ import { rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { promisify } from "node:util";
 import pg from "pg";
-import { giveTo, type Launch } from "../../src/storage/postgres-launch.ts";
-import { discreetLogSettings } from "../../src/storage/server-log.ts";
+import { chownTree, type Launch } from "../../src/storage/postgres-launch.ts";
+import { redactingLogSettings } from "../../src/storage/server-log.ts";
 import { endProcess, type Process, startProcess, until } from "./processes.ts";
 
 const run = promisify(execFile);
@@ -57,7 +57,7 @@ export function createPostgresServers(options: {
       wal_keep_size: "256MB",
       hot_standby: "on",
       cluster_name: name,
-      ...discreetLogSettings,
+      ...redactingLogSettings,
     });
     const args = settings.flatMap(([setting, value]) => ["-c", `${setting}=${value}`]);
     const server: Process = startProcess(
@@ -103,7 +103,7 @@ export function createPostgresServers(options: {
     async create(name, port) {
       const passwordFile = path.join(directory, "password");
       await writeFile(passwordFile, password, { mode: 0o600 });
-      if (launch.owner !== undefined) await giveTo(launch.owner, directory);
+      if (launch.owner !== undefined) await chownTree(launch.owner, directory);
       await once("initdb", [
         `--pgdata=${dataOf(name)}`,
         `--username=${databaseUser}`,

@@ -3,15 +3,15 @@
 import { once } from "node:events";
 import { createServer, type RequestListener } from "node:http";
 import { findAddress, findToken } from "../../src/cli/address.ts";
+import { CliError, report, wrongUsage } from "../../src/cli/cli-error.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { exit } from "../../src/cli/exit.ts";
-import { report, Trouble, wrongUsage } from "../../src/cli/trouble.ts";
 import { SettingError } from "../../src/config.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { listening } from "../../src/setting-errors.ts";
+import { withListenErrors } from "../../src/setting-errors.ts";
 import { createMerchant } from "./server.ts";
 
 const environment = Environment.TEST;
@@ -28,7 +28,7 @@ async function prepare(client: ServiceClient) {
   // Only the project "Demo" may be used, because its addresses and its webhook are replaced.
   const demo = projects.find((project) => project.name === "Demo" && !project.suspended);
   if (demo === undefined)
-    throw new Trouble(
+    throw new CliError(
       1,
       "not_found",
       'the example uses the project "Demo", and there is none that is active',
@@ -59,7 +59,7 @@ async function setWebhook(client: ServiceClient, projectId: string): Promise<str
     const url = `${origin}/webhook`;
     return (await client.call(WebhookService.method.setWebhook, { projectId, environment, url })).secret;
   } catch (error) {
-    if (!(error instanceof Trouble) || error.code !== "validation_failed") throw error;
+    if (!(error instanceof CliError) || error.code !== "validation_failed") throw error;
     console.log("No webhook: start the service with WEBHOOK_ALLOW_PRIVATE=true to see them come in, too.");
     return null;
   }
@@ -83,9 +83,11 @@ async function listen(listener: RequestListener): Promise<void> {
     throw wrongUsage("MERCHANT_PORT must be a port from 1 to 65535");
   }
   const server = createServer(listener).listen(port, "127.0.0.1");
-  await listening("MERCHANT", "127.0.0.1", port, () => once(server, "listening")).catch((error: unknown) => {
-    throw error instanceof SettingError ? wrongUsage(error.message) : error;
-  });
+  await withListenErrors("MERCHANT", "127.0.0.1", port, () => once(server, "listening")).catch(
+    (error: unknown) => {
+      throw error instanceof SettingError ? wrongUsage(error.message) : error;
+    },
+  );
 }
 
 try {

@@ -19,8 +19,8 @@ export type RateLimitBucket = "create" | "read" | "cancel";
  */
 const trustedMs = 100;
 
-/** The moment before an authentication, by which `holds` decides later whether its result is still valid. */
-export interface Look {
+/** The moment before an authentication, by which `isCurrent` decides later whether its result is still valid. */
+export interface CredentialCheck {
   /** By performance.now(). */
   readonly at: number;
   /** The directory's revision then. */
@@ -44,23 +44,23 @@ export interface Admission {
    */
   authenticate(authorization: string | undefined, address: string | null): Caller | Promise<Caller>;
   /** To be called before `authenticate`, so that no change in between is missed. */
-  look(): Look;
+  checkpoint(): CredentialCheck;
   /** Whether the result of the `authenticate` that followed is still valid. */
-  holds(look: Look): boolean;
+  isCurrent(look: CredentialCheck): boolean;
   /** Calls `listener` when all earlier looks have become invalid. */
   onRevision(listener: () => void): { stop(): void };
   /**
    * Takes one call from a merchant's rate limit; undefined for service tokens, which have none. Refuses with rate_limited,
    * whose `rateLimit` the gateway and the gRPC server report.
    */
-  takeAllowance(caller: Caller, bucket: RateLimitBucket): Promise<RateLimitState | undefined>;
+  consumeRateLimit(caller: Caller, bucket: RateLimitBucket): Promise<RateLimitState | undefined>;
   /**
    * Returns the failure to answer a failed call with. Charges the call if nothing has charged it and the failure counts as
    * usage (400, 404, 409, 422 of a merchant); returns usage_limit_exceeded instead if the limit is reached. `lookAgain` is
    * awaited first: the request may have taken long to arrive since its authentication, and a caller who is no longer admitted
    * is not charged.
    */
-  settle(call: Call, failure: Failure, lookAgain: () => Promise<void> | undefined): Promise<Failure>;
+  chargeFailure(call: Call, failure: Failure, lookAgain: () => Promise<void> | undefined): Promise<Failure>;
 }
 
 const noBearer =
@@ -129,17 +129,17 @@ export function createAdmission(parts: {
         : known(found, address);
     },
 
-    look: () => ({ at: performance.now(), revision: directory.revision() }),
-    holds: ({ at, revision }) => directory.revision() === revision && performance.now() - at <= trustedMs,
+    checkpoint: () => ({ at: performance.now(), revision: directory.revision() }),
+    isCurrent: ({ at, revision }) => directory.revision() === revision && performance.now() - at <= trustedMs,
     onRevision: (listener) => directory.onRevision(listener),
 
-    async takeAllowance(caller, bucket) {
+    async consumeRateLimit(caller, bucket) {
       if (caller.kind !== "merchant") return undefined;
       const { project, environment } = caller;
       return rateLimits.take(`${project.id}${environment}`, bucket, project.rateLimitPerMinute);
     },
 
-    async settle(call, failure, lookAgain) {
+    async chargeFailure(call, failure, lookAgain) {
       const counts =
         failure.status === 400 || failure.status === 404 || failure.status === 409 || failure.status === 422;
       if (!counts || call.usage !== undefined || call.caller.kind !== "merchant") return failure;

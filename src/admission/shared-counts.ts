@@ -50,7 +50,7 @@ export async function shareCounts(
     });
     next.on("error", (error: unknown) => lose(next, error));
     try {
-      await soon(connectPatienceMs, async () => {
+      await withTimeout(connectPatienceMs, async () => {
         await next.connect();
         await next.eval(proof.script, proof.options);
       });
@@ -87,7 +87,7 @@ export async function shareCounts(
       const asked = connection;
       if (asked === undefined) throw new Error("Redis is not there");
       try {
-        return await soon(answerPatienceMs, () => asked.eval(script, options));
+        return await withTimeout(answerPatienceMs, () => asked.eval(script, options));
       } catch (error) {
         lose(asked, error);
         throw error;
@@ -118,7 +118,7 @@ export async function shareCounts(
  * Rejects after `patienceMs`. It rejects in setImmediate, after pending I/O was read: an answer that arrived while the event
  * loop was blocked is not late.
  */
-function soon<T>(patienceMs: number, ask: () => Promise<T>): Promise<T> {
+function withTimeout<T>(patienceMs: number, ask: () => Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     const late = () => reject(new Error(`no answer within ${patienceMs} ms`));
     const timer = setTimeout(() => setImmediate(late), patienceMs);

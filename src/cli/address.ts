@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { Trouble, wrongUsage } from "./trouble.ts";
+import { CliError, wrongUsage } from "./cli-error.ts";
 
 export interface ServiceAddress {
   /** `host:port`, for messages. */
@@ -73,7 +73,7 @@ function readTokenFile(address: ServiceAddress): string {
     try {
       return checkedToken(readFileSync(file, "utf8").trim(), file);
     } catch (error) {
-      if (error instanceof Trouble) throw error;
+      if (error instanceof CliError) throw error;
       const code = error instanceof Error && "code" in error ? error.code : undefined;
       looked ||= file;
       if (code !== "ENOENT" && code !== "ENOTDIR") {
@@ -93,6 +93,6 @@ function checkedToken(token: string, source: string): string {
   throw noToken(`${source} holds no token: it is empty or has characters that no token has`);
 }
 
-function noToken(message: string, advice = howToSetToken): Trouble {
-  return new Trouble(3, "token_missing", message, { advice });
+function noToken(message: string, advice = howToSetToken): CliError {
+  return new CliError(3, "token_missing", message, { advice });
 }

@@ -1,12 +1,12 @@
 /** phoneproof key: merchants' secret API keys. */
 
 import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
+import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
-import { present } from "./trouble.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
 export function addApiKeyCommands(program: CliCommand): void {
@@ -44,7 +44,7 @@ export function addApiKeyCommands(program: CliCommand): void {
           name: name ?? "",
           ...(expiresIn === undefined ? {} : { expiresIn: { seconds: BigInt(expiresIn) } }),
         });
-        const key = present(apiKey, "a key");
+        const key = requirePart(apiKey, "a key");
         session.answer({ ...apiKeyJson(key), key: secret }, () => secretText(key, secret));
       },
     );
@@ -80,8 +80,8 @@ export function addApiKeyCommands(program: CliCommand): void {
         apiKeyId,
         ...(overlap === undefined ? {} : { overlap: { seconds: BigInt(overlap) } }),
       });
-      const key = present(apiKey, "a key");
-      const old = present(replaced, "the old key");
+      const key = requirePart(apiKey, "a key");
+      const old = requirePart(replaced, "the old key");
       session.answer({ ...apiKeyJson(key), key: secret, replaced: apiKeyJson(old) }, () =>
         [
           secretText(key, secret),
@@ -97,7 +97,7 @@ export function addApiKeyCommands(program: CliCommand): void {
     .examples(["end a key", "key revoke key_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, apiKeyId) => {
       const { apiKey } = await session.client.call(ApiKeyService.method.revokeApiKey, { apiKeyId });
-      showApiKey(session, present(apiKey, "a key"));
+      showApiKey(session, requirePart(apiKey, "a key"));
     });
 }
 

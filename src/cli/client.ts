@@ -27,7 +27,7 @@ import {
 } from "@grpc/grpc-js";
 import { type ErrorDetail, ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 import { howToSetAddress, isThisMachine, type ServiceAddress } from "./address.ts";
-import { Trouble, unreachable, wrongUsage } from "./trouble.ts";
+import { CliError, unreachable, wrongUsage } from "./cli-error.ts";
 
 /** Deadline of a unary call, and of the first message of a watch. */
 export const unaryDeadlineMs = 10_000;
@@ -57,7 +57,7 @@ export class ServiceClient {
         this.#metadata(),
         { deadline: Date.now() + deadlineMs },
         (error, response) => {
-          if (error !== null) reject(this.trouble(error, deadlineMs));
+          if (error !== null) reject(this.cliErrorOf(error, deadlineMs));
           else if (response === undefined) reject(unreachable(`${this.address.shown} sent no answer`));
           else resolve(response);
         },
@@ -96,7 +96,7 @@ export class ServiceClient {
       }
     } catch (error) {
       signal.throwIfAborted();
-      throw isServiceError(error) ? this.trouble(error) : error;
+      throw isServiceError(error) ? this.cliErrorOf(error) : error;
     } finally {
       clearTimeout(deadline);
       signal.removeEventListener("abort", cancel);
@@ -154,11 +154,11 @@ export class ServiceClient {
    * Converts the error of a failed call: a refusal if the service answered, otherwise the service counts as unreachable.
    * `deadlineMs` is the deadline that the call had.
    */
-  trouble(error: ServiceError, deadlineMs = unaryDeadlineMs): Trouble {
+  cliErrorOf(error: ServiceError, deadlineMs = unaryDeadlineMs): CliError {
     const detail = errorDetail(error);
     if (detail !== undefined) {
       const after = detail.retryAfterSeconds > 0 ? ` Try again in ${detail.retryAfterSeconds} s.` : "";
-      return new Trouble(1, detail.code, `${messageOf(error)}${after}`, {
+      return new CliError(1, detail.code, `${messageOf(error)}${after}`, {
         requestId: detail.requestId,
         fields: detail.fields,
         cause: error,
@@ -184,7 +184,7 @@ export class ServiceClient {
       case status.INVALID_ARGUMENT:
       case status.NOT_FOUND:
       case status.FAILED_PRECONDITION:
-        return new Trouble(1, (status[error.code] ?? "unknown").toLowerCase(), messageOf(error), {
+        return new CliError(1, (status[error.code] ?? "unknown").toLowerCase(), messageOf(error), {
           cause: error,
         });
       default:
@@ -193,7 +193,7 @@ export class ServiceClient {
   }
 
   /** The failure of a service that did not answer within `milliseconds`. */
-  unanswered(milliseconds: number, cause?: unknown): Trouble {
+  unanswered(milliseconds: number, cause?: unknown): CliError {
     return unreachable(
       `the service at ${this.address.shown} did not answer within ${milliseconds / 1000} s`,
       {

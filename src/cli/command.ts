@@ -1,8 +1,8 @@
 /** The command class that all commands here use: options, help and usage errors. */
 
 import { Command, type HelpContext, Option, type OptionValues } from "commander";
+import { CliError, wrongUsage } from "./cli-error.ts";
 import { openSession, type Session } from "./session.ts";
-import { Trouble, wrongUsage } from "./trouble.ts";
 
 export interface GlobalOptions {
   readonly address?: string;
@@ -116,7 +116,7 @@ export class CliCommand extends Command {
       try {
         await action(session, this.opts<Options>(), this.args[0] ?? "", optionOf);
       } catch (error) {
-        if (error instanceof Trouble) error.writtenAs = optionOf;
+        if (error instanceof CliError) error.writtenAs = optionOf;
         throw error;
       } finally {
         session.close();

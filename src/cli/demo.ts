@@ -9,13 +9,13 @@ import {
 import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { findAddress, findToken } from "./address.ts";
+import { CliError, report, requirePart, unreachable, wrongUsage } from "./cli-error.ts";
 import { ServiceClient } from "./client.ts";
 import { exit } from "./exit.ts";
 import { Interrupted, interruptible } from "./interrupt.ts";
 import { fields } from "./layout.ts";
 import { newMessageId, sendMessage } from "./sms.ts";
 import { escapeControls, styled } from "./terminal.ts";
-import { present, report, Trouble, unreachable, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
 /** The name of everything the demo creates, by which it recognises what an aborted run left behind. */
@@ -84,7 +84,7 @@ async function runDemo(
 
   const { status, phone } = read.body;
   if (outcome !== "VERIFIED" || status !== "verified" || phone !== sender || replayed.body.id !== id) {
-    throw new Trouble(
+    throw new CliError(
       1,
       "demo_failed",
       `the demo expected ${sender} to be verified, and got ${outcome} and ${status}`,
@@ -112,7 +112,7 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
     before === undefined
       ? await client.call(ProjectService.method.createProject, { name: madeByDemo })
       : await client.call(ProjectService.method.resumeProject, { projectId: before.id });
-  const project = present(answered.project, "a project");
+  const project = requirePart(answered.project, "a project");
   const projectId = project.id;
   undo.push(() => client.call(ProjectService.method.suspendProject, { projectId }));
   const left = (await testNumbers(client)).filter((number) => number.projectId === projectId);
@@ -171,7 +171,7 @@ async function demoKey(client: ServiceClient, project: Project, undo: Undo[]): P
       if (!isRefusal(stillTooMany, "too_many_api_keys")) throw stillTooMany;
       const listing = `npx phoneproof key list --project ${projectId}`;
       const wayOut = `revoke one with npx phoneproof key revoke, ${listing} shows them`;
-      throw new Trouble(1, "too_many_api_keys", `"${name}" has no room for one more test key: ${wayOut}`);
+      throw new CliError(1, "too_many_api_keys", `"${name}" has no room for one more test key: ${wayOut}`);
     });
   });
   const apiKeyId = apiKey?.id ?? "";
@@ -188,7 +188,7 @@ async function revokeLeftovers(client: ServiceClient, projectId: string): Promis
 }
 
 function isRefusal(error: unknown, code: string): boolean {
-  return error instanceof Trouble && error.code === code;
+  return error instanceof CliError && error.code === code;
 }
 
 interface HttpRequest {
@@ -243,7 +243,7 @@ async function ask(
   }
   const text = await response.text();
   if (!response.ok)
-    throw new Trouble(1, "demo_failed", `${method} ${path} answered ${response.status}: ${text}`);
+    throw new CliError(1, "demo_failed", `${method} ${path} answered ${response.status}: ${text}`);
   return {
     status: `${response.status} ${response.statusText}`,
     replayed: response.headers.get("Idempotent-Replayed"),
@@ -273,7 +273,7 @@ function shown({ status, replayed, body }: HttpAnswer, names: readonly (keyof Ve
 }
 
 /** Undoes what the demo created, newest first. A step that fails is reported and does not stop the others. */
-async function putAway(undo: readonly Undo[]): Promise<void> {
+async function cleanUp(undo: readonly Undo[]): Promise<void> {
   for (const step of undo.toReversed()) {
     await step().catch((error: unknown) => report(error, false));
   }
@@ -302,7 +302,7 @@ try {
       try {
         await runDemo(client, httpBase(), signal, undo);
       } finally {
-        await putAway(undo);
+        await cleanUp(undo);
       }
     });
   } finally {
@@ -310,7 +310,7 @@ try {
   }
 } catch (error) {
   if (error instanceof Interrupted) process.exitCode = error.exitCode;
-  else if (error instanceof Trouble && error.exitCode === 3) {
+  else if (error instanceof CliError && error.exitCode === 3) {
     process.exitCode = report(unreachable(`${error.message}: run npm start first`), false);
   } else process.exitCode = report(error, false);
 }

@@ -4,11 +4,11 @@ import {
   type DestinationNumber,
   DestinationNumberService,
 } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, table } from "./layout.ts";
 import { environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
-import { present } from "./trouble.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
 export function addDestinationNumberCommands(program: CliCommand): void {
@@ -88,7 +88,7 @@ function numberJson(number: DestinationNumber) {
 
 /** `state` is shown as the number's state, unless the number was just added. */
 function showNumber(session: Session, answered: DestinationNumber | undefined, state?: string): void {
-  const number = present(answered, "a number");
+  const number = requirePart(answered, "a number");
   session.answer(numberJson(number), () =>
     fields([
       ["number", number.number],

@@ -1,12 +1,12 @@
 /** phoneproof erase: erases personal phone numbers on request. */
 
 import { type Erasure, ErasureService } from "../gen/proto/phoneproof/v1/erasure_pb.ts";
+import { requirePart, wrongUsage } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { grouped } from "./layout.ts";
 import { nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
-import { present, wrongUsage } from "./trouble.ts";
 
 interface EraseOptions {
   readonly verification?: string;
@@ -41,7 +41,7 @@ async function erase(session: Session, { verification, phone }: EraseOptions): P
     phone === undefined
       ? await eraseVerification(session, verification ?? "")
       : await erasePhone(session, phone);
-  const erasure = present(answered, "saying what was erased");
+  const erasure = requirePart(answered, "saying what was erased");
   session.answer(erasureJson(erasure), () => erasureText(erasure));
 }
 

@@ -1,7 +1,7 @@
 import { CommanderError } from "commander";
+import { report } from "./cli-error.ts";
 import { Interrupted } from "./interrupt.ts";
 import { buildProgram } from "./program.ts";
-import { report } from "./trouble.ts";
 
 /** Runs the command with these arguments (without the program's name) and sets the process's exit code. */
 export async function execute(args: readonly string[]): Promise<void> {

@@ -125,9 +125,9 @@ function readMessage(text: string, lineNumber: number): InboundMessage {
 const memberNames = ["message_id", "from", "to", "text", "carrier", "received_at"] as const;
 
 /** Lower case, without word separators. */
-const plainly = (name: string) => name.toLowerCase().replace(/[_\s-]/g, "");
+const normalizeName = (name: string) => name.toLowerCase().replace(/[_\s-]/g, "");
 
-const plainNames = new Map<string, string>(memberNames.map((name) => [plainly(name), name]));
+const plainNames = new Map<string, string>(memberNames.map((name) => [normalizeName(name), name]));
 
 /**
  * Unknown members are ignored, except a misspelling of a known one. If `messageId` were ignored, the id would be derived from
@@ -135,7 +135,7 @@ const plainNames = new Map<string, string>(memberNames.map((name) => [plainly(na
  */
 function refuseMisspelled(value: { readonly [name: string]: unknown }): void {
   for (const name in value) {
-    const meant = plainNames.get(plainly(name));
+    const meant = plainNames.get(normalizeName(name));
     if (meant !== undefined && meant !== name && !Object.hasOwn(value, meant)) {
       throw new UnreadableLine(`${JSON.stringify(name)} has to be spelled ${meant}`);
     }

@@ -13,10 +13,10 @@ import {
   StreamInboundMessagesRequestSchema,
   type StreamInboundMessagesResponse,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { CliError, unreachable } from "./cli-error.ts";
 import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
 import type { InboundLine } from "./inbound-lines.ts";
-import { isLasting, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
-import { Trouble, unreachable } from "./trouble.ts";
+import { isPermanent, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
 import { outcomeWord } from "./words.ts";
 
 /** A receipt and the line that it belongs to. */
@@ -62,7 +62,7 @@ const groupBytes = 256 * 1024;
 /** Attempts at the first connection, few so that an unreachable service is reported soon. */
 const firstAttempts = 3;
 /** How long the service may take to end the stream after the last receipt. */
-const farewellMs = 2_000;
+const streamCloseTimeoutMs = 2_000;
 
 export async function streamInboundMessages(stream: InboundStream): Promise<void> {
   const { client, signal } = stream;
@@ -147,7 +147,7 @@ async function fill(
 
 interface Exchange {
   /** Why the connection was lost; undefined: every message has its receipt. */
-  readonly lost: Trouble | undefined;
+  readonly lost: CliError | undefined;
   readonly isConnected: boolean;
   /** Whether the attempt was abandoned because the peer sent nothing. */
   readonly isUnanswered: boolean;
@@ -199,12 +199,12 @@ async function exchange(
     await sending;
   }
 
-  function loss(error: ServiceError): Trouble {
+  function loss(error: ServiceError): CliError {
     if (cut.aborted) return cut.reason;
     if (isUnanswered) return client.unanswered(answerWithinMs);
-    const trouble = client.trouble(error);
-    if (isLasting(error)) throw trouble;
-    return trouble;
+    const cliError = client.cliErrorOf(error);
+    if (isPermanent(error)) throw cliError;
+    return cliError;
   }
 }
 
@@ -249,7 +249,7 @@ async function receive(stream: InboundStream, call: Call, window: Window, stop: 
         };
       });
       await window.whileIdle(stream.onReceipts(answered));
-      if (window.done) farewell ??= setTimeout(() => call.cancel(), farewellMs);
+      if (window.done) farewell ??= setTimeout(() => call.cancel(), streamCloseTimeoutMs);
     }
   } catch (error) {
     // Every receipt has arrived, so it no longer matters how the stream ended.
@@ -320,7 +320,7 @@ class Window {
   take(messageId: string): InboundLine {
     const line = this.#lines[this.#head];
     if (line?.message?.messageId !== messageId || this.#head >= this.#sent) {
-      throw new Trouble(
+      throw new CliError(
         1,
         "receipt_out_of_order",
         `the service sent a receipt out of order, for '${messageId}'`,

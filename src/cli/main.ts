@@ -1,8 +1,8 @@
 /** The entry point of the phoneproof command. */
 
+import { CliError, report } from "./cli-error.ts";
 import { execute, wantsJson } from "./execute.ts";
 import { exit } from "./exit.ts";
-import { report, Trouble } from "./trouble.ts";
 
 const args = process.argv.slice(2);
 
@@ -11,7 +11,7 @@ function endWithTheOutput(error: NodeJS.ErrnoException): void {
   if (error.code === "EPIPE") process.exit(process.exitCode ?? 0);
   process.exit(
     report(
-      new Trouble(1, "output_failed", `the output cannot be written: ${error.message}`),
+      new CliError(1, "output_failed", `the output cannot be written: ${error.message}`),
       wantsJson(args),
     ),
   );

@@ -30,7 +30,7 @@ export class Tally {
 }
 
 /** Below this share of the input, the remaining time cannot be estimated. */
-const tellingShare = 0.01;
+const minShareForEstimate = 0.01;
 
 /** Outcomes that do not fit into `columns` are summed up as "others". */
 export function progressLine(tally: Tally, totalBytes: number | undefined, columns: number): string {
@@ -38,7 +38,8 @@ export function progressLine(tally: Tally, totalBytes: number | undefined, colum
   if (totalBytes !== undefined && totalBytes > 0) {
     const done = Math.min(1, tally.bytes / totalBytes);
     parts.push(`${Math.floor(done * 100)}% of ${megabytes(totalBytes)}`);
-    if (done >= tellingShare && done < 1) parts.push(`${clock((tally.seconds / done) * (1 - done))} left`);
+    if (done >= minShareForEstimate && done < 1)
+      parts.push(`${clock((tally.seconds / done) * (1 - done))} left`);
   }
   parts.push(`${grouped(Math.round(tally.perSecond))}/s`);
   const outcomes = tally.outcomes();

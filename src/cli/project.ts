@@ -2,11 +2,11 @@
 
 import { Option } from "commander";
 import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, grouped, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { wholeNumber, wholeNumberOrUnlimited } from "./option-values.ts";
 import type { Session } from "./session.ts";
-import { present } from "./trouble.ts";
 import { type CodeFormatWord, codeFormatOf, codeFormats, codeFormatWord, dateOf, isoTime } from "./words.ts";
 
 interface Settings {
@@ -217,7 +217,7 @@ function projectJson(project: Project) {
 }
 
 function showProject(session: Session, answered: Project | undefined): void {
-  const project = present(answered, "a project");
+  const project = requirePart(answered, "a project");
   session.answer(projectJson(project), () =>
     fields([
       ["id", project.id],

@@ -5,9 +5,9 @@
  */
 
 import { type ServiceError, status } from "@grpc/grpc-js";
+import { errorJson, unreachable } from "./cli-error.ts";
 import { errorDetail } from "./client.ts";
 import { escapeControls } from "./terminal.ts";
-import { troubleJson, unreachable } from "./trouble.ts";
 
 /**
  * After this long without anything from the service, the loss is reported again, or the command gives up if the service was
@@ -33,7 +33,7 @@ export function pauseMs(attempts: number): number {
 }
 
 /** Whether a retry would only get the same refusal. */
-export function isLasting(error: ServiceError): boolean {
+export function isPermanent(error: ServiceError): boolean {
   const detail = errorDetail(error);
   if (detail !== undefined)
     return !["service_unavailable", "internal_error", "rate_limited"].includes(detail.code);
@@ -57,5 +57,5 @@ export function lossLine({ reason, isStill }: Loss, json: boolean, more = ""): s
     const state = isStill ? "still no connection" : "connection lost";
     return escapeControls(`phoneproof: ${state}, trying again${more}: ${reason}`);
   }
-  return isStill ? troubleJson(unreachable(reason)) : undefined;
+  return isStill ? errorJson(unreachable(reason)) : undefined;
 }

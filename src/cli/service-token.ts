@@ -2,10 +2,10 @@
 
 import { Option } from "commander";
 import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
+import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { environmentOption, nonEmpty, several } from "./option-values.ts";
-import { present } from "./trouble.ts";
 import {
   dateOf,
   type EnvironmentWord,
@@ -73,7 +73,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
           ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
         },
       );
-      const token = present(serviceToken, "a token");
+      const token = requirePart(serviceToken, "a token");
       session.answer({ ...tokenJson(token), token: secret }, () =>
         [
           fields([...tokenEntries(token).filter(([label]) => !ofAnOldToken.has(label)), ["token", secret]]),
@@ -101,7 +101,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
       const { serviceToken } = await session.client.call(ServiceTokenService.method.revokeServiceToken, {
         serviceTokenId,
       });
-      const token = present(serviceToken, "a token");
+      const token = requirePart(serviceToken, "a token");
       session.answer(tokenJson(token), () => fields(tokenEntries(token)));
     });
 }

@@ -14,6 +14,7 @@ import {
   StreamInboundMessagesRequestSchema,
   type StreamInboundMessagesResponse,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { unreachable, type Violation, violationsJson, wrongUsage } from "./cli-error.ts";
 import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
 import type { CliCommand } from "./command.ts";
 import { inboundLines } from "./inbound-lines.ts";
@@ -24,7 +25,6 @@ import { ProgressDisplay, progressLine, summary, Tally } from "./progress.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson } from "./terminal.ts";
-import { unreachable, type Violation, violationsJson, wrongUsage } from "./trouble.ts";
 import { outcomeWord } from "./words.ts";
 
 interface SendOptions {
@@ -175,7 +175,7 @@ export async function sendMessage(
       if (receipt !== undefined) return receipt;
     }
   } catch (error) {
-    throw isServiceError(error) ? client.trouble(error) : error;
+    throw isServiceError(error) ? client.cliErrorOf(error) : error;
   } finally {
     call.cancel();
   }

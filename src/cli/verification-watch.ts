@@ -6,9 +6,9 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { CliError, requirePart, unreachable } from "./cli-error.ts";
 import { isServiceError, type ServiceClient } from "./client.ts";
-import { isLasting, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
-import { present, Trouble, unreachable } from "./trouble.ts";
+import { isPermanent, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
 import { dateOf } from "./words.ts";
 
 export interface VerificationWatch {
@@ -57,12 +57,12 @@ export async function followVerification(watch: VerificationWatch): Promise<void
   }
 
   /** Uses one connection until the verification is over (undefined) or the connection breaks (the reason). */
-  async function follow(): Promise<Trouble | undefined> {
+  async function follow(): Promise<CliError | undefined> {
     const method = VerificationService.method.watchVerification;
     let shownAt = Number.POSITIVE_INFINITY;
     try {
       for await (const look of client.watch(method, { verificationId }, signal)) {
-        const verification = present(look.verification, "a verification");
+        const verification = requirePart(look.verification, "a verification");
         shownAt = Math.min(shownAt, performance.now());
         expiresAt = performance.now() + leftMs(verification);
         if (verification.status === shown) continue;
@@ -70,7 +70,8 @@ export async function followVerification(watch: VerificationWatch): Promise<void
         watch.onStatus(verification);
       }
     } catch (error) {
-      if (!(error instanceof Trouble && isServiceError(error.cause)) || isLasting(error.cause)) throw error;
+      if (!(error instanceof CliError && isServiceError(error.cause)) || isPermanent(error.cause))
+        throw error;
       return isOver() ? undefined : error;
     } finally {
       if (performance.now() - shownAt >= goodAfterMs) attempts = 0;

@@ -8,6 +8,7 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
@@ -16,7 +17,6 @@ import { gather, moreNote } from "./paging.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
-import { present } from "./trouble.ts";
 import { followVerification } from "./verification-watch.ts";
 import {
   carrierWord,
@@ -132,7 +132,7 @@ export function addVerificationCommands(program: CliCommand): void {
       const { verification } = await session.client.call(VerificationService.method.getVerification, {
         verificationId,
       });
-      showVerification(session, present(verification, "a verification"));
+      showVerification(session, requirePart(verification, "a verification"));
     });
 
   group
@@ -159,7 +159,7 @@ export function addVerificationCommands(program: CliCommand): void {
       const { verification } = await session.client.call(VerificationService.method.cancelVerification, {
         verificationId,
       });
-      showVerification(session, present(verification, "a verification"));
+      showVerification(session, requirePart(verification, "a verification"));
     });
 }
 
@@ -177,7 +177,7 @@ async function createVerification(session: Session, options: CreateOptions): Pro
     ...(parentOrigin === undefined ? {} : { parentOrigin }),
     ...(returnUrl === undefined ? {} : { returnUrl }),
   });
-  const verification = present(created.verification, "a verification");
+  const verification = requirePart(created.verification, "a verification");
   session.answer(
     {
       ...verificationJson(verification),

@@ -8,12 +8,12 @@ import {
   type WebhookDelivery,
   WebhookService,
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
+import { requirePart, wrongUsage } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, nonEmpty, severalOf } from "./option-values.ts";
 import { gather, moreNote } from "./paging.ts";
 import type { Session } from "./session.ts";
-import { present, wrongUsage } from "./trouble.ts";
 import {
   type DeliveryStateWord,
   dateOf,
@@ -179,7 +179,7 @@ export function addWebhookCommands(program: CliCommand): void {
     .examples(["send it again", `webhook resend ${exampleEvent}`])
     .does(async (session, _options, eventId) => {
       const answer = await session.client.call(WebhookService.method.resendWebhookEvent, { eventId });
-      const delivery = present(answer.delivery, "a delivery");
+      const delivery = requirePart(answer.delivery, "a delivery");
       session.answer(deliveryJson(delivery), () => deliveryText(delivery));
     });
 
@@ -243,8 +243,8 @@ async function testWebhook(session: Session, options: Place & { event?: EventWor
     { ...placeOf(options), ...(options.event === undefined ? {} : { type: eventOf[options.event] }) },
     { deadlineMs: testDeadlineMs },
   );
-  const webhook = present(sent.webhook, "a webhook");
-  const attempt = present(sent.attempt, "the test's result");
+  const webhook = requirePart(sent.webhook, "a webhook");
+  const attempt = requirePart(sent.attempt, "the test's result");
   const { number: _, started_at: sentAt, ...result } = attemptJson(attempt);
   session.answer(
     {
@@ -307,14 +307,14 @@ function stateOf(webhook: Webhook): string {
 }
 
 function showWebhook(session: Session, answered: Webhook | undefined): void {
-  const webhook = present(answered, "a webhook");
+  const webhook = requirePart(answered, "a webhook");
   session.answer(webhookJson(webhook), () => fields(webhookEntries(webhook)));
 }
 
 const onlyWithTrouble = new Set(["replaced", "disabled", "failing since"]);
 
 function showWithSecret(session: Session, answered: Webhook | undefined, secret: string): void {
-  const webhook = present(answered, "a webhook");
+  const webhook = requirePart(answered, "a webhook");
   session.answer({ ...webhookJson(webhook), secret }, () => {
     const entries = webhookEntries(webhook).filter(
       ([label, value]) => value !== null || !onlyWithTrouble.has(label),

@@ -25,7 +25,7 @@ import { usageLimitExceeded } from "./usage.ts";
 import {
   type CreatedVerification,
   type NewVerification,
-  nowhere,
+  noDestination,
   type Verifications,
 } from "./verification.ts";
 import { newWindowToken, windowTokenDigest } from "./window-token.ts";
@@ -58,7 +58,7 @@ const codeAttempts = 48;
  * After this many taken codes of one length on one number, the creation treats that length as full there, whatever the last
  * count says. With half of the codes taken, one creation in 4,000 moves on to a longer code or another number without need.
  */
-const takenInTurn = 12;
+const maxCollisionsPerPlace = 12;
 
 /**
  * Creates a pending verification, or replays the first response to its idempotency key.
@@ -103,7 +103,7 @@ export function createVerification(parts: {
     const now = clock.now();
     const id = newIdAt(now instanceof Promise ? await now : now);
     const chargeTo = chargedProject(call.caller);
-    const rooms = new Rooms(occupancy);
+    const observed = new ObservedOccupancy(occupancy);
 
     let verification = await withFreeCode();
     if (verification === null) {
@@ -115,12 +115,12 @@ export function createVerification(parts: {
       });
       if (exhaustedForSeconds !== null && chargeTo !== null) throw usageLimitExceeded(exhaustedForSeconds);
       if (!known) throw refusal();
-      verification = at({ destination: nowhere, length: project.codeLength });
+      verification = at({ destination: noDestination, length: project.codeLength });
     }
     const { usage, value } = await verifications.create(verification, chargeTo);
     let outcome = value;
     for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
-      rooms.met(verification);
+      observed.recordCollision(verification);
       const again = attempt < codeAttempts ? await withFreeCode() : null;
       if (again === null) {
         const refused = refusal();
@@ -151,7 +151,7 @@ export function createVerification(parts: {
     /** Null if nothing new can be created. */
     async function withFreeCode(): Promise<NewVerification | null> {
       if (unregistered.length > 0) return null;
-      const place = allocateCode(numbers, project.codeFormat, project.codeLength, rooms.asSeen);
+      const place = allocateCode(numbers, project.codeFormat, project.codeLength, observed.current);
       if (place === null) return null;
       if (place.length !== project.codeLength)
         await directory.addCodeLength(project.codeFormat, place.length);
@@ -194,25 +194,25 @@ export function createVerification(parts: {
 }
 
 /** The known occupancy, corrected by the taken codes that this creation has encountered. */
-class Rooms {
-  asSeen: Pick<CodeOccupancy, "pending" | "barred">;
+class ObservedOccupancy {
+  current: Pick<CodeOccupancy, "pending" | "barred">;
   readonly #occupancy: CodeOccupancy;
   /** Number of taken codes encountered, by number and length. */
   readonly #taken = new Map<string, number>();
 
   constructor(occupancy: CodeOccupancy) {
     this.#occupancy = occupancy;
-    this.asSeen = occupancy;
+    this.current = occupancy;
   }
 
   /** Records that this verification's code was taken. */
-  met({ destination, code }: NewVerification): void {
+  recordCollision({ destination, code }: NewVerification): void {
     const place = `${destination} ${code.length}`;
     this.#taken.set(place, (this.#taken.get(place) ?? 0) + 1);
-    this.asSeen = {
+    this.current = {
       pending: (...asked) => this.#occupancy.pending(...asked),
       barred: (number, format, length) =>
-        (this.#taken.get(`${number} ${length}`) ?? 0) >= takenInTurn
+        (this.#taken.get(`${number} ${length}`) ?? 0) >= maxCollisionsPerPlace
           ? Number.POSITIVE_INFINITY
           : this.#occupancy.barred(number, format, length),
     };

@@ -1,7 +1,7 @@
 /**
  * Judges inbound messages one after the other against a snapshot of the database. If another process changes that state
  * meanwhile, nothing is stored and the messages are judged again. The rules for matching, muting and duplicates are here; the
- * storage handles the one case that needs no judgement by itself (`plain-messages.ts`).
+ * storage handles the one case that needs no judgement by itself (`fast-path-messages.ts`).
  */
 
 import { hash } from "node:crypto";
@@ -40,7 +40,7 @@ export interface InboundMessage {
    * Whether its token may deliver only to some numbers or to one environment; other tokens of its source may have no such
    * bounds.
    */
-  readonly isBound: boolean;
+  readonly hasRestrictedToken: boolean;
   /** Null if the message was invalid: it is stored as `invalid` nevertheless, so that its id is known. */
   readonly content: InboundContent | null;
   readonly messageId: string;
@@ -291,7 +291,10 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
  * Whether the message repeats an id that was used for another number. A token restricted to certain numbers must learn nothing
  * about that other message, so this one is not treated as its repeat.
  */
-function isForeign({ isBound, content }: InboundMessage, { destination }: Answered): boolean {
+function isForeign(
+  { hasRestrictedToken: isBound, content }: InboundMessage,
+  { destination }: Answered,
+): boolean {
   return isBound && destination !== null && destination !== content?.to;
 }
 

@@ -6,7 +6,7 @@ import { checkText, isStorable } from "./text-field.ts";
 /** The source recorded for messages that administrators send with the command. */
 export const adminSource = "cli";
 /** The source recorded for messages that the simulated phone of a test window sends. */
-export const playedSource = "window";
+export const simulatorSource = "window";
 
 /** A message as received from its source, not yet validated. */
 export interface InboundMessageFields {

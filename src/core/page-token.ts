@@ -4,7 +4,7 @@ import type { FieldViolation } from "../failures.ts";
 const idHexDigits = 32;
 const listHexDigits = 12;
 
-export const strayPageToken: FieldViolation = {
+export const invalidPageToken: FieldViolation = {
   field: "page_token",
   message: "must be the next_page_token of an earlier answer to the same request",
 };
@@ -33,7 +33,7 @@ export function pageToken(lastId: string, list: object): string {
  * Cuts one page from entries fetched with a limit of `limit + 1`, and makes the next page's token, empty on the last
  * page. `idOf` returns the UUID by which the list is ordered.
  */
-export function pageOf<Item>(
+export function paginate<Item>(
   found: readonly Item[],
   limit: number,
   idOf: (item: Item) => string,
@@ -46,7 +46,7 @@ export function pageOf<Item>(
 }
 
 /** The UUID of the previous page's last entry; undefined if the token is of another list or, without `list`, malformed. */
-export function lastOfPage(token: string, list: object | undefined): string | undefined {
+export function decodePageToken(token: string, list: object | undefined): string | undefined {
   const hex = Buffer.from(token, "base64url").toString("hex");
   if (hex.length !== idHexDigits + listHexDigits) return undefined;
   if (list !== undefined && hex.slice(idHexDigits) !== digestOf(list)) return undefined;

@@ -41,7 +41,7 @@ export type TakeInboundMessages = (
   options?: { readonly played: boolean },
 ) => Promise<void> | undefined;
 
-const notPlayed = { played: false };
+const notSimulated = { played: false };
 const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate: false };
 
 /** Null: unknown, or the destination is none of the source's numbers. */
@@ -65,7 +65,7 @@ export function takeInboundMessages(parts: {
 }): TakeInboundMessages {
   const { directory, judgeMessage, onReceipt, writeDown } = parts;
 
-  return (messages, call, receivers, { played } = notPlayed) => {
+  return (messages, call, receivers, { played } = notSimulated) => {
     const startedAt = performance.now();
     const { caller } = call;
     requireScope(caller, "ingest");
@@ -129,7 +129,7 @@ function prepare(
   const isBound = caller.environment !== null || caller.numbers.length > 0;
   if (!validation.ok) {
     const { messageId } = validation;
-    return messageId === null ? null : { source, isBound, messageId, content: null };
+    return messageId === null ? null : { source, hasRestrictedToken: isBound, messageId, content: null };
   }
   const { messageId, from, to, text, carrier, receivedAtMs } = validation.message;
   const environment = environmentOf(known.number, known.caller);
@@ -148,7 +148,7 @@ function prepare(
     fingerprint: fingerprintOf({ environment, from, to, text }),
     played: known.played,
   };
-  return { source, isBound, messageId, content };
+  return { source, hasRestrictedToken: isBound, messageId, content };
 }
 
 /** A message that has been submitted and awaits its judgement. */

@@ -5,7 +5,7 @@ import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
 import { newId } from "./ids.ts";
 import type { InboundOutcome, PendingReason } from "./inbound-judgement.ts";
-import { playedSource } from "./inbound-message.ts";
+import { simulatorSource } from "./inbound-message.ts";
 import { maskPhone } from "./phone.ts";
 import type { Environment, ServiceCaller } from "./project.ts";
 import type { InboundReceipt, TakeInboundMessages } from "./take-inbound-messages.ts";
@@ -138,7 +138,7 @@ function playedPhone(destination: string): ServiceCaller {
     kind: "service",
     tokenId: null,
     scope: "ingest",
-    source: playedSource,
+    source: simulatorSource,
     projectId: null,
     environment: "test",
     numbers: [destination],

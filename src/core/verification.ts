@@ -59,7 +59,7 @@ export interface NewVerification {
 }
 
 /** Destination of a creation for which there is no receiving number: such a creation can only replay an earlier response. */
-export const nowhere = "";
+export const noDestination = "";
 
 export type CreationOutcome =
   | { readonly kind: "created" | "replayed"; readonly created: CreatedVerification }

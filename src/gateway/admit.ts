@@ -1,7 +1,7 @@
 /** Admission in the gateway: who calls, whether the call may be made, and what is charged if it fails. */
 
 import type { FastifyReply, FastifyRequest, onRequestHookHandler, preValidationHookHandler } from "fastify";
-import type { Admission, Look, RateLimitBucket } from "../admission/admission.ts";
+import type { Admission, CredentialCheck, RateLimitBucket } from "../admission/admission.ts";
 import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
@@ -14,7 +14,7 @@ declare module "fastify" {
     /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
     call: Call | undefined;
     /** When its credential was checked, and at which revision of the directory. */
-    look: Look | undefined;
+    look: CredentialCheck | undefined;
     /** The code of the failure it was refused with. */
     failureCode: FailureCode | undefined;
   }
@@ -31,10 +31,10 @@ export function admitting(
   return (request, reply, done) => {
     if (overload.sheds(bucket, reply)) return;
     const refused = (thrown: unknown) => done(asFailure(thrown));
-    request.look = admission.look();
+    request.look = admission.checkpoint();
     identify(admission, request, refused, (caller) => {
       if (caller.kind === "service") refused(new Failure("insufficient_scope"));
-      else takeAllowance(admission, bucket, caller, reply, refused, () => done());
+      else consumeRateLimit(admission, bucket, caller, reply, refused, () => done());
     });
   };
 }
@@ -58,7 +58,7 @@ export function stillAdmitting(admission: Admission): preValidationHookHandler {
 /** Checks the credential of an admitted call again; undefined if the earlier check still holds. */
 export function lookAgain(admission: Admission, request: FastifyRequest): Promise<void> | undefined {
   const { call, look } = request;
-  if (call === undefined || (look !== undefined && admission.holds(look))) return undefined;
+  if (call === undefined || (look !== undefined && admission.isCurrent(look))) return undefined;
   return new Promise((resolve, reject) => {
     identify(admission, request, reject, (caller) => {
       call.caller = caller;
@@ -91,7 +91,7 @@ export function answerUnknownRoute(
     if (caller.kind === "service") unknown();
     else {
       const refused = (thrown: unknown) => fail(asFailure(thrown), request, reply);
-      takeAllowance(admission, "read", caller, reply, refused, unknown);
+      consumeRateLimit(admission, "read", caller, reply, refused, unknown);
     }
   });
 }
@@ -113,7 +113,7 @@ function identify(
   else identified(caller);
 }
 
-function takeAllowance(
+function consumeRateLimit(
   admission: Admission,
   bucket: RateLimitBucket,
   caller: Caller,
@@ -121,7 +121,7 @@ function takeAllowance(
   refused: (thrown: unknown) => void,
   admitted: () => void,
 ): void {
-  admission.takeAllowance(caller, bucket).then((rateLimit) => {
+  admission.consumeRateLimit(caller, bucket).then((rateLimit) => {
     const { request } = reply;
     if (rateLimit !== undefined) setRateLimit(reply, rateLimit);
     request.call = {

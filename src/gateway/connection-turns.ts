@@ -8,14 +8,14 @@
 
 import type { Socket } from "node:net";
 import { performance } from "node:perf_hooks";
-import { isUnheard, listenTo, stopListening } from "./listening.ts";
-import { countRequestsInHand } from "./requests-in-hand.ts";
+import { trackInFlightRequests } from "./in-flight-requests.ts";
+import { isPaused, pauseReading, resumeReading } from "./paused-sockets.ts";
 
 /**
  * Requests in progress that keep this process and its database busy: more would only wait. (With 256 and with 64 fewer
  * were served, see docs/performance.md.)
  */
-export const enough = 128;
+export const maxInFlight = 128;
 
 /**
  * If connections wait longer than this for their turn, calls are told to come again later. (With one second fewer were
@@ -65,7 +65,7 @@ export function createConnectionTurns({
   readonly clock?: () => number;
   readonly busyShareOf?: () => number;
 } = {}): ConnectionTurns {
-  const inHand = countRequestsInHand();
+  const inHand = trackInFlightRequests();
   /** A queue in the order of turns, from index `first` on. */
   let waiting: Waiting[] = [];
   let first = 0;
@@ -124,11 +124,11 @@ export function createConnectionTurns({
     const room = isStopped
       ? Number.POSITIVE_INFINITY
       : isWaitedFor()
-        ? enough - inHand.count(clock())
-        : enough;
+        ? maxInFlight - inHand.count(clock())
+        : maxInFlight;
     for (let taken = 0; next() !== undefined; taken++) {
       if (taken >= room && (taken >= atLeast || waitedMs() <= longestMs)) break;
-      listenTo((waiting[first++] as Waiting).socket);
+      resumeReading((waiting[first++] as Waiting).socket);
     }
     if (first === waiting.length) {
       clearInterval(lookingAgain);
@@ -149,9 +149,9 @@ export function createConnectionTurns({
       kept++;
       // If the client left early, the duration says nothing.
       if (begunAt !== null) inHand.over(begunAt, now, !socket.destroyed);
-      const isFree = !isStopped && !socket.destroyed && !isUnheard(socket);
-      if (isFree && inHand.count(now) >= enough && isWaitedFor()) {
-        stopListening(socket);
+      const isFree = !isStopped && !socket.destroyed && !isPaused(socket);
+      if (isFree && inHand.count(now) >= maxInFlight && isWaitedFor()) {
+        pauseReading(socket);
         waiting.push({ socket, since: now });
         // Connections whose turn it was may send nothing, and requests in progress may take long: without a timer the
         // queue might stall.
@@ -164,7 +164,7 @@ export function createConnectionTurns({
       if (begunAt !== null) inHand.over(begunAt, clock(), isWhole);
       makeRoom();
     },
-    isLate: () => waitedMs() > patienceMs && inHand.count(clock()) > enough / 2 && isWaitedFor(),
+    isLate: () => waitedMs() > patienceMs && inHand.count(clock()) > maxInFlight / 2 && isWaitedFor(),
     waitedMs,
     stop() {
       isStopped = true;

@@ -104,7 +104,7 @@ export function createGateway({
       return;
     }
     admission
-      .settle(call, failure, () => lookAgain(admission, request))
+      .chargeFailure(call, failure, () => lookAgain(admission, request))
       .then(
         (settled) => refuse(reply, settled),
         (thrown) => {

@@ -13,7 +13,7 @@ import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
-import { isUnheard } from "./listening.ts";
+import { isPaused } from "./paused-sockets.ts";
 import { presentFailure } from "./refusal.ts";
 
 export const bodyLimitBytes = 64 * 1024;
@@ -175,7 +175,7 @@ function advance(socket: Duplex): void {
     next.begin();
   }
   queues.delete(socket);
-  if (queue.isPaused && !isUnheard(socket as Socket)) socket.resume();
+  if (queue.isPaused && !isPaused(socket as Socket)) socket.resume();
 }
 
 /** Escapes the escapes of bytes that are not UTF-8: the router can decode such a path, which then leads to nothing. */

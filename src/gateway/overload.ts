@@ -8,7 +8,7 @@ import type { FastifyReply } from "fastify";
 import type { Admission, RateLimitBucket } from "../admission/admission.ts";
 import { Failure } from "../failures.ts";
 import type { ConnectionTurns } from "./connection-turns.ts";
-import { isUnheard, leaveUnheard, listenTo, stopListening } from "./listening.ts";
+import { isPaused, markPaused, pauseReading, resumeReading } from "./paused-sockets.ts";
 import { refuse } from "./refusal.ts";
 
 /** A refusal takes up to 0.1 ms: this rate leaves a process most of its time. */
@@ -18,7 +18,7 @@ const refusalsPerSecond = 2_000;
  * A refusal takes about as long as serving a call: for each call that is refused because turns come late, this many are
  * served, or a slow process would do little but refuse. Credit accumulates up to `servedAtMost` calls.
  */
-const servedForEachTold = 3;
+const servedPerRefusal = 3;
 const servedAtMost = 1_000;
 
 /** Longest pause of a connection: less than Node's timeout of ten seconds for a half-read request, which keeps running. */
@@ -44,37 +44,37 @@ export function createOverload(
   perSecond = refusalsPerSecond,
 ): Overload {
   /** Connections that were refused and are not read. */
-  const told = new Set<Socket>();
+  const pausedSockets = new Set<Socket>();
   /** Admitted calls that no refusal has been counted against yet. */
   let served = servedAtMost;
   let isStopped = false;
 
-  function listenAgain(socket: Socket): void {
-    if (told.delete(socket)) listenTo(socket);
+  function resume(socket: Socket): void {
+    if (pausedSockets.delete(socket)) resumeReading(socket);
   }
 
   /** Stops reading a connection until `at`. Until then, a client's disconnect is not noticed either. */
-  function leaveUntil(at: number, socket: Socket): void {
+  function pauseUntil(at: number, socket: Socket): void {
     if (isStopped) {
-      listenTo(socket);
+      resumeReading(socket);
     } else if (!socket.destroyed) {
-      stopListening(socket);
-      told.add(socket);
-      setTimeout(listenAgain, Math.max(0, at - performance.now()), socket).unref();
+      pauseReading(socket);
+      pausedSockets.add(socket);
+      setTimeout(resume, Math.max(0, at - performance.now()), socket).unref();
     }
   }
 
   return {
     sheds(bucket, reply) {
-      const isLate = served >= servedForEachTold && turns.isLate();
+      const isLate = served >= servedPerRefusal && turns.isLate();
       if (!isLate && !admission.isOverloaded(bucket)) {
         served = Math.min(served + 1, servedAtMost);
         return false;
       }
-      served = Math.max(served - servedForEachTold, 0);
+      served = Math.max(served - servedPerRefusal, 0);
       const { raw: request } = reply.request;
       const { socket } = request;
-      const seconds = 1 + Math.floor(told.size / perSecond);
+      const seconds = 1 + Math.floor(pausedSockets.size / perSecond);
       // With this many unread connections, the connection is closed: its client has to retry on another.
       if (seconds > longestSeconds) reply.raw.shouldKeepAlive = false;
       const retryAfterSeconds = Math.min(seconds, longestSeconds);
@@ -82,12 +82,12 @@ export function createOverload(
       refuse(reply, failures[retryAfterSeconds]);
       if (isStopped || !reply.raw.shouldKeepAlive) return true;
       const at = performance.now() + retryAfterSeconds * 1_000;
-      const isFirst = !isUnheard(socket);
-      if (isFirst) leaveUnheard(socket);
+      const isFirst = !isPaused(socket);
+      if (isFirst) markPaused(socket);
       const leave = () => {
-        if (isFirst) leaveUntil(at, socket);
+        if (isFirst) pauseUntil(at, socket);
         // Behind a refused request on this connection, or on a connection that waits for its turn.
-        else if (isUnheard(socket)) stopListening(socket);
+        else if (isPaused(socket)) pauseReading(socket);
       };
       // Not before the whole request was read: Node would resume reading for the rest of it.
       if (request.closed) leave();
@@ -96,7 +96,7 @@ export function createOverload(
     },
     stop() {
       isStopped = true;
-      for (const socket of told) listenAgain(socket);
+      for (const socket of pausedSockets) resume(socket);
       turns.stop();
     },
   };

@@ -2,7 +2,7 @@ import fastify, { type FastifyInstance } from "fastify";
 import type { Registry } from "prom-client";
 import { createOpsHttpServer } from "./ops-http-server.ts";
 import type { Readiness } from "./readiness.ts";
-import { renderedInTurn } from "./renderings.ts";
+import { shareRenderings } from "./renderings.ts";
 
 const readinessTexts: Readonly<Record<Readiness, string>> = {
   ready: "ready",
@@ -20,7 +20,7 @@ export function createOpsServer(parts: {
   readonly metrics: Registry;
 }): FastifyInstance {
   const server = fastify({ logger: false, serverFactory: createOpsHttpServer });
-  const metrics = renderedInTurn(() => parts.metrics.metrics());
+  const metrics = shareRenderings(() => parts.metrics.metrics());
   server.get("/healthz", async (_request, reply) => reply.type("text/plain").send("alive\n"));
   server.get("/readyz", async (_request, reply) => {
     const readiness = await parts.readiness();

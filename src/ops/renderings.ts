@@ -10,7 +10,7 @@ const restMs = 50;
  * Concurrent calls share one rendering, and a call just after it has ended waits for the next. A rendering shows what had
  * happened when it began, so a caller that has one and calls again sees what has happened since.
  */
-export function renderedInTurn(render: () => Promise<string>): () => Promise<string> {
+export function shareRenderings(render: () => Promise<string>): () => Promise<string> {
   let rendering: Promise<string> | undefined;
   let restedAt = Number.NEGATIVE_INFINITY;
 

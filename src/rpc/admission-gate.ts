@@ -14,7 +14,7 @@ import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { addressKey, admittedKey, callKey, streamKey } from "./call-context.ts";
 import { boundCalls } from "./open-calls.ts";
 import { connectError } from "./refusal.ts";
-import type { Strangers } from "./strangers.ts";
+import type { UnauthenticatedStreams } from "./unauthenticated-streams.ts";
 
 const buckets: Readonly<Record<string, RateLimitBucket>> = {
   [VerificationService.method.createVerification.name]: "create",
@@ -38,14 +38,14 @@ function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
  */
 export function admissionGate(parts: {
   readonly admission: Admission;
-  readonly strangers: Strangers;
+  readonly unauthenticatedStreams: UnauthenticatedStreams;
   readonly log: Logger;
   readonly observer: RpcObserver;
 }): NonNullable<ConnectRouterOptions["requestGate"]> {
-  const { admission, strangers, log, observer } = parts;
+  const { admission, unauthenticatedStreams, log, observer } = parts;
   const countCall = boundCalls();
   return async ({ method, requestHeader, values }) => {
-    const look = admission.look();
+    const look = admission.checkpoint();
     const requestId = newRequestId();
     const address = values.get(addressKey);
     const stream = values.get(streamKey);
@@ -70,12 +70,12 @@ export function admissionGate(parts: {
       requireScope(caller, neededScope(method));
     } catch (thrown) {
       const refused = refusal(thrown);
-      if (stream) await strangers.turnAway(stream);
+      if (stream) await unauthenticatedStreams.turnAway(stream);
       throw refused;
     }
-    if (stream) strangers.admit(stream);
+    if (stream) unauthenticatedStreams.admit(stream);
     try {
-      rateLimit = await admission.takeAllowance(caller, bucket ?? "read");
+      rateLimit = await admission.consumeRateLimit(caller, bucket ?? "read");
       if (stream && method.methodKind === "unary") countCall(caller, stream);
       const call: Call = { requestId, address, caller, usage: undefined, violations: [] };
       values.set(callKey, call).set(admittedKey, { call, rateLimit, look });

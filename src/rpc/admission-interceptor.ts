@@ -12,9 +12,9 @@ import type { Admission } from "../admission/admission.ts";
 import { asFailure, Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
+import { toMessageFailure } from "./message-errors.ts";
 import type { OpenStreams } from "./open-streams.ts";
 import { connectError, metadataOf } from "./refusal.ts";
-import { asUnread } from "./unread.ts";
 
 /**
  * Usage, error translation and the log line of each call, for every service of this package, once the gate has admitted
@@ -52,15 +52,15 @@ export function admissionInterceptor(parts: {
         finish(codeToString(refusal.code));
         return refusal;
       }
-      const failure = await admission.settle(call, refusal, () =>
-        admission.holds(look) ? undefined : authenticateAgain(),
+      const failure = await admission.chargeFailure(call, refusal, () =>
+        admission.isCurrent(look) ? undefined : authenticateAgain(),
       );
       finish(failure.code, failure);
       return connectError(failure, requestId, call, rateLimit);
     };
 
     try {
-      if (!admission.holds(look)) await authenticateAgain();
+      if (!admission.isCurrent(look)) await authenticateAgain();
       const entered = request.stream ? opened(request) : request;
       const response = await untilAborted(next(entered), request.signal);
       for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
@@ -72,7 +72,7 @@ export function admissionInterceptor(parts: {
     }
 
     async function authenticateAgain(): Promise<void> {
-      const again = admission.look();
+      const again = admission.checkpoint();
       call.caller = await admission.authenticate(request.header.get("authorization") ?? undefined, null);
       // Taken before authenticating: a change in between would otherwise count as known.
       look = again;
@@ -94,7 +94,7 @@ export function admissionInterceptor(parts: {
 
     /** A stream may stay open for days: each of its messages is authenticated as a separate call would be. */
     function authenticated<Message>(messages: AsyncIterable<Message>): AsyncIterable<Message> {
-      return checked(messages, () => (admission.holds(look) ? undefined : authenticateAgain()));
+      return checked(messages, () => (admission.isCurrent(look) ? undefined : authenticateAgain()));
     }
 
     async function* translated(response: StreamResponse) {
@@ -115,7 +115,7 @@ export function admissionInterceptor(parts: {
 function refusalOf(thrown: unknown, { reason }: AbortSignal): Failure | ConnectError {
   const hasLeft = reason !== undefined && thrown === reason && !(reason instanceof Failure);
   if (hasLeft || isCutShort(thrown)) return ConnectError.from(thrown, Code.Canceled);
-  return thrown instanceof ConnectError ? (asUnread(thrown) ?? thrown) : asFailure(thrown);
+  return thrown instanceof ConnectError ? (toMessageFailure(thrown) ?? thrown) : asFailure(thrown);
 }
 
 /** Node's error, where a request is read, if the client disconnected before its end. */

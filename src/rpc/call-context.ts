@@ -1,7 +1,7 @@
 import type { ServerHttp2Stream } from "node:http2";
 import type { HandlerContext } from "@connectrpc/connect";
 import { createContextKey } from "@connectrpc/connect";
-import type { Look } from "../admission/admission.ts";
+import type { CredentialCheck } from "../admission/admission.ts";
 import type { Call } from "../core/call.ts";
 import type { RateLimitState } from "../failures.ts";
 
@@ -21,7 +21,7 @@ export interface AdmittedCall {
   readonly call: Call;
   readonly rateLimit: RateLimitState | undefined;
   /** When its credential was checked, and at which revision of the directory. */
-  readonly look: Look;
+  readonly look: CredentialCheck;
 }
 
 /** Deleted by the interceptor: a call that still has it had no readable message. */

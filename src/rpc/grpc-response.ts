@@ -7,9 +7,9 @@ import http2, {
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { newRequestId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
+import { toMessageFailure } from "./message-errors.ts";
 import { connectError } from "./refusal.ts";
-import { isOver } from "./stream-turns.ts";
-import { asUnread } from "./unread.ts";
+import { isOver } from "./stream-scheduling.ts";
 
 /** A call that failed by an internal fault outside of the interceptor, such as while its response was written. */
 export interface FaultyCall {
@@ -84,7 +84,7 @@ export function grpcResponse(parts: {
       const isHeard = !this.stream.closed && !this.stream.destroyed;
       if ("grpc-status-details-bin" in trailers || !methods.has(method) || !isHeard) return trailers;
       const error = findTrailerError(new Headers(trailers as Record<string, string>));
-      const failure = error && asUnread(error);
+      const failure = error && toMessageFailure(error);
       if (failure === undefined) return trailers;
       const requestId = newRequestId();
       onFault({ method, requestId, failure });

@@ -9,8 +9,8 @@ import { Failure } from "../failures.ts";
 import { callKey } from "./call-context.ts";
 import { ownerOf } from "./caller-bounds.ts";
 import { around, bytesOf } from "./handlers.ts";
-import type { RequestRoom } from "./request-room.ts";
-import { notWhole, unreadable } from "./unread.ts";
+import type { MemoryBudget } from "./memory-budget.ts";
+import { incompleteMessage, malformedMessage } from "./message-errors.ts";
 
 const maxMessagesInRequest = 1_000;
 /** A message has eight fields, its timestamp's two included. As many again may come with later versions. */
@@ -76,14 +76,14 @@ class FieldCount {
       index += step;
       if (this.#opened > 0 && this.#opened <= to - index) {
         this.#fields += fieldsOf(bytes, index, index + this.#opened, false);
-        if (this.#fields > maxFieldsInRequest) throw unreadable();
+        if (this.#fields > maxFieldsInRequest) throw malformedMessage();
         this.#at += this.#opened;
         index += this.#opened;
       }
       this.#opened = 0;
       while (this.#ends.length > 0 && this.#at >= (this.#ends.at(-1) as number)) {
         const isWhole = this.#awaits === "tag" && this.#valueBytes === 0 && this.#skip === 0;
-        if (!isWhole) throw unreadable();
+        if (!isWhole) throw malformedMessage();
         this.#ends.pop();
       }
     }
@@ -92,12 +92,12 @@ class FieldCount {
   #read(byte: number): void {
     this.#valueBytes += 1;
     if (this.#awaits === "varint") {
-      if (this.#valueBytes > maxVarintBytes) throw unreadable();
+      if (this.#valueBytes > maxVarintBytes) throw malformedMessage();
       if (byte < 0x80) this.#await("tag");
       return;
     }
     // Decoders differ in how they read more than 32 bits.
-    if (this.#valueBytes === maxTagBytes && byte > 0x0f) throw unreadable();
+    if (this.#valueBytes === maxTagBytes && byte > 0x0f) throw malformedMessage();
     this.#value += (byte & 0x7f) * 2 ** (7 * (this.#valueBytes - 1));
     if (byte >= 0x80) return;
     if (this.#awaits === "tag") this.#takeTag(this.#value >>> 3, this.#value & 7);
@@ -106,18 +106,18 @@ class FieldCount {
 
   #takeTag(field: number, wireType: number): void {
     this.#fields += 1;
-    if (field === 0 || this.#fields > maxFieldsInRequest) throw unreadable();
+    if (field === 0 || this.#fields > maxFieldsInRequest) throw malformedMessage();
     const depth = this.#ends.length;
     const lastKnown = depth === 0 ? messagesField : depth === 1 ? receivedAtField : lastInstantField;
     const known = depth === 2 ? varint : lengthDelimited;
     // The decoder reads known fields by their declared type, whatever wire type is given.
-    if (field <= lastKnown && wireType !== known) throw unreadable();
+    if (field <= lastKnown && wireType !== known) throw malformedMessage();
     this.#field = field;
     if (wireType === varint) this.#await("varint");
     else if (wireType === lengthDelimited) this.#await("length");
     else if (wireType === fixed64) this.#stepOver(8);
     else if (wireType === fixed32) this.#stepOver(4);
-    else throw unreadable();
+    else throw malformedMessage();
   }
 
   #takeLength(length: number): void {
@@ -128,7 +128,7 @@ class FieldCount {
       if (this.#messages > maxMessagesInRequest) throw tooManyMessages();
     }
     if (isMessage || (depth === 1 && this.#field === receivedAtField)) {
-      if (length > this.#left()) throw unreadable();
+      if (length > this.#left()) throw malformedMessage();
       this.#ends.push(this.#at + length);
       if (isMessage) this.#opened = length;
       this.#await("tag");
@@ -138,7 +138,7 @@ class FieldCount {
   }
 
   #stepOver(bytes: number): void {
-    if (bytes > this.#left()) throw unreadable();
+    if (bytes > this.#left()) throw malformedMessage();
     this.#skip = bytes;
     this.#await("tag");
   }
@@ -169,7 +169,7 @@ function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolea
     let value = byte & 0x7f;
     for (let read = 1; byte >= 0x80; read++) {
       byte = bytes[at++] ?? 0xff;
-      if (read === maxTagBytes - 1 && byte > 0x0f) throw unreadable();
+      if (read === maxTagBytes - 1 && byte > 0x0f) throw malformedMessage();
       value += (byte & 0x7f) * 2 ** (7 * read);
     }
     return value;
@@ -178,27 +178,27 @@ function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolea
     const tag = shortVarint();
     const field = tag >>> 3;
     const wireType = tag & 7;
-    if (field === 0 || (field <= lastKnown && wireType !== known)) throw unreadable();
+    if (field === 0 || (field <= lastKnown && wireType !== known)) throw malformedMessage();
     fields += 1;
     if (wireType === lengthDelimited) {
       const length = at < to ? shortVarint() : to;
-      if (length > to - at) throw unreadable();
+      if (length > to - at) throw malformedMessage();
       if (!isInstant && field === receivedAtField) fields += fieldsOf(bytes, at, at + length, true);
       at += length;
     } else if (wireType === varint) {
       const last = at + maxVarintBytes;
       while (at < to && (bytes[at] as number) >= 0x80) at += 1;
       at += 1;
-      if (at > last) throw unreadable();
+      if (at > last) throw malformedMessage();
     } else if (wireType === fixed64) {
       at += 8;
     } else if (wireType === fixed32) {
       at += 4;
     } else {
-      throw unreadable();
+      throw malformedMessage();
     }
-    if (at > to) throw unreadable();
-    if (fields > maxFieldsInRequest) throw unreadable();
+    if (at > to) throw malformedMessage();
+    if (fields > maxFieldsInRequest) throw malformedMessage();
   }
   return fields;
 }
@@ -313,7 +313,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
         let timer: NodeJS.Timeout | undefined;
         const tooLate = new Promise<never>((_, reject) => {
           timer = setTimeout(() => {
-            refused = { refusal: notWhole(), from: 0 };
+            refused = { refusal: incompleteMessage(), from: 0 };
             reject(refused.refusal);
           }, restWithinMs - waitedMs);
         });
@@ -342,10 +342,10 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
   };
 }
 
-/** Refuses a request that exceeds the limits before the handler decodes it; for compressed ones see `countedWhenUnpacked`. */
-export function countedRequests(
+/** Refuses a request that exceeds the limits before the handler decodes it; for compressed ones see `countedCompressions`. */
+export function withRequestLimits(
   handler: UniversalHandler,
-  { maxBytes, room }: { readonly maxBytes: number; readonly room: RequestRoom },
+  { maxBytes, room }: { readonly maxBytes: number; readonly room: MemoryBudget },
 ): UniversalHandler {
   return around(handler, async (request) => {
     // In JSON, the bytes fields of the wire form would have to be base64, which no client knows of.
@@ -364,7 +364,7 @@ export function countedRequests(
  * The compressions of a stream's requests. Each request is counted once decompressed, and waits for `room` before: a few
  * kilobytes expand to `maxBytes`, so one token's streams could otherwise fill the memory with a single small frame each.
  */
-export function countedWhenUnpacked(room: RequestRoom): Compression[] {
+export function countedCompressions(room: MemoryBudget): Compression[] {
   return [compressionGzip, compressionBrotli].map((compression) => ({
     ...compression,
     async decompress(packed, maxBytes) {

@@ -16,7 +16,7 @@ import {
   StreamInboundMessagesResponseSchema,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { outcomeMessage } from "./messages.ts";
-import { inSlices } from "./slices.ts";
+import { inTimeSlices } from "./time-slices.ts";
 
 /** A stream reads on while fewer of its messages than this lack a receipt; beyond, flow control stops the sender. */
 const maxUnderWay = 5_000;
@@ -95,7 +95,7 @@ export async function* streamInboundMessages(
   }
 
   async function read(): Promise<void> {
-    for await (const { messages } of inSlices(requests)) {
+    for await (const { messages } of inTimeSlices(requests)) {
       if (!reading) return;
       const entries = messages.map(() => new Entry(process));
       const known = takeMessages(messages.map(fieldsOf), call, entries);

@@ -13,7 +13,7 @@ import {
 import { DurationSchema, TimestampSchema } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter, MethodImpl } from "@connectrpc/connect";
 import { Failure, type FieldViolation } from "../failures.ts";
-import { carried, unreadable } from "./unread.ts";
+import { malformedMessage, toConnectError } from "./message-errors.ts";
 
 /** If unknown fields were ignored, a mistyped filter, mode or restriction would mean all, or the default. */
 export const strictJson = { ignoreUnknownFields: false };
@@ -48,7 +48,7 @@ function jsonOptionsOf(message: DescMessage) {
     try {
       return utf8.decode(bytes);
     } catch {
-      throw carried(unreadable());
+      throw toConnectError(malformedMessage());
     }
   };
   return {
@@ -57,7 +57,7 @@ function jsonOptionsOf(message: DescMessage) {
       decode(bytes: Uint8Array): string {
         const text = textOf(bytes);
         const fields = violationsIn(message, text);
-        if (fields.length > 0) throw carried(new Failure("validation_failed", { fields }));
+        if (fields.length > 0) throw toConnectError(new Failure("validation_failed", { fields }));
         return text;
       },
     },

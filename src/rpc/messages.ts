@@ -78,7 +78,7 @@ export interface Found {
 /** Null for unspecified. A number that this version does not know is refused, or added to `found` with null as the result. */
 export function environmentOf(environment: Environment, found?: Found): EnvironmentName | null {
   if (environment === Environment.UNSPECIFIED) return null;
-  return knownName("environment", environments, environment, found);
+  return enumName("environment", environments, environment, found);
 }
 
 /** For a required environment: null for unspecified and for unknown numbers, which the core refuses. */
@@ -87,18 +87,18 @@ export const requiredEnvironmentOf = (environment: Environment): EnvironmentName
 
 export function modeOf(mode: VerificationMode, found: Found): VerificationModeName {
   if (mode === VerificationMode.UNSPECIFIED) return "discover";
-  return knownName("mode", modes, mode, found) ?? "discover";
+  return enumName("mode", modes, mode, found) ?? "discover";
 }
 
 export function statusesOf(numbers: readonly VerificationStatus[], found: Found): VerificationStatusName[] {
-  return numbers.flatMap((status) => knownName("statuses", statuses, status, found) ?? []);
+  return numbers.flatMap((status) => enumName("statuses", statuses, status, found) ?? []);
 }
 
 /**
  * The name of an enumeration's number. Protobuf passes unknown numbers through: such a number is refused, or added to
  * `found` with null as the result.
  */
-export function knownName<Name extends string>(
+export function enumName<Name extends string>(
   field: string,
   numbers: Readonly<Record<Name, number>>,
   number: number,
@@ -108,7 +108,7 @@ export function knownName<Name extends string>(
   if (name !== undefined) return name;
   const violation = { field, message: "is not a value this service knows" };
   if (found === undefined) throw new Failure("validation_failed", { fields: [violation] });
-  return violated(violation, found);
+  return addViolation(violation, found);
 }
 
 function nameOf<Name extends string>(
@@ -120,7 +120,7 @@ function nameOf<Name extends string>(
 }
 
 /** Reports a field once, however many of its values are invalid: a list may have tens of thousands. */
-function violated(violation: FieldViolation, found: Found): null {
+function addViolation(violation: FieldViolation, found: Found): null {
   if (!found.violations.some(({ field }) => field === violation.field)) {
     found.violations = [...found.violations, violation];
   }
@@ -175,10 +175,10 @@ function wholeMilliseconds(
   if (timestamp === undefined) return null;
   const { seconds, nanos } = timestamp;
   if (seconds < earliest || seconds > latest) {
-    return violated({ field, message: "must be an instant of the years 1 to 9999" }, found);
+    return addViolation({ field, message: "must be an instant of the years 1 to 9999" }, found);
   }
   if (nanos < 0 || nanos > 999_999_999) {
-    return violated({ field, message: "must have nanos from 0 to 999999999" }, found);
+    return addViolation({ field, message: "must have nanos from 0 to 999999999" }, found);
   }
   return Number(seconds) * 1000 + whole(nanos / 1_000_000);
 }

@@ -1,7 +1,7 @@
 import type { ServerHttp2Stream } from "node:http2";
 import type { Caller } from "../core/project.ts";
 import { CallerBounds } from "./caller-bounds.ts";
-import { isOver } from "./stream-turns.ts";
+import { isOver } from "./stream-scheduling.ts";
 
 /**
  * Each call costs some 50 KiB, and stays open for up to ten seconds if its message does not arrive or its response is

@@ -13,7 +13,7 @@ import {
   type UpdateProjectRequest,
 } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { type Found, knownName } from "./messages.ts";
+import { enumName, type Found } from "./messages.ts";
 
 const codeFormats: Record<CodeFormatName, CodeFormat> = {
   numeric: CodeFormat.NUMERIC,
@@ -78,7 +78,7 @@ function settingsOf(request: CreateProjectRequest | UpdateProjectRequest, found:
     codeFormat:
       codeFormat === CodeFormat.UNSPECIFIED
         ? undefined
-        : (knownName("code_format", codeFormats, codeFormat, found) ?? undefined),
+        : (enumName("code_format", codeFormats, codeFormat, found) ?? undefined),
     codeLength,
     validitySeconds,
     rateLimitPerMinute,

@@ -2,7 +2,7 @@ import { type DescFile, type DescService, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import { Code, type ConnectRouter } from "@connectrpc/connect";
 import { ServerReflection } from "../gen/proto/grpc/reflection/v1/reflection_pb.ts";
-import { inSlices } from "./slices.ts";
+import { inTimeSlices } from "./time-slices.ts";
 
 /**
  * No name is longer. Unauthenticated clients may ask, and each part of a name takes time in proportion to the name's
@@ -66,7 +66,7 @@ export function reflectionRoutes(
 
   router.service(ServerReflection, {
     async *serverReflectionInfo(requests) {
-      for await (const request of inSlices(requests)) {
+      for await (const request of inTimeSlices(requests)) {
         const answer = (file: DescFile | undefined, what: string) =>
           file === undefined
             ? refused(Code.NotFound, `${what} is not known here`)

@@ -32,27 +32,32 @@ import { admissionGate } from "./admission-gate.ts";
 import { admissionInterceptor } from "./admission-interceptor.ts";
 import { methodName, type RpcObserver } from "./answered-call.ts";
 import { addressKey, callOf, streamKey } from "./call-context.ts";
+import { withEncodableErrors } from "./encodable-errors.ts";
 import { grpcResponse } from "./grpc-response.ts";
 import { healthRoutes } from "./health-service.ts";
-import { countedRequests, countedWhenUnpacked } from "./inbound-message-bounds.ts";
+import { countedCompressions, withRequestLimits } from "./inbound-message-bounds.ts";
 import { streamInboundMessages, streamInboundMessagesMethod } from "./inbound-message-service.ts";
 import { namingFields, strictJson } from "./json-messages.ts";
+import { MemoryBudget } from "./memory-budget.ts";
+import {
+  messageTimeoutKey,
+  messageTimeoutSignal,
+  startMessageTimeout,
+  withMessageTimeout,
+} from "./message-timeout.ts";
 import { keepOpenStreams } from "./open-streams.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
 import { refuseInHeaders } from "./refusal.ts";
-import { RequestRoom } from "./request-room.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
-import { blamingClients } from "./standard-refusals.ts";
+import { withClientFaultErrors } from "./standard-refusals.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
-import { boundStrangers } from "./strangers.ts";
-import { isOver, takeStreamsInTurn } from "./stream-turns.ts";
+import { isOver, scheduleStreams } from "./stream-scheduling.ts";
 import { takeTimeout } from "./timeouts.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
-import { settlingUnread } from "./unread-calls.ts";
+import { limitUnauthenticatedStreams } from "./unauthenticated-streams.ts";
 import { discardRest } from "./unread-rest.ts";
-import { refusingInWords } from "./unwritable-refusals.ts";
-import { expectWhole, overdueKey, overdueSignal, refusingHalves } from "./whole-messages.ts";
+import { chargeUnreadableCalls } from "./unreadable-calls.ts";
 
 /** PEM texts. If `ca` is set, clients must present a certificate that it signed. */
 export interface TlsSettings {
@@ -150,12 +155,12 @@ export function createRpcServer(parts: {
     trustedProxies,
   } = parts;
   const inbound = { takeMessages, process: { unsettled: 0 } };
-  const requestRoom = new RequestRoom({ inAll: roomInAllBytes, each: roomForEachBytes });
-  const decompressionRoom = new RequestRoom({ inAll: decompressionBytes, each: decompressionBytes });
+  const requestRoom = new MemoryBudget({ inAll: roomInAllBytes, each: roomForEachBytes });
+  const decompressionRoom = new MemoryBudget({ inAll: decompressionBytes, each: decompressionBytes });
   const shutdown = createShutdown();
   const sessions = keepSessions();
   const openStreams = keepOpenStreams(admission);
-  const strangers = boundStrangers();
+  const unauthenticatedStreams = limitUnauthenticatedStreams();
 
   const options = {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
@@ -163,7 +168,7 @@ export function createRpcServer(parts: {
     Http2ServerResponse: grpcResponse({
       methods: ownMethods,
       streamedAnswers,
-      onAnswer: strangers.answered,
+      onAnswer: unauthenticatedStreams.answered,
       onFault({ method, requestId, failure }) {
         log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
         observer.begun(method, false);
@@ -198,7 +203,7 @@ export function createRpcServer(parts: {
         session.setLocalWindowSize(sessionWindowBytes);
       });
       sessions.watch(http2Server as http2.Http2Server);
-      takeStreamsInTurn(http2Server as http2.Http2Server, strangers.isKnown);
+      scheduleStreams(http2Server as http2.Http2Server, unauthenticatedStreams.isKnown);
       return http2Server as http2.Http2Server;
     },
   });
@@ -207,7 +212,7 @@ export function createRpcServer(parts: {
   server.removeAllContentTypeParsers();
 
   const admitting = admissionInterceptor({ admission, openStreams, log, observer });
-  const gate = admissionGate({ admission, strangers, log, observer });
+  const gate = admissionGate({ admission, unauthenticatedStreams: unauthenticatedStreams, log, observer });
   const routeOptions = {
     requestGate: tracing ? tracedGate(tracing, gate) : gate,
     interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
@@ -222,7 +227,7 @@ export function createRpcServer(parts: {
     // The error detail belongs to no service, but clients have to decode it.
     reflectionRoutes(router, services, [file_phoneproof_v1_error]);
     for (const [index, handler] of router.handlers.entries()) {
-      router.handlers[index] = blamingClients(refusingInWords(refusingHalves(handler)));
+      router.handlers[index] = withClientFaultErrors(withEncodableErrors(withMessageTimeout(handler)));
     }
   }
 
@@ -240,7 +245,7 @@ export function createRpcServer(parts: {
     const ofGroups = {
       grpcWeb: false,
       readMaxBytes: maxGroupBytes,
-      acceptCompression: countedWhenUnpacked(decompressionRoom),
+      acceptCompression: countedCompressions(decompressionRoom),
     };
     router.rpc(
       streamInboundMessagesMethod,
@@ -248,13 +253,15 @@ export function createRpcServer(parts: {
       ofGroups,
     );
     const streaming = router.handlers.pop() as UniversalHandler;
-    router.handlers.push(countedRequests(streaming, { maxBytes: maxGroupBytes, room: requestRoom }));
+    router.handlers.push(withRequestLimits(streaming, { maxBytes: maxGroupBytes, room: requestRoom }));
     statisticsRoutes(naming, getStatistics);
     administrationRoutes(naming, administrationAs);
     for (const [index, handler] of router.handlers.entries()) {
       const isUnary = handler.method.methodKind === "unary";
-      const refusing = refusingInWords(refusingHalves(handler));
-      router.handlers[index] = isUnary ? settlingUnread(refusing, { admission, log, observer }) : refusing;
+      const refusing = withEncodableErrors(withMessageTimeout(handler));
+      router.handlers[index] = isUnary
+        ? chargeUnreadableCalls(refusing, { admission, log, observer })
+        : refusing;
     }
   }
 
@@ -272,10 +279,11 @@ export function createRpcServer(parts: {
       raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
       return;
     }
-    const asksWho = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
-    if (!strangers.open(raw.stream, clientAddress(request), asksWho)) return void reply.hijack();
+    const hasCredential = raw.headers.authorization !== undefined && ownMethods.has(url.slice(1));
+    if (!unauthenticatedStreams.open(raw.stream, clientAddress(request), hasCredential))
+      return void reply.hijack();
     const timeoutMs = takeTimeout(raw.headers);
-    if (!streamedPaths.has(url)) expectWhole(raw, timeoutMs);
+    if (!streamedPaths.has(url)) startMessageTimeout(raw, timeoutMs);
     discardRest(raw);
     done();
   });
@@ -307,7 +315,7 @@ export function createRpcServer(parts: {
       return createContextValues()
         .set(addressKey, clientAddress(request))
         .set(streamKey, raw.stream)
-        .set(overdueKey, overdueSignal(raw));
+        .set(messageTimeoutKey, messageTimeoutSignal(raw));
     },
   };
   server.register(fastifyConnectPlugin, { ...common, routes });

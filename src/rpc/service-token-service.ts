@@ -10,7 +10,7 @@ import {
   ServiceTokenService,
 } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { environmentMessage, environmentOf, type Found, knownName } from "./messages.ts";
+import { enumName, environmentMessage, environmentOf, type Found } from "./messages.ts";
 
 const scopes: Record<ScopeName, ServiceTokenScope> = {
   read: ServiceTokenScope.READ,
@@ -27,7 +27,7 @@ export function serviceTokenRoutes(router: ConnectRouter, asAdmin: AsAdmin): voi
         const found: Found = { violations: [] };
         const { serviceToken, secret } = await serviceTokens.create(
           {
-            scope: scope === ServiceTokenScope.UNSPECIFIED ? null : knownName("scope", scopes, scope, found),
+            scope: scope === ServiceTokenScope.UNSPECIFIED ? null : enumName("scope", scopes, scope, found),
             source,
             projectId,
             environment: environmentOf(environment, found),

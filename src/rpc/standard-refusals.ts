@@ -4,15 +4,15 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { around } from "./handlers.ts";
-import { asUnread } from "./unread.ts";
-import { refusalIn } from "./unread-calls.ts";
+import { toMessageFailure } from "./message-errors.ts";
+import { refusalIn } from "./unreadable-calls.ts";
 
 const unreadable = new ConnectError("the message could not be read", Code.InvalidArgument);
 const isUnreadable = (error: ConnectError | undefined) =>
-  error !== undefined && asUnread(error)?.code === "malformed_request";
+  error !== undefined && toMessageFailure(error)?.code === "malformed_request";
 
 /** Wraps a handler so that an unreadable message counts as the client's fault. Connect blames the server. */
-export function blamingClients(handler: UniversalHandler): UniversalHandler {
+export function withClientFaultErrors(handler: UniversalHandler): UniversalHandler {
   return around(handler, async (request) => {
     const response = await handler(request);
     const { status, body, trailer } = response;

@@ -14,10 +14,10 @@ import {
 } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
 import {
+  enumName,
   environmentMessage,
   environmentOf,
   type Found,
-  knownName,
   requiredEnvironmentOf,
 } from "./messages.ts";
 
@@ -38,7 +38,7 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(WebhookService, {
     setWebhook: asAdmin(async ({ webhooks }, request) => {
       const found: Found = { violations: [] };
-      const events = request.events.flatMap((type) => knownName("events", types, type, found) ?? []);
+      const events = request.events.flatMap((type) => enumName("events", types, type, found) ?? []);
       const { webhook, secret } = await webhooks.set(
         { ...referenceOf(request), url: request.url, events },
         found.violations,
@@ -68,7 +68,7 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
       const { projectId, verificationId, pageSize, pageToken } = request;
       const found: Found = { violations: [] };
       const environment = environmentOf(request.environment, found);
-      const wanted = request.states.flatMap((state) => knownName("states", states, state, found) ?? []);
+      const wanted = request.states.flatMap((state) => enumName("states", states, state, found) ?? []);
       const page = await webhooks.deliveries(
         { projectId, environment, verificationId, states: wanted, pageSize, pageToken },
         found.violations,
@@ -81,7 +81,7 @@ export function webhookRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
     sendTestWebhook: asAdmin(async ({ webhooks }, request) => {
       const found: Found = { violations: [] };
       const asked =
-        request.type === WebhookEventType.UNSPECIFIED ? null : knownName("type", types, request.type, found);
+        request.type === WebhookEventType.UNSPECIFIED ? null : enumName("type", types, request.type, found);
       const { webhook, eventId, type, attempt } = await webhooks.test(
         { ...referenceOf(request), type: asked },
         found.violations,

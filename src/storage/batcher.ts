@@ -39,10 +39,10 @@ const workedOffMs = 250;
  * busy, the requests that have already arrived are read first and join the next batch, before the last batch is answered and
  * its callers can send new ones: a seventh more reads and cancels a second (64 connections, two cores).
  */
-const worthASmallWait = 64;
+const readFirstBelow = 64;
 
 /** From this batch size on, a second concurrent statement is worth its cost. */
-const worthAnother = 128;
+const minConcurrentBatch = 128;
 
 const noKeys: readonly string[] = [];
 
@@ -52,7 +52,7 @@ const noKeys: readonly string[] = [];
  * and a fifth to a quarter more reads and cancels a second (64 connections, two cores). With smaller batches the additional
  * statements cost more than that gains.
  */
-const worthFollowing = 24;
+const minPipelinedBatch = 24;
 
 /**
  * If batches take this long, none is pipelined: this process's own work is negligible by comparison, and items that arrive
@@ -105,7 +105,7 @@ export function createBatcher<Item, Result>(options: {
   /** The batches in flight. With `keysOf`, no two of them share a key. */
   let underWay: readonly (readonly Waiting<Item, Result>[])[] = [];
   const { keysOf, isPipelined = false } = options;
-  const enough = isPipelined ? worthFollowing : keysOf ? worthAnother : Number.POSITIVE_INFINITY;
+  const enough = isPipelined ? minPipelinedBatch : keysOf ? minConcurrentBatch : Number.POSITIVE_INFINITY;
   /**
    * How many items must wait before another batch is tried. Raised after a try in which too many items shared a key with a
    * batch in flight.
@@ -165,7 +165,7 @@ export function createBatcher<Item, Result>(options: {
 
   /**
    * Takes the items that share no key with a batch in flight, nor with an earlier item that stays behind. Takes nothing if
-   * these are fewer than `worthAnother`.
+   * these are fewer than `minConcurrentBatch`.
    */
   function takeApart(): Waiting<Item, Result>[] {
     const batch: Waiting<Item, Result>[] = [];
@@ -180,8 +180,8 @@ export function createBatcher<Item, Result>(options: {
         left.push(entry);
       } else batch.push(entry);
     }
-    if (batch.length < worthAnother) {
-      enoughForAnother = waiting.length + worthAnother;
+    if (batch.length < minConcurrentBatch) {
+      enoughForAnother = waiting.length + minConcurrentBatch;
       return [];
     }
     waiting = left;
@@ -222,7 +222,7 @@ export function createBatcher<Item, Result>(options: {
         }
         options.observer.ran(batch.length, waited, lastTookMs);
         const isLast = inFlight === 1 || !isPipelined;
-        if (isLast && batch.length > 1 && waiting.length < worthASmallWait) await whatHasArrivedIsRead();
+        if (isLast && batch.length > 1 && waiting.length < readFirstBelow) await whatHasArrivedIsRead();
       }
     } finally {
       inFlight -= 1;

@@ -7,7 +7,7 @@ import { expiredUpTo } from "./expiry.ts";
 export const codeQuarantine = `interval '${codeQuarantineHours} hours'`;
 
 /** Whether a code of `table` may be reused or deleted: it is past its quarantine, and the expiry has looked at it. */
-export function isLetGo(table: string): string {
+export function isReleasable(table: string): string {
   return `${table}.expires_at <= now() - ${codeQuarantine} AND ${table}.expires_at <= (${expiredUpTo})`;
 }
 

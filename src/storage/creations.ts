@@ -5,14 +5,21 @@ import {
   type CreatedVerification,
   type CreationOutcome,
   type NewVerification,
-  nowhere,
+  noDestination,
 } from "../core/verification.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
-import { createCaution } from "./caution.ts";
-import { isLetGo } from "./code-occupancy.ts";
-import { type Database, type Lane, runStatement, tryStatement } from "./database.ts";
-import { chargedCalls, type Demand, demandOf, Exhausted, secondsToNextMonth, usageOf } from "./usage.ts";
+import { isReleasable } from "./code-occupancy.ts";
+import { type Database, type Pipeline, runStatement, tryStatement } from "./database.ts";
+import { createFastPathGuard } from "./fast-path-guard.ts";
+import {
+  type BatchCharges,
+  chargedCalls,
+  chargesOf,
+  secondsToNextMonth,
+  UsageLimitReached,
+  usageOf,
+} from "./usage.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
 /** An idempotency key with its scope: equal values mean the same creation. */
@@ -138,12 +145,12 @@ reserved AS (
     (destination, code, code_format, verification_id, expires_at, expected_phone, window_digest)
   SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at, r.expected_phone, decode(r.window_digest, 'hex')
   FROM request r
-  WHERE r.admitted AND r.leads AND r.destination <> '${nowhere}' AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
+  WHERE r.admitted AND r.leads AND r.destination <> '${noDestination}' AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
   ORDER BY r.destination, r.code
   ON CONFLICT (destination, code) DO UPDATE SET
     code_format = excluded.code_format, verification_id = excluded.verification_id, expires_at = excluded.expires_at,
     expected_phone = excluded.expected_phone, window_digest = excluded.window_digest
-  WHERE ${isLetGo("l")}
+  WHERE ${isReleasable("l")}
   RETURNING l.verification_id
 ),
 keyed AS (
@@ -200,7 +207,7 @@ interface ChargedCreation {
 }
 
 /** The result of the statement for one request. */
-type Outcome = Charged<CreationOutcome> | Exhausted;
+type Outcome = Charged<CreationOutcome> | UsageLimitReached;
 
 export interface Creations {
   create(request: NewVerification, chargeTo: string | null): Promise<Charged<CreationOutcome>>;
@@ -208,23 +215,23 @@ export interface Creations {
 }
 
 export function createCreations(database: Database): Creations {
-  const caution = createCaution();
-  const lane = database.openLane();
+  const guard = createFastPathGuard();
+  const pipeline = database.openPipeline();
 
   const enqueue = createBatcher<ChargedCreation, Outcome>({
     observer: database.observer.batch("create"),
     maxSize: 256,
     maxWaiting: 10_000,
-    isPipelined: lane.isPipelined,
+    isPipelined: pipeline.isPipelined,
     async run(items) {
       const roles = rolesOf(items);
-      const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
-      if (!caution.takeTurn() && !roles.leads.includes("f")) {
-        const outcomes = await createNew(lane, items, demand);
+      const demand = chargesOf(items.map(({ chargeTo }) => chargeTo));
+      if (!guard.mustSkip() && !roles.leads.includes("f")) {
+        const outcomes = await createOnFastPath(pipeline, items, demand);
         if (outcomes !== null) return outcomes;
-        caution.learn();
+        guard.recordConflict();
       }
-      return createBatch(lane, items, roles, demand);
+      return createBatch(pipeline, items, roles, demand);
     },
   });
 
@@ -233,7 +240,7 @@ export function createCreations(database: Database): Creations {
     chargeTo: string | null,
   ): Promise<Charged<CreationOutcome>> {
     const outcome = await enqueue({ request, chargeTo });
-    if (outcome instanceof Exhausted) throw usageLimitExceeded(outcome.secondsToNextMonth);
+    if (outcome instanceof UsageLimitReached) throw usageLimitExceeded(outcome.secondsToNextMonth);
     return outcome;
   }
 
@@ -262,7 +269,11 @@ function rolesOf(items: readonly ChargedCreation[]): Roles {
   });
   const codes = new Set<string>();
   const leads = items.map(({ request: { destination, code } }, position) => {
-    if (destination === nowhere || leaderOf[position] !== position || codes.has(`${destination} ${code}`))
+    if (
+      destination === noDestination ||
+      leaderOf[position] !== position ||
+      codes.has(`${destination} ${code}`)
+    )
       return "f";
     codes.add(`${destination} ${code}`);
     return "t";
@@ -271,20 +282,20 @@ function rolesOf(items: readonly ChargedCreation[]): Roles {
 }
 
 /** Null if not all could be created: then nothing has happened. */
-async function createNew(
-  lane: Lane,
+async function createOnFastPath(
+  pipeline: Pipeline,
   items: readonly ChargedCreation[],
-  demand: Demand,
+  demand: BatchCharges,
 ): Promise<Outcome[] | null> {
   const values = [demand.projects, demand.calls, ...columnsOf(items)];
-  const rows = await tryStatement(lane, createNewStatement, values, notAllNew);
+  const rows = await tryStatement(pipeline, createNewStatement, values, notAllNew);
   if (rows === null) return null;
   const createdAt = rows[0]?.[0] as number;
   const charged = new Map(rows.map((row) => [row[1], row]));
   return items.map(({ request, chargeTo }, position): Outcome => {
     const [, , calls, granted, limit] = charged.get(chargeTo) ?? [];
     const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit, null);
-    if (usage instanceof Exhausted) throw new Error("a call was answered that was not charged");
+    if (usage instanceof UsageLimitReached) throw new Error("a call was answered that was not charged");
     const created = answerOf(request, createdAt, createdAt + request.validitySeconds * 1000);
     return { usage, value: { kind: "created", created } };
   });
@@ -319,12 +330,12 @@ function columnsOf(items: readonly ChargedCreation[]): string[] {
 }
 
 async function createBatch(
-  lane: Lane,
+  pipeline: Pipeline,
   items: readonly ChargedCreation[],
   { leaderOf, leads }: Roles,
-  demand: Demand,
+  demand: BatchCharges,
 ): Promise<Outcome[]> {
-  const rows = await runStatement(lane, createStatement, [
+  const rows = await runStatement(pipeline, createStatement, [
     demand.projects,
     demand.calls,
     ...columnsOf(items),
@@ -342,7 +353,7 @@ async function createBatch(
     const position = row[0] as number;
     const { request } = items[position] as ChargedCreation;
     const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3], row[8]);
-    if (usage instanceof Exhausted) {
+    if (usage instanceof UsageLimitReached) {
       outcomes[position] = usage;
     } else if (row[4] === true) {
       const answer = answerOf(request, row[6] as number, row[7] as number);
@@ -367,7 +378,7 @@ async function createBatch(
     outcomes[position] = { usage, value: asLeader };
   }
   await answerLost(
-    lane,
+    pipeline,
     undecided.filter(({ reserved }) => reserved),
     outcomes,
   );
@@ -384,10 +395,14 @@ interface Undecided {
 }
 
 /** Gives requests that lost their keys the responses of the winners. */
-async function answerLost(lane: Lane, lost: readonly Undecided[], outcomes: Outcome[]): Promise<void> {
+async function answerLost(
+  pipeline: Pipeline,
+  lost: readonly Undecided[],
+  outcomes: Outcome[],
+): Promise<void> {
   if (lost.length === 0) return;
   const requests = lost.map(({ request }) => request);
-  const rows = await runStatement(lane, firstAnswerStatement, [
+  const rows = await runStatement(pipeline, firstAnswerStatement, [
     plainArray(requests.map(({ projectId }) => projectId)),
     plainArray(requests.map(({ environment }) => environment)),
     textArray(requests.map(({ idempotencyKey }) => idempotencyKey)),

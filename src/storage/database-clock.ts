@@ -5,7 +5,7 @@ import { epochMs, nowMs } from "./verification-row.ts";
 const statement = { name: "clock", text: `SELECT ${epochMs(nowMs)}` };
 
 /** How long the database's time is extrapolated by this process's clocks before the database is asked again. */
-const believedMs = 60_000;
+const trustedMs = 60_000;
 /**
  * If the monotonic and the wall clock differ by this much, one of them was stopped or set, and neither tells how much time has
  * passed.
@@ -28,7 +28,7 @@ export function createDatabaseClock(database: Database): Clock {
   function learn(ms: number): void {
     const steady = performance.now();
     const expected = known.ms + steady - known.steady;
-    const isOff = ms > expected || ms < expected - believedMs;
+    const isOff = ms > expected || ms < expected - trustedMs;
     known = { ms: isOff ? ms : expected, steady, wall: Date.now() };
   }
 
@@ -45,7 +45,7 @@ export function createDatabaseClock(database: Database): Clock {
   return {
     now() {
       const passed = performance.now() - known.steady;
-      if (passed < believedMs && Math.abs(Date.now() - known.wall - passed) < disagreementMs) {
+      if (passed < trustedMs && Math.abs(Date.now() - known.wall - passed) < disagreementMs) {
         return Math.floor(known.ms + passed);
       }
       asking ??= ask();

@@ -2,10 +2,10 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { Failure } from "../failures.ts";
 import { watchConnections } from "./connection-watch.ts";
-import { createLane } from "./lane.ts";
 import { type StorageObserver, unobserved } from "./observer.ts";
+import { createPipeline } from "./pipeline.ts";
 import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
-import { decisiveSettings } from "./session-settings.ts";
+import { requiredSettings } from "./session-settings.ts";
 
 /** A statement that a connection prepares once, under its name. */
 export interface NamedStatement {
@@ -13,14 +13,14 @@ export interface NamedStatement {
   readonly text: string;
 }
 
-/** Runs statements: the pool, a lane, or the connection of a transaction. */
+/** Runs statements: the pool, a pipeline, or the connection of a transaction. */
 export interface Statements {
   query<Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>>;
   readonly observer: StorageObserver;
 }
 
-/** A pooled connection for statements of one kind, held while any of them is in flight (lane.ts). */
-export interface Lane extends Statements {
+/** A pooled connection for statements of one kind, held while any of them is in flight (pipeline.ts). */
+export interface Pipeline extends Statements {
   /** Whether a statement may be sent before the previous one is answered; the server then runs it right after that one. */
   readonly isPipelined: boolean;
 }
@@ -33,7 +33,7 @@ export interface Lane extends Statements {
  */
 export interface Database extends Statements {
   readonly pool: pg.Pool;
-  openLane(): Lane;
+  openPipeline(): Pipeline;
   /**
    * For shutdown: fails every statement that has been unanswered for at least `milliseconds`. If there was any, every later
    * statement fails at once; otherwise nothing changes.
@@ -87,7 +87,7 @@ export function openDatabase(
     keepAlive: true,
     onConnect: async (client) => {
       watch.keep(client as PooledClient);
-      await client.query(`${decisiveSettings}; ${plannerSettings}`);
+      await client.query(`${requiredSettings}; ${plannerSettings}`);
       await watch.meet(client as PooledClient);
     },
   });
@@ -118,9 +118,9 @@ export function openDatabase(
     }
   }
 
-  function openLane(): Lane {
+  function openPipeline(): Pipeline {
     if (!isPipelined) return { observer, isPipelined, query };
-    const ask = createLane({
+    const ask = createPipeline({
       connect: () => connectionOf(pool),
       // While connections are idle, a new request for one counts as waiting until the next tick.
       isWanted: () => pool.waitingCount > pool.idleCount,
@@ -140,7 +140,7 @@ export function openDatabase(
   return {
     pool,
     query,
-    openLane,
+    openPipeline,
     observer,
     endIfSilentFor(milliseconds) {
       silent ||= watch.breakOff(milliseconds) > 0;

@@ -11,7 +11,7 @@ import { directoryChannel } from "./notices.ts";
 import { projectColumns, projectOf } from "./project-row.ts";
 
 /** How long an answer is cached, in case the notice of a change is lost; counted from the look-up's start. */
-const believedMs = 1_000;
+const cacheTtlMs = 1_000;
 const rememberedCredentials = 20_000;
 
 export interface CachedDirectory extends Directory {
@@ -110,12 +110,12 @@ export function createDirectory(database: Database): CachedDirectory {
   }
 
   /** Concurrent look-ups of the same key share one query. A failed one is not cached. */
-  function recall<T>(memory: Memory<T>, key: string, lookUp: () => Promise<T>): T | Promise<T> {
+  function cachedLookup<T>(memory: Memory<T>, key: string, lookUp: () => Promise<T>): T | Promise<T> {
     const known = memory.get(key);
     const now = performance.now();
     if (known && known.until > now) return known.value;
     const answer = lookUp();
-    const remembered: Remembered<T> = { value: answer, until: now + believedMs };
+    const remembered: Remembered<T> = { value: answer, until: now + cacheTtlMs };
     memory.set(key, remembered);
     answer.then(
       (value) => {
@@ -179,7 +179,7 @@ export function createDirectory(database: Database): CachedDirectory {
     return lengths;
   }
 
-  const numbers = () => recall(numberLists, "all", loadNumbers);
+  const numbers = () => cachedLookup(numberLists, "all", loadNumbers);
 
   /** Loads the numbers with a look-up that begins after the call. One at a time, however many ask. */
   const numbersNow = createBatcher<null, Numbers>({
@@ -193,7 +193,7 @@ export function createDirectory(database: Database): CachedDirectory {
     },
   });
 
-  const codeLengths = () => recall(codeLengthLists, "all", loadCodeLengths);
+  const codeLengths = () => cachedLookup(codeLengthLists, "all", loadCodeLengths);
 
   const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
@@ -208,7 +208,7 @@ export function createDirectory(database: Database): CachedDirectory {
   }
 
   return {
-    caller: (credential, kind) => recall(callers, credential, () => findCaller(credential, kind)),
+    caller: (credential, kind) => cachedLookup(callers, credential, () => findCaller(credential, kind)),
 
     remembered(credential) {
       const known = callers.get(credential);
@@ -217,7 +217,7 @@ export function createDirectory(database: Database): CachedDirectory {
     },
 
     async project(id) {
-      return recall(projects, id, async () => {
+      return cachedLookup(projects, id, async () => {
         const [row] = await runStatement(database, projectStatement, [id]);
         return row ? projectOf(row, 0) : null;
       });
@@ -241,7 +241,7 @@ export function createDirectory(database: Database): CachedDirectory {
     async addCodeLength(format, length) {
       const known = codeLengths();
       if ((known instanceof Promise ? await known : known)[format].includes(length)) return;
-      await recall(addedCodeLengths, `${format} ${length}`, async () => {
+      await cachedLookup(addedCodeLengths, `${format} ${length}`, async () => {
         await runStatement(database, addCodeLengthStatement, [format, length]);
         codeLengthLists.clear();
         return true;

@@ -15,11 +15,11 @@ import { pathToFileURL } from "node:url";
 import pg from "pg";
 import { lockDataDir, makeDirectory } from "./data-directory.ts";
 import { initialiseCluster, passwordFile } from "./postgres-cluster.ts";
-import { chooseLaunch, giveTo, type Launch } from "./postgres-launch.ts";
+import { chooseLaunch, chownTree, type Launch } from "./postgres-launch.ts";
 import { openLog } from "./postgres-log.ts";
 import { stopOrphan } from "./postgres-orphans.ts";
 import { startServer, supervise } from "./postgres-process.ts";
-import { discreetLogSettings } from "./server-log.ts";
+import { redactingLogSettings } from "./server-log.ts";
 
 const ownName = "phoneproof";
 const socketPort = 5432;
@@ -31,7 +31,7 @@ const progressInterval = "5s";
  * Explicit settings for `pg`, which takes any that is missing or empty from the environment's PG* variables: with PGSSLMODE no
  * connection could be made, and PGOPTIONS could turn `synchronous_commit` off.
  */
-const nothingOfTheCallers = {
+const isolatedClientSettings = {
   ssl: false,
   sslnegotiation: "postgres",
   options: " ",
@@ -41,7 +41,7 @@ const nothingOfTheCallers = {
 
 export interface EmbeddedPostgres {
   /** Client settings for `pg`: the host is a socket directory, or 127.0.0.1. */
-  readonly connection: typeof nothingOfTheCallers & {
+  readonly connection: typeof isolatedClientSettings & {
     readonly host: string;
     readonly port: number;
     readonly user: string;
@@ -83,7 +83,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     // Is in the title of each of the server's processes, which tells them from those of any other Postgres.
     const clusterName = `${ownName}-${hash(password + cluster)}`;
     const foreignPid = await stopOrphan(cluster, clusterName);
-    await giveTo(launch.owner, cluster);
+    await chownTree(launch.owner, cluster);
 
     const log = await openLog(path.join(dataDir, "postgres.log"), options.onLog);
     const startAt = (endpoint: Endpoint, strangerPid: number | undefined, signal?: AbortSignal) => {
@@ -109,7 +109,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
       });
 
     const { host, port } = endpoint;
-    const connection = { ...nothingOfTheCallers, host, port, user: ownName, password, database: ownName };
+    const connection = { ...isolatedClientSettings, host, port, user: ownName, password, database: ownName };
     const supervision = supervise(first, async (signal) =>
       startAt(endpoint, await stopOrphan(cluster, clusterName), signal),
     );
@@ -186,7 +186,7 @@ async function makePrivate(directory: string, launch: Launch): Promise<boolean> 
   try {
     await rm(directory, { recursive: true, force: true });
     await mkdir(directory, { mode: 0o700 });
-    await giveTo(launch.owner, directory);
+    await chownTree(launch.owner, directory);
     return true;
   } catch {
     return false;
@@ -226,7 +226,7 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
     timezone: "UTC",
     log_timezone: "UTC",
     log_checkpoints: "off",
-    ...discreetLogSettings,
+    ...redactingLogSettings,
     log_startup_progress_interval: progressInterval,
     // Recovery from a crash takes 0.4 s; with fsync of every file of the cluster it took 3.5 s.
     ...(process.platform === "linux" ? { recovery_init_sync_method: "syncfs" } : {}),

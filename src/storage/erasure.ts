@@ -8,7 +8,7 @@ import type { VerificationMode } from "../core/verification.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { codeQuarantine } from "./code-occupancy.ts";
 import { type Database, type NamedStatement, runStatement } from "./database.ts";
-import { movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
+import { noticesSent, reportTransitions, transitionCounts, transitionEffects } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
 /**
@@ -96,8 +96,8 @@ cancelled AS (
   WHERE v.id = ANY (ARRAY(SELECT id FROM locked)) AND v.status = 'pending' AND v.expires_at > ${nowMs}
   RETURNING v.id, v.webhook_configuration_id, v.environment
 ),${transitionEffects("expired")},${transitionEffects("cancelled")}
-SELECT coalesce((SELECT array_agg(id::text) FROM cancelled), '{}'), ${movedColumns("cancelled")}, ${movedColumns("expired")},
-  ${noticeSent("expired")}, ${noticeSent("cancelled")}`,
+SELECT coalesce((SELECT array_agg(id::text) FROM cancelled), '{}'), ${transitionCounts("cancelled")}, ${transitionCounts("expired")},
+  ${noticesSent("expired")}, ${noticesSent("cancelled")}`,
 };
 
 /**
@@ -386,8 +386,8 @@ export function createErasureStore(database: Database): ErasureStore {
   async function end(ids: readonly string[]): Promise<string[]> {
     const [row] = await runStatement(database, endStatement, [plainArray(ids)]);
     const [cancelled, ...moved] = row as [string[], ...number[]];
-    tellMoved(database.observer, "cancelled", moved);
-    tellMoved(database.observer, "expired", moved.slice(environments.length));
+    reportTransitions(database.observer, "cancelled", moved);
+    reportTransitions(database.observer, "expired", moved.slice(environments.length));
     return cancelled;
   }
 
@@ -432,7 +432,7 @@ export function createErasureStore(database: Database): ErasureStore {
    * Erases messages that carried the verification's code but do not refer to it: they held several codes, came from the web, or
    * their sender was muted. Returns how many.
    */
-  async function eraseCarriers(verificationId: string): Promise<number> {
+  async function eraseMessagesWithCode(verificationId: string): Promise<number> {
     const [place] = await runStatement(database, codeStatement, [verificationId]);
     if (place === undefined) return 0;
     const [destination, environment, createdAt, until, code, smsText, template, projectName, codeFormat] =
@@ -494,7 +494,7 @@ export function createErasureStore(database: Database): ErasureStore {
       }
       const erased = await eraseNumbers([verificationId], cancelled);
       // Last, since it passes over a day of everybody's messages.
-      messages += await eraseCarriers(verificationId);
+      messages += await eraseMessagesWithCode(verificationId);
       return { ...erased, messages };
     },
 

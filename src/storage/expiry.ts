@@ -1,6 +1,6 @@
 import { validityRange } from "../core/project.ts";
 import { type Database, runStatement } from "./database.ts";
-import { dueExpired, movedColumns, noticeSent, tellMoved } from "./transition.ts";
+import { expireDue, noticesSent, reportTransitions, transitionCounts } from "./transition.ts";
 import { nowMs } from "./verification-row.ts";
 
 /** The instant up to which everything that was due has been expired, verified or cancelled. No code is released before that. */
@@ -53,7 +53,7 @@ every_due AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
   SELECT * FROM every_due ORDER BY expires_at FETCH FIRST ${dueAtOnce} ROWS WITH TIES
-),${dueExpired("v.id = ANY (ARRAY(SELECT id FROM due))", "skip")},
+),${expireDue("v.id = ANY (ARRAY(SELECT id FROM due))", "skip")},
 looked AS MATERIALIZED (
   SELECT count(*) AS codes, max(b.expires_at) AS last_code,
     (SELECT count(*) FROM every_due) > (SELECT count(*) FROM due) AS is_cut,
@@ -74,7 +74,7 @@ moved AS (
   FROM passed p
   WHERE r.task = 'expire' AND (p.ahead OR p.codes > 0 AND $2::timestamptz IS NULL)
 )
-SELECT ${movedColumns("expired")}, ${noticeSent("expired")}, coalesce(p.more, false), p.upto::text,
+SELECT ${transitionCounts("expired")}, ${noticesSent("expired")}, coalesce(p.more, false), p.upto::text,
   coalesce(p.over < p.upto, false), coalesce(p.upto >= $3::timestamptz, false)
 FROM (VALUES (0)) AS always LEFT JOIN passed p ON true`,
 };
@@ -83,7 +83,7 @@ FROM (VALUES (0)) AS always LEFT JOIN passed p ON true`,
 export type ExpireDue = () => Promise<boolean>;
 
 /**
- * How long an answer of `settledUntil` is reused: for that long an ended transaction may still hold the recorded position back.
+ * How long an answer of `commitHorizon` is reused: for that long an ended transaction may still hold the recorded position back.
  */
 const settledForMs = 10_000;
 /**
@@ -92,10 +92,10 @@ const settledForMs = 10_000;
  */
 const lookBackMs = 2_000;
 
-/** `settledUntil` resolves to an instant before which everything has committed that ever will. */
+/** `commitHorizon` resolves to an instant before which everything has committed that ever will. */
 export function createExpireDue(
   database: Database,
-  { settledUntil }: { readonly settledUntil: () => Promise<string> },
+  { commitHorizon }: { readonly commitHorizon: () => Promise<string> },
 ): ExpireDue {
   let settled = { until: "-infinity", askedAt: Number.NEGATIVE_INFINITY };
   /** The position reached by the front walk while something holds the recorded position back; null if nothing does. */
@@ -112,7 +112,7 @@ export function createExpireDue(
     const now = performance.now();
     if (now - settled.askedAt > settledForMs) {
       // If this fails, the last answer still holds. If the database is unavailable, the statement below says so.
-      settled = await settledUntil().then(
+      settled = await commitHorizon().then(
         (until) => ({ until, askedAt: now }),
         () => settled,
       );
@@ -135,7 +135,7 @@ export function createExpireDue(
       boolean,
       boolean,
     ];
-    tellMoved(database.observer, "expired", row as number[]);
+    reportTransitions(database.observer, "expired", row as number[]);
     if (isFront) {
       front = upTo ?? front;
     } else if (upTo !== null) {

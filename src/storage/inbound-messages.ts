@@ -10,16 +10,16 @@ import { type Environment, environments } from "../core/project.ts";
 import type { Settle } from "../core/settle.ts";
 import { Failure } from "../failures.ts";
 import { createBatcher } from "./batcher.ts";
-import { createCaution } from "./caution.ts";
 import { type Database, inTransaction, isDataRefused, type Statements } from "./database.ts";
+import { createFastPathGuard } from "./fast-path-guard.ts";
+import { type FastPathMessage, isFastPathCandidate, verifyOnFastPath } from "./fast-path-messages.ts";
 import { readState } from "./inbound-state.ts";
 import { type Moved, storeJudgements, unmoved } from "./inbound-store.ts";
 import type { StorageObserver } from "./observer.ts";
-import { mayBePlain, type PlainMessage, verifyPlain } from "./plain-messages.ts";
-import { tellMoved } from "./transition.ts";
+import { reportTransitions } from "./transition.ts";
 
 /**
- * The messages of a batch that are not plain (plain-messages.ts) are judged with two statements: one reads what the messages
+ * Messages that the fast path (fast-path-messages.ts) does not take are judged with two statements: one reads what the messages
  * may affect, the other stores the judgements. The judging happens here and not in SQL, because a message's outcome depends on
  * those before it in the same batch (the fifth miss mutes the sixth message; the first of two with one code verifies); a
  * set-based statement cannot see that without giving up order.
@@ -32,8 +32,8 @@ export function createInboundMessages(
   database: Database,
   parts: { readonly onFault: (error: unknown) => void },
 ): JudgeInboundMessage {
-  const caution = createCaution();
-  const plainCaution = createCaution();
+  const guard = createFastPathGuard();
+  const plainCaution = createFastPathGuard();
 
   const inbound = createBatcher<Judging, Judgement>({
     observer: database.observer.batch("inbound"),
@@ -43,7 +43,7 @@ export function createInboundMessages(
     keysOf: ({ keys }) => keys,
     async run(batch) {
       const left = () => batch.filter(({ judgement }) => judgement === undefined);
-      if (!plainCaution.takeTurn()) await judgePlain(left());
+      if (!plainCaution.mustSkip()) await judgePlain(left());
       const rest = left();
       if (rest.length > 0) await judgeRest(rest);
       return batch.map(({ judgement }) => judgement as Judgement);
@@ -57,7 +57,7 @@ export function createInboundMessages(
   async function judgePlain(batch: readonly Judging[]): Promise<void> {
     const asked = plainAmong(batch);
     if (asked.length === 0) return;
-    const verified = await verifyPlain(
+    const verified = await verifyOnFastPath(
       database,
       asked.map(({ message }) => message),
     );
@@ -71,7 +71,7 @@ export function createInboundMessages(
       judging.judgement = { outcome: "verified", verificationId, duplicate: false };
       seconds[judging.message.content.environment].push(plainly.seconds);
     }
-    if (asked.length >= manyAsked && count < asked.length / 2) plainCaution.learn();
+    if (asked.length >= manyAsked && count < asked.length / 2) plainCaution.recordConflict();
     tell(database.observer, { ...unmoved, verified: seconds });
   }
 
@@ -79,9 +79,9 @@ export function createInboundMessages(
     const messages = batch.map(({ message }) => message);
     // Most messages are new, and one that is not makes storing fail. After that, as when a source resumes and resends, the ids
     // of the messages are looked up first.
-    let stored = await judgeBatch(database, messages, { cautious: caution.takeTurn() });
+    let stored = await judgeBatch(database, messages, { cautious: guard.mustSkip() });
     if (stored === null) {
-      caution.learn();
+      guard.recordConflict();
       stored = await judgeAgain(database, messages);
     }
     tell(database.observer, stored.moved);
@@ -97,7 +97,7 @@ export function createInboundMessages(
 /** With fewer messages a wasted try costs next to nothing. */
 const manyAsked = 16;
 
-type PlainJudging = Judging & { readonly message: PlainMessage };
+type PlainJudging = Judging & { readonly message: FastPathMessage };
 
 /** Those that may be plain and share no key with another message of their batch. */
 function plainAmong(batch: readonly Judging[]): PlainJudging[] {
@@ -111,7 +111,8 @@ function plainAmong(batch: readonly Judging[]): PlainJudging[] {
   }
   return batch.filter(
     (judging): judging is PlainJudging =>
-      mayBePlain(judging.message) && (shared.size === 0 || !judging.keys.some((key) => shared.has(key))),
+      isFastPathCandidate(judging.message) &&
+      (shared.size === 0 || !judging.keys.some((key) => shared.has(key))),
   );
 }
 
@@ -199,7 +200,7 @@ function tell(observer: StorageObserver, { verified, expired }: Moved): void {
   for (const environment of environments) {
     observer.verified(environment, verified[environment]);
   }
-  tellMoved(observer, "expired", expired);
+  reportTransitions(observer, "expired", expired);
 }
 
 /** Null, with nothing stored, if something has changed between the read and the write. */

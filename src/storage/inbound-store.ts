@@ -4,22 +4,28 @@ import type { Judgements, Sender } from "../core/inbound-judgement.ts";
 import { type Environment, validityRange } from "../core/project.ts";
 import { flagArray, plainArray, textArray } from "./array-literal.ts";
 import { type Statements, tryStatement } from "./database.ts";
+import { changedMeanwhile } from "./fast-path-messages.ts";
 import { duplicateWindow, type ReadState } from "./inbound-state.ts";
-import { changedMeanwhile } from "./plain-messages.ts";
-import { hintChannel, movedColumns, noticeSent, noticesInPayload, transitionEffects } from "./transition.ts";
-import { clockTrust, firstIdAt } from "./verification-row.ts";
+import {
+  hintChannel,
+  noticesInPayload,
+  noticesSent,
+  transitionCounts,
+  transitionEffects,
+} from "./transition.ts";
+import { lowestIdAt, maxClockSkew } from "./verification-row.ts";
 
 /** The seconds from creation to verification of each verification a batch has verified, and how many it has expired. */
 export interface Moved {
   readonly verified: Readonly<Record<Environment, readonly number[]>>;
-  /** As `tellMoved` takes them. */
+  /** As `reportTransitions` takes them. */
   readonly expired: readonly number[];
 }
 
 export const unmoved: Moved = { verified: { live: [], test: [] }, expired: [0, 0] };
 
 /** All verifications that may still be pending have greater ids, whatever their validity and whichever clock made them. */
-const oldestPending = firstIdAt(`now() - interval '${validityRange.max} seconds' - ${clockTrust}`);
+const oldestPending = lowestIdAt(`now() - interval '${validityRange.max} seconds' - ${maxClockSkew}`);
 
 /** How many pending verifications that expect a sender on a destination get a hint about its message: the newest. */
 const expectingLimit = 8;
@@ -144,8 +150,8 @@ hint_notice AS (
   FROM (SELECT verification_id, (row_number() OVER () - 1) / ${noticesInPayload} AS payload FROM hinted) numbered
   GROUP BY payload
 )
-SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${movedColumns("expired")},
-  ${noticeSent("verified")}, ${noticeSent("expired")}, (SELECT count(*) FROM hint_notice)::float8, 1 / (
+SELECT ${secondsToVerify("live")}, ${secondsToVerify("test")}, ${transitionCounts("expired")},
+  ${noticesSent("verified")}, ${noticesSent("expired")}, (SELECT count(*) FROM hint_notice)::float8, 1 / (
   (SELECT count(*) FROM stored) = cardinality($3::text[])
   AND (SELECT count(*) FROM fingerprinted) = cardinality($12::text[])
   AND (SELECT count(*) FROM remembered) = cardinality($20::text[])

@@ -9,7 +9,7 @@ import type { Socket } from "node:net";
 import path from "node:path";
 import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
-import { unfitSetting } from "./session-settings.ts";
+import { findUnacceptableSetting } from "./session-settings.ts";
 
 /** Retries after a deadlock, per start; each has a new chance. */
 const mostDeadlocks = 10;
@@ -115,7 +115,7 @@ function streamOf(client: pg.Client): Socket {
  * Returns a check that all of a folder's migrations are applied (others may be, too) and that the database takes writes:
  * another database, or a standby, may have taken the original's place.
  */
-export async function usableAs(folder: string): Promise<(database: Statements) => Promise<boolean>> {
+export async function createSchemaCheck(folder: string): Promise<(database: Statements) => Promise<boolean>> {
   const newest = (await readMigrations(folder)).at(-1)?.name;
   return async (database) => {
     const text = `
@@ -156,7 +156,7 @@ async function refuseUnfit(client: pg.Client): Promise<void> {
 }
 
 async function refuseUnfitSessions(client: pg.Client): Promise<void> {
-  const unfit = await unfitSetting(client);
+  const unfit = await findUnacceptableSetting(client);
   if (unfit === undefined) return;
   throw new Error(
     `its sessions are taken for a pooler's (DATABASE_NOTICES_URL, DATABASE_PREPARED_STATEMENTS=false), and those begin with ${unfit.isNow}: ${unfit.remedy}`,

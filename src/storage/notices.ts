@@ -142,7 +142,7 @@ const trialMs = 2_000;
  * Rejects if notices that `announce` sends do not arrive over `connection`: it leads to another database, or to a pooler that
  * keeps no sessions. Only a notice can tell, since not every role may read the identifier of a Postgres server.
  */
-export async function refuseDeaf(
+export async function requireNotices(
   connection: pg.ClientConfig,
   announce: (channel: string, payload: string) => Promise<unknown>,
 ): Promise<void> {

@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { access, chown, mkdtemp, open, readdir, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
-import { giveTo, type Launch } from "./postgres-launch.ts";
+import { chownTree, type Launch } from "./postgres-launch.ts";
 import { reasonIn } from "./postgres-log.ts";
 import { serverEnvironment } from "./postgres-process.ts";
 
@@ -40,7 +40,7 @@ export async function initialiseCluster(options: {
   try {
     const password = randomBytes(24).toString("base64url");
     await writeFile(path.join(attempt, "password"), password, { mode: 0o600 });
-    await giveTo(launch.owner, attempt);
+    await chownTree(launch.owner, attempt);
     const made = path.join(attempt, "cluster");
     const args = [
       `--pgdata=${made}`,

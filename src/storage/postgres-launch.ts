@@ -99,7 +99,7 @@ async function readAccounts(): Promise<Account[]> {
  * Changes the owner of a directory tree. The top goes last: until its owner has changed, the next start sees the work as not
  * done. Changes nothing unless the way of running has changed since the last start.
  */
-export async function giveTo(owner: Launch["owner"], directory: string): Promise<void> {
+export async function chownTree(owner: Launch["owner"], directory: string): Promise<void> {
   if (owner === undefined || (await stat(directory)).uid === owner.uid) return;
   for (const entry of await readdir(directory, { recursive: true, withFileTypes: true })) {
     const file = path.join(entry.parentPath, entry.name);

@@ -1,13 +1,13 @@
 import { firstUuid } from "../core/ids.ts";
 import { missWindowMs } from "../core/inbound-judgement.ts";
 import { validityRange } from "../core/project.ts";
-import { isLetGo } from "./code-occupancy.ts";
+import { isReleasable } from "./code-occupancy.ts";
 import { keyLife } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
 import { duplicateWindow } from "./inbound-state.ts";
-import { dueExpired, movedColumns, noticeSent, tellMoved } from "./transition.ts";
-import { firstIdAt } from "./verification-row.ts";
+import { expireDue, noticesSent, reportTransitions, transitionCounts } from "./transition.ts";
+import { lowestIdAt } from "./verification-row.ts";
 
 /** How long data is kept, in days. */
 export interface RetentionSettings {
@@ -114,7 +114,7 @@ function messageDeletion(task: string, which: string): string {
 }
 
 /** All verifications made more than $1 days and the longest validity ago have lower ids. */
-const oldestKept = firstIdAt(`now() - make_interval(days => $1::int, secs => ${validityRange.max})`);
+const oldestKept = lowestIdAt(`now() - make_interval(days => $1::int, secs => ${validityRange.max})`);
 
 /**
  * Erases verifications in the order of their ids, which begin with the creation time. A verification that old is past its
@@ -148,8 +148,8 @@ WITH batch AS MATERIALIZED (
   SELECT v.id, v.status FROM verification v
   WHERE v.id > (SELECT done_up_to::uuid FROM retention_progress WHERE task = 'erase_verifications') AND v.id <= ${oldestKept}
   ORDER BY v.id LIMIT ${batchSize}
-),${dueExpired("v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending'))", "skip")}
-SELECT ${movedColumns("expired")}, ${noticeSent("expired")}`;
+),${expireDue("v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending'))", "skip")}
+SELECT ${transitionCounts("expired")}, ${noticesSent("expired")}`;
 
 /**
  * Erases what the pass has skipped, found by the deliveries: no others are left behind the pass. Looks at a batch after $1 and
@@ -214,7 +214,7 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
         if (isLeft) return true;
         const statement = { name: "expire_overdue", text: overdueEnd };
         const [moved = []] = await runStatement(database, statement, [finishedDays]);
-        return tellMoved(database.observer, "expired", moved) > 0 || isLeft;
+        return reportTransitions(database.observer, "expired", moved) > 0 || isLeft;
       },
     };
   }
@@ -236,7 +236,7 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
 
   return [
     deleting("idempotency_records", deletion("idempotency_record", `created_at <= now() - ${keyLife}`)),
-    deleting("codes", deletion("live_code", isLetGo("live_code"))),
+    deleting("codes", deletion("live_code", isReleasable("live_code"))),
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
     // Each of the nine waits between a delivery's attempts may be a day, if the endpoint asks for that.
     deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '10 days'")),

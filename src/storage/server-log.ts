@@ -6,7 +6,7 @@
 import type { Database } from "./database.ts";
 
 /** For the embedded server, whose log is plain text. Our own statements contain no values, but those that a person types do. */
-export const discreetLogSettings = { log_error_verbosity: "terse", log_min_error_statement: "panic" };
+export const redactingLogSettings = { log_error_verbosity: "terse", log_min_error_statement: "panic" };
 
 const settingsStatement = `
 SELECT current_setting('log_min_messages'), current_setting('log_error_verbosity'), current_setting('log_destination')`;

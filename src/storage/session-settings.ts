@@ -24,7 +24,7 @@ const decisive: readonly Decisive[] = [
 ];
 
 /** The SQL that sets them in a session of our own. */
-export const decisiveSettings = decisive
+export const requiredSettings = decisive
   .map(
     ({ name, value, fits }) =>
       `SELECT set_config('${name}', '${value}', false) WHERE current_setting('${name}') !~* '${fits}'`,
@@ -44,7 +44,7 @@ const owners: Readonly<Record<string, string>> = {
  * For sessions that a pooler shares, which we cannot set: the first setting with an unacceptable value, and the statement that
  * corrects it. Undefined if all are acceptable.
  */
-export async function unfitSetting(
+export async function findUnacceptableSetting(
   database: Pick<Statements, "query">,
 ): Promise<{ readonly isNow: string; readonly remedy: string } | undefined> {
   const text = "SELECT lower(name), setting, source FROM pg_settings WHERE lower(name) = ANY ($1)";

@@ -1,8 +1,8 @@
 import { idempotencyKeyHours } from "../core/idempotency-key.ts";
 import { bucketsPerDoubling, timeBuckets } from "../core/time-to-verify.ts";
+import { commitHorizon } from "./commit-horizon.ts";
 import { type Database, inTransaction, runStatement } from "./database.ts";
-import { settledUntil } from "./settled.ts";
-import { clockTrust, firstIdAt, nowMs } from "./verification-row.ts";
+import { lowestIdAt, maxClockSkew, nowMs } from "./verification-row.ts";
 
 /**
  * Counts creations and transitions into hourly rows, some time after the statements that make them, which write nothing for
@@ -159,7 +159,7 @@ moved AS (
 ),
 left_out AS (
   INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
-  SELECT since, upto, ${firstIdAt(`since - ${clockTrust}`)} FROM span WHERE lost AND upto > since
+  SELECT since, upto, ${lowestIdAt(`since - ${maxClockSkew}`)} FROM span WHERE lost AND upto > since
 )
 SELECT more, since > ${youngestSettled} FROM span`,
   };
@@ -203,7 +203,7 @@ WITH gap AS MATERIALIZED (
 batch AS MATERIALIZED (
   SELECT v.id, ${place}, v.carrier, v.created_at, v.verified_at FROM verification v
   WHERE v.id > (SELECT done_up_to FROM gap)
-    AND v.id < (SELECT ${firstIdAt(`ends_at + ${clockTrust}`)} FROM gap)
+    AND v.id < (SELECT ${lowestIdAt(`ends_at + ${maxClockSkew}`)} FROM gap)
   ORDER BY v.id LIMIT ${batchSize}
 ),
 passed AS MATERIALIZED (
@@ -254,7 +254,7 @@ const takeBack = [
   // If the clock was a day ahead, the records of this hour's creations may be gone: their span becomes a gap, which needs no
   // records.
   `INSERT INTO statistics_gap (begins_at, ends_at, done_up_to)
-   SELECT ${thisHour}, least(counted_until, ${youngestSettled}), ${firstIdAt(`${thisHour} - ${clockTrust}`)}
+   SELECT ${thisHour}, least(counted_until, ${youngestSettled}), ${lowestIdAt(`${thisHour} - ${maxClockSkew}`)}
    FROM statistics_progress WHERE ${withoutRecords}`,
   `UPDATE statistics_progress SET
      counted_until = least(counted_until, CASE WHEN ${withoutRecords} THEN ${youngestSettled} ELSE ${thisHour} END)`,
@@ -272,7 +272,7 @@ async function countAgain(database: Database): Promise<void> {
 export function createStatisticsCounting(database: Database): StatisticsCounting {
   return {
     async count() {
-      const settled = await settledUntil(database);
+      const settled = await commitHorizon(database);
       let more = false;
       let isAhead = false;
       for (const statement of [creationsStatement, transitionsStatement, gapStatement]) {

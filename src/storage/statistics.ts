@@ -3,8 +3,8 @@ import type { Environment } from "../core/project.ts";
 import { pastMs, type ReceptionRow } from "../core/silence.ts";
 import type { HourRow, StatisticsStore } from "../core/statistics.ts";
 import { plainArray } from "./array-literal.ts";
+import { createConcurrencyLimit } from "./concurrency-limit.ts";
 import { type Database, runStatement } from "./database.ts";
-import { createTurns } from "./turns.ts";
 import { epochMs } from "./verification-row.ts";
 
 const thisHour = "date_trunc('hour', now(), 'UTC')";
@@ -77,7 +77,7 @@ WHERE r.environment = ANY (enum_range(NULL::environment))
 };
 
 export function createStatisticsStore(database: Database): StatisticsStore {
-  const reading = createTurns(database);
+  const reading = createConcurrencyLimit(database);
   return {
     async read({ projectId, environments, since, hours, maxHours }) {
       const values = [projectId, plainArray(environments), since, hours, maxHours];

@@ -23,7 +23,7 @@ export const noticesInPayload = 100;
 /**
  * CTEs `<transition>_event`, `<transition>_delivery` and `<transition>_notice` over a CTE `<transition>` that returns the
  * changed verifications' `id` and `webhook_configuration_id`. The notice is sent only if the statement's own SELECT reads it:
- * `noticeSent`.
+ * `noticesSent`.
  *
  * The delivery goes to the configuration that the verification was created under, whichever is in force by now. If that one is
  * disabled, the delivery is stored as disabled, so that it can be seen and sent by hand.
@@ -60,7 +60,7 @@ ${transition}_notice AS (
 }
 
 /** A scalar subquery that makes Postgres run the notice CTE of `transitionEffects`. */
-export function noticeSent(transition: "verified" | "cancelled" | "expired"): string {
+export function noticesSent(transition: "verified" | "cancelled" | "expired"): string {
   return `(SELECT count(*) FROM ${transition}_notice)::float8`;
 }
 
@@ -68,7 +68,7 @@ export function noticeSent(transition: "verified" | "cancelled" | "expired"): st
  * CTEs `locked` and `expired` with the effects of the transition: expires those verifications `v` that satisfy the condition
  * `which` and are due. Rows are locked in id order, and whether they are due is checked again on the locked rows.
  */
-export function dueExpired(which: string, held: "wait" | "skip"): string {
+export function expireDue(which: string, held: "wait" | "skip"): string {
   const isDue = `v.status = 'pending' AND v.expires_at <= ${nowMs}`;
   return `
 locked AS MATERIALIZED (
@@ -84,16 +84,16 @@ expired AS (
 }
 
 /**
- * Two columns for `tellMoved`: how many rows the CTE of the transition returns per environment. It must return `environment`.
+ * Two columns for `reportTransitions`: how many rows the CTE of the transition returns per environment. It must return `environment`.
  */
-export function movedColumns(transition: "expired" | "cancelled"): string {
+export function transitionCounts(transition: "expired" | "cancelled"): string {
   return environments
     .map((environment) => `(SELECT count(*) FROM ${transition} WHERE environment = '${environment}')::float8`)
     .join(", ");
 }
 
-/** Reports the counts to the observer. `moved` begins with the values of `movedColumns`. Returns their sum. */
-export function tellMoved(
+/** Reports the counts to the observer. `moved` begins with the values of `transitionCounts`. Returns their sum. */
+export function reportTransitions(
   observer: StorageObserver,
   transition: "expired" | "cancelled",
   moved: readonly unknown[],

@@ -38,13 +38,13 @@ charged AS (
 /**
  * The calls of a batch by project, and each item's rank among its project's: from 1 on, or 0 for callers that are not charged.
  */
-export interface Demand {
+export interface BatchCharges {
   readonly projects: string;
   readonly calls: string;
   readonly ranks: number[];
 }
 
-export function demandOf(chargeTo: readonly (string | null)[]): Demand {
+export function chargesOf(chargeTo: readonly (string | null)[]): BatchCharges {
   const calls = new Map<string, number>();
   const ranks = chargeTo.map((projectId) => {
     if (projectId === null) return 0;
@@ -56,7 +56,7 @@ export function demandOf(chargeTo: readonly (string | null)[]): Demand {
 }
 
 /** The project's usage limit was reached before this call. */
-export class Exhausted {
+export class UsageLimitReached {
   readonly secondsToNextMonth: number;
 
   constructor(secondsToNextMonth: unknown) {
@@ -74,10 +74,10 @@ export function usageOf(
   granted: unknown,
   limit: unknown,
   seconds: unknown,
-): UsageCount | undefined | Exhausted {
+): UsageCount | undefined | UsageLimitReached {
   if (rank === 0) return undefined;
   if (typeof calls !== "number" || typeof granted !== "number" || rank > granted)
-    return new Exhausted(seconds);
+    return new UsageLimitReached(seconds);
   return { calls: calls - granted + rank, limit: typeof limit === "number" ? limit : null };
 }
 
@@ -94,24 +94,26 @@ SELECT project_id::text, calls::float8, granted::float8, call_limit::float8, ${s
 
 /** Charges calls that fail before they reach a statement that charges them. */
 export function createUsageLedger(database: Database): UsageLedger {
-  const charge = createBatcher<string, UsageCount | Exhausted>({
+  const charge = createBatcher<string, UsageCount | UsageLimitReached>({
     observer: database.observer.batch("usage"),
     maxSize: 500,
     maxWaiting: 10_000,
     async run(projectIds) {
-      const demand = demandOf(projectIds);
+      const demand = chargesOf(projectIds);
       const rows = await runStatement(database, chargeStatement, [demand.projects, demand.calls]);
       const charged = new Map(rows.map((row) => [row[0], row]));
       return projectIds.map((projectId, index) => {
         const [, calls, granted, limit, seconds] = charged.get(projectId) ?? [];
-        return usageOf(demand.ranks[index] ?? 0, calls, granted, limit, seconds) ?? new Exhausted(seconds);
+        return (
+          usageOf(demand.ranks[index] ?? 0, calls, granted, limit, seconds) ?? new UsageLimitReached(seconds)
+        );
       });
     },
   });
   return {
     async charge(projectId) {
       const usage = await charge(projectId);
-      if (usage instanceof Exhausted) throw usageLimitExceeded(usage.secondsToNextMonth);
+      if (usage instanceof UsageLimitReached) throw usageLimitExceeded(usage.secondsToNextMonth);
       return usage;
     },
   };

@@ -12,10 +12,10 @@ export function epochMs(timestamp: string): string {
 }
 
 /** How far the clock of a process that makes ids may be off. */
-export const clockTrust = "interval '1 hour'";
+export const maxClockSkew = "interval '1 hour'";
 
 /** The lowest id that can be made at `time` or later, by the clock of the process that makes it. */
-export function firstIdAt(time: string): string {
+export function lowestIdAt(time: string): string {
   return `(
     lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'
   )::uuid`;

@@ -4,11 +4,24 @@ import type { Charged, Verification, VerificationLookup, Verifications } from ".
 import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
+import { createConcurrencyLimit } from "./concurrency-limit.ts";
 import { createCreations, liveRecord } from "./creations.ts";
-import { type Database, isDeadlock, type Lane, type NamedStatement, runStatement } from "./database.ts";
-import { dueExpired, movedColumns, noticeSent, tellMoved, transitionEffects } from "./transition.ts";
-import { createTurns } from "./turns.ts";
-import { chargedCalls, demandOf, Exhausted, secondsToNextMonth, usageMonth, usageOf } from "./usage.ts";
+import { type Database, isDeadlock, type NamedStatement, type Pipeline, runStatement } from "./database.ts";
+import {
+  expireDue,
+  noticesSent,
+  reportTransitions,
+  transitionCounts,
+  transitionEffects,
+} from "./transition.ts";
+import {
+  chargedCalls,
+  chargesOf,
+  secondsToNextMonth,
+  UsageLimitReached,
+  usageMonth,
+  usageOf,
+} from "./usage.ts";
 import { listStatement, pageOf } from "./verification-list.ts";
 import { nowMs, verificationColumns, verificationOf, verificationWidth } from "./verification-row.ts";
 
@@ -75,7 +88,7 @@ cancelled AS (
   FROM target t WHERE v.ctid = t.row AND v.status = 'pending' AND v.expires_at > ${nowMs}
   RETURNING v.id, v.webhook_configuration_id
 ),${transitionEffects("cancelled")}
-SELECT l.position, ${usageColumns}, ${verificationColumns}, c.id IS NOT NULL, ${noticeSent("cancelled")}
+SELECT l.position, ${usageColumns}, ${verificationColumns}, c.id IS NOT NULL, ${noticesSent("cancelled")}
 FROM lookup l
 LEFT JOIN target v ON v.position = l.position
 LEFT JOIN cancelled c ON c.id = v.id`,
@@ -85,8 +98,8 @@ LEFT JOIN cancelled c ON c.id = v.id`,
 const expireStatement = {
   name: "expire",
   text: `
-WITH ${dueExpired("v.id = ANY ($1::uuid[])", "wait")}
-SELECT ${movedColumns("expired")}, ${noticeSent("expired")}`,
+WITH ${expireDue("v.id = ANY ($1::uuid[])", "wait")}
+SELECT ${transitionCounts("expired")}, ${noticesSent("expired")}`,
 };
 
 const readAgainStatement = {
@@ -115,18 +128,18 @@ const maxWaiting = 10_000;
 
 export function createVerifications(database: Database): Verifications {
   const creations = createCreations(database);
-  const reading = database.openLane();
-  const cancelling = database.openLane();
+  const reading = database.openPipeline();
+  const cancelling = database.openPipeline();
 
   /** Runs a statement over a batch of lookups; `seen` applies what a row says besides the verification. */
   async function lookUp(
-    lane: Lane,
+    pipeline: Pipeline,
     statement: NamedStatement,
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
-  ): Promise<(Charged<Verification | null> | Exhausted)[]> {
-    const demand = demandOf(items.map(({ chargeTo }) => chargeTo));
-    const rows = await runStatement(lane, statement, [
+  ): Promise<(Charged<Verification | null> | UsageLimitReached)[]> {
+    const demand = chargesOf(items.map(({ chargeTo }) => chargeTo));
+    const rows = await runStatement(pipeline, statement, [
       demand.projects,
       demand.calls,
       plainArray(items.map((_, position) => position)),
@@ -137,7 +150,7 @@ export function createVerifications(database: Database): Verifications {
       plainArray(demand.ranks),
     ]);
     if (rows.length !== items.length) throw new Error("a lookup came back without an answer");
-    const results = new Array<Charged<Verification | null> | Exhausted>(items.length);
+    const results = new Array<Charged<Verification | null> | UsageLimitReached>(items.length);
     const charged = new Map<string | null | undefined, readonly unknown[]>();
     for (const row of rows) {
       if (row[1] !== null) charged.set(items[row[0] as number]?.chargeTo, row);
@@ -148,12 +161,14 @@ export function createVerifications(database: Database): Verifications {
       const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit, seconds);
       const verification = verificationOf(row, firstColumn);
       results[position] =
-        usage instanceof Exhausted ? usage : { usage, value: verification && seen(verification, row) };
+        usage instanceof UsageLimitReached
+          ? usage
+          : { usage, value: verification && seen(verification, row) };
     }
     return results;
   }
 
-  const find = createBatcher<ChargedLookup, Charged<Verification | null> | Exhausted>({
+  const find = createBatcher<ChargedLookup, Charged<Verification | null> | UsageLimitReached>({
     observer: database.observer.batch("read"),
     maxSize: batchSize,
     maxWaiting,
@@ -161,7 +176,7 @@ export function createVerifications(database: Database): Verifications {
     run: (items) => lookUp(reading, findStatement, items, (verification) => verification),
   });
 
-  const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | Exhausted>({
+  const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | UsageLimitReached>({
     observer: database.observer.batch("cancel"),
     maxSize: batchSize,
     maxWaiting,
@@ -189,7 +204,7 @@ export function createVerifications(database: Database): Verifications {
     maxWaiting,
     async run(ids) {
       const [moved = []] = await runStatement(database, expireStatement, [plainArray(ids)]);
-      tellMoved(database.observer, "expired", moved);
+      reportTransitions(database.observer, "expired", moved);
       return ids.map(() => undefined);
     },
   });
@@ -206,7 +221,7 @@ export function createVerifications(database: Database): Verifications {
     },
   });
 
-  const listing = createTurns(database);
+  const listing = createConcurrencyLimit(database);
 
   /**
    * Before a verification is answered as `expired`, its row is moved by the expiry's own compare-and-set. If that changes
@@ -220,10 +235,10 @@ export function createVerifications(database: Database): Verifications {
   }
 
   async function settledResult(
-    found: Promise<Charged<Verification | null> | Exhausted>,
+    found: Promise<Charged<Verification | null> | UsageLimitReached>,
   ): Promise<Charged<Verification | null>> {
     const result = await found;
-    if (result instanceof Exhausted) throw usageLimitExceeded(result.secondsToNextMonth);
+    if (result instanceof UsageLimitReached) throw usageLimitExceeded(result.secondsToNextMonth);
     if (result.value === null || isSettled(result.value)) return result;
     return { usage: result.usage, value: await settled(result.value) };
   }

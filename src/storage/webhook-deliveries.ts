@@ -191,7 +191,7 @@ const failingReason = "every attempt failed for five days";
  * Failures of one event after which it counts against its endpoint. It is tried this often within some three quarters of an
  * hour.
  */
-const failuresThatTell = 4;
+const minFailuresToDisable = 4;
 
 /**
  * Records results and what they imply for their endpoints. A success ends a period of failures. A 410, or five days of nothing
@@ -246,7 +246,7 @@ judged AS MATERIALIZED (
     CASE
       WHEN t.gone_at >= max(w.created_at) FILTER (WHERE w.secret = w.secret_before)
         OVER (PARTITION BY w.project_id, w.environment, w.url) THEN '${goneReason}'
-      WHEN since.failing <= ${nowMs} - interval '5 days' AND t.most_failures >= ${failuresThatTell} THEN '${failingReason}'
+      WHEN since.failing <= ${nowMs} - interval '5 days' AND t.most_failures >= ${minFailuresToDisable} THEN '${failingReason}'
     END AS reason
   FROM told t
   CROSS JOIN LATERAL (
@@ -348,7 +348,7 @@ export function createWebhookDeliveries(
   /** Claims whose result was lost: by id, the earliest time at which their leases end, by performance.now(). */
   const lostClaims = new Map<string, number>();
 
-  async function takeBackLost(): Promise<void> {
+  async function revertLostClaims(): Promise<void> {
     const now = performance.now();
     for (const [id, until] of lostClaims) if (until <= now) lostClaims.delete(id);
     if (lostClaims.size === 0) return;
@@ -358,7 +358,7 @@ export function createWebhookDeliveries(
 
   return {
     async claim(bounds) {
-      await takeBackLost();
+      await revertLostClaims();
       const id = newId();
       const until = performance.now() + leaseSeconds * 1_000;
       try {

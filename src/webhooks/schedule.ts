@@ -6,7 +6,7 @@ const minute = 60;
 const hour = 3_600;
 
 /** Seconds from each failed attempt to the next one. The first attempt is made at once; ten in all. */
-export const gapsSeconds: readonly number[] = [
+export const retryDelaysSeconds: readonly number[] = [
   5,
   5 * minute,
   30 * minute,
@@ -34,7 +34,7 @@ export function secondsUntilNext(
   retryAfterSeconds: number | null,
   random: number = Math.random(),
 ): number | null {
-  const gap = gapsSeconds[failures - 1];
+  const gap = retryDelaysSeconds[failures - 1];
   if (gap === undefined) return null;
   const scheduled = gap * (1 - jitter) + (gap * 2 * jitter - lateSeconds) * random;
   return Math.max(scheduled, Math.min(retryAfterSeconds ?? 0, maxRetryAfterSeconds));

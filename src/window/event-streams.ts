@@ -53,7 +53,7 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
   function beat(): void {
     for (const response of open.keys()) {
       if (response.destroyed) release(response);
-      else if (isUntaken(response)) response.destroy();
+      else if (isStalled(response)) response.destroy();
       // An ended response may still be queued behind another on its connection; writing to it would raise an error that ends
       // the process.
       else if (!response.writableEnded) response.write(beatEvent);
@@ -98,6 +98,6 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
 }
 
 /** Whether the client has read so little that the write buffers are full: it is treated as gone. */
-function isUntaken(response: ServerResponse): boolean {
+function isStalled(response: ServerResponse): boolean {
   return response.writableEnded ? response.socket?.writableNeedDrain === true : response.writableNeedDrain;
 }

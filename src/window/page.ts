@@ -209,13 +209,13 @@ ${isMatch && html`<p class="quiet" id="play-sender">${play.senderMore}</p>`}
     ([label, text]) => html`<button type="button" data-preset="${text}">${label}</button>`,
   )}</div>
 <button>${play.send}</button>
-<p role="status" data-receipt>${view.played && playedMessage(view.played, view.language)}</p>
+<p role="status" data-receipt>${view.played && simulatedReceiptText(view.played, view.language)}</p>
 </form>
 </aside>`;
 }
 
 /** `SENDER_MISMATCH: …`, for a developer, who will find the same word in receipts. */
-export function playedMessage(
+export function simulatedReceiptText(
   { outcome, duplicate }: { readonly outcome: OutcomeName; readonly duplicate: boolean },
   language: Language,
 ): string {

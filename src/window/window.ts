@@ -16,9 +16,16 @@ import {
   WatchVerificationWindowRequestSchema,
 } from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
 import { type AssetPaths, assets } from "./assets.ts";
-import type { PlayedReceipt } from "./browser/state.ts";
+import type { SimulatedReceipt } from "./browser/state.ts";
 import { createEventStreams, type EventStreamObserver } from "./event-streams.ts";
-import { outcomeName, outcomeNames, playedMessage, renderRefusal, renderWindow, type View } from "./page.ts";
+import {
+  outcomeName,
+  outcomeNames,
+  renderRefusal,
+  renderWindow,
+  simulatedReceiptText,
+  type View,
+} from "./page.ts";
 import { windowState } from "./state.ts";
 import { languageOf, platformOf } from "./visitor.ts";
 
@@ -205,8 +212,8 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         if (request.headers.accept === "application/json") {
           return {
             outcome,
-            message: playedMessage({ outcome, duplicate: sent.duplicate }, view.language),
-          } satisfies PlayedReceipt;
+            message: simulatedReceiptText({ outcome, duplicate: sent.duplicate }, view.language),
+          } satisfies SimulatedReceipt;
         }
         const query = new URLSearchParams(request.query as Record<string, string>);
         query.set("played", outcome);

@@ -5,7 +5,7 @@ import { BinaryWriter } from "@bufbuild/protobuf/wire";
 import { AnySchema, anyPack } from "@bufbuild/protobuf/wkt";
 import { Metadata, type ServiceError, status } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
-import { isLasting, pauseMs } from "../../src/cli/reconnect.ts";
+import { isPermanent, pauseMs } from "../../src/cli/reconnect.ts";
 import { failureCodes } from "../../src/failures.ts";
 import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
 
@@ -27,13 +27,13 @@ function errorOf(grpcCode: status, code?: string): ServiceError {
 }
 
 test("of what the service says, it is waited out that it has no time, that it failed and that it was asked too often", () => {
-  const waitedOut = failureCodes.filter((code) => !isLasting(errorOf(status.UNAVAILABLE, code)));
+  const waitedOut = failureCodes.filter((code) => !isPermanent(errorOf(status.UNAVAILABLE, code)));
   expect(waitedOut.toSorted()).toEqual(["internal_error", "rate_limited", "service_unavailable"]);
 });
 
 test("of what is between, whatever a connection may do", () => {
   const codes = Object.values(status).filter((code): code is status => typeof code === "number");
-  expect(codes.filter((code) => !isLasting(errorOf(code))).map((code) => status[code])).toEqual([
+  expect(codes.filter((code) => !isPermanent(errorOf(code))).map((code) => status[code])).toEqual([
     "CANCELLED",
     "UNKNOWN",
     "DEADLINE_EXCEEDED",

@@ -9,7 +9,7 @@ import { parseAllDocuments } from "yaml";
 import { findProgram } from "../../deploy/cluster/programs.ts";
 import { parseConfig } from "../../src/config.ts";
 import { closeTimeoutMs } from "../../src/main.ts";
-import { discreetLogSettings } from "../../src/storage/server-log.ts";
+import { redactingLogSettings } from "../../src/storage/server-log.ts";
 
 const root = path.join(import.meta.dirname, "../..");
 const run = promisify(execFile);
@@ -242,7 +242,7 @@ test("the Postgres of compose is told, as our own ones are, to log no values of 
   const [compose] = (await documentsIn("deploy/compose.yaml")) as {
     readonly services: Readonly<Record<string, { readonly command?: readonly string[] }>>;
   }[];
-  const told = Object.entries(discreetLogSettings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
+  const told = Object.entries(redactingLogSettings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
   expect(compose?.services.postgres?.command).toEqual(["postgres", ...told]);
 });
 

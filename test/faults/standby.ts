@@ -4,7 +4,7 @@ import { spawn } from "node:child_process";
 import { appendFile, cp, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { chooseLaunch, giveTo } from "../../src/storage/postgres-launch.ts";
+import { chooseLaunch, chownTree } from "../../src/storage/postgres-launch.ts";
 import { freePorts } from "../harness/ports.ts";
 import {
   type DatabaseServer,
@@ -53,7 +53,7 @@ async function startStandby(
     `primary_conninfo = 'host=${host} port=${primary.port} user=${user} password=${password}'\n`,
   );
   const launch = await chooseLaunch(postgres, dataDir);
-  await giveTo(launch.owner, cluster);
+  await chownTree(launch.owner, cluster);
   const [port = 0] = await freePorts(1);
   const flags = Object.entries({
     ...settings,

@@ -3,8 +3,8 @@
 import type { Socket } from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { createConnectionTurns, enough } from "../../src/gateway/connection-turns.ts";
-import { leaveUnheard } from "../../src/gateway/listening.ts";
+import { createConnectionTurns, maxInFlight } from "../../src/gateway/connection-turns.ts";
+import { markPaused } from "../../src/gateway/paused-sockets.ts";
 
 let now = 5_000;
 let busyShare = 1;
@@ -52,7 +52,7 @@ const read = (connections: readonly Connection[]) => connections.map(({ isRead }
 
 test("a connection that was answered is read on, unless enough is in hand", () => {
   const some = turns();
-  take(some, enough - 1);
+  take(some, maxInFlight - 1);
   expect(read(ask(some, 3))).toEqual([true, true, true]);
   take(some, 1);
   expect(read(ask(some, 3))).toEqual([false, false, false]);
@@ -60,7 +60,7 @@ test("a connection that was answered is read on, unless enough is in hand", () =
 
 test("turns come in the order of the answers, as many as there is room for", async () => {
   const some = turns();
-  const begunAt = take(some, enough + 1);
+  const begunAt = take(some, maxInFlight + 1);
   const connections = ask(some, 4);
   const other = new Connection();
   some.answered(other.socket, begunAt);
@@ -74,7 +74,7 @@ test("turns come in the order of the answers, as many as there is room for", asy
 
 test("whoever had a turn and says nothing keeps nobody from theirs", async () => {
   const some = turns();
-  const begunAt = take(some, enough);
+  const begunAt = take(some, maxInFlight);
   const connections = ask(some, 10);
   await setImmediate();
   some.ended(begunAt, true);
@@ -88,10 +88,10 @@ test("whoever had a turn and says nothing keeps nobody from theirs", async () =>
 
 test("neither a connection that its answer has closed waits for a turn, nor one that is not heard anyway", () => {
   const some = turns();
-  const begunAt = take(some, enough + 2);
+  const begunAt = take(some, maxInFlight + 2);
   const [closed, unheard] = [new Connection(), new Connection()];
   closed.destroyed = true;
-  leaveUnheard(unheard.socket);
+  markPaused(unheard.socket);
   some.answered(closed.socket, begunAt);
   some.answered(unheard.socket, begunAt);
   now += 100;
@@ -101,7 +101,7 @@ test("neither a connection that its answer has closed waits for a turn, nor one 
 
 test("a connection that was closed meanwhile has no turn, and waits no more", async () => {
   const some = turns();
-  const begunAt = take(some, enough);
+  const begunAt = take(some, maxInFlight);
   const [lost] = ask(some, 1) as [Connection];
   now += 50;
   const [other, last] = ask(some, 2) as [Connection, Connection];
@@ -118,15 +118,15 @@ test("a connection that was closed meanwhile has no turn, and waits no more", as
 
 test("what has been in hand for a second is nobody's reason to wait, nor when it is over", async () => {
   const some = turns();
-  const begunAt = take(some, enough);
+  const begunAt = take(some, maxInFlight);
   now += 899;
   const [connection] = ask(some, 1) as [Connection];
   expect(connection.isRead).toBe(false);
   now += 101;
   vi.advanceTimersByTime(100);
   expect(connection.isRead).toBe(true);
-  for (let ended = 0; ended < enough; ended++) some.ended(begunAt, true);
-  take(some, enough - 1);
+  for (let ended = 0; ended < maxInFlight; ended++) some.ended(begunAt, true);
+  take(some, maxInFlight - 1);
   expect(read(ask(some, 1))).toEqual([true]);
   take(some, 1);
   expect(read(ask(some, 1))).toEqual([false]);
@@ -134,8 +134,8 @@ test("what has been in hand for a second is nobody's reason to wait, nor when it
 
 test("a process that has time itself lets nobody wait, and soon reads whoever does", async () => {
   const some = turns();
-  take(some, 3 * enough);
-  const connections = ask(some, 2 * enough + 1);
+  take(some, 3 * maxInFlight);
+  const connections = ask(some, 2 * maxInFlight + 1);
   await setImmediate();
   busyShare = 0.9;
   expect(read([...connections.slice(0, 1), ...ask(some, 1)])).toEqual([false, false]);
@@ -143,7 +143,7 @@ test("a process that has time itself lets nobody wait, and soon reads whoever do
   expect(read(ask(some, 1))).toEqual([true]);
   for (const roundsOver of [1, 2, 3]) {
     await setImmediate();
-    expect(read(connections)).toEqual(connections.map((_, position) => position < roundsOver * enough));
+    expect(read(connections)).toEqual(connections.map((_, position) => position < roundsOver * maxInFlight));
   }
   now += 100;
   busyShare = 0.91;
@@ -152,9 +152,9 @@ test("a process that has time itself lets nobody wait, and soon reads whoever do
 
 test("after a long silence the count begins anew", () => {
   const some = turns();
-  take(some, enough);
+  take(some, maxInFlight);
   now += 3_600_000;
-  take(some, enough - 1);
+  take(some, maxInFlight - 1);
   expect(read(ask(some, 1))).toEqual([true]);
   take(some, 1);
   expect(read(ask(some, 1))).toEqual([false]);
@@ -162,11 +162,11 @@ test("after a long silence the count begins anew", () => {
 
 test("where a turn takes longer than two seconds, and there is enough to do, it is late", async () => {
   const some = turns();
-  take(some, enough);
+  take(some, maxInFlight);
   expect([some.isLate(), some.waitedMs()]).toEqual([false, 0]);
   ask(some, 1);
   now += 1_700;
-  take(some, enough);
+  take(some, maxInFlight);
   now += 300;
   expect([some.isLate(), some.waitedMs()]).toEqual([false, 2_000]);
   now += 1;
@@ -184,7 +184,7 @@ test("where a turn takes longer than two seconds, and there is enough to do, it 
 
 test("of those who have waited for more than three seconds sixteen are read at a time, whatever is in hand", async () => {
   const some = turns();
-  take(some, enough);
+  take(some, maxInFlight);
   const connections = ask(some, 40);
   for (const [elapsed, areRead] of [
     [1_500, 0],
@@ -194,9 +194,9 @@ test("of those who have waited for more than three seconds sixteen are read at a
     [100, 40],
   ] as const) {
     now += elapsed;
-    take(some, enough);
+    take(some, maxInFlight);
     const refused = new Connection();
-    leaveUnheard(refused.socket);
+    markPaused(refused.socket);
     some.answered(refused.socket, null);
     await setImmediate();
     vi.advanceTimersByTime(100);
@@ -214,7 +214,7 @@ function answer(from: ReturnType<typeof turns>, count: number, tookMs: number): 
 
 test("where most answers took longer than a second, what has been in hand for as long is reason to wait", () => {
   const some = turns();
-  take(some, enough);
+  take(some, maxInFlight);
   now += 1_500;
   answer(some, 256, 1_000);
   expect(read(ask(some, 1))).toEqual([true]);
@@ -238,7 +238,7 @@ test.for([
   end: (from: ReturnType<typeof turns>, socket: Socket) => void;
 }[])("$name does not say how long others take", ({ end }) => {
   const some = turns();
-  take(some, enough);
+  take(some, maxInFlight);
   now += 1_500;
   answer(some, 256, 1_001);
   for (let over = 0; over < 1_000; over++) {
@@ -252,7 +252,7 @@ test.for([
 
 test("answers on connections that end with them say how long others take, too", () => {
   const some = turns();
-  take(some, enough);
+  take(some, maxInFlight);
   now += 1_500;
   answer(some, 256, 1_001);
   for (let over = 0; over < 256; over++) some.ended(take(some, 1), true);
@@ -263,7 +263,7 @@ test("answers on connections that end with them say how long others take, too", 
 
 test("where most requests come on connections of their own, nobody waits for them", () => {
   const some = turns();
-  take(some, 2 * enough);
+  take(some, 2 * maxInFlight);
   expect(read(ask(some, 10))).toEqual(new Array(10).fill(false));
   for (let over = 0; over < 11; over++) some.ended(take(some, 1), true);
   now += 100;
@@ -275,7 +275,7 @@ test("where most requests come on connections of their own, nobody waits for the
 
 test("at the end everybody is read, and nobody waits any more", () => {
   const some = turns();
-  take(some, enough);
+  take(some, maxInFlight);
   const connections = ask(some, 3);
   some.stop();
   expect(read([...connections, ...ask(some, 1)])).toEqual([true, true, true, true]);

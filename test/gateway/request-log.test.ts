@@ -7,7 +7,7 @@ import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";
-import { withholdTimers } from "../harness/timers.ts";
+import { suppressTimers } from "../harness/timers.ts";
 import { merchant } from "./merchant.ts";
 import { exchange } from "./raw-http.ts";
 
@@ -216,7 +216,7 @@ test(
       underWay = shop.read(someId);
     });
     // After which it cuts what is left.
-    withholdTimers(5_000);
+    suppressTimers(5_000);
     const closed = logging.close();
     await letGo();
     expect((await underWay)?.status).toBe(404);

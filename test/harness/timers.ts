@@ -4,7 +4,7 @@ import { onTestFinished, vi } from "vitest";
  * Until the end of the test, timers with exactly this delay that are set from now on never fire. What needs one of them waits
  * forever, so that the test does not depend on timing.
  */
-export function withholdTimers(milliseconds: number): void {
+export function suppressTimers(milliseconds: number): void {
   changeTimers((delay) => (delay === milliseconds ? 2 ** 31 - 1 : delay));
 }
 

@@ -14,7 +14,7 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { layCable } from "../harness/cable.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { hastenTimers } from "../harness/timers.ts";
@@ -454,7 +454,7 @@ test("that nobody counts for the statistics is shown, by a process that would no
 });
 
 test("while the database is away a scrape says so, shows no figures of it, and those of what was judged before", async () => {
-  const cable = await layCable(service.databaseUrl);
+  const cable = await startCuttableProxy(service.databaseUrl);
   const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl, ROLES: "worker" });
   // It would do what other tests have counted.
   onTestFinished(() => distant.close());

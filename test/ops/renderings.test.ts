@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import { renderedInTurn } from "../../src/ops/renderings.ts";
+import { shareRenderings } from "../../src/ops/renderings.ts";
 
 test("any number who ask share one rendering, and who has one and asks again has another", async () => {
   let count = 0;
-  const render = renderedInTurn(async () => `${++count}`);
+  const render = shareRenderings(async () => `${++count}`);
   const ask = (times: number) => Promise.all(Array.from({ length: times }, render));
   expect(new Set(await ask(1_000))).toEqual(new Set(["1"]));
   expect(new Set(await ask(1_000))).toEqual(new Set(["2"]));
@@ -11,7 +11,7 @@ test("any number who ask share one rendering, and who has one and asks again has
 
 test("a rendering that fails is not kept", async () => {
   let fails = true;
-  const render = renderedInTurn(async () => {
+  const render = shareRenderings(async () => {
     if (fails) throw new Error("not this time");
     return "all";
   });

@@ -13,7 +13,7 @@ import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_t
 import { merchant } from "../gateway/merchant.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { type Receipt, startTestService, type TestService } from "../harness/service.ts";
-import { hastenTimers, withholdTimers } from "../harness/timers.ts";
+import { hastenTimers, suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf } from "../service/pending.ts";
@@ -334,7 +334,7 @@ describe("a large request whose rest does not come", () => {
   }
 
   test("holds no more than two of a token's, and nobody else's", async () => {
-    withholdTimers(10_000);
+    suppressTimers(10_000);
     const token = await service.createToken({ scope: "ingest", source: "large" });
     const other = await service.createToken({ scope: "ingest", source: "other" });
     const begun = [await begin("first", token), await begin("second", token)];

@@ -12,7 +12,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startTestService } from "../harness/service.ts";
-import { withholdTimers } from "../harness/timers.ts";
+import { suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw } from "./raw-grpc.ts";
@@ -420,7 +420,7 @@ test("beside a good credential, too, refusals that are not taken are no more tha
 test("one caller has no more unary calls open than a process keeps for it, and those that end make room", async () => {
   // However long it takes until all are open, none of them is overdue, nor has the token to be looked up again, for which a machine
   // that is so busy may have no connection to the database in time.
-  withholdTimers(10_000);
+  suppressTimers(10_000);
   haveTimeStandStill();
   const token = await service.createToken({ scope: "read" });
   const connections = Array.from({ length: 3 }, () => connectRaw(service.grpcAddress));

@@ -1,9 +1,9 @@
 import { setImmediate } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { RequestRoom } from "../../src/rpc/request-room.ts";
+import { MemoryBudget } from "../../src/rpc/memory-budget.ts";
 
 test("who has waited longest for much is not passed by whoever asks for less", async () => {
-  const room = new RequestRoom({ inAll: 10, each: 10 });
+  const room = new MemoryBudget({ inAll: 10, each: 10 });
   const entered: string[] = [];
   const enter = (key: string, bytes: number) =>
     room.enter(key, bytes).then((leave) => {
@@ -22,7 +22,7 @@ test("who has waited longest for much is not passed by whoever asks for less", a
 });
 
 test("who waits for its own room to be given back keeps nobody from theirs", async () => {
-  const room = new RequestRoom({ inAll: 10, each: 5 });
+  const room = new MemoryBudget({ inAll: 10, each: 5 });
   await room.enter("one", 5);
   let isIn = false;
   void room.enter("one", 1).then(() => {

@@ -19,7 +19,7 @@ import {
   HealthCheckResponse_ServingStatus as Status,
 } from "../../src/gen/proto/health/v1/health_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { layCable } from "../harness/cable.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "./grpc-answer.ts";
 import { connectRaw } from "./raw-grpc.ts";
@@ -66,7 +66,7 @@ describe("health", () => {
   });
 
   test("is lost while the database cannot be reached, and comes back by itself", async () => {
-    const cable = await layCable(service.databaseUrl);
+    const cable = await startCuttableProxy(service.databaseUrl);
     const { databaseUrl } = cable;
     const distant = await service.startAnother({ DATABASE_URL: databaseUrl });
     const client = createClient(Health, createGrpcTransport({ baseUrl: `http://${distant.grpcAddress}` }));

@@ -4,7 +4,7 @@ import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { keepSessions } from "../../src/rpc/sessions.ts";
-import { takeStreamsInTurn } from "../../src/rpc/stream-turns.ts";
+import { scheduleStreams } from "../../src/rpc/stream-scheduling.ts";
 import { callHeaders, endHeaders, frame, preface } from "../security/http2-frames.ts";
 
 /** What a client gives as the reason of a reset (RFC 9113, 7). */
@@ -19,7 +19,7 @@ test.for([
 }) => {
   const server = http2.createServer();
   keepSessions().watch(server);
-  takeStreamsInTurn(server, () => false);
+  scheduleStreams(server, () => false);
   let taken = 0;
   server.on("request", () => {
     taken += 1;
@@ -53,7 +53,7 @@ function goAwayIn(bytes: Buffer): number | undefined {
 /** A server that hears of streams without a connection, and those it has taken up. */
 function deafServer(known: readonly object[] = []) {
   const server = http2.createServer();
-  takeStreamsInTurn(server, (session) => known.includes(session));
+  scheduleStreams(server, (session) => known.includes(session));
   const taken: string[] = [];
   server.on("request", ({ url }) => taken.push(url));
   const open = (session: object, url: string, closed = false) => {
@@ -82,7 +82,7 @@ test("who takes back a few at a time before their turn loses its connection as w
 
 test("a call without a body, whose end comes before its turn, is heard to its end", async () => {
   const server = http2.createServer();
-  takeStreamsInTurn(server, () => false);
+  scheduleStreams(server, () => false);
   server.on("request", (request, response) => {
     request.resume().on("end", () => response.end("heard"));
   });

@@ -6,7 +6,7 @@ import {
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { layCable } from "../harness/cable.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -159,7 +159,7 @@ test("what happens to a verification that stays pending is told to no watcher", 
 });
 
 test("a database that is away ends no watch: it goes on when that is back, though the verification has expired", async () => {
-  const cable = await layCable(here.databaseUrl);
+  const cable = await startCuttableProxy(here.databaseUrl);
   const far = await here.startAnother({ DATABASE_URL: cable.databaseUrl });
   // Where that is over before anybody has looked, another has more time.
   for (let milliseconds = 2_000; ; milliseconds *= 3) {

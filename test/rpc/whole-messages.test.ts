@@ -2,7 +2,7 @@ import { once } from "node:events";
 import http2 from "node:http2";
 import type net from "node:net";
 import { expect, onTestFinished, test } from "vitest";
-import { expectWhole, overdueSignal } from "../../src/rpc/whole-messages.ts";
+import { messageTimeoutSignal, startMessageTimeout } from "../../src/rpc/message-timeout.ts";
 
 const half = Buffer.of(0, 0, 0, 0, 100);
 const calls = 100;
@@ -10,8 +10,8 @@ const calls = 100;
 test("however many of a connection's calls are overdue at once, each ends with its refusal, though its client ends none", async () => {
   const server = http2.createServer();
   server.on("request", (request, response) => {
-    expectWhole(request, 100);
-    overdueSignal(request)?.addEventListener("abort", () => {
+    startMessageTimeout(request, 100);
+    messageTimeoutSignal(request)?.addEventListener("abort", () => {
       response.writeHead(200);
       response.addTrailers({ "grpc-status": "4" });
       response.end();

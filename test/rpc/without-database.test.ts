@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { layCable } from "../harness/cable.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { callOnce, rpcs, transportTo } from "./every-rpc.ts";
 import { refusalOf } from "./grpc-answer.ts";
 
 const service = await startTestService();
-const cable = await layCable(service.databaseUrl);
+const cable = await startCuttableProxy(service.databaseUrl);
 const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
 
 const { projectId } = await service.createProject();

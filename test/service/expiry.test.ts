@@ -200,7 +200,7 @@ test("while a transaction of somebody's keeps it from being written down, all th
   const quiet = await startTestService({ ROLES: "api" });
   const database = openDatabase({ connectionString: quiet.databaseUrl }, { poolSize: 1, onError: () => {} });
   const { rows } = await quiet.db.query("SELECT (now() - interval '10 minutes')::text AS then");
-  const expireDue = createExpireDue(database, { settledUntil: async () => rows[0].then });
+  const expireDue = createExpireDue(database, { commitHorizon: async () => rows[0].then });
   const shop = merchant(quiet.httpUrl, (await quiet.createProject()).liveKey);
   await createPending(shop);
   await quiet.db.query(copies, [1_999]);
@@ -222,7 +222,7 @@ test("nor however much lies between that and the present, which is looked throug
   const database = openDatabase({ connectionString: quiet.databaseUrl }, { poolSize: 1, onError: () => {} });
   const { rows } = await quiet.db.query("SELECT (now() - interval '10 minutes')::text AS then");
   let settled: string = rows[0].then;
-  const expireDue = createExpireDue(database, { settledUntil: async () => settled });
+  const expireDue = createExpireDue(database, { commitHorizon: async () => settled });
   const shop = merchant(quiet.httpUrl, (await quiet.createProject()).liveKey);
   const [newest, oldest] = [await createPending(shop), await createPending(shop)];
   const expire = (id: string, expiresAt: string) =>
@@ -267,7 +267,7 @@ test("what is written down stays before all that may yet be committed", async ()
     (await quiet.db.query(`SELECT (now() - interval '${interval}')::text AS then`)).rows[0].then;
   let settled = await ago("2 minutes");
   await quiet.db.query("UPDATE retention_progress SET done_up_to = '-infinity' WHERE task = 'expire'");
-  const expireDue = createExpireDue(database, { settledUntil: async () => settled });
+  const expireDue = createExpireDue(database, { commitHorizon: async () => settled });
   const shop = merchant(quiet.httpUrl, (await quiet.createProject()).liveKey);
   const dueSince = async (interval: string) => {
     const pending = await createPending(shop);
@@ -289,7 +289,7 @@ test("what is written down stays before all that may yet be committed", async ()
   await expect.poll(eventsAfterALook, { timeout: 45_000 }).toEqual(["verification.expired"]);
 
   settled = await ago("0 seconds");
-  await createExpireDue(database, { settledUntil: async () => settled })();
+  await createExpireDue(database, { commitHorizon: async () => settled })();
   const { rows } = await quiet.db.query(
     "SELECT done_up_to::timestamptz = (SELECT max(expires_at) FROM live_code) AS done FROM retention_progress WHERE task = 'expire'",
   );

@@ -4,7 +4,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { layCable } from "../harness/cable.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
@@ -69,7 +69,7 @@ test("connections that end while they are in use cost the calls on them a 503, a
 });
 
 test("calls of two statements on a connection that is lost are told 503, and each retry makes one verification", async () => {
-  const cable = await layCable(service.databaseUrl);
+  const cable = await startCuttableProxy(service.databaseUrl);
   const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
   const there = merchant(distant.httpUrl, project.liveKey);
   await there.create();

@@ -1,8 +1,8 @@
 import { afterAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { commitHorizon } from "../../src/storage/commit-horizon.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
 import { createRetentionTasks, type RetentionTask } from "../../src/storage/retention.ts";
-import { settledUntil } from "../../src/storage/settled.ts";
 import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
@@ -26,7 +26,7 @@ const database = openDatabase(
   { poolSize: 1, onError: () => {} },
 );
 /** A new one each time: it remembers for ten seconds what the clock said, which is moved by days here. */
-const expireDue = () => createExpireDue(database, { settledUntil: () => settledUntil(database) })();
+const expireDue = () => createExpireDue(database, { commitHorizon: () => commitHorizon(database) })();
 afterAll(() => database.close());
 
 const tablesWith = (text: string) => everyTableWith(plain.db, text);

@@ -8,7 +8,7 @@ import { decodeId } from "../../src/core/ids.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
-import { layCable } from "../harness/cable.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
@@ -165,7 +165,7 @@ test("a call over gRPC that is answered says so, and a stream is one span with a
 
 test("a call over gRPC that the service could not answer has failed, and one whose client left has not", async () => {
   const [faultTrace, leftTrace] = ["8af7651916cd43dd8448eb211c80319c", "9af7651916cd43dd8448eb211c80319c"];
-  const cable = await layCable(service.databaseUrl);
+  const cable = await startCuttableProxy(service.databaseUrl);
   const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
   cable.cut();
   const { code } = await answerOf(() =>

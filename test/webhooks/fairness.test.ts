@@ -6,7 +6,7 @@ import { EndpointSlots } from "../../src/jobs/endpoint-slots.ts";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { withholdTimers } from "../harness/timers.ts";
+import { suppressTimers } from "../harness/timers.ts";
 import { answerWith, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveryWhen, openShop } from "./shop.ts";
 
@@ -29,7 +29,7 @@ describe("a service with endpoints that hang", () => {
       await deliveryWhen(service, await shop.event(), delivered);
     }
     // More than the service has not heard of and can have under way. None is given up while this lasts.
-    withholdTimers(15_000);
+    suppressTimers(15_000);
     const stuck = await Promise.all(Array.from({ length: 10 }, () => openShop(service)));
     await Promise.all(
       stuck.map(async (shop, tens) => {
@@ -67,7 +67,7 @@ describe("a service with endpoints that hang", () => {
       await Promise.all([...prompt, healthy].map((shop) => shop.event()));
       await untilReceived(receiver, 41 * round);
     }
-    withholdTimers(15_000);
+    suppressTimers(15_000);
     receiver.answer = (response, { path }) => {
       if (path === "/ok") response.writeHead(204).end();
       else hanging.push(response);
@@ -96,7 +96,7 @@ describe("a service with endpoints that hang", () => {
   test("an endpoint with a backlog does not hold up another's one event", async () => {
     const busy = await openShop(service);
     const quiet = await openShop(service);
-    withholdTimers(15_000);
+    suppressTimers(15_000);
     const { promise: goingOn, resolve: goOn } = Promise.withResolvers<void>();
     const slow = await startReceiver((response) => {
       void goingOn.then(() => response.writeHead(204).end());

@@ -1,7 +1,7 @@
 import { beforeAll, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { gapsSeconds } from "../../src/webhooks/schedule.ts";
+import { retryDelaysSeconds } from "../../src/webhooks/schedule.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import {
   answerWith,
@@ -46,7 +46,7 @@ const eventOf = (verificationId: string) => verificationId.replace("vrf_", "evt_
 test("ten attempts by the schedule, the same event each time, freshly signed; then it has failed", async () => {
   const { shop, receiver, secret } = await shopWithReceiver();
   const id = await shop.event();
-  for (const [index, gap] of gapsSeconds.entries()) {
+  for (const [index, gap] of retryDelaysSeconds.entries()) {
     const { state } = await deliveryWhen(service, id, attempted(index + 1));
     expect(state).toBe(WebhookDeliveryState.PENDING);
     const seconds = await secondsUntilNext(service, id);

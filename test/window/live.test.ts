@@ -6,7 +6,7 @@ import { createEventStreams } from "../../src/window/event-streams.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
-import { withholdTimers } from "../harness/timers.ts";
+import { suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { knownProject } from "../service/known-project.ts";
@@ -414,7 +414,7 @@ test("a process that stops ends its streams at once, and the window goes on with
   const stream = await openStream(stopping.httpUrl + path);
   expect((await stream.next())?.state.status).toBe("pending");
   // After which it cuts what is left.
-  withholdTimers(5_000);
+  suppressTimers(5_000);
   await stopping.close();
   expect(await stream.next()).toBeNull();
   await window.cancel();

@@ -1,6 +1,6 @@
 /** A verification and its window, as the person's browser and phone meet them. */
 import { afterEach } from "vitest";
-import type { PlayedReceipt, WindowState } from "../../src/window/browser/state.ts";
+import type { SimulatedReceipt, WindowState } from "../../src/window/browser/state.ts";
 import { merchant } from "../gateway/merchant.ts";
 import type { TestProject, TestService } from "../harness/service.ts";
 
@@ -15,7 +15,7 @@ export interface OpenWindow {
   get(path?: string, headers?: Record<string, string>): Promise<Page>;
   /** The played phone, as the page's script uses it. */
   play(message: Partial<Record<"from" | "text" | "carrier", string>>): Promise<Response>;
-  receipt(message: Partial<Record<"from" | "text" | "carrier", string>>): Promise<PlayedReceipt>;
+  receipt(message: Partial<Record<"from" | "text" | "carrier", string>>): Promise<SimulatedReceipt>;
   cancel(): Promise<void>;
 }
 
@@ -56,7 +56,7 @@ export async function createWindow(
     state: body.state,
     get: (path = "", headers = {}) => getPage(url + path, headers),
     play,
-    receipt: async (message) => (await play(message)).json() as Promise<PlayedReceipt>,
+    receipt: async (message) => (await play(message)).json() as Promise<SimulatedReceipt>,
     async cancel() {
       await shop.cancel(body.id);
     },

@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId } from "../ids.ts";
-import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts";
+import { decodePageToken, invalidPageToken, pageLimit, paginate } from "../page-token.ts";
 import type { Caller } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
 
@@ -95,8 +95,8 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
     async list({ projectId, actor, pageSize, pageToken: token }) {
       const violations: FieldViolation[] = [];
       const limit = pageLimit(pageSize, pageSizes, violations);
-      const before = token === "" ? null : lastOfPage(token, [projectId, actor]);
-      if (before === undefined) violations.push(strayPageToken);
+      const before = token === "" ? null : decodePageToken(token, [projectId, actor]);
+      if (before === undefined) violations.push(invalidPageToken);
       const tokenId = decodeId("tok_", actor);
       if (tokenId === null && !["", ...itself].includes(actor)) {
         violations.push({ field: "actor", message: "must be a token's id, tok_…, installation or service" });
@@ -108,7 +108,7 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
       const found = await audit.list({ projectId: project, actor, tokenId, before, limit: limit + 1 });
       if (found === "no_project") throw noSuchProject();
       if (found === "no_token") throw new Failure("not_found", { message: "There is no such token." });
-      const { items: entries, nextPageToken } = pageOf(found, limit, ({ id }) => id, [projectId, actor]);
+      const { items: entries, nextPageToken } = paginate(found, limit, ({ id }) => id, [projectId, actor]);
       return { entries, nextPageToken };
     },
   };

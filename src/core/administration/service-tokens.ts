@@ -2,7 +2,7 @@ import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
-import { adminSource, playedSource } from "../inbound-message.ts";
+import { adminSource, simulatorSource } from "../inbound-message.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment, ServiceTokenScope } from "../project.ts";
 import { keptOf } from "./api-keys.ts";
@@ -49,7 +49,7 @@ export interface ServiceTokens {
 }
 
 /** The sources recorded for administrators' own messages and for those of a window's simulated phone. */
-const reservedSources: ReadonlySet<string> = new Set([adminSource, playedSource]);
+const reservedSources: ReadonlySet<string> = new Set([adminSource, simulatorSource]);
 
 const sourceShape = /^[A-Za-z0-9_.-]{1,64}$/;
 

@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
-import { lastOfPage, pageLimit, pageOf, strayPageToken } from "../page-token.ts";
+import { decodePageToken, invalidPageToken, pageLimit, paginate } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
@@ -175,7 +175,7 @@ export function administerWebhooks(parts: {
       if (kept === "no_project") throw noSuchProject();
       if (kept === "no_verification") throw noSuchVerification();
       const idOf = ({ verificationId }: Delivery) => verificationId;
-      const { items: deliveries, nextPageToken } = pageOf(kept, filter.limit, idOf, listOf(filter));
+      const { items: deliveries, nextPageToken } = paginate(kept, filter.limit, idOf, listOf(filter));
       return { deliveries, nextPageToken };
     },
 
@@ -268,8 +268,8 @@ function filterOf(
     limit,
   };
   // If decoding found violations, the list asked for is unknown and the token cannot be checked against it.
-  const before = token === "" || found.length > 0 ? null : lastOfPage(token, listOf(filter));
-  if (before === undefined) violations.push(strayPageToken);
+  const before = token === "" || found.length > 0 ? null : decodePageToken(token, listOf(filter));
+  if (before === undefined) violations.push(invalidPageToken);
   if (violations.length > 0 || before === undefined) {
     throw new Failure("validation_failed", { fields: violations });
   }

@@ -4,7 +4,7 @@ import { asStorageError } from "../database.ts";
 import type { CachedDirectory } from "../directory.ts";
 import { directoryChannel } from "../notices.ts";
 import type { PrismaDatabase } from "../prisma.ts";
-import { writeDown } from "./audit.ts";
+import { writeAuditEntry } from "./audit.ts";
 
 type Client = PrismaDatabase["prisma"];
 export type Transaction = Omit<Client, "$connect" | "$disconnect" | "$extends" | "$on">;
@@ -22,7 +22,7 @@ export function createAdminister(database: PrismaDatabase, actor: Actor): Admini
       return await database.prisma.$transaction(async (transaction) => {
         const result = await change(transaction);
         const act = describe(result);
-        if (act) await writeDown(transaction, actor, act);
+        if (act) await writeAuditEntry(transaction, actor, act);
         return result;
       });
     } catch (error) {

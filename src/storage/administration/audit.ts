@@ -6,7 +6,7 @@ import type { Transaction } from "./announcement.ts";
 
 export function createAuditStore({ prisma }: PrismaDatabase, actor: Actor): AuditStore {
   return {
-    add: (act) => writeDown(prisma, actor, act),
+    add: (act) => writeAuditEntry(prisma, actor, act),
 
     async list({ projectId, actor: name, tokenId, before, limit }) {
       if (projectId !== null && !(await prisma.project.findUnique({ where: { id: projectId } }))) {
@@ -29,7 +29,7 @@ export function createAuditStore({ prisma }: PrismaDatabase, actor: Actor): Audi
   };
 }
 
-export async function writeDown(
+export async function writeAuditEntry(
   transaction: Pick<Transaction, "auditEntry">,
   { name, address, requestId }: Actor,
   { action, subject, projectId, details }: Act,

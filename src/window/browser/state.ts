@@ -17,7 +17,7 @@ export interface WindowState {
 }
 
 /** The receipt of a message from the simulated phone. */
-export interface PlayedReceipt {
+export interface SimulatedReceipt {
   readonly outcome: string;
   /** Text for the user, in the page's language. */
   readonly message: string;

@@ -1,6 +1,6 @@
 /** The window's script: follows the verification, counts down, copies values, and returns the user to the merchant. */
 
-import type { PlayedReceipt, WindowState } from "./state.ts";
+import type { SimulatedReceipt, WindowState } from "./state.ts";
 
 /** Beats arrive every 15 seconds; a stream silent for longer than this counts as broken, and the window polls. */
 const silenceMs = 40_000;
@@ -329,7 +329,7 @@ function playedPhone(address: string): void {
         body,
         headers: { accept: "application/json" },
       });
-      if (answer.ok) message = ((await answer.json()) as PlayedReceipt).message;
+      if (answer.ok) message = ((await answer.json()) as SimulatedReceipt).message;
     } catch {
       // Reported as a message that could not be sent.
     }

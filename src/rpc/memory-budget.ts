@@ -5,7 +5,7 @@
  * Invariant: room is reserved for a whole request or not at all, so a waiting request holds nothing that another waits
  * for.
  */
-export class RequestRoom {
+export class MemoryBudget {
   readonly #most: { readonly inAll: number; readonly each: number };
   readonly #takenBy = new Map<string, number>();
   readonly #waiting = new Set<{ readonly key: string; readonly bytes: number; readonly enter: () => void }>();

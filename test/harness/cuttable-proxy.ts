@@ -3,7 +3,7 @@ import net from "node:net";
 import { atFileEnd } from "./endings.ts";
 
 /** A proxy in front of the database whose connections can be cut and restored. */
-export async function layCable(databaseUrl: string) {
+export async function startCuttableProxy(databaseUrl: string) {
   const url = new URL(databaseUrl);
   const [host, port] = [url.hostname, Number(url.port)];
   const ends = new Set<net.Socket>();

@@ -5,19 +5,19 @@ import http2, { type Http2ServerRequest, type Http2Session, type ServerHttp2Stre
 import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { around, bytesOf } from "./handlers.ts";
-import { carried, notWhole } from "./unread.ts";
+import { incompleteMessage, toConnectError } from "./message-errors.ts";
 
 /** The gateway's timeout for a request. */
 const wholeWithinMs = 10_000;
 
 /** Aborted with the refusal when the message is overdue; undefined for a request that streams messages. Set by the server. */
-export const overdueKey = createContextKey<AbortSignal | undefined>(undefined, {
+export const messageTimeoutKey = createContextKey<AbortSignal | undefined>(undefined, {
   description: "whether the message is overdue",
 });
 
 const signals = new WeakMap<Http2ServerRequest, AbortSignal>();
 
-export const overdueSignal = (request: Http2ServerRequest) => signals.get(request);
+export const messageTimeoutSignal = (request: Http2ServerRequest) => signals.get(request);
 
 /**
  * Limits the time for the message to arrive: sent in part, it would hold its stream for ever. Once the call is refused,
@@ -25,7 +25,7 @@ export const overdueSignal = (request: Http2ServerRequest) => signals.get(reques
  * stream is closed without a refusal. If the call's own deadline passes before anybody reads the message, the call is
  * refused as soon as somebody does.
  */
-export function expectWhole(request: Http2ServerRequest, timeoutMs: number | undefined): void {
+export function startMessageTimeout(request: Http2ServerRequest, timeoutMs: number | undefined): void {
   const { stream } = request;
   const overdue = new AbortController();
   signals.set(request, overdue.signal);
@@ -39,7 +39,7 @@ export function expectWhole(request: Http2ServerRequest, timeoutMs: number | und
   function end(): void {
     const isRead = getEventListeners(overdue.signal, "abort").length > 0;
     if (stream.headersSent || !isRead) stream.close(http2.constants.NGHTTP2_CANCEL);
-    else refuse(carried(notWhole()));
+    else refuse(toConnectError(incompleteMessage()));
   }
 
   const timer =
@@ -85,10 +85,10 @@ function endAllSent(session: Http2Session, waiting: Set<ServerHttp2Stream>): voi
 }
 
 /** Wraps a handler: the request's body ends with the refusal if the rest of it is overdue. */
-export function refusingHalves(handler: UniversalHandler): UniversalHandler {
+export function withMessageTimeout(handler: UniversalHandler): UniversalHandler {
   return around(handler, (request) => {
     const body = bytesOf(request);
-    const overdue = request.contextValues?.get(overdueKey);
+    const overdue = request.contextValues?.get(messageTimeoutKey);
     if (overdue === undefined || body === undefined) return handler(request);
     return handler({ ...request, body: untilOverdue(body, overdue) });
   });

@@ -3,12 +3,12 @@ import { Code } from "@connectrpc/connect";
 import { networkOf } from "../admission/network.ts";
 import { StreamBounds } from "../admission/stream-bounds.ts";
 import { refuseInHeaders } from "./refusal.ts";
-import { isOver } from "./stream-turns.ts";
+import { isOver } from "./stream-scheduling.ts";
 
 /** Unauthenticated streams: enough for all load balancers and clients that check health; each costs some 30 to 50 KiB. */
-const mostOfStrangers = { inAll: 1_000, each: 500 };
+const unauthenticatedLimits = { inAll: 1_000, each: 500 };
 /** Streams whose credential is being looked up, on connections that have presented no valid one before. */
-const mostInQuestion = { inAll: 5_000, each: 2_500 };
+const authenticatingLimits = { inAll: 5_000, each: 2_500 };
 /** A refused stream lasts until its connection has taken the refusal, which a connection that reads nothing never does. */
 const mostRefusals = 10_000;
 
@@ -17,7 +17,7 @@ const mostRefusals = 10_000;
  * is taken. A stream with a credential is counted separately until that has been checked, so that anonymous clients
  * cannot use up its room; on a connection that has presented a valid credential, it is not counted until then.
  */
-export interface Strangers {
+export interface UnauthenticatedStreams {
   /** False if there is no room; the stream was then refused. `asksWho`: the stream has a credential that will be looked up. */
   open(stream: ServerHttp2Stream, address: string, asksWho: boolean): boolean;
   /** Reports that the stream's credential is valid. */
@@ -38,21 +38,21 @@ export interface Strangers {
 
 interface Place {
   readonly network: string;
-  readonly isInQuestion: boolean;
+  readonly isAuthenticating: boolean;
   giveBack(): void;
 }
 
-export function boundStrangers(): Strangers {
-  const strangers = new StreamBounds(mostOfStrangers);
-  const inQuestion = new StreamBounds(mostInQuestion);
+export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
+  const unauthenticated = new StreamBounds(unauthenticatedLimits);
+  const authenticating = new StreamBounds(authenticatingLimits);
   const places = new WeakMap<ServerHttp2Stream, Place>();
   const withCallers = new WeakSet<Http2Session>();
   let refusals = 0;
 
   function take(stream: ServerHttp2Stream, network: string, isInQuestion: boolean): boolean {
-    const giveBack = (isInQuestion ? inQuestion : strangers).take(network);
+    const giveBack = (isInQuestion ? authenticating : unauthenticated).take(network);
     if (typeof giveBack === "string") return false;
-    places.set(stream, { network, isInQuestion, giveBack });
+    places.set(stream, { network, isAuthenticating: isInQuestion, giveBack });
     return true;
   }
 
@@ -62,10 +62,10 @@ export function boundStrangers(): Strangers {
   }
 
   /** Moves a stream from those in question to the unauthenticated ones; false if there is no room. */
-  function moveToStrangers(stream: ServerHttp2Stream): boolean {
+  function moveToUnauthenticated(stream: ServerHttp2Stream): boolean {
     const place = places.get(stream);
     // The stream is closed, or counted as unauthenticated already.
-    if (!place?.isInQuestion || isOver(stream)) return true;
+    if (!place?.isAuthenticating || isOver(stream)) return true;
     leave.call(stream);
     stream.once("close", leave);
     return take(stream, place.network, false);
@@ -88,7 +88,7 @@ export function boundStrangers(): Strangers {
   return {
     open(stream, address, asksWho) {
       if (asksWho && stream.session !== undefined && withCallers.has(stream.session)) {
-        places.set(stream, { network: networkOf(address), isInQuestion: true, giveBack: () => {} });
+        places.set(stream, { network: networkOf(address), isAuthenticating: true, giveBack: () => {} });
         return true;
       }
       // A stream that is over already would not emit `close` again.
@@ -110,7 +110,7 @@ export function boundStrangers(): Strangers {
     isKnown: (session) => withCallers.has(session),
 
     async turnAway(stream) {
-      if (moveToStrangers(stream)) return;
+      if (moveToUnauthenticated(stream)) return;
       await new Promise<void>((resolve) => {
         stream.once("close", () => resolve());
         stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
@@ -118,7 +118,7 @@ export function boundStrangers(): Strangers {
     },
 
     answered(stream) {
-      if (!moveToStrangers(stream)) stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
+      if (!moveToUnauthenticated(stream)) stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
     },
   };
 }

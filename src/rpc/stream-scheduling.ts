@@ -32,7 +32,7 @@ interface Arrival {
  * `isKnown` do not wait; the others take turns, one stream per connection. A connection that keeps resetting its
  * streams is destroyed.
  */
-export function takeStreamsInTurn(server: Http2Server, isKnown: (session: Http2Session) => boolean): void {
+export function scheduleStreams(server: Http2Server, isKnown: (session: Http2Session) => boolean): void {
   /** Queues of the connections that have streams waiting, in the order of their turns. */
   const queues = new Map<Http2Session, Arrival[]>();
   const resets = new WeakMap<Http2Session, { count: number; at: number }>();

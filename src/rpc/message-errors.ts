@@ -6,7 +6,7 @@ import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 const ownFault = "internal error";
 
 /** The refusal of bytes that cannot be read as the expected message. `cause`: Connect's error, if there is one. */
-export function unreadable(cause?: unknown): Failure {
+export function malformedMessage(cause?: unknown): Failure {
   return new Failure("malformed_request", {
     message: "The message could not be read: send a whole one, as the protocol buffers define it.",
     cause,
@@ -14,7 +14,7 @@ export function unreadable(cause?: unknown): Failure {
 }
 
 /** The refusal of a message that does not arrive, or not completely, in time. */
-export function notWhole(): Failure {
+export function incompleteMessage(): Failure {
   return new Failure("malformed_request", {
     message: "The message did not come whole within 10 seconds: send all of it at once.",
   });
@@ -24,7 +24,7 @@ export function notWhole(): Failure {
  * Wraps a refusal that is thrown while a message is read: Connect serialises it before any code here sees it, and drops
  * what is not part of a response. So it travels as an error detail, without a request id as yet.
  */
-export function carried({ code, message, fields }: Failure): ConnectError {
+export function toConnectError({ code, message, fields }: Failure): ConnectError {
   const detail = { code, fields: fields.map((violation) => ({ ...violation })) };
   return new ConnectError(message, Code.InvalidArgument, undefined, [
     { desc: ErrorDetailSchema, value: detail },
@@ -32,7 +32,7 @@ export function carried({ code, message, fields }: Failure): ConnectError {
 }
 
 /** Translates Connect's refusal of an unreadable message into the catalogue's; undefined for any other error. */
-export function asUnread(error: ConnectError): Failure | undefined {
+export function toMessageFailure(error: ConnectError): Failure | undefined {
   const [detail] = error.findDetails(ErrorDetailSchema);
   if (detail?.requestId === "") {
     return new Failure(detail.code as FailureCode, { message: error.rawMessage, fields: detail.fields });
@@ -47,7 +47,7 @@ export function asUnread(error: ConnectError): Failure | undefined {
       });
     case Code.Internal:
     case Code.InvalidArgument:
-      return unreadable(error);
+      return malformedMessage(error);
     default:
       return undefined;
   }

@@ -23,7 +23,7 @@ WHERE a.datname = current_database() AND coalesce(a.backend_type, 'client backen
 };
 
 /** The instant in Postgres' format of a timestamptz. It stays valid: nothing older can be committed later. */
-export async function settledUntil(database: Database): Promise<string> {
+export async function commitHorizon(database: Database): Promise<string> {
   const [row] = await runStatement(database, settledStatement, []);
   return row?.[0] as string;
 }

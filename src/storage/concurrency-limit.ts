@@ -11,7 +11,7 @@ const patienceMs = 3_000;
  * Runs at most that share of the pool's connections' worth of work at once; the rest queues in order of arrival. Work that has
  * queued for `patienceMs` is refused with service_unavailable, without having begun.
  */
-export function createTurns({ pool }: Database): <T>(work: () => Promise<T>) => Promise<T> {
+export function createConcurrencyLimit({ pool }: Database): <T>(work: () => Promise<T>) => Promise<T> {
   let free = Math.max(1, Math.floor(pool.options.max * share));
   const waiting = new Set<() => void>();
 

@@ -13,7 +13,7 @@ const grpcJson = "application/grpc+json";
 const unwritable = new ConnectError("the message could not be read", Code.InvalidArgument);
 
 /** Wraps a handler: a refusal that cannot be encoded is replaced by a fixed one. */
-export function refusingInWords(handler: UniversalHandler): UniversalHandler {
+export function withEncodableErrors(handler: UniversalHandler): UniversalHandler {
   async function inWords(request: UniversalServerRequest) {
     try {
       const response = await handler(request);

@@ -1,6 +1,6 @@
 import { afterAll, expect, test } from "vitest";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { inSlices } from "../../src/rpc/slices.ts";
+import { inTimeSlices } from "../../src/rpc/time-slices.ts";
 import { startTestService } from "../harness/service.ts";
 import { connectRaw } from "./raw-grpc.ts";
 
@@ -59,7 +59,7 @@ async function* busyRequests(count: number, taken: string[], name: string) {
 
 test("streams take turns, and each gets all of its requests in their order", async () => {
   const taken: string[] = [];
-  const read = (name: string) => Array.fromAsync(inSlices(busyRequests(30, taken, name)));
+  const read = (name: string) => Array.fromAsync(inTimeSlices(busyRequests(30, taken, name)));
   const all = await Promise.all(["one", "two", "three"].map(read));
   expect(all).toEqual(Array.from({ length: 3 }, () => Array.from({ length: 30 }, (_, index) => index)));
   for (const name of ["one", "two", "three"]) expect(taken.slice(0, 60)).toContain(name);
@@ -75,10 +75,10 @@ test("what is left early is told so, and what fails is heard", async () => {
       wasLeft = true;
     }
   }
-  for await (const request of inSlices(requests())) {
+  for await (const request of inTimeSlices(requests())) {
     expect(request).toBe("first");
     break;
   }
   expect(wasLeft).toBe(true);
-  await expect(Array.fromAsync(inSlices(requests()))).rejects.toThrow("cut");
+  await expect(Array.fromAsync(inTimeSlices(requests()))).rejects.toThrow("cut");
 });

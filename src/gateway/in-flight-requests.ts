@@ -14,7 +14,7 @@ const slots = longestMs / slotMs;
 /** The share of responses that took longer than `spanMs` is averaged over about this many. */
 const rememberedAnswers = 256;
 
-export interface RequestsInHand {
+export interface InFlightRequests {
   /** A request begins at `at`, in the clock's milliseconds. */
   begun(at: number): void;
   /** A request is over at `at`, in the clock's milliseconds. `isTold`: its duration says how long others take. */
@@ -23,7 +23,7 @@ export interface RequestsInHand {
   count(now: number): number;
 }
 
-export function countRequestsInHand(): RequestsInHand {
+export function trackInFlightRequests(): InFlightRequests {
   /** Requests in progress, by the slot in which they began. */
   const begunIn = new Array<number>(slots).fill(0);
   let newestSlot = 0;

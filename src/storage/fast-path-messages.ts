@@ -9,14 +9,14 @@ import type { InboundContent, InboundMessage } from "../core/inbound-judgement.t
 import type { Environment } from "../core/project.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { type Database, tryStatement } from "./database.ts";
-import { noticeSent, transitionEffects } from "./transition.ts";
+import { noticesSent, transitionEffects } from "./transition.ts";
 
 /** A message that is plain as far as can be told without asking the database. */
-export interface PlainMessage extends InboundMessage {
+export interface FastPathMessage extends InboundMessage {
   readonly content: InboundContent & { readonly environment: Environment };
 }
 
-export function mayBePlain(message: InboundMessage): message is PlainMessage {
+export function isFastPathCandidate(message: InboundMessage): message is FastPathMessage {
   const { content } = message;
   return (
     content !== null && content.environment !== null && content.candidates.length === 1 && !content.webSent
@@ -75,7 +75,7 @@ stored AS (
   FROM plain
   ORDER BY source, message_id
 )
-SELECT (SELECT string_agg(concat_ws(' ', position, id, date_part('epoch', took)), ',') FROM verified), ${noticeSent("verified")},
+SELECT (SELECT string_agg(concat_ws(' ', position, id, date_part('epoch', took)), ',') FROM verified), ${noticesSent("verified")},
   1 / ((SELECT count(*) FROM verified) = (SELECT count(*) FROM plain))::int`,
 };
 
@@ -89,9 +89,9 @@ export const changedMeanwhile = /^(23505|22012|40P01)$/;
  * What the messages have verified, by position; undefined for those that are not plain. Null, with nothing stored, if something
  * changed while the statement ran. No two messages may share an id, a sender or a code.
  */
-export async function verifyPlain(
+export async function verifyOnFastPath(
   database: Database,
-  messages: readonly PlainMessage[],
+  messages: readonly FastPathMessage[],
 ): Promise<(PlainlyVerified | undefined)[] | null> {
   const contents = messages.map(({ content }) => content);
   const values = [

@@ -16,15 +16,15 @@ import { Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
 import { around } from "./handlers.ts";
+import { toMessageFailure } from "./message-errors.ts";
 import { connectError, metadataOf } from "./refusal.ts";
-import { asUnread } from "./unread.ts";
 
 /**
  * Charges a call with an unreadable message as the gateway charges one with an unreadable body, and answers with the
  * catalogue's error. Where gRPC prescribes an error of its own (no message, more than one, an unknown compression), that
  * error stays.
  */
-export function settlingUnread(
+export function chargeUnreadableCalls(
   handler: UniversalHandler,
   parts: { readonly admission: Admission; readonly log: Logger; readonly observer: RpcObserver },
 ): UniversalHandler {
@@ -48,9 +48,9 @@ export function settlingUnread(
       note(unread, codeToString(error.code));
       return response;
     }
-    const told = error && asUnread(error);
-    const failure = await admission.settle(call, told ?? new Failure("malformed_request"), () => {
-      if (admission.holds(look)) return undefined;
+    const told = error && toMessageFailure(error);
+    const failure = await admission.chargeFailure(call, told ?? new Failure("malformed_request"), () => {
+      if (admission.isCurrent(look)) return undefined;
       return Promise.try(() => admission.authenticate(authorization ?? undefined, null)).then(() => {});
     });
     const isOwnWord = told === undefined && failure.code === "malformed_request";

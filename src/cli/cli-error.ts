@@ -3,14 +3,14 @@
 import { escapeControls, safeJson } from "./terminal.ts";
 
 /** 1: the service refused the call. 2: wrong usage. 3: the service cannot be reached, or there is no token to send. */
-export type TroubleExitCode = 1 | 2 | 3;
+export type CliExitCode = 1 | 2 | 3;
 
 export interface Violation {
   readonly field: string;
   readonly message: string;
 }
 
-interface TroubleDetails {
+interface CliErrorDetails {
   readonly requestId?: string | undefined;
   readonly fields?: readonly Violation[];
   /** What the user can do about it. */
@@ -18,8 +18,8 @@ interface TroubleDetails {
   readonly cause?: unknown;
 }
 
-export class Trouble extends Error {
-  readonly exitCode: TroubleExitCode;
+export class CliError extends Error {
+  readonly exitCode: CliExitCode;
   /** The service's error code if it answered with an error; otherwise one of this command's own codes. */
   readonly code: string;
   readonly requestId: string | null;
@@ -28,9 +28,9 @@ export class Trouble extends Error {
   /** Maps a field of the request to the option that the user gave it with, if the two differ. */
   writtenAs: (field: string) => string | undefined = () => undefined;
 
-  constructor(exitCode: TroubleExitCode, code: string, message: string, details: TroubleDetails = {}) {
+  constructor(exitCode: CliExitCode, code: string, message: string, details: CliErrorDetails = {}) {
     super(message, { cause: details.cause });
-    this.name = "Trouble";
+    this.name = "CliError";
     this.exitCode = exitCode;
     this.code = code;
     this.requestId = details.requestId || null;
@@ -39,32 +39,32 @@ export class Trouble extends Error {
   }
 }
 
-export function wrongUsage(message: string): Trouble {
-  return new Trouble(2, "wrong_usage", message);
+export function wrongUsage(message: string): CliError {
+  return new CliError(2, "wrong_usage", message);
 }
 
-export function unreachable(message: string, details: TroubleDetails = {}): Trouble {
-  return new Trouble(3, "service_unreachable", message, details);
+export function unreachable(message: string, details: CliErrorDetails = {}): CliError {
+  return new CliError(3, "service_unreachable", message, details);
 }
 
 /** Unwraps a part that every answer of the service has. An answer without it comes from something else, or another version. */
-export function present<T>(part: T | undefined, name: string): T {
+export function requirePart<T>(part: T | undefined, name: string): T {
   if (part === undefined) throw unreachable(`the service answered without ${name}`);
   return part;
 }
 
 /** Prints the failure to stderr and returns the exit code. */
 export function report(thrown: unknown, json: boolean): number {
-  const trouble = thrown instanceof Trouble ? thrown : asTrouble(thrown);
-  process.stderr.write(`${json ? troubleJson(trouble) : troubleLine(trouble)}\n`);
-  return trouble.exitCode;
+  const cliError = thrown instanceof CliError ? thrown : toCliError(thrown);
+  process.stderr.write(`${json ? errorJson(cliError) : errorLine(cliError)}\n`);
+  return cliError.exitCode;
 }
 
 export function violationsJson(violations: readonly Violation[]) {
   return violations.map(({ field, message }) => ({ field, message }));
 }
 
-export function troubleJson({ code, message, requestId, fields, advice }: Trouble): string {
+export function errorJson({ code, message, requestId, fields, advice }: CliError): string {
   return safeJson({
     error: {
       code,
@@ -75,10 +75,10 @@ export function troubleJson({ code, message, requestId, fields, advice }: Troubl
   });
 }
 
-function troubleLine(trouble: Trouble): string {
-  const { exitCode, code, message, requestId, fields, advice } = trouble;
+function errorLine(cliError: CliError): string {
+  const { exitCode, code, message, requestId, fields, advice } = cliError;
   const wrong = fields.map(
-    (violation) => `${trouble.writtenAs(violation.field) ?? violation.field}: ${violation.message}`,
+    (violation) => `${cliError.writtenAs(violation.field) ?? violation.field}: ${violation.message}`,
   );
   const said = wrong.length > 0 ? wrong.join("; ") : message;
   const named = exitCode === 1 ? `${code}: ${said}` : advised(said, advice);
@@ -89,9 +89,9 @@ function advised(message: string, advice: string | undefined): string {
   return advice === undefined ? message : `${message}; ${advice}`;
 }
 
-function asTrouble(thrown: unknown): Trouble {
+function toCliError(thrown: unknown): CliError {
   const said = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
-  return new Trouble(1, "command_fault", `this command failed by a fault of its own: ${said}`, {
+  return new CliError(1, "command_fault", `this command failed by a fault of its own: ${said}`, {
     cause: thrown,
   });
 }

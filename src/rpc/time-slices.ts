@@ -14,7 +14,7 @@ const waiting: (() => void)[] = [];
  * Passes the same requests on. Those that arrive together are taken until the slice ends, the rest after all other work
  * had a turn.
  */
-export function inSlices<T>(requests: AsyncIterable<T>): AsyncIterable<T> {
+export function inTimeSlices<T>(requests: AsyncIterable<T>): AsyncIterable<T> {
   return {
     [Symbol.asyncIterator]() {
       const all = requests[Symbol.asyncIterator]();

@@ -28,7 +28,7 @@ const slow = {
 const refused = { name: "refused", text: "SELECT 1 / $1::int" };
 
 test("statements of a lane run in turn on one connection, and each is a transaction of its own", async () => {
-  const lane = open({ poolSize: 4 }).openLane();
+  const lane = open({ poolSize: 4 }).openPipeline();
   expect(lane.isPipelined).toBe(true);
   const answers = await Promise.allSettled([
     runStatement(lane, slow, []),
@@ -46,7 +46,7 @@ test("statements of a lane run in turn on one connection, and each is a transact
 });
 
 test("a second statement is with the server before the first is answered", async () => {
-  const lane = open({ poolSize: 2 }).openLane();
+  const lane = open({ poolSize: 2 }).openPipeline();
   await runStatement(lane, number, [0]);
   // Both are done while this process is busy: the second does not wait for it, however slow the database is.
   for (let [busyMs, done] = [300, false]; !done; busyMs *= 2) {
@@ -61,7 +61,7 @@ test("a second statement is with the server before the first is answered", async
 
 test("a statement the database cannot answer takes what follows with it, and the next has another connection", async () => {
   const database = open({ poolSize: 4 });
-  const lane = database.openLane();
+  const lane = database.openPipeline();
   const [[, backend] = []] = await runStatement(lane, number, [0]);
   const ended = { name: "ended", text: "SELECT pg_terminate_backend(pg_backend_pid())" };
   const cancelled = { name: "cancelled", text: "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(5)" };
@@ -87,7 +87,7 @@ test("a statement the database cannot answer takes what follows with it, and the
 
 test("one that was to be prepared by a statement the database could not answer is told so, however late that is read", async () => {
   const database = open({ poolSize: 3 });
-  const lane = database.openLane();
+  const lane = database.openPipeline();
   const holder = await database.pool.connect();
   onTestFinished(() => holder.release(true));
   await holder.query("CREATE TABLE held (number int)");
@@ -112,7 +112,7 @@ test("one that was to be prepared by a statement the database could not answer i
 
 test("a lane that is never idle leaves its connection to who waits for one", async () => {
   const database = open({ poolSize: 1 });
-  const lane = database.openLane();
+  const lane = database.openPipeline();
   let isDone = false;
   // Each begins anew while the other is under way.
   const busy = [1, 2].map(async () => {
@@ -127,7 +127,7 @@ test("a lane that is never idle leaves its connection to who waits for one", asy
 
 test("a lane goes on with its connection where whoever asks for one is about to have an idle one", async () => {
   const database = open({ poolSize: 3 });
-  const lane = database.openLane();
+  const lane = database.openPipeline();
   const backendOf = async (on: Statements) => (await runStatement(on, slow, []))[0]?.[1];
   await Promise.all([1, 2, 3].map(() => backendOf(database)));
   const first = backendOf(lane);
@@ -138,7 +138,7 @@ test("a lane goes on with its connection where whoever asks for one is about to 
 });
 
 test("behind a pooler each statement of a lane takes a connection as any other does", async () => {
-  const lane = open({ poolSize: 1, preparedStatements: false }).openLane();
+  const lane = open({ poolSize: 1, preparedStatements: false }).openPipeline();
   expect(lane.isPipelined).toBe(false);
   const values = [1, 2, 3];
   const answers = await Promise.all(values.map((value) => runStatement(lane, number, [value])));
@@ -149,7 +149,7 @@ test("where no connection can be had a lane says so each time, and goes on once 
   const nowhere = { ...own.connection, database: "nowhere" };
   const database = openDatabase(nowhere, { poolSize: 1, onError() {} });
   onTestFinished(() => database.close());
-  const lane = database.openLane();
+  const lane = database.openPipeline();
   for (const _ of [1, 2]) {
     const told = await Promise.allSettled([1, 2].map((value) => runStatement(lane, number, [value])));
     for (const one of told)

@@ -19,9 +19,9 @@ interface Held {
 }
 
 /** Returns a function that runs a statement. The connection goes back to the pool once no statement is in flight on it. */
-export function createLane(options: {
+export function createPipeline(options: {
   readonly connect: () => Promise<pg.PoolClient>;
-  /** Whether others wait for a connection: the lane then gives up its own and queues for another one. */
+  /** Whether others wait for a connection: statements then give up theirs and queue for another one. */
   readonly isWanted: () => boolean;
   /** Whether an error concerns its statement alone, so that the connection stays usable. */
   readonly isOnlyRefused: (error: unknown) => boolean;
@@ -31,12 +31,12 @@ export function createLane(options: {
   let held: Held | undefined;
 
   /** Later statements use another connection. */
-  function leave(lane: Held): void {
-    if (held === lane) held = undefined;
+  function leave(shared: Held): void {
+    if (held === shared) held = undefined;
   }
 
   return async <Row extends unknown[]>(statement: pg.QueryArrayConfig): Promise<pg.QueryArrayResult<Row>> => {
-    // Until the lane is connected, it is itself one of those that wait.
+    // While it is being connected, it is itself one of those that wait.
     if (held === undefined || (held.isConnected && options.isWanted())) {
       held = {
         connection: options.connect(),
@@ -46,14 +46,14 @@ export function createLane(options: {
         unavailable: undefined,
       };
     }
-    const lane = held;
-    lane.users += 1;
+    const shared = held;
+    shared.users += 1;
     let client: pg.PoolClient;
     try {
-      client = await lane.connection;
-      lane.isConnected = true;
+      client = await shared.connection;
+      shared.isConnected = true;
     } catch (error) {
-      leave(lane);
+      leave(shared);
       throw error;
     }
     try {
@@ -62,22 +62,22 @@ export function createLane(options: {
       // If the database has failed to answer an earlier statement on this connection, that is the error to report. This
       // statement's own error is a consequence, for example that the earlier one was to prepare the statement for both; a
       // caller that got it would retry and wait as long again.
-      const error = lane.unavailable ?? cause;
+      const error = shared.unavailable ?? cause;
       if (!options.isOnlyRefused(error)) {
-        leave(lane);
-        lane.isBroken = true;
+        leave(shared);
+        shared.isBroken = true;
         // The statements behind this one have waited as long, and might have to wait as long again.
         if (options.isUnavailable(error)) {
-          lane.unavailable = error;
+          shared.unavailable = error;
           (client as pg.ClientBase as PooledClient).breakOff(error as Error);
         }
       }
       throw error;
     } finally {
-      lane.users -= 1;
-      if (lane.users === 0) {
-        leave(lane);
-        client.release(lane.isBroken);
+      shared.users -= 1;
+      if (shared.users === 0) {
+        leave(shared);
+        client.release(shared.isBroken);
       }
     }
   };

@@ -11,7 +11,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { hastenTimers, withholdTimers } from "../harness/timers.ts";
+import { hastenTimers, suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
@@ -164,7 +164,7 @@ test.for([
   bytes,
 }) => {
   // Those that it would be told of, and ended, by otherwise.
-  withholdTimers(10_000);
+  suppressTimers(10_000);
   const { liveKey } = await service.createProject();
   for (const timeout of ["0m", "50000u", "200m"]) {
     const call = open(liveKey, { "grpc-timeout": timeout });
