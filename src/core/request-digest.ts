@@ -30,10 +30,26 @@ export function requestDigestOf(request: DigestedRequest): string {
   );
 }
 
+/** Marks a digest that an erasure has put in place of the request's own; no other is as long. */
+const erasedMark = "00";
+
 /**
- * Whether the digest may include a phone, which anybody who tries all numbers could then compute from it: the other fields are
- * kept. In mode `discover` the digest includes an `expected_phone` that was sent and ignored.
+ * The digest that replaces a creation's own when a phone is erased: without the phone, which anybody who tries all numbers could
+ * compute from the request's own digest, since the other fields are kept. In mode `discover`, too, that one includes an
+ * `expected_phone` that was sent and ignored.
  */
-export function mayRevealPhone(digest: string, request: Omit<DigestedRequest, "expectedPhone">): boolean {
-  return digest !== requestDigestOf({ ...request, expectedPhone: null });
+export function erasedDigestOf(request: Omit<DigestedRequest, "expectedPhone">): string {
+  return erasedMark + requestDigestOf({ ...request, expectedPhone: null });
+}
+
+/**
+ * Whether the request is the one that the stored digest was made of. After an erasure, all of its fields are compared except the
+ * phone.
+ */
+export function isSameRequest(
+  stored: string,
+  request: Omit<DigestedRequest, "expectedPhone"> & { readonly requestDigest: string },
+): boolean {
+  if (stored === request.requestDigest) return true;
+  return stored.length > request.requestDigest.length && stored === erasedDigestOf(request);
 }

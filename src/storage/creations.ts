@@ -1,4 +1,5 @@
 import { idempotencyKeyHours } from "../core/idempotency-key.ts";
+import { isSameRequest } from "../core/request-digest.ts";
 import { type UsageCount, usageLimitExceeded } from "../core/usage.ts";
 import {
   type Charged,
@@ -440,7 +441,7 @@ function answerOf(request: NewVerification, createdAt: number, expiresAt: number
  * The recorded response in a row's `firstAnswerColumns` from `offset` on, as of its creation: pending, with that server time.
  */
 function repeated(request: NewVerification, row: readonly unknown[], offset: number): CreationOutcome {
-  if (row[offset] !== request.requestDigest) return { kind: "conflict" };
+  if (!isSameRequest(row[offset] as string, request)) return { kind: "conflict" };
   const verification = verificationOf(row, offset + 4);
   if (verification === null)
     throw new Error("an idempotency record names a verification that does not exist");

@@ -2,7 +2,7 @@ import type { ErasureStore } from "../core/administration/erasure.ts";
 import { firstUuid } from "../core/ids.ts";
 import { mayCarry } from "../core/message-text.ts";
 import { type CodeFormat, type Environment, environments } from "../core/project.ts";
-import { mayRevealPhone } from "../core/request-digest.ts";
+import { erasedDigestOf } from "../core/request-digest.ts";
 import { codesIn, defaultSmsTemplate } from "../core/sms-text.ts";
 import type { VerificationMode } from "../core/verification.ts";
 import { plainArray, textArray } from "./array-literal.ts";
@@ -162,13 +162,13 @@ FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
 };
 
 /**
- * The idempotency records of verifications, and what their digests were made of, without the phone. A record has the creation
- * time of its verification.
+ * The idempotency records of verifications, and the request fields other than the phone. A record has the creation time of its
+ * verification.
  */
 const recordsStatement = {
   name: "erasure_records",
   text: `
-SELECT i.project_id::text, i.environment::text, i.key, v.id::text, encode(i.request_digest, 'hex'),
+SELECT i.project_id::text, i.environment::text, i.key, v.id::text,
   v.mode::text, v.client_reference, v.state, v.parent_origin, v.return_url
 FROM verification v
 CROSS JOIN LATERAL (
@@ -178,17 +178,17 @@ WHERE v.id = ANY ($1::uuid[])`,
 };
 
 /**
- * Removes the digests of these records. The key stays used, so that nothing is created with it a second time. Meanwhile a record
- * may have been given to another verification, whose digest stays.
+ * Replaces the digests of these records. The key stays used, so that nothing is created with it a second time. Meanwhile a
+ * record may have been given to another verification, whose digest stays.
  */
 const digestsStatement = {
   name: "erasure_digests",
   text: `
 WITH locked AS MATERIALIZED (
-  SELECT i.row
+  SELECT i.row, r.digest
   FROM (
-    SELECT * FROM unnest($1::uuid[], $2::environment[], $3::text[], $4::uuid[])
-      AS r (project_id, environment, key, verification_id)
+    SELECT * FROM unnest($1::uuid[], $2::environment[], $3::text[], $4::uuid[], $5::text[])
+      AS r (project_id, environment, key, verification_id, digest)
     ORDER BY project_id, environment, key
   ) r
   CROSS JOIN LATERAL (
@@ -198,7 +198,8 @@ WITH locked AS MATERIALIZED (
     FOR NO KEY UPDATE
   ) i
 )
-UPDATE idempotency_record SET request_digest = '' WHERE ctid = ANY (ARRAY(SELECT row FROM locked))`,
+UPDATE idempotency_record i SET request_digest = decode(l.digest, 'hex')
+FROM locked l WHERE i.ctid = ANY (ARRAY(SELECT row FROM locked)) AND i.ctid = l.row`,
 };
 
 const ownMessagesStatement = {
@@ -406,25 +407,25 @@ export function createErasureStore(database: Database): ErasureStore {
     };
   }
 
-  /** Removes the digests that a phone could be computed from. */
+  /** Replaces the digests of creations, which a phone could be computed from. */
   async function eraseDigests(values: readonly unknown[]): Promise<void> {
     const records = await runStatement(database, recordsStatement, values);
-    const revealing = records.filter((record) => {
-      const [digest, mode, clientReference, state, parentOrigin, returnUrl] = record.slice(4) as [
-        string,
+    const digests = records.map((record) => {
+      const [mode, clientReference, state, parentOrigin, returnUrl] = record.slice(4) as [
         VerificationMode,
         ...[string, string],
         ...[string | null, string | null],
       ];
-      return mayRevealPhone(digest, { mode, clientReference, state, parentOrigin, returnUrl });
+      return erasedDigestOf({ mode, clientReference, state, parentOrigin, returnUrl });
     });
-    if (revealing.length === 0) return;
-    const column = (index: number) => revealing.map((record) => record[index] as string);
+    if (records.length === 0) return;
+    const column = (index: number) => records.map((record) => record[index] as string);
     await runStatement(database, digestsStatement, [
       plainArray(column(0)),
       plainArray(column(1)),
       textArray(column(2)),
       plainArray(column(3)),
+      plainArray(digests),
     ]);
   }
 

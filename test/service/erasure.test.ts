@@ -186,35 +186,48 @@ describe("erasing a phone", () => {
     expect(await tablesWith(service.db, text)).toEqual([]);
   });
 
-  test("leaves nothing by which it is found again, and of a creation that expected it the key stays used", async () => {
+  test("leaves no digest that it could be computed from, and every creation is repeated all the same", async () => {
     const phone = newPhone();
     const bodies = [
-      expecting(phone),
-      { state: "상태", client_reference: 'ref "1"' },
+      { ...expecting(phone), state: "상태", client_reference: 'ref "1"' },
+      {},
       { expected_phone: phone },
     ];
     const keys = bodies.map(() => newIdempotencyKey());
-    const create = (index: number) => shop.create(bodies[index], keys[index]);
-    const [match, discover, ignoring] = [await create(0), await create(1), await create(2)];
-    for (const { destination, sms_text } of [discover.body, ignoring.body])
-      await service.sms({ to: destination, from: phone, text: sms_text });
+    const digestsOf = async () => {
+      const { rows } = await service.db.query(
+        "SELECT encode(request_digest, 'hex') AS digest FROM idempotency_record WHERE key = ANY ($1) ORDER BY array_position($1, key)",
+        [keys],
+      );
+      return rows.map(({ digest }) => digest);
+    };
+    const created = [];
+    for (const [index, body] of bodies.entries()) created.push(await shop.create(body, keys[index]));
+    for (const { body } of created.slice(1))
+      await service.sms({ to: body.destination, from: phone, text: body.sms_text });
+    const before = await digestsOf();
     expect(await erasePhone(phone)).toMatchObject({ verifications: 3 });
+    const after = await digestsOf();
+    expect(after).toHaveLength(3);
+    for (const digest of before) expect(after).not.toContain(digest);
+
+    // Whichever phone was expected makes no difference to what is kept.
+    const other = newPhone();
+    const twin = await shop.create({ ...bodies[0], ...expecting(other) });
+    await service.client(ErasureService).eraseVerification({ verificationId: twin.body.id });
     const { rows } = await service.db.query(
-      "SELECT key, length(request_digest) AS bytes FROM idempotency_record WHERE key = ANY ($1)",
-      [keys],
+      "SELECT encode(request_digest, 'hex') AS digest FROM idempotency_record WHERE verification_id = $1",
+      [uuidOf(twin.body.id)],
     );
-    expect(new Map(rows.map(({ key, bytes }) => [key, bytes]))).toEqual(
-      new Map([
-        [keys[0], 0],
-        [keys[1], 32],
-        [keys[2], 0],
-      ]),
-    );
-    const [again, other, third] = [await create(0), await create(1), await create(2)];
-    for (const { status, body } of [again, third])
-      expect([status, body.error?.code]).toEqual([409, "idempotency_conflict"]);
-    expect([other.status, other.body.id]).toEqual([200, discover.body.id]);
-    expect((await shop.read(match.body.id)).body.status).toBe("cancelled");
+    expect(rows).toEqual([{ digest: after[0] }]);
+
+    for (const [index, body] of bodies.entries()) {
+      const again = await shop.create(body, keys[index]);
+      expect([again.status, again.text]).toEqual([200, created[index]?.text]);
+      const changed = await shop.create({ ...body, state: "another" }, keys[index]);
+      expect([changed.status, changed.body.error?.code]).toEqual([409, "idempotency_conflict"]);
+    }
+    expect((await shop.read(created[0]?.body.id ?? "")).body.status).toBe("cancelled");
   });
 
   test("finds it in what an endpoint answered to an event of somebody else", async () => {
