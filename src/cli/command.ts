@@ -2,6 +2,7 @@
 
 import { Command, type HelpContext, Option, type OptionValues } from "commander";
 import { CliError, wrongUsage } from "./cli-error.ts";
+import { noteCommand } from "./closed-output.ts";
 import { openSession, type Session } from "./session.ts";
 
 export interface GlobalOptions {
@@ -111,6 +112,7 @@ export class CliCommand extends Command {
     return this.action(async () => {
       const [operand] = this.registeredArguments;
       if (this.args[0] === "") this.error(`argument '${operand?.name()}' is empty`);
+      noteCommand(this.name());
       const session = openSession(this.globalOptions());
       const optionOf = (field: string) => this.#optionOf(field);
       try {

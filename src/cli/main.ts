@@ -1,20 +1,18 @@
 /** The entry point of the phoneproof command. */
 
 import { CliError, report } from "./cli-error.ts";
+import { closedOutputError } from "./closed-output.ts";
 import { execute, wantsJson } from "./execute.ts";
 import { exit } from "./exit.ts";
 
 const args = process.argv.slice(2);
 
-/** A reader that closes the pipe early, such as `| head`, has all it wanted: this is not an error. */
 function endWithTheOutput(error: NodeJS.ErrnoException): void {
-  if (error.code === "EPIPE") process.exit(process.exitCode ?? 0);
-  process.exit(
-    report(
-      new CliError(1, "output_failed", `the output cannot be written: ${error.message}`),
-      wantsJson(args),
-    ),
-  );
+  const failure =
+    error.code === "EPIPE"
+      ? closedOutputError()
+      : new CliError(1, "output_failed", `the output cannot be written: ${error.message}`);
+  process.exit(failure === undefined ? (process.exitCode ?? 0) : report(failure, wantsJson(args)));
 }
 
 process.stdout.on("error", endWithTheOutput);

@@ -16,6 +16,7 @@ import {
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { unreachable, type Violation, violationsJson, wrongUsage } from "./cli-error.ts";
 import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
+import { onClosedOutput } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
 import { inboundLines } from "./inbound-lines.ts";
 import { type LineReceipt, streamInboundMessages } from "./inbound-stream.ts";
@@ -193,6 +194,9 @@ async function streamMessages(session: Session, _options: object, file: string):
   const tally = new Tally();
   const display = new ProgressDisplay(showsProgress, (columns) => progressLine(tally, input.size, columns));
   const line = session.json ? lineJson : receiptFields;
+  onClosedOutput(
+    () => `${grouped(tally.messages)} messages have a receipt; the others were not sent, or have none yet`,
+  );
 
   try {
     await interruptible((signal) =>

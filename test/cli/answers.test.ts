@@ -678,3 +678,21 @@ describe("for a person", () => {
     expect(await answer("verification", "show", id)).toMatchObject({ client_reference: evil });
   });
 });
+
+describe("an output that nobody reads", () => {
+  test.for([
+    { name: "of what only shows something ends it quietly", args: ["project", "list"], code: 0, stderr: "" },
+    {
+      name: "of what did something is told, since the answer is lost",
+      args: ["key", "create", "--environment", "test"],
+      code: 1,
+      stderr: "phoneproof: output_failed: nobody reads the output any more: what it did stands\n",
+    },
+  ])("$name", async ({ args, code, stderr }) => {
+    const { projectId } = await service.createProject();
+    const project = args.includes("create") ? ["--project", projectId] : [];
+    const running = startCommand([...args, ...project], environment);
+    running.child.stdout?.destroy();
+    expect(await running.finished).toMatchObject({ code, stderr });
+  });
+});

@@ -365,14 +365,18 @@ describe("ending early", () => {
       })),
     );
 
-  test("a reader that has enough ends it quietly", async () => {
-    const streaming = startCommand(["sms", "stream", "--json"], environment);
+  test("a reader that leaves early ends it with how many were sent", async () => {
+    const streaming = startCommand(["sms", "stream"], environment);
     streaming.child.stdin?.on("error", () => {});
     streaming.child.stdin?.write(endless());
     await streaming.lines(1);
     streaming.child.stdout?.destroy();
     streaming.child.stdin?.write(endless());
-    expect(await streaming.finished).toMatchObject({ code: 0, stderr: "" });
+    const { code, stderr } = await streaming.finished;
+    expect(code).toBe(1);
+    expect(stderr).toMatch(
+      /^phoneproof: output_failed: nobody reads the output any more: [\d,]+ messages have a receipt; the others were not sent, or have none yet\n$/,
+    );
   });
 
   test("an interrupt leaves whole lines", async () => {

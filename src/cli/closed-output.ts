@@ -1,0 +1,31 @@
+/** What it means for a command that the reader of its output went away, as `| head` does. */
+
+import { CliError } from "./cli-error.ts";
+
+/** Commands that only show something: whoever closes their output has all it wanted. */
+const readingCommands: ReadonlySet<string> = new Set([
+  "list",
+  "show",
+  "watch",
+  "deliveries",
+  "stats",
+  "help",
+]);
+
+let consequence: (() => string) | undefined;
+
+/** The command that runs, by its own name. Any that changes or sends something fails if its output is not read to the end. */
+export function noteCommand(name: string): void {
+  consequence = readingCommands.has(name) ? undefined : () => "what it did stands";
+}
+
+/** Replaces what the error says of the command that runs. */
+export function onClosedOutput(said: () => string): void {
+  consequence = said;
+}
+
+/** The error to exit with; undefined if the command ends quietly. */
+export function closedOutputError(): CliError | undefined {
+  if (consequence === undefined) return undefined;
+  return new CliError(1, "output_failed", `nobody reads the output any more: ${consequence()}`);
+}
