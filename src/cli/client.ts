@@ -1,5 +1,6 @@
 /** A gRPC client whose paths and encodings come from the generated service descriptors. */
 
+import { createHmac } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { isIP } from "node:net";
 import {
@@ -42,6 +43,9 @@ export class ServiceClient {
     this.#token = token;
     this.#client = dial(address);
   }
+
+  /** A message authentication code of the text, HMAC-SHA256 in hexadecimal with the token as its key. */
+  readonly macOf = (text: string): string => createHmac("sha256", this.#token).update(text).digest("hex");
 
   async call<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,

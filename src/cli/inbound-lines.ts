@@ -1,7 +1,6 @@
 /** Reads newline-delimited JSON as inbound messages, in bounded memory for input of any size. */
 
 import { isUtf8 } from "node:buffer";
-import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { inboundLimits } from "../core/inbound-message.ts";
@@ -25,8 +24,14 @@ const longestLine = 1024 * 1024;
 
 const newline = 0x0a;
 
-/** Yields the complete lines of each chunk of the input together, as soon as they arrive. Blank lines are skipped. */
-export async function* inboundLines(input: AsyncIterable<Buffer>): AsyncGenerator<InboundLine[]> {
+/**
+ * Yields the complete lines of each chunk of the input together, as soon as they arrive. Blank lines are skipped. `macOf`: a
+ * message authentication code in hexadecimal, with the key of whoever sends, for the ids of messages without one.
+ */
+export async function* inboundLines(
+  input: AsyncIterable<Buffer>,
+  macOf: (text: string) => string,
+): AsyncGenerator<InboundLine[]> {
   let number = 0;
   let endsAt = 0;
   let started: Buffer[] = [];
@@ -42,7 +47,7 @@ export async function* inboundLines(input: AsyncIterable<Buffer>): AsyncGenerato
     if (size > longestLine) {
       return { number, endsAt, size, message: undefined, problem: "longer than 1 MiB" };
     }
-    return readLine(number === 1 ? withoutByteOrderMark(bytes) : bytes, { number, endsAt, size });
+    return readLine(number === 1 ? withoutByteOrderMark(bytes) : bytes, { number, endsAt, size }, macOf);
   };
 
   for await (const chunk of input) {
@@ -72,12 +77,13 @@ function withoutByteOrderMark(bytes: Buffer): Buffer {
 function readLine(
   bytes: Buffer,
   where: { number: number; endsAt: number; size: number },
+  macOf: (text: string) => string,
 ): InboundLine | undefined {
   if (!isUtf8(bytes)) return { ...where, message: undefined, problem: "not UTF-8" };
   const text = bytes.toString("utf8");
   if (text.trim() === "") return undefined;
   try {
-    return { ...where, message: readMessage(text, where.number), problem: "" };
+    return { ...where, message: readMessage(text, where.number, macOf), problem: "" };
   } catch (error) {
     if (error instanceof UnreadableLine) return { ...where, message: undefined, problem: error.message };
     throw error;
@@ -89,7 +95,7 @@ class UnreadableLine extends Error {}
 /**
  * Sends a missing field as empty: the service answers INVALID. A field of another type or with invalid Unicode cannot be sent.
  */
-function readMessage(text: string, lineNumber: number): InboundMessage {
+function readMessage(text: string, lineNumber: number, macOf: (text: string) => string): InboundMessage {
   const value = parseObject(text);
   refuseMisspelled(value);
   const field = (name: string): string => {
@@ -116,7 +122,7 @@ function readMessage(text: string, lineNumber: number): InboundMessage {
     throw new UnreadableLine(`message_id is longer than ${inboundLimits.messageId} characters`);
   }
   return create(InboundMessageSchema, {
-    messageId: messageId || derivedId(lineNumber, [...Object.values(message), receivedAt]),
+    messageId: messageId || derivedId(lineNumber, [...Object.values(message), receivedAt], macOf),
     ...message,
     ...(date === undefined ? {} : { receivedAt: timestampFromDate(date) }),
   });
@@ -155,8 +161,10 @@ function parseObject(text: string): { readonly [name: string]: unknown } {
   return value as { readonly [name: string]: unknown };
 }
 
-/** The same id for the same line of the same input, so that sending it again is a duplicate and not a new message. */
-function derivedId(lineNumber: number, content: readonly string[]): string {
-  const digest = createHash("sha256").update(JSON.stringify([lineNumber, ...content]));
-  return `cli-${digest.digest("hex").slice(0, 32)}`;
+/**
+ * The same id for the same line of the same input with the same token, so that sending it again is a duplicate and not a new
+ * message. Ids are kept after an erasure, and a plain digest would reveal the sender to anybody who tries all numbers.
+ */
+function derivedId(lineNumber: number, content: readonly string[], macOf: (text: string) => string): string {
+  return `cli-${macOf(JSON.stringify([lineNumber, ...content])).slice(0, 32)}`;
 }

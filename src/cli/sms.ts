@@ -202,7 +202,7 @@ async function streamMessages(session: Session, _options: object, file: string):
     await interruptible((signal) =>
       streamInboundMessages({
         client: session.client,
-        lines: inboundLines(input.bytes),
+        lines: inboundLines(input.bytes, session.client.macOf),
         signal,
         async onReceipts(receipts) {
           for (const receipt of receipts) {

@@ -16,6 +16,10 @@ import {
   StreamInboundMessagesRequestSchema,
   StreamInboundMessagesResponseSchema,
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import {
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
@@ -293,9 +297,16 @@ describe("lines", () => {
     expect([summed, ...more]).toEqual(["phoneproof: 2 messages were INVALID", ""]);
   });
 
-  test("without an id get one that is the same at every run, and another for every line", async () => {
+  test("without an id get one that is the same at every run with a token, and another for every line and token", async () => {
     const input = ndjson([good, good, { ...good, text: "other" }]);
     const [first, second] = [receiptsOf(await stream(input)), receiptsOf(await stream(input))];
+    const { secret } = await service
+      .client(ServiceTokenService)
+      .createServiceToken({ scope: ServiceTokenScope.INGEST, source: "another-token" });
+    const other = receiptsOf(
+      await runProcess(["sms", "stream", "--json"], { ...environment, PHONEPROOF_TOKEN: secret }, { input }),
+    );
+    expect(new Set([...first, ...other].map(({ message_id }) => message_id)).size).toBe(6);
     expect(new Set(first.map(({ message_id }) => message_id)).size).toBe(3);
     expect(second.map(({ message_id }) => message_id)).toEqual(first.map(({ message_id }) => message_id));
     expect(second.every(({ duplicate }) => duplicate)).toBe(true);
@@ -421,7 +432,7 @@ describe("ending early", () => {
     await expect(
       streamInboundMessages({
         client,
-        lines: inboundLines(bytes()),
+        lines: inboundLines(bytes(), client.macOf),
         onReceipts: async () => {},
         onUnreadable: () => {},
         onLost: () => {},
@@ -475,9 +486,13 @@ describe("ending early", () => {
     const ids = Array.from({ length: 16_000 }, (_, index) => `many-${index}`);
     const received: string[] = [];
     const losses: Loss[] = [];
+    const client = clientTowards(peer.address);
     await streamInboundMessages({
-      client: clientTowards(peer.address),
-      lines: inboundLines(Readable.from([Buffer.from(ndjson(ids.map((id) => ({ message_id: id }))))])),
+      client,
+      lines: inboundLines(
+        Readable.from([Buffer.from(ndjson(ids.map((id) => ({ message_id: id }))))]),
+        client.macOf,
+      ),
       onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
       onUnreadable: () => {},
       onLost: (loss) => losses.push(loss),
@@ -528,9 +543,10 @@ async function streamTwo(
     yield message("after");
     await behind(told);
   };
+  const client = clientTowards(address);
   await streamInboundMessages({
-    client: clientTowards(address),
-    lines: inboundLines(bytes()),
+    client,
+    lines: inboundLines(bytes(), client.macOf),
     onReceipts: async (receipts) => void told.received.push(...receipts.map(({ messageId }) => messageId)),
     onUnreadable: () => {},
     onLost: (loss) => told.losses.push(loss),
