@@ -2,7 +2,13 @@ import http2 from "node:http2";
 import type { SecureContextOptions, Server as TlsServer } from "node:tls";
 import { Code, ConnectError, type ConnectRouter, createContextValues } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
-import { codeToHttpStatus, codeToString, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
+import {
+  codeToHttpStatus,
+  codeToString,
+  errorToJsonBytes,
+  parseContentType as parseConnectType,
+} from "@connectrpc/connect/protocol-connect";
+import { parseContentType as parseGrpcType } from "@connectrpc/connect/protocol-grpc";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
@@ -101,8 +107,8 @@ const streamedPaths: ReadonlySet<string> = new Set(
   ),
 );
 
-/** Methods whose responses are streams, which last, and are taken as they come. */
-const streamedAnswers: ReadonlySet<string> = new Set(
+/** Methods that stream in either direction. The responses of all of them are streams, which last, and are taken as they come. */
+const streamingMethods: ReadonlySet<string> = new Set(
   [...services, ServerReflection].flatMap(({ methods }) =>
     methods.filter(({ methodKind }) => methodKind !== "unary").map(methodName),
   ),
@@ -167,7 +173,7 @@ export function createRpcServer(parts: {
     maxSessionInvalidFrames: maxInvalidFrames,
     Http2ServerResponse: grpcResponse({
       methods: ownMethods,
-      streamedAnswers,
+      streamedAnswers: streamingMethods,
       onAnswer: unauthenticatedStreams.answered,
       onFault({ method, requestId, failure }) {
         log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
@@ -285,24 +291,31 @@ export function createRpcServer(parts: {
     const timeoutMs = takeTimeout(raw.headers);
     if (!streamedPaths.has(url)) startMessageTimeout(raw, timeoutMs);
     discardRest(raw);
-    done();
+    const method = url.slice(1);
+    if (!request.is404 && isReadable(mediaType, streamingMethods.has(method))) {
+      done();
+      return;
+    }
+    // Fastify would refuse some media types before it looks for the method, in words of its own.
+    reply.hijack();
+    if (request.is404) refuseUnread(reply.raw, "none", codeToHttpStatus(Code.Unimplemented), noSuchMethod);
+    else refuseUnread(reply.raw, method, unsupportedMediaType, unsupported);
   });
 
-  server.setNotFoundHandler((request, reply) => {
-    reply.hijack();
+  /** Refuses, logs and counts a request that reaches no handler. */
+  function refuseUnread(
+    response: http2.Http2ServerResponse,
+    method: string,
+    status: number,
+    error: ConnectError,
+  ): void {
     const requestId = newRequestId();
-    refuseUnknownMethod(request.raw, requestId);
-    const refused = {
-      method: "none",
-      streaming: false,
-      code: codeToString(Code.Unimplemented),
-      failureCode: undefined,
-      charged: false,
-    };
-    log.info({ requestId, method: refused.method, code: refused.code, durationMs: 0 }, "rpc");
-    observer.begun(refused.method, refused.streaming);
-    observer.answered({ ...refused, seconds: 0 });
-  });
+    refuseInProtocol(response, requestId, status, error);
+    const code = codeToString(error.code);
+    log.info({ requestId, method, code, durationMs: 0 }, "rpc");
+    observer.begun(method, false);
+    observer.answered({ method, streaming: false, code, failureCode: undefined, charged: false, seconds: 0 });
+  }
 
   const common = {
     // gRPC-Web is for browsers, which reach no internal service.
@@ -344,17 +357,35 @@ function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
   return { cert, key, ...(ca && { ca }) };
 }
 
+const noSuchMethod = new ConnectError("no such method", Code.Unimplemented);
+const unsupportedMediaType = 415;
+const unsupported = new ConnectError(
+  "this Content-Type is not supported by the method: send application/grpc, or application/json or application/proto to a unary one",
+  Code.Unimplemented,
+);
+
+/** Whether a media type, in lower case, is that of a protocol in which the method can be called. */
+function isReadable(mediaType: string | undefined, isStream: boolean): boolean {
+  return isGrpc(mediaType) || parseConnectType(mediaType ?? null)?.stream === isStream;
+}
+
+const isGrpc = (mediaType: string | undefined) => parseGrpcType(mediaType ?? null) !== undefined;
+
 /** Answers in the client's own protocol: a gRPC client would have to guess the code from an HTTP status. */
-function refuseUnknownMethod({ stream, headers }: http2.Http2ServerRequest, requestId: string): void {
+function refuseInProtocol(
+  response: http2.Http2ServerResponse,
+  requestId: string,
+  status: number,
+  error: ConnectError,
+): void {
+  const { stream, req } = response;
   // The client may have disconnected by now.
   if (isOver(stream)) return;
-  const absent = new ConnectError("no such method", Code.Unimplemented);
   const metadata = { "x-request-id": requestId };
-  if (String(headers["content-type"]).startsWith("application/grpc")) {
-    refuseInHeaders(stream, absent.code, absent.rawMessage, metadata);
+  if (isGrpc(req.headers["content-type"])) {
+    refuseInHeaders(stream, error.code, error.rawMessage, metadata);
     return;
   }
-  const type = { "content-type": "application/json" };
-  stream.respond({ ":status": codeToHttpStatus(absent.code), ...type, ...metadata });
-  stream.end(errorToJsonBytes(absent, undefined));
+  response.writeHead(status, { "content-type": "application/json", ...metadata });
+  response.end(errorToJsonBytes(error, undefined));
 }

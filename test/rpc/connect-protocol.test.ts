@@ -315,13 +315,23 @@ test.for([
   "/grpc.health.v1.Health/Check",
   "/none/Such",
 ])("what is no message of any protocol is refused before it has come: %s", async (path) => {
-  for (const type of ["text/plain", "application/xml"]) {
-    const stream = session.request({ ":method": "POST", ":path": path, "content-type": type });
+  const others = [
+    ...["text/plain", "application/xml", "application/proto; x=y", "application/grpc+foo", ""],
+    "application/json; charset=utf-16",
+    path.includes("Stream") ? "application/json" : "application/connect+json",
+  ];
+  for (const type of [...others, undefined]) {
+    const named = type === undefined ? {} : { "content-type": type };
+    const stream = session.request({ ":method": "POST", ":path": path, ...named });
     onTestFinished(() => stream.close());
     stream.on("error", () => {});
     stream.write("x");
-    const [{ ":status": status }] = (await once(stream, "response")) as [http2.IncomingHttpHeaders];
-    expect([type, status]).toEqual([type, path === "/none/Such" ? 501 : 415]);
+    const [headers] = (await once(stream, "response")) as [http2.IncomingHttpHeaders];
+    expect([type, headers[":status"]]).toEqual([type, path === "/none/Such" ? 501 : 415]);
+    expect(headers["x-request-id"]).toMatch(/^req_/);
+    expect(JSON.parse(Buffer.concat(await stream.toArray()).toString())).toMatchObject({
+      code: "unimplemented",
+    });
   }
 });
 
