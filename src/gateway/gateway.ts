@@ -173,6 +173,8 @@ export function createGateway({
   gateway.addHook("onRequest", (request, reply, done) => {
     begin(request, reply);
     const message = malformation(request);
+    // Whoever sent this may take the request to end elsewhere.
+    if (message === unknownCoding) reply.raw.shouldKeepAlive = false;
     done(message === undefined ? undefined : new Failure("malformed_request", { message }));
   });
 
@@ -197,9 +199,11 @@ export function createGateway({
   return gateway;
 }
 
+const unknownCoding = "The Transfer-Encoding is not supported: send chunked alone, or a Content-Length.";
+
 /**
- * Finds what Node's parser accepts: other versions, a missing or invalid Host, and repeated headers of which the first
- * would win.
+ * Finds what Node's parser accepts: other versions, a missing or invalid Host, transfer codings besides chunked, which it does
+ * not decode, and repeated headers of which the first would win.
  */
 function malformation({ raw }: FastifyRequest): string | undefined {
   if (raw.httpVersionMajor !== 1) return "The request is of another version of HTTP: send HTTP/1.1.";
@@ -207,6 +211,8 @@ function malformation({ raw }: FastifyRequest): string | undefined {
   if (host === undefined ? raw.httpVersionMinor !== 0 : !hostShape.test(host)) {
     return "The Host is missing or is no name or address: send one, such as Host: api.example.com.";
   }
+  const coding = raw.headers["transfer-encoding"];
+  if (coding !== undefined && coding.trim().toLowerCase() !== "chunked") return unknownCoding;
   if (repeatsSingleHeader(raw.rawHeaders)) {
     return "A header came twice that may come once: send Host, Authorization and Content-Type once each.";
   }

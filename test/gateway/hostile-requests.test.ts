@@ -148,6 +148,11 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
       name: "a Transfer-Encoding in disguise",
       request: `${create}${authorised}Transfer-Encoding: xchunked\r\n\r\n`,
     },
+    ...["gzip, chunked", "foo, Chunked"].map((coding) => ({
+      name: `a Transfer-Encoding of ${coding}`,
+      request: `${create}${authorised}${json}Transfer-Encoding: ${coding}\r\n\r\n2\r\n{}\r\n0\r\n\r\n`,
+      says: "Transfer-Encoding",
+    })),
     {
       name: "a chunk without a length",
       request: `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\nZZ\r\n`,
