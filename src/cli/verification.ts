@@ -39,8 +39,8 @@ import {
 const largestPage = 1_000;
 
 interface CreateOptions {
-  readonly project: string;
-  readonly environment: EnvironmentWord;
+  readonly project?: string;
+  readonly environment?: EnvironmentWord;
   readonly mode?: ModeWord;
   readonly expectedPhone?: string;
   readonly clientReference?: string;
@@ -51,7 +51,7 @@ interface CreateOptions {
 }
 
 interface ListOptions {
-  readonly project: string;
+  readonly project?: string;
   readonly environment?: EnvironmentWord;
   readonly status?: readonly StatusWord[];
   readonly clientReference?: string;
@@ -61,6 +61,9 @@ interface ListOptions {
   readonly limit: number;
   readonly pageToken?: string;
 }
+
+/** The service requires the option from a token, and knows it from a merchant's API key. */
+const withKeyNone = " (not needed with a merchant's API key)";
 
 export function addVerificationCommands(program: CliCommand): void {
   const group = program
@@ -74,8 +77,8 @@ export function addVerificationCommands(program: CliCommand): void {
     .command("create")
     .description("Create a verification, as a merchant's server would.")
     .usage("--project ID --environment E [options]")
-    .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
-    .addOption(environmentOption("the environment").makeOptionMandatory())
+    .option("--project <id>", `the project, prj_…${withKeyNone}`, nonEmpty)
+    .addOption(environmentOption(`the environment${withKeyNone}`))
     .addOption(
       new Option("--mode <mode>", "find out the phone, or compare it (default: discover)").choices(modes),
     )
@@ -101,7 +104,7 @@ export function addVerificationCommands(program: CliCommand): void {
     .command("list")
     .description("List a project's verifications, newest first.")
     .usage("--project ID [options]")
-    .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
+    .option("--project <id>", `the project, prj_…${withKeyNone}`, nonEmpty)
     .addOption(environmentOption("only this environment's"))
     .option(
       "--status <status>",
@@ -167,8 +170,8 @@ async function createVerification(session: Session, options: CreateOptions): Pro
   const { expectedPhone, parentOrigin, returnUrl } = options;
   const idempotencyKey = options.idempotencyKey ?? `cli-${randomUUID()}`;
   const created = await session.client.call(VerificationService.method.createVerification, {
-    projectId: options.project,
-    environment: environmentOf[options.environment],
+    projectId: options.project ?? "",
+    ...(options.environment === undefined ? {} : { environment: environmentOf[options.environment] }),
     idempotencyKey,
     clientReference: options.clientReference ?? "",
     state: options.state ?? "",
@@ -207,7 +210,7 @@ async function listVerifications(session: Session, options: ListOptions): Promis
     { pageToken, limit, largestPage },
     async (page) => {
       const answer = await session.client.call(VerificationService.method.listVerifications, {
-        projectId: options.project,
+        projectId: options.project ?? "",
         statuses: (options.status ?? []).map((status) => statusOf[status]),
         clientReference: clientReference ?? "",
         phone: phone ?? "",

@@ -249,6 +249,19 @@ describe("verification", () => {
   const create = (...args: string[]) =>
     answer("verification", "create", "--project", shop.projectId, "--environment", "test", ...args);
 
+  test("create and list need neither project nor environment with a merchant's key, which knows them", async () => {
+    const byKey = { ...environment, PHONEPROOF_TOKEN: shop.testKey };
+    const created = await answerOf(["verification", "create"], byKey);
+    expect(created).toMatchObject({ status: "pending", environment: "test" });
+    expect(await answerOf(["verification", "list", "--limit", "1"], byKey)).toMatchObject({
+      verifications: [{ id: created.id }],
+    });
+    expect(await run(["verification", "create"], environment)).toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(/^phoneproof: validation_failed: --project: .+; --environment: /),
+    });
+  });
+
   test("create answers what a merchant gets, show the contract's result with the project", async () => {
     const created = await create(
       ...[

@@ -199,7 +199,9 @@ test.for([
   const tokens = service.client(ServiceTokenService);
   const make = (name: string) =>
     answerOf(() => tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: name }));
-  expect(await make(source)).toMatchObject({ code: "validation_failed", fields: ["source"] });
+  for (const name of [source, source.toUpperCase()]) {
+    expect(await make(name)).toMatchObject({ code: "validation_failed", fields: ["source"] });
+  }
   expect(await make(`${source}-2`)).toMatchObject({ code: "ok" });
 });
 

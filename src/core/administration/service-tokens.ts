@@ -67,7 +67,7 @@ export function administerServiceTokens({
       if (ingests && !sourceShape.test(source)) {
         refuse("source", "is required with ingest: 1 to 64 characters of A-Z a-z 0-9 _ . -");
       }
-      if (ingests && reservedSources.has(source)) {
+      if (ingests && reservedSources.has(source.toLowerCase())) {
         refuse("source", `must not be ${source}: phoneproof records messages of its own under that name`);
       }
       // If the scope is invalid, it is unknown which fields it allows, so none of them is reported.
@@ -78,8 +78,9 @@ export function administerServiceTokens({
       if (projectId !== "" && scope !== null && scope !== "read" && scope !== "write") {
         refuse("project_id", "goes with scopes read and write only");
       }
-      const dialable = numbers.map(normaliseDestination).filter((number) => number !== null);
-      if (dialable.length < numbers.length) refuse("numbers", "must all be numbers that a handset can dial");
+      const normalised = numbers.map(normaliseDestination);
+      const dialable = [...new Set(normalised)].filter((number) => number !== null);
+      if (normalised.includes(null)) refuse("numbers", "must all be numbers that a handset can dial");
       if (violations.length > 0 || scope === null)
         throw new Failure("validation_failed", { fields: violations });
       const secret = newCredential("svc");
