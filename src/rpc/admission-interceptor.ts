@@ -47,14 +47,26 @@ export function admissionInterceptor(parts: {
     observer.begun(methodName(request.method), request.stream);
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       const refusal = refusalOf(thrown, request.signal);
-      // A call that was cancelled or missed its deadline keeps gRPC's own code.
+      const charged = (failure: Failure) =>
+        admission.chargeFailure(call, failure, () =>
+          admission.isCurrent(look) ? undefined : authenticateAgain(),
+        );
+      // A call that was cancelled or missed its deadline keeps gRPC's own code. So does one with no message or with more than
+      // one, which is charged like one with an unreadable message.
       if (refusal instanceof ConnectError) {
+        if (refusal.code === Code.Unimplemented) {
+          const failure = await charged(new Failure("malformed_request"));
+          if (failure.code !== "malformed_request") {
+            finish(failure.code, failure);
+            return connectError(failure, requestId, call, rateLimit);
+          }
+          for (const [name, value] of metadataOf(requestId, call, rateLimit))
+            refusal.metadata.set(name, value);
+        }
         finish(codeToString(refusal.code));
         return refusal;
       }
-      const failure = await admission.chargeFailure(call, refusal, () =>
-        admission.isCurrent(look) ? undefined : authenticateAgain(),
-      );
+      const failure = await charged(refusal);
       finish(failure.code, failure);
       return connectError(failure, requestId, call, rateLimit);
     };

@@ -135,6 +135,17 @@ test.for<Unread>([
   expect((await shop.read("vrf_none")).headers.get("ratelimit")).toMatch(/^"read";r=7;/);
 });
 
+test.for([0, 2])("a watch with %i messages is counted, as a unary call is", async (messages) => {
+  const { liveKey } = await service.createProject({ rateLimitPerMinute: 10 });
+  const call = open(liveKey, {}, watchVerification.name);
+  for (let sent = 0; sent < messages; sent++) void call.send(sound);
+  call.halfClose();
+  const answer = await toldOf(call);
+  expect(answer).toMatchObject({ ...unimplemented, usage: "1/unlimited", policy: '"read";q=10;w=60' });
+  expect(answer.requestId).toMatch(/^req_[0-9a-z]{26}$/);
+  expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("2/unlimited");
+});
+
 test.for([
   { what: "nothing", bytes: "" },
   { what: "half of a message", bytes: "000000000a0a" },
