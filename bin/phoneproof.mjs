@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Starts the command on a Node that can run it. Plain JavaScript in old syntax: whatever Node a linked
-// `phoneproof` finds first must get as far as starting the pinned one, or saying why it cannot.
+// Starts the command on a Node version that can run it. Plain JavaScript in old syntax: even an old Node on the PATH must be
+// able to run this file, to start the pinned Node or to report why it cannot.
 
 import { spawn } from "node:child_process";
 import { existsSync, realpathSync } from "node:fs";
@@ -9,7 +9,7 @@ import { constants } from "node:os";
 import { fileURLToPath } from "node:url";
 
 if (Number.parseInt(process.versions.node, 10) >= 24) {
-  // Stripped types and compiled code are kept between runs: half the time to a first answer.
+  // Caches stripped types and compiled code between runs, which halves the time to a first answer.
   module.enableCompileCache(fileURLToPath(new URL("../.cache/compiled", import.meta.url)));
   await import("../src/cli/main.ts");
 } else {
@@ -40,8 +40,8 @@ function runOn(node) {
       process.exitCode = code === null ? 1 : code;
       return;
     }
-    // Ends as the child did, so that a shell sees the same. Where the signal cannot end this process, its
-    // number says it.
+    // Ends with the same signal as the child, so that a shell sees the same result. If the signal does not end this process,
+    // the exit code is 128 plus its number.
     for (const passed of signals) process.off(passed, passOn);
     process.exitCode = 128 + (constants.signals[signal] || 0);
     process.kill(process.pid, signal);

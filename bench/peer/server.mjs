@@ -1,6 +1,6 @@
 /**
- * The peer of cycle.ts: better-auth with its phone-number plugin, set up as its documentation says for production, on a
- * database of its own. JavaScript, since its packages are not there where the rest is type-checked.
+ * The peer of cycle.ts: better-auth with its phone-number plugin, configured for production according to its documentation, on
+ * its own database. Plain JavaScript, since its packages are not installed where the rest is type-checked.
  */
 
 import { randomBytes } from "node:crypto";
@@ -12,7 +12,7 @@ import { toNodeHandler } from "better-auth/node";
 import { phoneNumber } from "better-auth/plugins";
 import pg from "pg";
 
-/** A window of the rate limit that is counted like any other, and never full. */
+/** A rate limit that is counted like any other but never reached. */
 const outOfReach = { window: 60, max: 1_000_000_000 };
 
 function authOver(pool, baseURL) {
@@ -21,15 +21,15 @@ function authOver(pool, baseURL) {
     secret: randomBytes(32).toString("base64"),
     database: pool,
     telemetry: { enabled: false },
-    // In memory, its default and the cheapest of its stores. Of one address: each request passes over all that are known.
+    // In memory: the default, and the cheapest store. All load comes from one address: each request scans all known addresses.
     rateLimit: { enabled: true, storage: "memory", customRules: { "/phone-number/*": outOfReach } },
     plugins: [
       phoneNumber({
-        // What a gateway would be handed goes back in a header, where the load generator finds it: about free.
+        // The code for the SMS gateway is returned in a header, where the load generator reads it. This costs almost nothing.
         sendOTP: ({ code }, context) => {
           context.setHeader("x-sent-code", code);
         },
-        // Without it a number nobody has signed up with yet cannot be verified at all.
+        // Without this, a number that nobody has signed up with yet cannot be verified.
         signUpOnVerification: { getTempEmail: (phone) => `${phone.slice(1)}@shop.example` },
       }),
     ],
@@ -38,7 +38,7 @@ function authOver(pool, baseURL) {
 
 async function serve({ connection, poolSize }) {
   const pool = new pg.Pool({ ...connection, max: poolSize, application_name: "phoneproof-bench-peer" });
-  // Behind a proxy, which keeps its connections.
+  // As behind a proxy, which keeps its connections open.
   const server = createServer({ keepAliveTimeout: 75_000 });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -46,7 +46,7 @@ async function serve({ connection, poolSize }) {
   const auth = authOver(pool, `http://127.0.0.1:${port}`);
   const { runMigrations } = await getMigrations(auth.options);
   await runMigrations();
-  // It cleans up by this column once a minute, and makes no index on it.
+  // better-auth deletes expired rows by this column once a minute, but creates no index on it.
   await pool.query('CREATE INDEX ON verification ("expiresAt")');
   server.on("request", toNodeHandler(auth));
   return port;

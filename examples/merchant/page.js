@@ -1,26 +1,26 @@
 const result = document.querySelector("#result");
 
-/** The last one that was begun here. */
+/** The attempt that was started last on this page. */
 let current = null;
 
 document.querySelector("#popup").addEventListener("click", async () => {
-  // Opened at once, within the click: what is opened later is blocked.
+  // Opened immediately, within the click: browsers block popups that are opened later.
   const popup = window.open("", "verification", "width=480,height=760");
-  if (popup === null) return tell("Allow this page to open a window, and try again.");
+  if (popup === null) return tell("Allow this page to open popups, and try again.");
   const attempt = await begin("popup");
   if (attempt === null) return popup.close();
   popup.location = attempt.verification_url;
 
   const windowOrigin = new URL(attempt.verification_url).origin;
   const onMessage = ({ origin, source, data }) => {
-    // Anybody may post a message here: only that window's, about this attempt, counts.
+    // Any page may post a message here: only a message from that window, about this attempt, counts.
     if (origin !== windowOrigin || source !== popup) return;
     if (data?.type !== "phone_verification.result" || data.version !== 1) return;
     if (data.verification_id !== attempt.verification_id || data.state !== attempt.state) return;
     finish();
   };
   addEventListener("message", onMessage);
-  // A person may close the window early, and finish on the phone all the same.
+  // A person may close the window early and still finish on the phone.
   const closed = setInterval(() => popup.closed && finish(), 500);
 
   function finish() {
@@ -37,7 +37,7 @@ document.querySelector("#redirect").addEventListener("click", async () => {
 
 if (location.hash === "#returned") await confirm(null);
 
-/** Null where it could not be begun, which has been told then. */
+/** Starts an attempt. Null if that failed; the page then shows a message. */
 async function begin(style) {
   tell("…");
   const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) }).catch(
@@ -47,13 +47,13 @@ async function begin(style) {
     current = await answer.json();
     return current;
   }
-  tell("It cannot be begun at the moment. Try again in a minute.");
+  tell("The verification cannot be started at the moment. Try again in a minute.");
   return null;
 }
 
 /**
- * What the window has said is only a reason to ask the own server, which reads the verification itself. Who has closed the
- * window is offered it again, and asked for until it is over.
+ * A message from the window only triggers a request to the shop's own server, which reads the verification itself. While the
+ * verification is pending, the page offers to open the window again, and keeps asking the server until it is over.
  */
 async function confirm(attempt) {
   const answer = await fetch("/attempts/mine").catch(() => null);
@@ -61,14 +61,14 @@ async function confirm(attempt) {
   if (attempt !== current) return;
   const isOver = status !== undefined && status !== "pending";
   if (isOver) tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
-  else if (attempt === null) tell("Not known yet. Reload this page in a minute.");
-  else if (status === undefined) tell("It cannot be read at the moment. It is tried again.");
+  else if (attempt === null) tell("The result is not known yet. Reload this page in a minute.");
+  else if (status === undefined) tell("The result cannot be read at the moment. Trying again.");
   else offer(attempt.verification_url);
   if (attempt !== null && !isOver) setTimeout(confirm, 3_000, attempt);
 }
 
 function offer(url) {
-  // Made once: under a finger it must not change.
+  // Created only once: the link must not be replaced while a person is clicking it.
   if (result.querySelector("a") !== null) return;
   const link = document.createElement("a");
   Object.assign(link, { href: url, target: "_blank", textContent: "Open the window again" });

@@ -28,11 +28,7 @@ async function prepare(client: ServiceClient) {
   // Only the project "Demo" may be used, because its addresses and its webhook are replaced.
   const demo = projects.find((project) => project.name === "Demo" && !project.suspended);
   if (demo === undefined)
-    throw new CliError(
-      1,
-      "not_found",
-      'the example uses the project "Demo", and there is none that is active',
-    );
+    throw new CliError(1, "not_found", 'the example needs an active project "Demo", and there is none');
   const projectId = demo.id;
   await client.call(ProjectService.method.updateProject, {
     projectId,
@@ -60,7 +56,9 @@ async function setWebhook(client: ServiceClient, projectId: string): Promise<str
     return (await client.call(WebhookService.method.setWebhook, { projectId, environment, url })).secret;
   } catch (error) {
     if (!(error instanceof CliError) || error.code !== "validation_failed") throw error;
-    console.log("No webhook: start the service with WEBHOOK_ALLOW_PRIVATE=true to see them come in, too.");
+    console.log(
+      "No webhook was set. To receive webhooks too, start the service with WEBHOOK_ALLOW_PRIVATE=true.",
+    );
     return null;
   }
 }

@@ -112,7 +112,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     secret: string,
   ): Promise<void> {
     const event = await authenticEvent(request, secret);
-    if (event === null) return send(response, 401, "Not signed");
+    if (event === null) return send(response, 401, "The webhook has no valid signature");
     // The same event may arrive twice, so its processing must be idempotent.
     for (const attempt of attempts.values()) {
       if (attempt.verificationId === event.data.id && event.type === "verification.verified") {
@@ -143,7 +143,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     answer(request, response).catch((error: Error) => {
       log(error.message);
       if (response.headersSent) response.destroy();
-      else send(response, 502, "phoneproof could not be asked");
+      else send(response, 502, "The request could not be completed");
     });
   };
 }
@@ -153,7 +153,7 @@ async function bodyOf(request: IncomingMessage): Promise<Buffer> {
   let bytes = 0;
   for await (const chunk of request as AsyncIterable<Buffer>) {
     bytes += chunk.length;
-    if (bytes > bodyLimitBytes) throw new Error("a body beyond 64 KiB");
+    if (bytes > bodyLimitBytes) throw new Error("the request body is larger than 64 KiB");
     chunks.push(chunk);
   }
   return Buffer.concat(chunks);

@@ -7,7 +7,7 @@ const phoneproof = createPhoneproof({
   apiKey: process.env.PHONEPROOF_API_KEY || "",
 });
 
-/** Of each session the verification it began. In production: a table. */
+/** The verification that each session started. In production, use a database table. */
 const attempts = new Map();
 
 createServer(async (request, response) => {
@@ -34,7 +34,7 @@ async function begin(response) {
   response.end();
 }
 
-/** What this server has read itself is what counts. */
+/** Shows the session's verification. Only what this server has read itself counts. */
 async function show(request, response) {
   const session = /(?:^|;\s*)session=([\w-]+)/.exec(request.headers.cookie ?? "")?.[1];
   const id = attempts.get(session);

@@ -139,7 +139,7 @@ hinted AS (
       ORDER BY v.id DESC LIMIT ${expectingLimit}
     ) v
   ) n
-  -- Who is mute is told so, whatever else came with it.
+  -- If several reasons apply to a verification, 'muted' takes precedence.
   ORDER BY n.id, n.reason <> 'muted', n.reason
   ON CONFLICT (verification_id) DO UPDATE SET reason = excluded.reason, noticed_at = excluded.noticed_at
   WHERE pending_hint.noticed_at <= excluded.noticed_at

@@ -1,11 +1,11 @@
-/** The package in whatever runs this: `runtime-check.mjs ENTRY BASE_URL API_KEY`. Prints what it saw, as JSON. */
+/** Uses the package in the runtime that runs this: `runtime-check.mjs ENTRY BASE_URL API_KEY`. Prints the results as JSON. */
 
 const [entry, baseUrl, apiKey] = globalThis.process.argv.slice(2);
 const { createPhoneproof, PhoneproofError, verifyWebhook } = await import(entry);
 
 const phoneproof = createPhoneproof({ baseUrl, apiKey, attemptTimeoutMs: 500, retryPauseMs: 1 });
 
-// The proxy at baseUrl loses answers to this one.
+// The proxy at baseUrl drops responses to this request.
 const created = await phoneproof.create({ client_reference: "runtime" });
 const cancelled = await phoneproof.cancel(created.id);
 const finished = await phoneproof.waitUntilFinished(created.id);
@@ -15,7 +15,7 @@ const abort = new AbortController();
 abort.abort("enough");
 const aborted = await phoneproof.create({}, { signal: abort.signal }).catch((error) => error);
 
-// A signature that the reference implementation made long ago.
+// An old signature, made by the reference implementation.
 const headers = {
   "webhook-id": "evt_1",
   "webhook-timestamp": "1700000000",

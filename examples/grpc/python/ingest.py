@@ -1,4 +1,4 @@
-"""Streams SMS in, a JSON message a line on standard input: python3 ingest.py < messages.ndjson"""
+"""Streams SMS to the service, from one JSON object per line on standard input: python3 ingest.py < messages.ndjson"""
 
 import json
 import random
@@ -10,9 +10,9 @@ from collections import deque
 import grpc
 from phoneproof import connect, enum_name, message, method, told_of, usage
 
-MAX_WAITING = 1_000  # Bounds the memory, and what is sent again after a cut.
+MAX_WAITING = 1_000  # Bounds the memory, and the messages that are sent again after a lost connection.
 MAX_IN_REQUEST = 100
-LONGEST_LINE = 65_536  # Far beyond any SMS: a hundred of them are one request, which may have 8 MiB.
+LONGEST_LINE = 65_536  # Far more than any SMS needs: a request has up to a hundred messages and at most 8 MiB.
 HOPELESS = {
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -20,7 +20,7 @@ HOPELESS = {
     grpc.StatusCode.UNIMPLEMENTED,
 }
 
-# They come on standard input alone: one that waits for them there would not say so.
+# Messages come only from standard input: with a file as argument, the program would silently wait for input.
 if len(sys.argv) != 1:
     usage("python3 ingest.py < messages.ndjson")
 
@@ -29,30 +29,30 @@ stream = method(channel, "InboundMessageService", "StreamInboundMessages")
 Request = message("StreamInboundMessagesRequest")
 InboundMessage = message("InboundMessage")
 
-waiting = {}  # Messages without a receipt by their id, in their order.
-unsent = deque()  # Those of them that the present connection has not sent.
+waiting = {}  # Messages without a receipt, by id and in order.
+unsent = deque()  # Those of them that the current connection has not sent yet.
 ended = False
 unreadable = 0
 changed = threading.Condition()
 
 
 def message_of(line):
-    """What is missing is sent empty: the service answers INVALID."""
+    """Missing fields are sent empty: the service answers INVALID."""
     if len(line) > LONGEST_LINE:
         raise ValueError("too long")
     fields = {"message_id": "", "from": "", "to": "", "text": "", "carrier": "", **json.loads(line)}
     fields = {name: fields[name] for name in ("message_id", "from", "to", "text", "carrier")}
     if not all(isinstance(value, str) for value in fields.values()):
-        raise ValueError("a field is no text")
-    # The receipt of a longer one has its beginning alone.
+        raise ValueError("a field is not text")
+    # The receipt for a longer id may contain only its beginning, and could not be matched to its message.
     if len(fields["message_id"]) > 255:
-        raise ValueError("a message_id of more than 255 characters")
-    # "from" is a word of Python's own: as a keyword argument it has to come out of a dict.
+        raise ValueError("message_id is longer than 255 characters")
+    # "from" is a Python keyword, so it can only be passed as an argument from a dict.
     return InboundMessage(**fields)
 
 
 def read():
-    """In production: your queue, which keeps a message until its receipt has come."""
+    """Reads the messages. In production, use your queue, which must keep each message until its receipt has arrived."""
     global ended, unreadable
     for number, line in enumerate(sys.stdin.buffer, 1):
         if not line.strip():
@@ -60,7 +60,7 @@ def read():
         try:
             sms = message_of(line)
         except (TypeError, ValueError, RecursionError) as problem:
-            # Those after it are read on. The line itself holds a person's number.
+            # The line is skipped, and not quoted, because it contains a person's phone number.
             print(f"line {number} was not sent: {problem}", file=sys.stderr)
             unreadable += 1
             continue
@@ -75,7 +75,7 @@ def read():
 
 
 def requests(connection_over):
-    """The library asks for the next request when HTTP/2 has room for it: that is the flow control."""
+    """gRPC pulls the next request when HTTP/2 flow control has room for it, which is the backpressure."""
     while True:
         with changed:
             changed.wait_for(lambda: connection_over.is_set() or ended or unsent)
@@ -86,10 +86,10 @@ def requests(connection_over):
 
 
 def exchange():
-    """One connection, until everything has its receipt or it breaks."""
+    """Uses one connection until every message has its receipt or the connection breaks."""
     connection_over = threading.Event()
     with changed:
-        # What has no receipt is sent again: the service knows by the id what it has taken.
+        # Every message without a receipt is sent again: the service recognises by the id what it has accepted.
         unsent.clear()
         unsent.extend(waiting.values())
     try:

@@ -1,6 +1,6 @@
-"""Messages and services of phoneproof.v1, read at run time from a descriptor set: no generated code.
+"""The messages and services of phoneproof.v1, loaded at run time from a descriptor set, without generated code.
 
-buf build proto --as-file-descriptor-set -o phoneproof.binpb makes one; each release brings its own.
+To build a descriptor set: buf build proto --as-file-descriptor-set -o phoneproof.binpb. Each release includes one.
 """
 
 import os
@@ -11,7 +11,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 def usage(line):
-    """Ends a program that was not called so."""
+    """Prints how to call the program, and exits."""
     print(f"usage: {line}", file=sys.stderr)
     sys.exit(2)
 
@@ -24,7 +24,7 @@ _pool = descriptor_pool.DescriptorPool()
 for _file in _files.file:
     _pool.Add(_file)
 
-# As much as is needed of google.rpc.Status, in which gRPC wraps details.
+# The needed part of google.rpc.Status, in which gRPC wraps error details.
 _status = descriptor_pb2.FileDescriptorProto(name="status.proto", package="wrapping", syntax="proto3")
 _any = _status.message_type.add(name="Any")
 _any.field.add(name="type_url", number=1, type=9, label=1)
@@ -34,23 +34,23 @@ _status.message_type.add(name="Status").field.add(
 )
 _pool.Add(_status)
 
-# Its name since protobuf 4.22, and before.
+# The function's name since protobuf 4.22, and its name before.
 _class_of = getattr(message_factory, "GetMessageClass", None) or message_factory.MessageFactory(_pool).GetPrototype
 
 
 def message(name):
-    """The class of a message, such as message("InboundMessage")."""
+    """Returns the class of a message, such as message("InboundMessage")."""
     return _class_of(_pool.FindMessageTypeByName(f"phoneproof.v1.{name}"))
 
 
 def enum_name(enum, number):
-    """VERIFIED for InboundMessageOutcome 1."""
+    """Returns the name of an enum value, such as VERIFIED for InboundMessageOutcome 1."""
     name = _pool.FindEnumTypeByName(f"phoneproof.v1.{enum}").values_by_number[number].name
     return name.split("_")[-1] if enum == "VerificationStatus" else name.removeprefix("INBOUND_MESSAGE_OUTCOME_")
 
 
 def detail_of(error):
-    """The ErrorDetail that every error of the service's own has; None where the network or a proxy spoke."""
+    """Returns the ErrorDetail that every error of the service itself has; None if the network or a proxy failed."""
     wrapped = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
     if wrapped is None:
         return None
@@ -60,7 +60,7 @@ def detail_of(error):
 
 
 def told_of(error):
-    """What a person is told: the catalogue's code, the request's id, and each field that is wrong."""
+    """Returns the text that is shown to a person: the error code, the request id, and each invalid field."""
     detail = detail_of(error)
     if detail is None:
         return f"{error.code().name}: {error.details()}"
@@ -70,22 +70,22 @@ def told_of(error):
 
 
 def connect():
-    """A channel to PHONEPROOF_ADDRESS, and the metadata every call shows."""
-    # grpc.secure_channel(address, grpc.ssl_channel_credentials()) where the service has TLS.
+    """Returns a channel to PHONEPROOF_ADDRESS, and the metadata that every call sends."""
+    # grpc.secure_channel(address, grpc.ssl_channel_credentials()) if the service uses TLS.
     channel = grpc.insecure_channel(
         os.environ.get("PHONEPROOF_ADDRESS", "127.0.0.1:50051"),
-        # A network that is silently gone ends the stream, and a lost connection is soon tried again.
+        # Ends the stream if the network connection silently vanished, and reconnects soon after a lost connection.
         options=[("grpc.keepalive_time_ms", 20_000), ("grpc.max_reconnect_backoff_ms", 1_000)],
     )
     return channel, [("authorization", f"Bearer {os.environ.get('PHONEPROOF_TOKEN', '')}")]
 
 
 def method(channel, service, name):
-    """A call such as method(channel, "VerificationService", "GetVerification")."""
+    """Returns the callable of a method, such as method(channel, "VerificationService", "GetVerification")."""
     methods = [m for f in _files.file for s in f.service if s.name == service for m in s.method]
     found = next((m for m in methods if m.name == name), None)
     if found is None:
-        sys.exit(f"{os.environ['PHONEPROOF_DESCRIPTORS']} has no {service}.{name}: make a newer one")
+        sys.exit(f"{os.environ['PHONEPROOF_DESCRIPTORS']} has no {service}.{name}: build it again from the current proto files")
     kind = f"{'stream' if found.client_streaming else 'unary'}_{'stream' if found.server_streaming else 'unary'}"
     return getattr(channel, kind)(
         f"/phoneproof.v1.{service}/{name}",

@@ -1,4 +1,4 @@
-"""Creates a verification and watches it to its end: python3 watch.py PROJECT_ID"""
+"""Creates a verification and watches it until it ends: python3 watch.py PROJECT_ID"""
 
 import random
 import sys
@@ -28,7 +28,7 @@ watch = method(channel, "VerificationService", "WatchVerification")
 
 
 def persistently(call):
-    """Tries again what is worth it, with growing pauses, until there is a result."""
+    """Retries temporary errors, with growing pauses, until there is a result."""
     attempt = 0
     while True:
         least = 0
@@ -38,7 +38,7 @@ def persistently(call):
                 return result
         except grpc.RpcError as error:
             detail = detail_of(error)
-            # Where the service spoke, its code decides; otherwise it was the network.
+            # If the service answered, its code decides; otherwise the gRPC status does.
             passes = error.code() in PASSING if detail is None else detail.code in PASSING_CODES
             if not passes:
                 sys.exit(told_of(error))
@@ -50,8 +50,8 @@ def persistently(call):
 
 
 def until_finished(verification_id):
-    """How it ended; None where the watch ended before."""
-    # No timeout: a watch lasts as long as the verification. Its first message is how things stand now.
+    """Returns the finished verification; None if the watch ended before it did."""
+    # No timeout: a watch lasts as long as the verification. Its first message is the current state.
     request = message("WatchVerificationRequest")(verification_id=verification_id)
     for response in watch(request, metadata=metadata):
         if enum_name("VerificationStatus", response.verification.status) != "PENDING":
@@ -59,7 +59,7 @@ def until_finished(verification_id):
     return None
 
 
-# Made once: every attempt has the same key, so that one verification is made.
+# Built once, so that every attempt has the same idempotency key and only one verification is created.
 creation = message("CreateVerificationRequest")(
     project_id=sys.argv[1], environment=ENVIRONMENT_TEST, idempotency_key=str(uuid.uuid4())
 )

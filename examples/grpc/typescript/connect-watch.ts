@@ -81,6 +81,6 @@ const finished = await persistently(async () => {
   for await (const { verification } of verifications.watchVerification({ verificationId })) {
     if (verification && verification.status !== VerificationStatus.PENDING) return verification;
   }
-  throw new ConnectError("the watch has ended early", Code.Unavailable);
+  throw new ConnectError("the watch ended before the verification did", Code.Unavailable);
 });
 console.log(VerificationStatusSchema.value[finished.status]?.localName.toLowerCase(), finished.phone ?? "");

@@ -70,7 +70,7 @@ async function watch(verificationId: string): Promise<Verification> {
   for await (const { verification } of call as ClientReadableStream<{ verification: Verification }>) {
     if (verification.status !== "VERIFICATION_STATUS_PENDING") return verification;
   }
-  const details = "the watch has ended early";
+  const details = "the watch ended before the verification did";
   throw Object.assign(new Error(details), { code: status.UNAVAILABLE, details });
 }
 

@@ -1,4 +1,4 @@
-// Package connect reaches the service as the environment says.
+// Package connect opens a connection to the service, configured by environment variables.
 package connect
 
 import (
@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Dial is a connection to PHONEPROOF_ADDRESS, and the context of calls that show PHONEPROOF_TOKEN.
+// Dial returns a connection to PHONEPROOF_ADDRESS, and a context that sends PHONEPROOF_TOKEN with each call.
 func Dial() (*grpc.ClientConn, context.Context, error) {
 	address := os.Getenv("PHONEPROOF_ADDRESS")
 	if address == "" {
@@ -21,11 +21,11 @@ func Dial() (*grpc.ClientConn, context.Context, error) {
 	}
 	connection, err := grpc.NewClient(
 		address,
-		// credentials.NewTLS(nil) where the service has TLS.
+		// credentials.NewTLS(nil) if the service uses TLS.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// A network that is silently gone ends the stream.
+		// Ends the stream if the network connection silently vanished.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		// A lost connection is soon tried again: after two minutes otherwise.
+		// Reconnects soon after a lost connection: the default pause grows to two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 5 * time.Second,

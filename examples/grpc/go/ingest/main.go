@@ -1,4 +1,4 @@
-// Streams SMS in, a JSON message a line on standard input: go run ./ingest < messages.ndjson
+// Streams SMS to the service, from one JSON object per line on standard input: go run ./ingest < messages.ndjson
 package main
 
 import (
@@ -25,19 +25,19 @@ import (
 )
 
 const (
-	maxWaiting   = 1000 // Bounds the memory, and what is sent again after a cut.
+	maxWaiting   = 1000 // Bounds the memory, and the messages that are sent again after a lost connection.
 	maxInRequest = 100
-	longestLine  = 65536 // Far beyond any SMS: a hundred of them are one request, which may have 8 MiB.
+	longestLine  = 65536 // Far more than any SMS needs: a request has up to a hundred messages and at most 8 MiB.
 )
 
-// outbox holds the messages without a receipt, in their order, and how far into them the present connection has sent.
+// outbox holds the messages without a receipt, in order, and the position up to which the current connection has sent them.
 type outbox struct {
 	mutex   sync.Mutex
 	changed *sync.Cond
 	waiting []*phoneproofv1.InboundMessage
 	sent    int
 	ended   bool
-	// How many lines could not be sent.
+	// The number of lines that could not be sent.
 	unreadable int
 }
 
@@ -51,7 +51,7 @@ func (o *outbox) add(message *phoneproofv1.InboundMessage) {
 	o.changed.Broadcast()
 }
 
-// next waits for what to send; nothing where no more will come, or the connection is over.
+// next waits for messages to send; empty if all are sent and no more will be added, or if the connection is over.
 func (o *outbox) next(connection context.Context) []*phoneproofv1.InboundMessage {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
@@ -70,7 +70,7 @@ func (o *outbox) next(connection context.Context) []*phoneproofv1.InboundMessage
 	return messages
 }
 
-// settle forgets a message: its receipt has come.
+// settle removes a message whose receipt has arrived: only now may your own queue delete it.
 func (o *outbox) settle(id string) {
 	o.change(func() {
 		for index, message := range o.waiting {
@@ -98,8 +98,8 @@ func (o *outbox) done() bool {
 	return o.ended && len(o.waiting) == 0
 }
 
-// read is in production your queue, which keeps a message until its receipt has come. A line that cannot be sent is told
-// by its number, and those after it are read on.
+// read reads the messages. In production, use your queue, which must keep each message until its receipt has arrived. A line
+// that cannot be sent is reported by its number and skipped.
 func read(to *outbox) {
 	unreadable := 0
 	lines := bufio.NewReader(os.Stdin)
@@ -110,7 +110,7 @@ func read(to *outbox) {
 			if err == nil {
 				to.add(message)
 			} else {
-				// Without the line itself, which holds a person's number.
+				// Without quoting the line, which contains a person's phone number.
 				log.Printf("line %d was not sent: %v", number, err)
 				unreadable++
 			}
@@ -127,7 +127,7 @@ func read(to *outbox) {
 	to.change(func() { to.ended, to.unreadable = true, unreadable })
 }
 
-// messageOf leaves what is missing empty: the service answers INVALID.
+// messageOf leaves missing fields empty: the service answers INVALID.
 func messageOf(line []byte) (*phoneproofv1.InboundMessage, error) {
 	if len(line) > longestLine {
 		return nil, errors.New("too long")
@@ -142,20 +142,20 @@ func messageOf(line []byte) (*phoneproofv1.InboundMessage, error) {
 	if err := json.Unmarshal(line, &sms); err != nil {
 		return nil, err
 	}
-	// The receipt of a longer one has its beginning alone.
+	// The receipt for a longer id may contain only its beginning, and could not be matched to its message.
 	if utf8.RuneCountInString(sms.MessageID) > 255 {
-		return nil, errors.New("a message_id of more than 255 characters")
+		return nil, errors.New("message_id is longer than 255 characters")
 	}
 	return &phoneproofv1.InboundMessage{
 		MessageId: sms.MessageID, From: sms.From, To: sms.To, Text: sms.Text, Carrier: sms.Carrier,
 	}, nil
 }
 
-// exchange is one connection, until everything has its receipt or it breaks.
+// exchange uses one connection until every message has its receipt or the connection breaks.
 func exchange(inbound phoneproofv1.InboundMessageServiceClient, caller context.Context, from *outbox) error {
 	connection, over := context.WithCancel(caller)
 	defer from.change(over)
-	// A new connection sends everything without a receipt again: the service knows by the id what it has taken.
+	// A new connection sends every message without a receipt again: the service recognises by the id what it has accepted.
 	from.change(func() { from.sent = 0 })
 	stream, err := inbound.StreamInboundMessages(connection)
 	if err != nil {
@@ -163,7 +163,7 @@ func exchange(inbound phoneproofv1.InboundMessageServiceClient, caller context.C
 	}
 	go func() {
 		for messages := from.next(connection); len(messages) > 0; messages = from.next(connection) {
-			// Send returns when HTTP/2 has room for it: that is the flow control. What broke, Recv tells.
+			// Send blocks until HTTP/2 flow control has room for it, which is the backpressure. Recv returns its errors.
 			if stream.Send(&phoneproofv1.StreamInboundMessagesRequest{Messages: messages}) != nil {
 				return
 			}

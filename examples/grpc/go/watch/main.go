@@ -1,4 +1,4 @@
-// Creates a verification and watches it to its end: go run ./watch PROJECT_ID
+// Creates a verification and watches it until it ends: go run ./watch PROJECT_ID
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	phoneproofv1 "phoneproof.example/clients/gen/phoneproof/v1"
 )
 
-// persistently tries again what is worth it, with growing pauses.
+// persistently retries temporary errors, with growing pauses.
 func persistently(call func() error) error {
 	const shortest = 100 * time.Millisecond
 	for pause := shortest; ; pause *= 2 {
@@ -44,8 +44,8 @@ func persistently(call func() error) error {
 	}
 }
 
-// retryAfter tells whether another try is worth it, and how long to wait at least. Where the service spoke, its code
-// decides; otherwise it was the network.
+// retryAfter returns whether the error is temporary, and how long to wait at least. If the service answered, its code
+// decides; otherwise the gRPC status does.
 func retryAfter(err error) (time.Duration, bool) {
 	for _, detail := range status.Convert(err).Details() {
 		if told, ok := detail.(*phoneproofv1.ErrorDetail); ok {
@@ -75,7 +75,7 @@ func main() {
 	defer connection.Close()
 	verifications := phoneproofv1.NewVerificationServiceClient(connection)
 
-	// Made once: every attempt has the same key, so that one verification is made.
+	// Built once, so that every attempt has the same idempotency key and only one verification is created.
 	key := make([]byte, 16)
 	if _, err := rand.Read(key); err != nil {
 		log.Fatal(err)
@@ -98,7 +98,7 @@ func main() {
 	id := created.GetVerification().GetId()
 	fmt.Println("pending", id, created.GetDestination(), created.GetSmsText())
 
-	// No deadline: a watch lasts as long as the verification. Its first message is how things stand now.
+	// No deadline: a watch lasts as long as the verification. Its first message is the current state.
 	var finished *phoneproofv1.Verification
 	err = persistently(func() error {
 		watch, err := verifications.WatchVerification(caller, &phoneproofv1.WatchVerificationRequest{VerificationId: id})

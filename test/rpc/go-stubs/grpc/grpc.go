@@ -1,4 +1,4 @@
-// Package grpc is what the examples use of google.golang.org/grpc, in its signatures and without its work.
+// Package grpc declares what the examples use of google.golang.org/grpc: the signatures, without an implementation.
 package grpc
 
 import (

@@ -1,4 +1,4 @@
-// Package phoneproofv1 is what the examples use of the code that protoc-gen-go and protoc-gen-go-grpc make.
+// Package phoneproofv1 declares what the examples use of the code that protoc-gen-go and protoc-gen-go-grpc generate.
 package phoneproofv1
 
 import (
