@@ -65,6 +65,12 @@ const namesIn = (text: string) =>
     .map(([name]) => name)
     .filter((n) => !foreign.test(n));
 
+/** The first cells of the tables' rows. */
+const namesInRows = (text: string) =>
+  [...text.matchAll(/^\| (`[^|]*) \|/gm)].flatMap(([, cell = ""]) =>
+    [...cell.matchAll(/`(\w+)`/g)].map(([, name = ""]) => name),
+  );
+
 describe("every setting that is named", () => {
   test.for([
     { files: "deploy/Containerfile", atLeast: 1 },
@@ -97,15 +103,20 @@ describe("every setting that is named", () => {
   });
 
   test("by the service has its row among the settings", async () => {
-    const rows = (await readFile(path.join(root, "docs/settings.md"), "utf8"))
-      .split("\n")
-      .filter((line) => line.startsWith("| `"));
-    const described = rows.flatMap((row) =>
-      [...(row.split("|")[1] ?? "").matchAll(/`(\w+)`/g)].map(([, name]) => name),
-    );
-    const mentioned = new Set([...described, ...rows.flatMap(namesIn)]);
+    const [ofService = "", ofCommand = ""] = (
+      await readFile(path.join(root, "docs/settings.md"), "utf8")
+    ).split("\n## The command\n");
+    const described = namesInRows(ofService);
     expect(settings.size).toBeGreaterThan(20);
-    expect([...settings].filter((name) => !mentioned.has(name))).toEqual([]);
+    // The driver reads these itself.
+    const driver = ["PGHOST", "PGPORT", "PGUSER", "PGPASSWORD", "PGDATABASE"];
+    expect(described.sort()).toEqual([...settings, ...driver].sort());
+
+    const help = await readFile(path.join(root, "src/cli/program.ts"), "utf8");
+    const [, environment = ""] = /\nEnvironment:\n([\s\S]*?)\n\n/.exec(help) ?? [];
+    const told = environment.split("\n").flatMap((line) => /^ {2}([A-Z].*?)(?: {2}|$)/.exec(line)?.[1] ?? []);
+    expect(told.length).toBeGreaterThan(4);
+    expect(namesInRows(ofCommand).sort()).toEqual(told.flatMap((names) => names.split(", ")).sort());
   });
 });
 

@@ -274,7 +274,7 @@ test("the SQL of the pages is SQL of this schema", async () => {
 });
 
 test("what a source has verified is told by its id, and once though the message came twice", async () => {
-  const code = readPage("docs/operations.md").blocks.find((block) => block.code.includes("'SOURCE'"))?.code;
+  const code = readPage("docs/secrets.md").blocks.find((block) => block.code.includes("'SOURCE'"))?.code;
   const shop = await service.createProject();
   const response = await fetch(`${service.httpUrl}/v1/verifications`, {
     method: "POST",
@@ -386,7 +386,9 @@ test("commands in the text have the words and options they are given", () => {
 
 test("commands in the text can be typed where nothing is installed", () => {
   // Who operates an installation starts the command as it is installed there.
-  const operators = ["docs/operations.md", "docs/monitoring.md"];
+  const operators = ["operations", "runbook", "backup", "secrets", "monitoring"].map(
+    (name) => `docs/${name}.md`,
+  );
   const bare = pages()
     .filter(({ file }) => !operators.includes(file))
     .flatMap(({ file, text }) =>

@@ -13,6 +13,7 @@ const read = (file: string) => readFileSync(path.join(root, file), "utf8");
 interface Rule {
   readonly alert: string;
   readonly expr: string;
+  readonly labels: { readonly severity: string };
   readonly annotations: Readonly<Record<string, string>>;
 }
 
@@ -28,7 +29,7 @@ interface Panel {
 
 const dashboard = JSON.parse(read("deploy/monitoring/dashboard.json")) as { panels: Panel[] };
 const monitoring = read("docs/monitoring.md");
-const { headings } = readPage("docs/operations.md");
+const { headings } = readPage("docs/runbook.md");
 
 /** Every name a registry can show, whether it has a value yet or not. */
 function namesIn(text: string): Set<string> {
@@ -74,7 +75,7 @@ test.for(rules)("$alert: its metrics are there, and what to do is written down",
   expect(annotations.summary).toMatch(/\.$/);
   expect(annotations.action).toMatch(/\.$/);
   const anchor = alert.toLowerCase();
-  expect(annotations.runbook_url).toBe(`{{ or $externalLabels.runbooks "docs" }}/operations.md#${anchor}`);
+  expect(annotations.runbook_url).toBe(`{{ or $externalLabels.runbooks "docs" }}/runbook.md#${anchor}`);
   expect(headings).toContainEqual({ level: 3, title: alert, anchor });
 });
 
@@ -83,12 +84,36 @@ test("each section about an alert is about one there is", () => {
   expect(titles.sort()).toEqual(rules.map(({ alert }) => alert).sort());
 });
 
+test("the severities of all alerts are told", () => {
+  const told = [...monitoring.matchAll(/^\| `(critical|warning|info)` \|.*$/gm)].flatMap(
+    ([row, severity = ""]) =>
+      [...row.matchAll(/\[(\w+)\]\(runbook\.md#(\w+)\)/g)].map(([, alert = "", anchor]) => {
+        expect(anchor).toBe(alert.toLowerCase());
+        return { alert, severity };
+      }),
+  );
+  const ordered = (list: typeof told) => list.sort((one, other) => one.alert.localeCompare(other.alert));
+  expect(ordered(told)).toEqual(ordered(rules.map(({ alert, labels }) => ({ alert, ...labels }))));
+});
+
+test("what to watch first is metrics there are, by queries that show them", () => {
+  const [, section = ""] = /\n## What to watch first\n([\s\S]*?)\n## /.exec(monitoring) ?? [];
+  const rows = [...section.matchAll(/^\| `(\w+)` \| `([^`]+)` \|/gm)];
+  expect(rows).toHaveLength(5);
+  for (const [, metric = "", query = ""] of rows) {
+    const [shown = ""] = metricsIn(query);
+    expect(names).toContain(shown);
+    expect(shown.replace(/_count$/, "")).toBe(metric);
+  }
+});
+
 test("each page about an incident names the alerts that lead to it", () => {
-  const [, incidents = ""] = read("docs/operations.md").split("\n## When something is wrong\n");
-  const pages = incidents.split("\n### ").slice(1);
+  const [, incidents = ""] = read("docs/runbook.md").split("\n## When something is wrong\n");
+  const [, leak = ""] = read("docs/secrets.md").split(/\n## (?=A key has leaked\n)/);
+  const pages = [...incidents.split("\n### ").slice(1), leak.split("\n## ")[0] ?? ""];
   expect(pages).toHaveLength(5);
   for (const page of pages) {
-    const named = [...page.matchAll(/\[(Phoneproof\w+)\]\(#(\w+)\)/g)];
+    const named = [...page.matchAll(/\[(Phoneproof\w+)\]\((?:runbook\.md)?#(\w+)\)/g)];
     expect(named.length, page.slice(0, 80)).toBeGreaterThan(0);
     for (const [, name = "", anchor] of named) {
       expect(rules.map(({ alert }) => alert)).toContain(name);
@@ -154,10 +179,15 @@ test("the dashboard's metrics are there, and its panels are told apart", () => {
   expect(expressions.flatMap(metricsIn).filter((name) => !names.has(name))).toEqual([]);
 });
 
-test("every metric of the service stands in the table with its labels, and on the dashboard", async () => {
-  const shown = [...text.matchAll(/^# TYPE (phoneproof_\S+) /gm)].map(([, name]) => name ?? "");
-  const documented = [...monitoring.matchAll(/^\| `(phoneproof_\w+)` \|(.*?)\|/gm)];
-  expect(documented.map(([, name]) => name).sort()).toEqual([...shown].sort());
+test("every metric of the service stands in the table with its labels and its type, and on the dashboard", async () => {
+  const types = [...text.matchAll(/^# TYPE (phoneproof_\S+) (\S+)$/gm)].map(([, name = "", type]) => [
+    name,
+    type,
+  ]);
+  const shown = types.map(([name = ""]) => name);
+  const [, table = ""] = /\n## Metrics\n([\s\S]*?)\n## /.exec(monitoring) ?? [];
+  const documented = [...table.matchAll(/^\| `(phoneproof_\w+)` \|(.*?)\| (\w+) \|/gm)];
+  expect(documented.map(([, name, , type]) => [name, type]).sort()).toEqual(types.sort());
   const drawn = dashboard.panels.flatMap(({ targets = [] }) =>
     targets.flatMap(({ expr }) => metricsIn(expr)),
   );

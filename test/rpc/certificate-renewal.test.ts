@@ -1,4 +1,4 @@
-/** Files of the gRPC port's certificate that are replaced while a process runs: docs/settings.md, docs/operations.md. */
+/** Files of the gRPC port's certificate that are replaced while a process runs: docs/settings.md, docs/secrets.md. */
 
 import { X509Certificate } from "node:crypto";
 import { once } from "node:events";

@@ -25,6 +25,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { parseConfig } from "../../src/config.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { readPage } from "../docs/pages.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { certificates } from "../rpc/certificates.ts";
@@ -209,6 +210,31 @@ test.for([
 ])("gRPC on %s needs TLS, or the word that it may do without", (host) => {
   expect(() => parseConfig({ GRPC_HOST: host })).toThrow(/^GRPC_HOST is beyond loopback/);
   expect(parseConfig({ GRPC_HOST: host, GRPC_ALLOW_PLAINTEXT: "true" })).toMatchObject({ grpcHost: host });
+});
+
+test("the production configuration of docs/settings.md is one", () => {
+  const blocks = readPage("docs/settings.md").blocks.filter(({ language }) => language === "");
+  const [shared = {}, api = {}, worker = {}] = blocks.map(({ code }) =>
+    Object.fromEntries(
+      code
+        .trim()
+        .split("\n")
+        .map((line) => line.replace("…", "x").split(/=(.*)/)),
+    ),
+  );
+  expect(blocks).toHaveLength(3);
+  expect(parseConfig({ ...shared, ...worker }).roles).toEqual({ api: false, worker: true });
+  expect(() => parseConfig({ ...shared, ...api })).toThrow(/^GRPC_TLS_CERT names a file that cannot be read/);
+  const { cert, key } = certificates.server;
+  const config = parseConfig({ ...shared, ...api, GRPC_TLS_CERT: cert, GRPC_TLS_KEY: key });
+  expect(config).toMatchObject({
+    roles: { api: true, worker: false },
+    httpHost: "10.0.0.10",
+    adminToken: "x",
+    publicBaseUrl: "https://verify.example.com",
+    trustedProxies: ["10.0.0.5"],
+    drainSeconds: 3,
+  });
 });
 
 test.for(["127.0.0.1", "127.8.0.1", "::1", "localhost"])("gRPC on %s does not", (host) => {
