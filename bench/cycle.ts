@@ -130,7 +130,7 @@ function table(figures: readonly ArmFigures[], aftermaths: readonly Aftermath[])
     ...lines,
     "",
     `service by peer: ${ratioOf(figures, "service", "peer")?.toFixed(2)}`,
-    `after the last read of a round ${webhooks} webhooks were still to come: ${seconds.toFixed(2)} s, counted above`,
+    `after the last read of a round ${webhooks} webhooks were still outstanding: ${seconds.toFixed(2)} s, counted above`,
   ].join("\n");
 }
 
@@ -146,7 +146,7 @@ async function bench(rounds: number, poolSize: number, endings: Endings): Promis
   endings.add(service.close);
   const peer = await startPeer(service.databaseConnection, { poolSize, rows: pendingThroughout });
   endings.add(peer.close);
-  tell("making pending verifications");
+  tell("creating pending verifications");
   await new PendingVerifications(service.database, service.project).take(0, pendingThroughout);
   const { arm, aftermaths } = await serviceArm(service, endings);
   const arms = [await peerArm(service, peer), arm];

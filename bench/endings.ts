@@ -16,7 +16,7 @@ export class Endings {
         try {
           await end();
         } catch (error) {
-          process.stderr.write(`something did not end cleanly: ${(error as Error).message}\n`);
+          process.stderr.write(`cleanup failed: ${(error as Error).message}\n`);
         }
       }
     })();

@@ -307,7 +307,7 @@ function isWhole(answer: Buffer, head: number): boolean {
     return answer.length >= head + headEnd.length + digitsAt(answer, field + lengthField.length);
   }
   const chunked = answer.indexOf(chunkedField);
-  if (chunked === -1 || chunked > head) throw new Error(`an answer without its length: ${answer}`);
+  if (chunked === -1 || chunked > head) throw new Error(`a response without its length: ${answer}`);
   // Only JSON is sent chunked, and it contains no line breaks, so the end marker cannot be part of the content.
   return answer.indexOf(lastChunk, head + headEnd.length - 2) !== -1;
 }

@@ -141,7 +141,7 @@ await runToItsEnd(async (endings) => {
       line("processor, %", [without.cpuPercent, within.cpuPercent]),
       line("transactions per s", [without.transactionsPerSecond, within.transactionsPerSecond]),
       "",
-      `${kibEach.toFixed(1)} KiB a window; ${gapSeconds.toFixed(1)} s of processor to look again after lost notices`,
+      `${kibEach.toFixed(1)} KiB a window; ${gapSeconds.toFixed(1)} s of CPU to check again after lost notifications`,
     ].join("\n"),
   );
 });

@@ -193,7 +193,7 @@ async function databaseArm({ service, databaseLoop, connections }: Subjects): Pr
     postgresCpu: service.postgresCpu,
     async run(milliseconds) {
       const answer = await ask({ kind: "run", milliseconds });
-      if (answer.kind !== "ran") throw new Error("the database loop answered something else");
+      if (answer.kind !== "ran") throw new Error("the database loop gave an unexpected answer");
       return answer.result;
     },
     close() {

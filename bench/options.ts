@@ -45,7 +45,7 @@ export function parseOptions(args: readonly string[]): Options {
   if (!(seconds > 0)) throw new Error("--seconds must be a positive number");
   const names = values.only.split(",");
   const chosen = operationNames.filter((name) => names.includes(name));
-  if (chosen.length < names.length) throw new Error(`--only takes some of ${operationNames.join(",")}`);
+  if (chosen.length < names.length) throw new Error(`--only must list some of ${operationNames.join(",")}`);
   const { long, guard, profile } = values;
   const rows = Number(values.rows);
   const minutes = Number(values.minutes);

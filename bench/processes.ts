@@ -220,7 +220,7 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
     const keeper = new Talker("keeper.ts", [String(started.pid), own]);
     endings.add(() => started.stop().then(() => keeper.close()));
   }
-  tell("making projects");
+  tell("creating projects");
   const administration = administer(processes[0]?.grpcAddress ?? "", adminToken);
   const hot = merchantOf(await administration.createProject("000"));
   const many: Merchant[] = [];

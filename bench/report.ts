@@ -122,8 +122,8 @@ function startLine({ embeddedMs, besidePostgresMs }: StartTimes): string {
   const told = (milliseconds: number, goal: number) =>
     `${(milliseconds / 1000).toFixed(2)} s (under ${goal / 1000})`;
   return (
-    `Ready after ${told(embeddedMs, startGoals.embeddedMs)} on an embedded database that is there, ` +
-    `${told(besidePostgresMs, startGoals.besidePostgresMs)} beside a Postgres that runs`
+    `Ready after ${told(embeddedMs, startGoals.embeddedMs)} with an existing embedded database, ` +
+    `${told(besidePostgresMs, startGoals.besidePostgresMs)} with a running Postgres`
   );
 }
 
@@ -142,7 +142,7 @@ function arrivalLines({ operations }: Report): string[] {
   });
   if (lines.length === 0) return [];
   return [
-    "Arrivals at half of the service's rate, whether or not those before were answered",
+    "Arrivals at half of the service's rate, sent whether or not earlier ones were answered",
     cells("", ["per s", "p50 ms", "p99 ms", "3 p50+5", ""]).trimEnd(),
     ...lines,
   ];

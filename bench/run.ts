@@ -61,7 +61,7 @@ async function bench(options: Options, endings: Endings): Promise<Report> {
   const starts = await measureStarts(directory, endings);
   tell("starting");
   const subjects = await openSubjects(directory, options, endings);
-  tell("making pending verifications");
+  tell("creating pending verifications");
   await subjects.pending.take(0, pendingThroughout);
   const operations: Report["operations"][number][] = [];
   for (const operation of options.only) {

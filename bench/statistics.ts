@@ -87,7 +87,8 @@ type Statistics = Client<typeof StatisticsService>;
 async function counted(client: Statistics, projectId: string): Promise<number> {
   const begunAt = performance.now();
   while ((await client.getStatistics({ projectId })).incomplete) {
-    if (performance.now() - begunAt > countPatienceMs) throw new Error("the past was not counted in time");
+    if (performance.now() - begunAt > countPatienceMs)
+      throw new Error("the past verifications were not counted in time");
     await delay(100);
   }
   return (performance.now() - begunAt) / 1000;

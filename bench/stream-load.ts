@@ -226,7 +226,8 @@ const verified = 1;
 function countVerified(bytes: Buffer, start: number, end: number): number {
   let count = 0;
   for (let position = start; position < end; count++) {
-    if (bytes[position] !== receiptTag) throw new Error("the answer holds something else than receipts");
+    if (bytes[position] !== receiptTag)
+      throw new Error("the response contains something other than receipts");
     const [length, receipt] = varint(bytes, position + 1);
     if (bytes[receipt] !== messageIdTag) throw new Error("a receipt without a message id");
     const [idLength, id] = varint(bytes, receipt + 1);

@@ -67,7 +67,7 @@ function questions({ httpPort, grpcAddress, loopProject }: ServiceUnderLoad): Re
       () => false,
       () => true,
     );
-    if (!refused) throw new Error("the service told of another project's verification");
+    if (!refused) throw new Error("the service revealed another project's verification");
   };
   return {
     "REST read": (id) => overRest("GET", id),

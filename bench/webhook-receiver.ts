@@ -46,7 +46,7 @@ export class WebhookReceiver {
   async all(events: number): Promise<void> {
     const patience = new AbortController();
     const late = delay(patienceMs, undefined, { signal: patience.signal }).then(() => {
-      throw new Error(`${this.events} of ${events} webhooks came in ${patienceMs / 1000} s`);
+      throw new Error(`only ${this.events} of ${events} webhooks arrived within ${patienceMs / 1000} s`);
     });
     late.catch(() => {});
     const heard = new Promise<void>((resolve) => {

@@ -20,7 +20,7 @@ if (Number.parseInt(process.versions.node, 10) >= 24) {
   } else {
     const root = fileURLToPath(new URL("..", import.meta.url));
     console.error(
-      `phoneproof: needs Node 24 or newer, this is ${process.version}; run npm ci in ${root} to install the one it pins`,
+      `phoneproof: needs Node 24 or newer, this is ${process.version}; run npm ci in ${root} to install the pinned version`,
     );
     process.exitCode = 3;
   }

@@ -2,7 +2,7 @@
 # `npm start`: npm prints the command it runs, so package.json keeps it short and the details are here.
 
 if [ ! -e src/gen/window/window.js ]; then
-  echo 'phoneproof is not built here yet: npm ci' >&2
+  echo 'phoneproof is not built yet: run npm ci' >&2
   exit 1
 fi
 # The pinned Node is a development dependency.

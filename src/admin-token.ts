@@ -21,10 +21,10 @@ export async function readOrMakeAdminToken(dataDir: string): Promise<string> {
   const { error } = adminToken.safeParse(existing);
   if (error) {
     throw new SettingError(
-      `DATA_DIR: the token in ${file} ${error.issues[0]?.message}; without that file another is made`,
+      `DATA_DIR: the token in ${file} ${error.issues[0]?.message}: delete the file, and the next start creates another`,
     );
   }
-  await during("kept from others", file, () => chmod(file, 0o600));
+  await during("made private", file, () => chmod(file, 0o600));
   return existing;
 }
 

@@ -81,7 +81,7 @@ export async function startApi(parts: {
   const lastUses = createLastUses(database);
   const writingLastUses = writeLastUses({
     write: lastUses.write,
-    onError: (error) => log.warn({ err: error }, "when keys were last used could not be written down"),
+    onError: (error) => log.warn({ err: error }, "the last-used times of keys could not be stored"),
   });
   writingLastUses.start();
   closers.add(() => writingLastUses.stop());
@@ -121,7 +121,7 @@ export async function startApi(parts: {
   const judgeMessage = createInboundMessages(database, {
     onFault(error) {
       metrics.verifications.inboundFault();
-      log.error({ err: error }, "an inbound message could not be judged");
+      log.error({ err: error }, "an inbound message could not be processed");
     },
   });
   const takeMessages = takeInboundMessages({
@@ -234,7 +234,7 @@ async function countsFor(
   const shared = await shareCounts(config.redisUrl, {
     onLost(error) {
       metrics.redisLost(true);
-      log.warn({ err: error }, "Redis is away: this process limits rates by itself");
+      log.warn({ err: error }, "Redis is unavailable: this process enforces rate limits on its own");
     },
     onFound() {
       metrics.redisLost(false);
@@ -255,7 +255,7 @@ async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
   }
   if (config.adminToken !== null && config.adminToken.length < soundTokenLength) {
     log.warn(
-      `PHONEPROOF_ADMIN_TOKEN has fewer than ${soundTokenLength} characters and may be guessed: make one by openssl rand -base64 32`,
+      `PHONEPROOF_ADMIN_TOKEN has fewer than ${soundTokenLength} characters and can be guessed: create one with openssl rand -base64 32`,
     );
   }
   if (config.databaseUrl === null) tokens.push(await readOrMakeAdminToken(config.dataDir));

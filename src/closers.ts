@@ -25,7 +25,7 @@ export class Closers {
       try {
         await close();
       } catch (error) {
-        log.error({ err: error }, "something did not end cleanly");
+        log.error({ err: error }, "a part of the service did not shut down cleanly");
       }
     }
   }

@@ -61,7 +61,7 @@ export class SettingError extends Error {}
 
 const logLevels = ["fatal", "error", "warn", "info", "debug", "trace", "silent"] as const;
 
-const otlpProtocol = z.enum(["http/protobuf"], "must be http/protobuf: the service speaks no other");
+const otlpProtocol = z.enum(["http/protobuf"], "must be http/protobuf: no other protocol is supported");
 
 const otlpCompression = z.enum(["none", "gzip"], "must be none or gzip");
 
@@ -128,7 +128,7 @@ const databaseUrl = z
   .string()
   .refine(
     (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
-    "must be a URL such as postgres://user:password@host:5432/database, or, by a socket, postgres:///database?host=/directory&user=user",
+    "must be a URL such as postgres://user:password@host:5432/database, or, for a socket, postgres:///database?host=/directory&user=user",
   )
   .transform((text) =>
     // The driver already verifies in full for each of these modes, and prints a nine-line warning on standard error
@@ -156,13 +156,13 @@ const publicBaseUrl = z
     return (
       url !== null && /^https?:\/\/[^\s/\\?#][^\s\\?#]*$/i.test(text) && url.username + url.password === ""
     );
-  }, "must be an absolute http(s) URL without login, query and fragment, such as https://verify.example.com")
+  }, "must be an absolute http(s) URL without credentials, query or fragment, such as https://verify.example.com")
   .transform((text) => text.replace(/\/+$/, ""));
 
 /** The syntax of a Bearer credential: no client could send any other token. */
 export const adminToken = z
   .string()
-  .regex(/^[A-Za-z0-9._~+/-]+=*$/, "must be of A-Z a-z 0-9 . _ ~ + / - and, at its end, =");
+  .regex(/^[A-Za-z0-9._~+/-]+=*$/, "must consist of A-Z a-z 0-9 . _ ~ + / -, with = only at the end");
 
 function isEscaped(text: string): boolean {
   try {
@@ -249,7 +249,7 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
   const grpcTls = tlsOf(settings);
   if (grpcTls === null && !isLoopback(settings.GRPC_HOST) && !settings.GRPC_ALLOW_PLAINTEXT) {
     throw new SettingError(
-      "GRPC_HOST is beyond loopback: set GRPC_TLS_CERT and GRPC_TLS_KEY, or GRPC_ALLOW_PLAINTEXT=true",
+      "GRPC_HOST is not a loopback address: set GRPC_TLS_CERT and GRPC_TLS_KEY, or GRPC_ALLOW_PLAINTEXT=true",
     );
   }
   const [one, other] = sharedPort(settings) ?? [];
@@ -259,7 +259,7 @@ export function parseConfig(environment: NodeJS.ProcessEnv): Config {
   }
   if (settings.DATABASE_URL !== undefined && settings.PGOPTIONS !== undefined) {
     throw new SettingError(
-      "PGOPTIONS would change every session of the service's: unset it; what is meant for the service stands in DATABASE_URL, as ?options=…",
+      "PGOPTIONS would change every session of the service: unset it, and put the service's own options into DATABASE_URL, as ?options=…",
     );
   }
   const { PGSSLMODE } = settings;

@@ -34,7 +34,7 @@ export function renewCertificate(parts: Parts): Job {
     },
     idleMs: lookMs,
     busyMs: lookMs,
-    onError: (error) => log.error({ err: error }, "whether the certificate was renewed could not be seen"),
+    onError: (error) => log.error({ err: error }, "the check for a renewed certificate failed"),
   });
 }
 
@@ -47,10 +47,7 @@ export function lookForRenewed({ first, read, take, onExpiry, log }: Parts): () 
   function refuse(content: string, { message }: Error): void {
     if (content === refused) return;
     refused = content;
-    log.warn(
-      { reason: message },
-      "the gRPC port keeps its certificate: what has come into the files is no use",
-    );
+    log.warn({ reason: message }, "the gRPC port keeps its certificate: the new files are not usable");
   }
 
   return () => {
@@ -67,7 +64,7 @@ export function lookForRenewed({ first, read, take, onExpiry, log }: Parts): () 
       inUse = found;
       const { validToDate } = certificate;
       onExpiry(validToDate);
-      log.info({ expiry: validToDate }, "the gRPC port shows a renewed certificate to new connections");
+      log.info({ expiry: validToDate }, "the gRPC port presents a renewed certificate to new connections");
     } catch (error) {
       refuse(found || (error as Error).message, error as Error);
     }

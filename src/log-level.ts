@@ -10,7 +10,7 @@ export function stepLogLevel(log: Logger, configured: string): void {
   // levels let through.
   const passes = Math.max(levels.indexOf(log.level), levels.indexOf(next)) >= levels.indexOf("warn");
   const said = passes ? "warn" : "fatal";
-  const tell = () => log[said]({ logLevel: next }, "the log's level was changed");
+  const tell = () => log[said]({ logLevel: next }, "the log level was changed");
   if (log.isLevelEnabled(said)) {
     tell();
     log.level = next;

@@ -98,7 +98,7 @@ function streamOutput(isPipe: boolean): LogOutput {
         return;
       }
       if (untold > 0) {
-        const said = `${JSON.stringify({ level: 40, lines: untold, msg: "lines of the log were dropped" })}\n`;
+        const said = `${JSON.stringify({ level: 40, lines: untold, msg: "log lines were dropped" })}\n`;
         waiting.push(said);
         waitingBytes += said.length;
         untold = 0;

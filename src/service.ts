@@ -107,8 +107,8 @@ async function start(
   const tracing =
     config.tracing &&
     (await import("./tracing/open-telemetry.ts")).openTracing(config.tracing, {
-      onLost: (error) => log.warn({ err: error }, "the collector takes no spans: they are lost"),
-      onFound: () => log.info("the collector takes spans again"),
+      onLost: (error) => log.warn({ err: error }, "the trace collector does not accept spans: they are lost"),
+      onFound: () => log.info("the trace collector accepts spans again"),
     });
   if (tracing) closers.add(() => tracing.close());
   const database = openDatabase(connection, {
@@ -139,8 +139,7 @@ async function start(
     tracedParts(
       tracing,
       createCreationTraces(database, {
-        onError: (error) =>
-          log.warn({ err: error }, "under which span something was created could not be kept"),
+        onError: (error) => log.warn({ err: error }, "the trace context of a creation could not be stored"),
       }),
     );
 
@@ -161,7 +160,7 @@ async function start(
     },
     onError(error) {
       metrics.storage.connectionLost("notices");
-      log.warn({ err: error }, "the connection for notices was lost");
+      log.warn({ err: error }, "the LISTEN connection was lost");
     },
   });
   closers.add(() => notices.stop());
@@ -269,7 +268,9 @@ async function start(
   }
   // Loads what the start left out, before a call needs it and before a newer version replaces its files.
   const loading = setTimeout(() => {
-    administration().catch((error) => log.warn({ err: error }, "what administers could not be loaded"));
+    administration().catch((error) =>
+      log.warn({ err: error }, "the administration module could not be loaded"),
+    );
   }, loadingPauseMs);
   closers.add(async () => {
     clearTimeout(loading);
@@ -287,7 +288,7 @@ async function connectionOf(config: Config, closers: Closers, signal: AbortSigna
   void postgres.exited.then((reason) => {
     // Ends the process like any uncaught error: cleanly, with a non-zero exit code.
     setImmediate(() => {
-      throw new Error(`the embedded Postgres has died and does not start again: ${reason}`);
+      throw new Error(`the embedded Postgres died and does not restart: ${reason}`);
     });
   });
   return postgres.connection;
@@ -301,10 +302,10 @@ async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
     const names = Object.keys(settings).join(" and ");
     log.warn(
       settings,
-      `the database writes whole phones and codes into its log, by its ${names}: docs/operations.md, "What Postgres logs"`,
+      `the database logs complete phone numbers and codes because of its ${names}: docs/operations.md, "What Postgres logs"`,
     );
   } catch (error) {
-    log.warn({ err: error }, "what the database writes into its log could not be seen");
+    log.warn({ err: error }, "the database's log settings could not be checked");
   }
 }
 

@@ -22,7 +22,7 @@ function addressIn(url: string): string {
   return `${host}:${port || process.env.PGPORT || 5432}${pathname}`;
 }
 
-const noPassword = "the server asks for a password, and there is none in it nor in PGPASSWORD";
+const noPassword = "the server requires a password: set one in the URL or in PGPASSWORD";
 
 /**
  * Without a password, the driver itself fails over SCRAM; over other methods it sends one that the server refuses with

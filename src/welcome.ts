@@ -40,14 +40,14 @@ export function welcome(
   ];
   if (testKey === undefined) {
     lines.push(
-      "  The keys of earlier starts go on working. For another one:",
+      "  Keys from earlier starts still work. To create another:",
       "",
       `    ${command} project list`,
       ...commandLines(`${command} key create`, "--project ID --environment test"),
     );
   } else {
     lines.push(
-      '  A project "Demo" was made for you. Its test key, shown this once:',
+      '  A project "Demo" was created for you. Its test key, shown only once:',
       "",
       `    ${testKey}`,
       "",
@@ -70,11 +70,11 @@ export function welcome(
   if (grpcSecurity !== "plaintext") {
     lines.push(
       "",
-      "  Where a private authority has signed its certificate, PHONEPROOF_TLS_CA must name the authority's.",
+      "  If a private CA signed the service's certificate, set PHONEPROOF_TLS_CA to that CA's certificate file.",
     );
   }
   if (grpcSecurity === "mutual TLS") {
-    lines.push("  PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY must name the command's own.");
+    lines.push("  Set PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY to the command's own certificate and key.");
   }
   lines.push("", "  Ctrl-C stops it.", "", "");
   return lines.join("\n");

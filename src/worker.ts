@@ -42,27 +42,28 @@ export function startWorker(parts: {
 
   const expiry = expireInTime({
     expireDue: createExpireDue(database, { commitHorizon: () => commitHorizon(database) }),
-    onError: (error) => log.warn({ err: error }, "what has expired could not be moved"),
+    onError: (error) => log.warn({ err: error }, "overdue verifications could not be expired"),
   });
   expiry.start();
   closers.addJob(expiry);
   const retention = keepRetention({
     tasks: createRetentionTasks(database, retentionSettings),
-    onError: (error, task) => log.warn({ err: error, task }, "what has had its time could not be deleted"),
+    onError: (error, task) =>
+      log.warn({ err: error, task }, "data past its retention period could not be deleted"),
     onCaughtUp: createRetentionMetrics(metrics.registry).caughtUp,
   });
   retention.start();
   closers.addJob(retention);
   const counting = countStatistics({
     count: createStatisticsCounting(database).count,
-    onError: (error) => log.warn({ err: error }, "what has happened could not be counted"),
+    onError: (error) => log.warn({ err: error }, "the statistics could not be updated"),
   });
   counting.start();
   closers.addJob(counting);
   const watching = watchSilence({
     look: findSilences({ receptions: createReceptionStore(database) }),
     show: createSilenceMetrics(metrics.registry).show,
-    onError: (error) => log.warn({ err: error }, "whether anything has gone silent could not be seen"),
+    onError: (error) => log.warn({ err: error }, "the check for silent numbers and carriers failed"),
   });
   watching.start();
   closers.addJob(watching);
@@ -84,7 +85,8 @@ export function startWorker(parts: {
         "webhook attempt",
       );
     },
-    onError: (error) => log.warn({ err: error }, "webhooks could not be claimed or their results recorded"),
+    onError: (error) =>
+      log.warn({ err: error }, "webhook deliveries could not be claimed, or their results recorded"),
   });
   delivering.start();
   closers.addJob(delivering);

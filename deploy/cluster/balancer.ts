@@ -131,7 +131,7 @@ export async function startBalancer(options: {
       await setState(name, "drain");
       await until(`${name} without calls`, 15_000, async () => {
         const { scur } = await statistics("api", name);
-        if (scur !== "0") throw new Error(`${scur} under way`);
+        if (scur !== "0") throw new Error(`${scur} in progress`);
       });
     },
     async admit(name) {

@@ -147,11 +147,11 @@ async function start(
   async function replace(one: ServiceProcess): Promise<void> {
     if (one.role === "api") {
       await balancer.drain(one.name);
-      tell(`${one.name}: HAProxy sends it nothing new, and its calls are answered`);
+      tell(`${one.name}: HAProxy sends it no new calls, and its calls are answered`);
     }
     const pid = one.pid();
     const began = Date.now();
-    tell(`${one.name}: SIGTERM to pid ${pid}, ended after ${await one.end()} and ${Date.now() - began} ms`);
+    tell(`${one.name}: SIGTERM to pid ${pid}, ended with ${await one.end()} after ${Date.now() - began} ms`);
     one.start();
     await one.ready();
     tell(`${one.name}: ready again as pid ${one.pid()}, ${Date.now() - began} ms after the signal`);
@@ -179,10 +179,10 @@ async function start(
         `PgBouncer   pid ${pooler.pid}, ${hostname}:${pooled}${pathname}`,
         `primary     Postgres ${primary.name}, pid ${primary.pid}, port ${primary.port}`,
         standby === undefined
-          ? "standby     none: what is acknowledged is on one disk only"
-          : `standby     Postgres ${standby.name}, pid ${standby.pid}, port ${standby.port}: ${followed?.sync_state ?? "away"}`,
+          ? "standby     none: acknowledged data is on one disk only"
+          : `standby     Postgres ${standby.name}, pid ${standby.pid}, port ${standby.port}: ${followed?.sync_state ?? "not connected"}`,
         redis === undefined
-          ? "Redis       not on this machine: each process limits rates by itself"
+          ? "Redis       not installed: each process enforces rate limits on its own"
           : `Redis       pid ${redis.pid}, ${redis.url}`,
         `files       ${directory}, with all logs in log/`,
       ];
@@ -213,9 +213,7 @@ async function start(
       if (standby !== undefined) throw new NotNow("there is a standby already");
       const name = primary.name === "a" ? "b" : "a";
       standby = await servers.follow(primary, name, port());
-      tell(
-        `Postgres ${name}: copied anew from ${primary.name}, and its synchronous standby, pid ${standby.pid}`,
-      );
+      tell(`Postgres ${name}: copied from ${primary.name}, now its synchronous standby, pid ${standby.pid}`);
     },
   };
 }

@@ -65,7 +65,8 @@ export async function until<T>(what: string, patienceMs: number, ask: () => Prom
     try {
       return await ask();
     } catch (error) {
-      if (Date.now() > deadline) throw new Error(`${what}: not within ${patienceMs / 1000} s (${error})`);
+      if (Date.now() > deadline)
+        throw new Error(`${what}: timed out after ${patienceMs / 1000} s (${error})`);
       await delay(50);
     }
   }

@@ -7,11 +7,11 @@ import { type Cluster, NotNow, startCluster } from "./cluster.ts";
 import { findPrograms, MissingPrograms } from "./programs.ts";
 
 const help = [
-  "  roll        puts each process in place of itself, one after the other",
+  "  roll        restarts each process, one after the other",
   "  failover    kills the primary and promotes the standby",
   "  rejoin      gives the primary a new standby",
-  "  status      what is where",
-  "  Ctrl-C      ends all of it",
+  "  status      shows what runs where",
+  "  Ctrl-C      stops everything",
 ];
 
 const say = (line: string) => void process.stdout.write(`${line}\n`);
@@ -65,7 +65,7 @@ async function main(): Promise<void> {
   try {
     if (!stopped.signal.aborted) await takeCommands(cluster, stopped.signal);
   } finally {
-    say("  ending all of it");
+    say("  stopping everything");
     await cluster.stop();
   }
 }
@@ -74,7 +74,7 @@ async function takeCommands(cluster: Cluster, stopped: AbortSignal): Promise<voi
   say("");
   for (const line of await cluster.describe()) say(`  ${line}`);
   say("");
-  say("  In another terminal, the command:");
+  say("  To use the command, in another terminal:");
   say(
     `    export PHONEPROOF_ADDRESS=${cluster.grpcAddress} PHONEPROOF_TOKEN=$(cat ${cluster.directory}/admin-token)`,
   );

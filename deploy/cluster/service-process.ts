@@ -49,7 +49,7 @@ export function startServiceProcess(options: {
     );
     void started.ended.then(async (how) => {
       if (!wanted) return;
-      tell(`${name}, pid ${started.pid}, has ended by itself: ${how}`);
+      tell(`${name}, pid ${started.pid}, ended unexpectedly: ${how}`);
       await delay(restartMs);
       // Meanwhile it may have been started again by hand: a second one would find the ports taken.
       if (wanted && current === started) current = launch();

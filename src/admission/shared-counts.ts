@@ -85,7 +85,7 @@ export async function shareCounts(
   const store = {
     async eval(script: string, options: Script): Promise<unknown> {
       const asked = connection;
-      if (asked === undefined) throw new Error("Redis is not there");
+      if (asked === undefined) throw new Error("Redis is not connected");
       try {
         return await withTimeout(answerPatienceMs, () => asked.eval(script, options));
       } catch (error) {

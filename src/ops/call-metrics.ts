@@ -11,7 +11,7 @@ const knownMethods = new Set(["GET", "HEAD", "POST"]);
 export function createCallMetrics(registry: Registry) {
   const requests = new HistogramFamily({
     name: "phoneproof_http_request_duration_seconds",
-    help: "HTTP requests of merchants and windows by method, route and status; status none: the client went away",
+    help: "HTTP requests of merchants and windows by method, route and status; status none: the client disconnected",
     buckets: briefBuckets,
     registry,
   });
@@ -37,7 +37,7 @@ export function createCallMetrics(registry: Registry) {
   const refusals = { http: countsOf(failureCodes), grpc: countsOf(failureCodes) };
   new Counter({
     name: "phoneproof_refusals_total",
-    help: "Calls that were refused, by face and code of the catalogue",
+    help: "Refused calls, by face and error code",
     labelNames: ["face", "code"],
     registers: [registry],
     collect() {
@@ -66,7 +66,7 @@ export function createCallMetrics(registry: Registry) {
     watchTurns(turns: { waitedMs(): number }): void {
       new Gauge({
         name: "phoneproof_http_turn_seconds",
-        help: "How long the connection that is to be read next has waited for that, as they do where there is more to do than can be done",
+        help: "How long the connection that is next to be read has been waiting; 0 unless the process is overloaded",
         registers: [registry],
         collect() {
           this.set(turns.waitedMs() / 1000);

@@ -14,7 +14,7 @@ const firstBuckets = [0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
 export function createDeliveryMetrics(registry: Registry) {
   const exchanges = new HistogramFamily({
     name: "phoneproof_delivery_attempt_duration_seconds",
-    help: "Attempts to deliver a webhook by result: delivered, refused (another status than 2xx), unanswered, gone (410)",
+    help: "Webhook delivery attempts by result: delivered, refused (a status other than 2xx), unanswered, gone (410)",
     buckets: exchangeBuckets,
     registry,
   });
@@ -24,24 +24,24 @@ export function createDeliveryMetrics(registry: Registry) {
   >;
   const firstDelays = new HistogramFamily({
     name: "phoneproof_delivery_first_attempt_delay_seconds",
-    help: "From a transition to the first attempt to tell its webhook",
+    help: "From a transition to the first attempt to deliver its webhook",
     buckets: firstBuckets,
     registry,
   }).of({});
   const givenUp = new Counter({
     name: "phoneproof_deliveries_given_up_total",
-    help: "Webhook deliveries whose last attempt has failed",
+    help: "Webhook deliveries whose last attempt failed",
     registers: [registry],
   });
   const disabled = new Counter({
     name: "phoneproof_webhooks_disabled_total",
-    help: "Webhooks that were disabled because their endpoint said so or failed for five days",
+    help: "Webhooks disabled because their endpoint answered 410 or failed for five days",
     registers: [registry],
   });
   let underWay = 0;
   new Gauge({
     name: "phoneproof_deliveries_under_way",
-    help: "Attempts to deliver a webhook that are under way in this process",
+    help: "Webhook delivery attempts in progress in this process",
     registers: [registry],
     collect() {
       this.set(underWay);

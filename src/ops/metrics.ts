@@ -17,7 +17,7 @@ export function createMetrics() {
   let last = performance.eventLoopUtilization();
   new Gauge({
     name: "phoneproof_event_loop_utilization_ratio",
-    help: "The part of the time since the last scrape in which the event loop was busy",
+    help: "Share of the time since the last scrape in which the event loop was busy",
     registers: [registry],
     collect() {
       const now = performance.eventLoopUtilization();
@@ -27,12 +27,12 @@ export function createMetrics() {
   });
   const lostRedis = new Gauge({
     name: "phoneproof_redis_lost",
-    help: "1 while Redis is away, so that this process limits rates by itself",
+    help: "1 while Redis is unavailable and this process enforces rate limits on its own",
     registers: [registry],
   });
   const certificateExpiry = new Gauge({
     name: "phoneproof_grpc_certificate_expiry_timestamp_seconds",
-    help: "Unix time at which the certificate expires that the gRPC port shows",
+    help: "Unix time at which the certificate of the gRPC port expires",
     registers: [registry],
   });
   // Not shown until it is known: it would begin with 0.
@@ -55,7 +55,7 @@ export function createMetrics() {
     watchLog(figures: LogFigures): void {
       new Gauge({
         name: "phoneproof_log_waiting_bytes",
-        help: "What the reader of the log, or its file, has not taken yet",
+        help: "Log bytes that the log's reader, or its file, has not accepted yet",
         registers: [registry],
         collect() {
           this.set(figures.waitingBytes);
@@ -63,7 +63,7 @@ export function createMetrics() {
       });
       new Counter({
         name: "phoneproof_log_dropped_lines_total",
-        help: "Lines of the log that were dropped because its reader, or its file, takes nothing any more",
+        help: "Log lines dropped because the log's reader, or its file, accepts nothing any more",
         registers: [registry],
         collect() {
           this.reset();

@@ -7,7 +7,7 @@ import { Gauge, type Registry } from "prom-client";
 export function createRetentionMetrics(registry: Registry) {
   const caughtUp = new Gauge({
     name: "phoneproof_retention_caught_up_timestamp_seconds",
-    help: "Unix time at which retention last had nothing left that has had its time, without a failure; at first that of the start.",
+    help: "Unix time at which retention last completed a round without a backlog or a failure; initially that of the start.",
     registers: [registry],
   });
   caughtUp.setToCurrentTime();

@@ -26,19 +26,19 @@ export function createStorageMetrics(registry: Registry) {
   });
   const waits = new HistogramFamily({
     name: "phoneproof_batch_wait_seconds",
-    help: "How long the first request of a batch waited for the one before, by operation",
+    help: "How long the first request of a batch waited for the previous batch, by operation",
     buckets: briefBuckets,
     registry,
   });
   const durations = new HistogramFamily({
     name: "phoneproof_batch_duration_seconds",
-    help: "How long a batch was in the database once those before it were done, by operation",
+    help: "How long a batch took in the database after those before it were done, by operation",
     buckets: briefBuckets,
     registry,
   });
   const lost = new Counter({
     name: "phoneproof_database_connections_lost_total",
-    help: "Connections to the database that were lost, by what they were for",
+    help: "Lost database connections, by purpose",
     labelNames: ["connection"],
     registers: [registry],
   });
@@ -64,7 +64,7 @@ export function createStorageMetrics(registry: Registry) {
     watchPool(pool: PoolFigures, size: number): void {
       new Gauge({
         name: "phoneproof_database_pool_connections",
-        help: "Connections of the pool, by whether they are in use",
+        help: "Connections of the pool, idle or busy",
         labelNames: ["state"],
         registers: [registry],
         collect() {
@@ -74,7 +74,7 @@ export function createStorageMetrics(registry: Registry) {
       });
       new Gauge({
         name: "phoneproof_database_pool_size",
-        help: "Connections the pool may have",
+        help: "Maximum number of connections in the pool",
         registers: [registry],
         collect() {
           this.set(size);
@@ -82,7 +82,7 @@ export function createStorageMetrics(registry: Registry) {
       });
       new Gauge({
         name: "phoneproof_database_pool_waiting",
-        help: "Statements that wait for a connection of the pool",
+        help: "Statements that wait for a connection from the pool",
         registers: [registry],
         collect() {
           this.set(pool.waitingCount);
@@ -111,7 +111,7 @@ export function createStorageMetrics(registry: Registry) {
 
       new Gauge({
         name: "phoneproof_database_up",
-        help: "Whether the database answered within two seconds, now or just before, and takes writes",
+        help: "1 if the database has just answered within two seconds, and is writable",
         registers: [registry],
         async collect() {
           this.set((await backlog()) === null ? 0 : 1);
@@ -130,17 +130,17 @@ export function createStorageMetrics(registry: Registry) {
         });
       gauge(
         "phoneproof_deliveries_oldest_due_seconds",
-        "For how long the oldest webhook delivery that is due has been due, in the whole installation",
+        "How long the oldest due webhook delivery has been due, in the whole installation",
         ({ oldestDeliverySeconds }) => oldestDeliverySeconds ?? 0,
       );
       gauge(
         "phoneproof_deliveries_due",
-        "Webhook deliveries that are due, in the whole installation, as far as 10,000",
+        "Due webhook deliveries, in the whole installation, up to 10,000",
         ({ deliveriesDue }) => deliveriesDue,
       );
       gauge(
         "phoneproof_expiry_oldest_due_seconds",
-        "For how long the oldest pending verification has been past its expiry, in the whole installation",
+        "How long the oldest pending verification has been past its expiry, in the whole installation",
         ({ oldestExpirySeconds }) => oldestExpirySeconds ?? 0,
       );
       gauge(

@@ -47,7 +47,7 @@ export function createVerificationMetrics(registry: Registry) {
   for (const step of steps) for (const environment of environments) made.set(`${step} ${environment}`, 0);
   new Counter({
     name: "phoneproof_verifications_total",
-    help: "Verifications by what became of them, counted by the process that made it so",
+    help: "Transitions of verifications, each counted by the process that made it",
     labelNames: ["transition", "environment"],
     registers: [registry],
     collect() {
@@ -62,7 +62,7 @@ export function createVerificationMetrics(registry: Registry) {
   const unplacedReasons: readonly Unplaced["reason"][] = ["no_number", "no_room"];
   const unplaced = new Counter({
     name: "phoneproof_creations_unplaced_total",
-    help: "Creations refused for want of a receiving number, by whether the project has none or all of its numbers are full",
+    help: "Creations refused for lack of a receiving number: no_number if the project has none, no_room if all its numbers are full",
     labelNames: ["environment", "reason"],
     registers: [registry],
   });
@@ -75,7 +75,7 @@ export function createVerificationMetrics(registry: Registry) {
   const projectsWithoutNumber = new Map(environments.map(withoutNumber));
   new Gauge({
     name: "phoneproof_projects_without_number",
-    help: "Projects whose creations this process refused in the last ten minutes because they have no receiving number, as far as 1,000",
+    help: "Projects whose creations this process refused in the last ten minutes because they have no receiving number, up to 1,000",
     labelNames: ["environment"],
     registers: [registry],
     collect() {
@@ -100,7 +100,7 @@ export function createVerificationMetrics(registry: Registry) {
   const messages = { live: noMessages(), test: noMessages(), none: noMessages() };
   new Counter({
     name: "phoneproof_inbound_messages_total",
-    help: "Inbound messages that got a receipt, by outcome, carrier and their number's environment (none: not known) and whether they were repeated",
+    help: "Inbound messages that got a receipt, by outcome, carrier, environment of the number (none: unknown) and whether they were duplicates",
     labelNames: ["outcome", "carrier", "duplicate", "environment"],
     registers: [registry],
     collect() {
@@ -117,12 +117,12 @@ export function createVerificationMetrics(registry: Registry) {
   });
   const faults = new Counter({
     name: "phoneproof_inbound_faults_total",
-    help: "Inbound messages that met a fault of the service",
+    help: "Inbound messages that hit an internal error",
     registers: [registry],
   });
   const receiptLatency = new HistogramFamily({
     name: "phoneproof_receipt_latency_seconds",
-    help: "From an inbound message's arrival here to the moment its effect is durable and its receipt can leave",
+    help: "From an inbound message's arrival until its effect is durable and its receipt can be sent",
     buckets: briefBuckets,
     registry,
   }).of({});
@@ -130,7 +130,7 @@ export function createVerificationMetrics(registry: Registry) {
   let windows = 0;
   new Gauge({
     name: "phoneproof_windows_open",
-    help: "Verification windows that follow their verification by a stream of this process",
+    help: "Verification windows that follow their verification over a stream of this process",
     registers: [registry],
     collect() {
       this.set(windows);

@@ -36,7 +36,7 @@ WHERE current_setting('transaction_read_only') = 'off'`,
 /** Rejects if the database is unavailable, and if it takes no writes: what is due there is not being done by any process. */
 export async function readBacklog(database: Database): Promise<Backlog> {
   const [row] = await runStatement(database, backlogStatement, []);
-  if (row === undefined) throw new Error("the database takes no writes");
+  if (row === undefined) throw new Error("the database is read-only");
   const [oldestDeliverySeconds, deliveriesDue, oldestExpirySeconds, statisticsBehindSeconds] = row as [
     number | null,
     number,

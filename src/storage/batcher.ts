@@ -130,7 +130,8 @@ export function createBatcher<Item, Result>(options: {
             run,
           )
         : run());
-      if (results.length !== batch.length) return refusing(batch, new Error("a batch came back short"));
+      if (results.length !== batch.length)
+        return refusing(batch, new Error("a batch returned fewer results than it has requests"));
       return () => {
         for (let index = 0; index < batch.length; index++)
           batch[index]?.settle.resolve(results[index] as Result);

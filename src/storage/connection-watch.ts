@@ -185,13 +185,14 @@ export function watchConnections(
     breakOff(afterMs) {
       const since = performance.now() - afterMs;
       const silent = [...clients].filter(({ askedAt }) => askedAt !== undefined && askedAt <= since);
-      for (const client of silent) client.breakOff(timedOut("the database has not answered before the end"));
+      for (const client of silent)
+        client.breakOff(timedOut("the database did not answer before the shutdown"));
       return silent.length;
     },
     stop() {
       clearInterval(timer);
       for (const client of clients) {
-        if (client.isInUse) client.breakOff(timedOut("the database has not answered before the end"));
+        if (client.isInUse) client.breakOff(timedOut("the database did not answer before the shutdown"));
       }
     },
   };

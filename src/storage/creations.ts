@@ -296,7 +296,7 @@ async function createOnFastPath(
   return items.map(({ request, chargeTo }, position): Outcome => {
     const [, , calls, granted, limit] = charged.get(chargeTo) ?? [];
     const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit, null);
-    if (usage instanceof UsageLimitReached) throw new Error("a call was answered that was not charged");
+    if (usage instanceof UsageLimitReached) throw new Error("a call was answered without being charged");
     const created = answerOf(request, createdAt, createdAt + request.validitySeconds * 1000);
     return { usage, value: { kind: "created", created } };
   });
@@ -345,7 +345,7 @@ async function createBatch(
     plainArray(demand.ranks),
     plainArray(leads),
   ]);
-  if (rows.length !== items.length) throw new Error("a creation came back without an answer");
+  if (rows.length !== items.length) throw new Error("a creation returned no result");
 
   const outcomes = new Array<Outcome>(items.length);
   const created = new Map<number, CreatedVerification>();

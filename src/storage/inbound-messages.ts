@@ -187,7 +187,7 @@ async function judgeAgain(database: Database, messages: readonly InboundMessage[
     });
     if (stored) return stored;
   }
-  throw new Error("what inbound messages touch kept being changed by somebody else");
+  throw new Error("inbound messages kept conflicting with concurrent changes");
 }
 
 /** A batch's judgements, and the transitions that it made. */

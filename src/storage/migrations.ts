@@ -144,22 +144,21 @@ async function refuseUnfit(client: pg.Client): Promise<void> {
   if (number < oldestVersion) {
     // After a blank follows the name of the packager.
     const [bare] = version.split(" ");
-    throw new Error(`PostgreSQL ${bare} is too old: ${oldestVersion / 10_000} or newer`);
+    throw new Error(`PostgreSQL ${bare} is too old: use ${oldestVersion / 10_000} or newer`);
   }
   if (encoding !== "UTF8") {
     throw new Error(
-      `its encoding is ${encoding} and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`,
+      `its encoding is ${encoding} and must be UTF8: use CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`,
     );
   }
-  if (isReadOnly)
-    throw new Error("it takes no writes: it is a standby, or has default_transaction_read_only");
+  if (isReadOnly) throw new Error("it is read-only: it is a standby, or default_transaction_read_only is on");
 }
 
 async function refuseUnfitSessions(client: pg.Client): Promise<void> {
   const unfit = await findUnacceptableSetting(client);
   if (unfit === undefined) return;
   throw new Error(
-    `its sessions are taken for a pooler's (DATABASE_NOTICES_URL, DATABASE_PREPARED_STATEMENTS=false), and those begin with ${unfit.isNow}: ${unfit.remedy}`,
+    `its sessions count as a pooler's (because of DATABASE_NOTICES_URL or DATABASE_PREPARED_STATEMENTS=false), and they start with ${unfit.isNow}: run ${unfit.remedy}`,
   );
 }
 
@@ -211,7 +210,7 @@ async function applyNext(
     const failed = rows.find(({ finished }) => !finished);
     if (failed !== undefined) {
       throw new Error(
-        `migration ${failed.name} is recorded as failed: repair the database and tell it so with "prisma migrate resolve"`,
+        `migration ${failed.name} is recorded as failed: repair the database, then record that with "prisma migrate resolve"`,
       );
     }
     refuseEdited(rows, migrations);
@@ -232,7 +231,7 @@ async function lock(client: pg.Client, lockTimeoutMs: number): Promise<void> {
   } catch (error) {
     if ((error as pg.DatabaseError).code !== "55P03") throw error;
     throw new Error(
-      `the database is being migrated by another process, and was not done within ${lockTimeoutMs / 1000} s`,
+      `another process is migrating the database, and did not finish within ${lockTimeoutMs / 1000} s`,
     );
   }
 }
@@ -252,7 +251,7 @@ async function apply(client: pg.Client, { name, sql }: Migration): Promise<void>
   const after = await run(client, transaction);
   if (before.rows[0]?.id !== after.rows[0]?.id) {
     throw new Error(
-      `migration ${name} ends the transaction it runs in: take BEGIN, COMMIT and ROLLBACK out of it`,
+      `migration ${name} ends the transaction it runs in: remove BEGIN, COMMIT and ROLLBACK from it`,
     );
   }
   await client.query({
@@ -279,9 +278,7 @@ async function readRows(client: pg.Client): Promise<MigrationRow[]> {
     const undefinedColumn = "42703";
     if (code === undefinedTable) return [];
     if (code !== undefinedColumn) throw error;
-    throw new Error(
-      "it is no database of this service: its table _prisma_migrations is not the one that Prisma makes",
-    );
+    throw new Error("it is not a database of this service: its table _prisma_migrations is not Prisma's");
   }
 }
 
@@ -295,7 +292,7 @@ function refuseEdited(rows: MigrationRow[], migrations: Migration[]): void {
     const sql = files.get(row.name);
     if (sql === undefined || matches(sql, row.checksum)) continue;
     throw new Error(
-      `migration ${row.name} was edited after it was applied to this database: put the file back, and make a new migration for the change`,
+      `migration ${row.name} was edited after it was applied to this database: restore the file, and put the change into a new migration`,
     );
   }
 }

@@ -174,7 +174,7 @@ export async function requireNotices(
   }
   if (isHeard) return;
   throw new Error(
-    "what is announced by way of DATABASE_URL does not come in there: it is another database, or a pooler without sessions",
+    "notifications sent over DATABASE_URL do not arrive here: this is another database, or a pooler that does not keep sessions",
   );
 }
 

@@ -58,7 +58,7 @@ export async function initialiseCluster(options: {
     await writeFile(kept, password, { mode: 0o600, flush: true });
     if (launch.owner !== undefined) await chown(kept, launch.owner.uid, launch.owner.gid);
     await rename(made, cluster).catch((error: Error) => {
-      throw new Error(`it holds a "postgres" that is no database cluster: ${error.message}`);
+      throw new Error(`its "postgres" is not a database cluster: ${error.message}`);
     });
     await syncDirectory(dataDir);
   } finally {

@@ -149,7 +149,7 @@ export function createVerifications(database: Database): Verifications {
       plainArray(items.map(({ chargeTo }) => chargeTo)),
       plainArray(demand.ranks),
     ]);
-    if (rows.length !== items.length) throw new Error("a lookup came back without an answer");
+    if (rows.length !== items.length) throw new Error("a lookup returned no result");
     const results = new Array<Charged<Verification | null> | UsageLimitReached>(items.length);
     const charged = new Map<string | null | undefined, readonly unknown[]>();
     for (const row of rows) {

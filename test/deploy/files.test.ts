@@ -173,7 +173,7 @@ test("an installation that leaves out the development tools ends with a line tha
     const installation = promisify(execFile)("npm", ["run", "--silent", "prepare"], { cwd: folder });
     await expect(installation).rejects.toMatchObject({
       code: 1,
-      stderr: expect.stringMatching(/^npm has left out the development tools.*: npm ci --include=dev\n/),
+      stderr: expect.stringMatching(/^npm omitted the development tools.*: run npm ci --include=dev\n/),
     });
   } finally {
     await rm(folder, { recursive: true, force: true });

@@ -33,6 +33,6 @@ export const faults: readonly Fault[] = [
 /** The fault of this name; throws if there is none. */
 export function faultNamed(name: string): Fault {
   const found = faults.find((fault) => fault.name === name);
-  if (found === undefined) throw new Error(`--only takes some of ${faults.map((fault) => fault.name)}`);
+  if (found === undefined) throw new Error(`--only must list some of ${faults.map((fault) => fault.name)}`);
   return found;
 }

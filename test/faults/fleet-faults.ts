@@ -55,13 +55,12 @@ export const fleetFaults: readonly Fault[] = [
       }
       const told = await endings();
       for (const ending of told) {
-        if (ending !== "cancelled")
-          journal.append({ what: "violation", text: `a window was told ${ending}` });
+        if (ending !== "cancelled") journal.append({ what: "violation", text: `a window got ${ending}` });
       }
       for (const entry of journal.read().slice(before)) {
         const failed = entry.what === "unanswered" || (entry.what === "answered" && entry.status === 503);
         if (failed)
-          journal.append({ what: "violation", text: `amid a rolling restart: ${JSON.stringify(entry)}` });
+          journal.append({ what: "violation", text: `during a rolling restart: ${JSON.stringify(entry)}` });
       }
     },
   },

@@ -91,7 +91,7 @@ function violationsOfAnswers(entries: readonly TimedEntry[]): string[] {
     const of = `${told(calls, entry.call)} was answered ${entry.status}`;
     const call = calls.get(entry.call);
     if (call && !expectedStatuses[call.operation].includes(entry.status)) found.push(`${of}: ${entry.body}`);
-    if (entry.undescribed.length > 0) found.push(`${of}, which is not the contract: ${entry.undescribed}`);
+    if (entry.undescribed.length > 0) found.push(`${of}, which violates the contract: ${entry.undescribed}`);
     if (entry.ms > slowestAnswerMs) found.push(`${of} after ${entry.ms} ms`);
     if (entry.status !== 503) continue;
     const { code } = JSON.parse(entry.body).error;
@@ -127,35 +127,36 @@ function violationsOfPromises(entries: readonly TimedEntry[], stored: Stored): s
     }
     if (call.operation === "cancel" && entry.status === 409) {
       const now = stored.verifications.get(call.subject)?.status ?? "missing";
-      if (now !== "verified" && now !== "expired") found.push(`${of} was refused, and it is ${now}`);
+      if (now !== "verified" && now !== "expired") found.push(`${of} was refused, but it is ${now}`);
     }
     const { id, status } = JSON.parse(entry.body) as { id?: string; status?: string };
     if (call.operation === "create" && id !== undefined) {
       const first = answers.get(call.subject) ?? entry.body;
       answers.set(call.subject, first);
-      if (first !== entry.body) found.push(`${of} was answered ${entry.body}, and before ${first}`);
+      if (first !== entry.body) found.push(`${of} was answered ${entry.body}, but before that ${first}`);
       if (entry.status === 201 && created.has(call.subject)) found.push(`${of} was answered 201 twice`);
       if (entry.status === 201) created.add(call.subject);
       if ((entry.status === 200) !== (entry.replayed === "true"))
         found.push(`${of} replayed: ${entry.replayed}`);
-      if (stored.records.get(call.subject) !== id) found.push(`${of} made ${id}, and its key is lost`);
-      if (stored.verifications.get(id)?.key !== call.subject) found.push(`${of} made ${id}, which is lost`);
+      if (stored.records.get(call.subject) !== id) found.push(`${of} created ${id}, but its key is lost`);
+      if (stored.verifications.get(id)?.key !== call.subject)
+        found.push(`${of} created ${id}, which is lost`);
     } else if (call.operation !== "create" && status !== undefined) {
       const ending = endings.get(call.subject);
       const begunAfter = ending !== undefined && call.asked >= ending.at;
-      if (begunAfter && ending.status !== status) found.push(`${of} is ${status}, and was ${ending.status}`);
+      if (begunAfter && ending.status !== status) found.push(`${of} is ${status}, but was ${ending.status}`);
       if (status !== "pending" && ending === undefined) endings.set(call.subject, { status, at: entry.at });
       if (call.operation === "cancel" && status !== "cancelled") found.push(`${of} was answered ${status}`);
     }
   }
   for (const [id, { status }] of endings) {
     const now = stored.verifications.get(id)?.status;
-    if (now !== status) found.push(`${id} was told to be ${status}, and is ${now}`);
+    if (now !== status) found.push(`${id} was reported as ${status}, but is ${now}`);
   }
   // A charged call may have remained unanswered, but no answered call may be uncharged.
   if (stored.calls < charged)
-    found.push(`${charged} calls were told their count, and ${stored.calls} are counted`);
-  if (stored.calls > asked) found.push(`${asked} calls were made, and ${stored.calls} are counted`);
+    found.push(`${charged} calls got a usage count, but ${stored.calls} are counted`);
+  if (stored.calls > asked) found.push(`${asked} calls were made, but ${stored.calls} are counted`);
   return found;
 }
 
@@ -182,18 +183,18 @@ function violationsOfReceipts(entries: readonly TimedEntry[], stored: Stored): s
     const said = `${outcome} ${verificationId}`;
     const before = first.get(name) ?? said;
     first.set(name, before);
-    if (before !== said) found.push(`the receipt of ${name} says ${said}, and said ${before}`);
+    if (before !== said) found.push(`the receipt of ${name} says ${said}, but before that ${before}`);
     const message = stored.messages.get(name);
     if (message?.outcome !== outcome || message.verificationId !== verificationId) {
-      found.push(`the receipt of ${name} says ${said}, and the database ${JSON.stringify(message)}`);
+      found.push(`the receipt of ${name} says ${said}, but the database says ${JSON.stringify(message)}`);
     }
     const status = stored.verifications.get(verificationId)?.status ?? "missing";
     const truths = truthsOf[outcome];
     if (truths && !truths.includes(status))
-      found.push(`${name} was ${outcome}, and ${verificationId} is ${status}`);
+      found.push(`${name} was ${outcome}, but ${verificationId} is ${status}`);
     if (outcome === "INVALID" || outcome === "MUTED") found.push(`${name} was ${outcome}`);
   }
-  for (const [name, count] of waiting) if (count !== 0) found.push(`${name} has ${count} receipts too few`);
+  for (const [name, count] of waiting) if (count !== 0) found.push(`${name} lacks ${count} receipts`);
   return found;
 }
 
@@ -206,17 +207,20 @@ function violationsOfDeliveries(entries: readonly TimedEntry[], stored: Stored):
     const { eventId, type, verificationId } = entry;
     got.set(verificationId, (got.get(verificationId) ?? 0) + 1);
     if (eventId !== verificationId.replace("vrf_", "evt_"))
-      found.push(`${eventId} tells of ${verificationId}`);
+      found.push(`${eventId} is about ${verificationId}`);
     if (stored.events.get(verificationId) !== type) {
-      found.push(`the endpoint was told ${type} of ${verificationId}: ${stored.events.get(verificationId)}`);
+      found.push(
+        `the endpoint received ${type} for ${verificationId}, not ${stored.events.get(verificationId)}`,
+      );
     }
   }
   for (const [id] of stored.events) {
     const { state, attempts } = stored.deliveries.get(id) ?? { state: "missing", attempts: 0 };
     const times = got.get(id) ?? 0;
     if (state !== "delivered" || times === 0)
-      found.push(`the event of ${id} is ${state}, and came ${times} times`);
-    if (times > attempts) found.push(`the event of ${id} came ${times} times, and ${attempts} are on record`);
+      found.push(`the event of ${id} is ${state}, and arrived ${times} times`);
+    if (times > attempts)
+      found.push(`the event of ${id} arrived ${times} times, but ${attempts} attempts are recorded`);
   }
   return found;
 }
@@ -226,12 +230,12 @@ function violationsOfRows(stored: Stored): string[] {
   const found: string[] = [];
   const keys = new Set<string>();
   for (const [id, { status, key }] of stored.verifications) {
-    if (keys.has(key)) found.push(`${key} has made two verifications, ${id} is one of them`);
+    if (keys.has(key)) found.push(`${key} created two verifications, ${id} is one of them`);
     keys.add(key);
-    if (stored.records.get(key) !== id) found.push(`${id} is not what its key ${key} answers`);
+    if (stored.records.get(key) !== id) found.push(`its key ${key} does not return ${id}`);
     const event = stored.events.get(id);
     const expected = status === "pending" ? undefined : `verification.${status}`;
-    if (event !== expected) found.push(`${id} is ${status}, and its event is ${event}`);
+    if (event !== expected) found.push(`${id} is ${status}, but its event is ${event}`);
   }
   return found;
 }

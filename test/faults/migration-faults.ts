@@ -55,11 +55,11 @@ async function startTogether({ database, directory, journal }: World, random: Ra
     const others = started.filter((one) => one !== victim);
     const running = await Promise.all([...others, again].map((one) => one.running));
     if (running.includes(false))
-      journal.append({ what: "violation", text: `starts together ran: ${running}` });
+      journal.append({ what: "violation", text: `concurrent starts: running ${running}` });
     const applied = await migrationsIn(database, name);
     const known = (await readdir(migrations, { withFileTypes: true })).filter((entry) => entry.isDirectory());
     if (JSON.stringify(applied) !== JSON.stringify(known.map((entry) => `${entry.name} 1`).sort())) {
-      journal.append({ what: "violation", text: `starts together applied ${applied}` });
+      journal.append({ what: "violation", text: `concurrent starts applied ${applied}` });
     }
   } finally {
     endAtOnce();

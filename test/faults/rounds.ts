@@ -49,15 +49,15 @@ export async function strikeAll(options: {
       await fault.strike(world, choices).catch((error: Error) => {
         world.journal.append({
           what: "violation",
-          text: `${fault.name} could not be done: ${error.message}`,
+          text: `${fault.name} could not be applied: ${error.message}`,
         });
       });
-      world.journal.append({ what: "fault", name: fault.name, note: "is over" });
+      world.journal.append({ what: "fault", name: fault.name, note: "ends" });
       const recoveredMs = await world.recovered();
       violations = await world.check();
       const limitMs = Math.max(fault.recoversWithinMs, 2 * world.startedInMs);
       if (inTime && recoveredMs > limitMs) {
-        violations.push(`it took ${recoveredMs} ms until all worked again, not ${limitMs}`);
+        violations.push(`recovery took ${recoveredMs} ms, more than ${limitMs}`);
       }
       const seen = world.journal.read().slice(before);
       onStruck({

@@ -26,9 +26,9 @@ function parseOptions(): Options {
   });
   const seed = Number(values.seed);
   if (!Number.isInteger(seed) || seed < 0 || seed >= 2 ** 32)
-    throw new Error("--seed is a whole number under 2^32");
+    throw new Error("--seed must be a whole number under 2^32");
   const [, amount, unit] = /^(\d+)(s|m|h)$/.exec(values.duration) ?? [];
-  if (amount === undefined) throw new Error("--duration is a number of s, m or h, such as 10m");
+  if (amount === undefined) throw new Error("--duration must be a number of s, m or h, such as 10m");
   const durationMs = Number(amount) * { s: 1_000, m: 60_000, h: 3_600_000 }[unit as "s" | "m" | "h"];
   const only = new Set(values.only.split(",").map(faultNamed));
   // In the order of `faults`, so that a seed means the same in whatever order they are listed.
@@ -53,14 +53,14 @@ async function run({ seed, durationMs, only }: Options): Promise<{ passed: numbe
         if (wrong.length === 0) passed += 1;
         const word = wrong.length === 0 ? "passed" : "FAILED";
         const calls = `${answered} calls answered, ${refused} of them 503, ${lost} lost`;
-        console.log(`  ${word} ${fault}: works again after ${recoveredMs} ms; ${calls}`);
+        console.log(`  ${word} ${fault}: recovered after ${recoveredMs} ms; ${calls}`);
       },
     });
     const violations = await striking.catch((error: Error) => [error.stack ?? error.message]);
     if (violations.length === 0) continue;
     failed += 1;
     for (const violation of violations.slice(0, 20)) console.error(`  ${violation}`);
-    console.error(`  again: npm run test:faults -- --seed ${worldSeed} --duration 1s --only ${names}`);
+    console.error(`  to repeat: npm run test:faults -- --seed ${worldSeed} --duration 1s --only ${names}`);
   }
   return { passed, failed };
 }

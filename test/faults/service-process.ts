@@ -91,9 +91,9 @@ export async function startServiceProcess(options: ServiceOptions): Promise<Serv
         service.life = life;
         const how = await daemon.exited;
         service.life = undefined;
-        if (!life.killed && !ending) onViolation(`${life.name} ended by itself: ${how}`);
+        if (!life.killed && !ending) onViolation(`${life.name} ended unexpectedly: ${how}`);
         if (ending && how !== "it ended with exit code 0")
-          onViolation(`${life.name} did not end well: ${how}`);
+          onViolation(`${life.name} did not end cleanly: ${how}`);
         ending = false;
       } else {
         await daemon.exited;

@@ -240,7 +240,7 @@ async function settled(database: DatabaseServer): Promise<void> {
   const late = await database.query(
     "SELECT FROM webhook_delivery WHERE state = 'pending' AND next_attempt_at > now() + interval '60 seconds'",
   );
-  if (late.length > 0) throw new Error(`${late.length} deliveries that were cut off are not due within 60 s`);
+  if (late.length > 0) throw new Error(`${late.length} interrupted deliveries are not due within 60 s`);
   for (;;) {
     const [left] = await database.query<{ count: number }>(
       "SELECT count(*)::int AS count FROM webhook_delivery WHERE state = 'pending'",

@@ -73,7 +73,7 @@ const expiryIn = (file: string) => new X509Certificate(readFileSync(file)).valid
 const expiryShown = async ({ opsUrl }: { readonly opsUrl: string }) =>
   (await scrape(opsUrl)).sum("phoneproof_grpc_certificate_expiry_timestamp_seconds");
 
-const unfit = "the gRPC port keeps its certificate: what has come into the files is no use";
+const unfit = "the gRPC port keeps its certificate: the new files are not usable";
 
 describe("files that are replaced under a running process", () => {
   test("are shown to new connections once they fit each other; half of them changes nothing", async () => {
@@ -96,7 +96,7 @@ describe("files that are replaced under a running process", () => {
     expect(await expiryShown(service)).toBe(expiryIn(renewed.cert));
     expect(service.said.filter((said) => said.includes("certificate"))).toEqual([
       `${unfit}: GRPC_TLS_KEY names a file that cannot be used for TLS (ERR_OSSL_X509_KEY_VALUES_MISMATCH)`,
-      "the gRPC port shows a renewed certificate to new connections",
+      "the gRPC port presents a renewed certificate to new connections",
     ]);
     await new Promise<void>((resolve, reject) => {
       before.ping((error) => (error ? reject(error) : resolve()));
@@ -203,7 +203,7 @@ describe("a look at the files", () => {
     expect(taken()).toEqual([]);
     await replace(files.cert, renewed.cert);
     await replace(files.key, renewed.key);
-    expect(lookTwice()).toEqual(["the gRPC port shows a renewed certificate to new connections"]);
+    expect(lookTwice()).toEqual(["the gRPC port presents a renewed certificate to new connections"]);
     expect(taken()).toEqual([await readFile(renewed.cert, "utf8")]);
   });
 

@@ -205,7 +205,7 @@ test("no secret and no phone is in a log, an answer to who is refused, a metric 
   // It was listened to, and there was something to be heard.
   expect(output).toContain('"msg":"internal error"');
   expect(output).toContain('"msg":"rpc"');
-  expect(output).toContain('"msg":"an inbound message could not be judged"');
+  expect(output).toContain('"msg":"an inbound message could not be processed"');
   expect(output.split("\n").length).toBeGreaterThan(200);
   expect(refusals.length).toBeGreaterThan(100);
   // Nor anywhere in the database: what is kept of a credential is a digest, and its last characters.

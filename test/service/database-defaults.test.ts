@@ -88,7 +88,7 @@ test.for(
   const { connection, url, drop } = await createDatabase();
   await haveSessionsBegin(connection, { [name]: value });
   await expect(startOn(url, { DATABASE_PREPARED_STATEMENTS: "false" })).rejects.toThrow(
-    new RegExp(`^DATABASE_URL: .* ${name} = '${value}': ALTER DATABASE … SET ${name} = `),
+    new RegExp(`^DATABASE_URL: .* ${name} = '${value}': run ALTER DATABASE … SET ${name} = `),
   );
   await drop();
 });
@@ -101,7 +101,7 @@ test("and the line says whose setting it is", async () => {
   await client.query(`ALTER ROLE ${user} IN DATABASE ${database} SET timezone = 'Asia/Seoul'`);
   await client.end();
   await expect(startOn(url, { DATABASE_PREPARED_STATEMENTS: "false" })).rejects.toThrow(
-    "begin with timezone = 'Asia/Seoul': ALTER ROLE … IN DATABASE … SET timezone = 'UTC'",
+    "start with timezone = 'Asia/Seoul': run ALTER ROLE … IN DATABASE … SET timezone = 'UTC'",
   );
   await drop();
 });
@@ -117,7 +117,7 @@ test("a database that takes no writes ends the start, and one that takes none an
     { default_transaction_read_only: "on" },
   );
   await expect(service.startAnother()).rejects.toThrow(
-    /^DATABASE_URL: .* takes no writes: it is a standby, or/,
+    /^DATABASE_URL: .* it is read-only: it is a standby, or/,
   );
   await service.db.query(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'phoneproof%'",

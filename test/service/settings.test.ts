@@ -108,7 +108,9 @@ test.for([
   "a=b",
   "비밀",
 ])("an admin token that no header carries ends the start: %s", (token) => {
-  expect(() => parseConfig({ PHONEPROOF_ADMIN_TOKEN: token })).toThrow(/^PHONEPROOF_ADMIN_TOKEN must be of /);
+  expect(() => parseConfig({ PHONEPROOF_ADMIN_TOKEN: token })).toThrow(
+    /^PHONEPROOF_ADMIN_TOKEN must consist of /,
+  );
 });
 
 test("the admin token's file is for its owner alone, when it is made and at every start", async () => {
@@ -136,7 +138,7 @@ test("a file of the admin token that a power failure left empty is made anew", a
 });
 
 describe("a file of the admin token that is none ends the start, and the line names DATA_DIR and the file:", () => {
-  const outside = "must be of A-Z a-z 0-9";
+  const outside = "must consist of A-Z a-z 0-9";
   test.for<[string, string, (file: string) => Promise<unknown>]>([
     ["a directory", "cannot be read (EISDIR)", (file) => mkdir(file)],
     ["a link to itself", "cannot be read (ELOOP)", (file) => symlink(file, file)],
@@ -208,7 +210,7 @@ test.for([
   "128.0.0.1",
   "grpc.example.com",
 ])("gRPC on %s needs TLS, or the word that it may do without", (host) => {
-  expect(() => parseConfig({ GRPC_HOST: host })).toThrow(/^GRPC_HOST is beyond loopback/);
+  expect(() => parseConfig({ GRPC_HOST: host })).toThrow(/^GRPC_HOST is not a loopback address/);
   expect(parseConfig({ GRPC_HOST: host, GRPC_ALLOW_PLAINTEXT: "true" })).toMatchObject({ grpcHost: host });
 });
 
@@ -374,7 +376,7 @@ test.for([
   "https://user:word@verify.example.com",
 ])("a PUBLIC_BASE_URL that no path can be put behind ends the start: %s", (url) => {
   expect(() => parseConfig({ PUBLIC_BASE_URL: url })).toThrow(
-    "PUBLIC_BASE_URL must be an absolute http(s) URL without login, query and fragment, such as https://verify.example.com",
+    "PUBLIC_BASE_URL must be an absolute http(s) URL without credentials, query or fragment, such as https://verify.example.com",
   );
 });
 
@@ -469,7 +471,7 @@ echo "ran $*"
   test("where nothing is built yet", async () => {
     expect(await startIn([], nodeOf(24))).toEqual({
       printed: "",
-      told: "phoneproof is not built here yet: npm ci\n",
+      told: "phoneproof is not built yet: run npm ci\n",
       code: 1,
     });
   });

@@ -194,7 +194,7 @@ describe("DATABASE_NOTICES_URL", () => {
     const other = await createDatabase();
     onTestFinished(other.drop);
     await expect(start(other.url)).rejects.toThrow(
-      /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:\d+\/suite_\w+ cannot be used: .+ it is another database, /,
+      /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:\d+\/suite_\w+ cannot be used: .+ this is another database, /,
     );
   });
 
@@ -222,7 +222,7 @@ test("where the server asks for a password and none is given, that is said, and 
   });
   const start = () => startService(config, createLog("silent", openLogOutput()));
   await expect(start()).rejects.toThrow(
-    /^DATABASE_URL: the database at .+ cannot be used: the server asks for a password, and there is none in it nor in PGPASSWORD$/,
+    /^DATABASE_URL: the database at .+ cannot be used: the server requires a password: set one in the URL or in PGPASSWORD$/,
   );
   onTestFinished(() => {
     vi.unstubAllEnvs();

@@ -481,7 +481,7 @@ describe("a server that does not start", () => {
     dataDir = await emptyDirectory();
     await mkdir(path.join(dataDir, "postgres"));
     await writeFile(path.join(dataDir, "postgres", "notes.txt"), "mine");
-    await expect(start()).rejects.toThrow('holds a "postgres" that is no database cluster');
+    await expect(start()).rejects.toThrow('its "postgres" is not a database cluster');
     expect(await readFile(path.join(dataDir, "postgres", "notes.txt"), "utf8")).toBe("mine");
   });
 

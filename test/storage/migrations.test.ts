@@ -107,7 +107,7 @@ test("of three concurrent starts one applies; the others wait and find it done",
 test("a start waits for a running `prisma migrate deploy`, but not without end", async () => {
   await migration(first, "CREATE TABLE fruit (id int);");
   await client.query("SELECT pg_advisory_lock($1)", [prismaLock]);
-  await expect(apply({ lockTimeoutMs: 50 })).rejects.toThrow("being migrated by another process");
+  await expect(apply({ lockTimeoutMs: 50 })).rejects.toThrow("another process is migrating the database");
   const start = apply();
   await vi.waitUntil(async () => (await waitingFor(prismaLock)) === 1, until);
   expect(await tables()).toEqual([]);
@@ -238,7 +238,7 @@ describe("a server", () => {
     { number: 90_624, version: "9.6.24", told: "9.6.24" },
   ])("of version $version is refused by it, and left as it was", async ({ number, version, told }) => {
     await answerAs(number, version);
-    await expect(apply()).rejects.toThrow(`PostgreSQL ${told} is too old: 15 or newer`);
+    await expect(apply()).rejects.toThrow(`PostgreSQL ${told} is too old: use 15 or newer`);
     expect(await tables()).toEqual([]);
   });
 
@@ -254,7 +254,9 @@ describe("a server", () => {
 test("a database whose _prisma_migrations is another program's is refused as what it is, and left as it was", async () => {
   await migration(first, "CREATE TABLE fruit (id int);");
   await client.query("CREATE TABLE _prisma_migrations (id int, name text)");
-  await expect(apply()).rejects.toThrow(/^it is no database of this service: its table _prisma_migrations /);
+  await expect(apply()).rejects.toThrow(
+    /^it is not a database of this service: its table _prisma_migrations /,
+  );
   expect(await tables()).toEqual(["_prisma_migrations"]);
 });
 

@@ -171,7 +171,7 @@ test("a start warns in one line that names the setting, and of a database that i
       level: 40,
       log_error_verbosity: "default",
       msg: expect.stringMatching(
-        /whole phones and codes .* log_error_verbosity: docs\/operations\.md, "What Postgres logs"/,
+        /complete phone numbers and codes .* log_error_verbosity: docs\/operations\.md, "What Postgres logs"/,
       ),
     });
     await client.query(

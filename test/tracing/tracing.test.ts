@@ -386,8 +386,12 @@ test("a collector that takes no spans is told of once in the log, and so is that
       .map((line) => JSON.parse(line));
   await expect.poll(told, { timeout: 45_000 }).toHaveLength(2);
   expect(told()).toMatchObject([
-    { level: 40, msg: "the collector takes no spans: they are lost", err: { message: expect.any(String) } },
-    { level: 30, msg: "the collector takes spans again" },
+    {
+      level: 40,
+      msg: "the trace collector does not accept spans: they are lost",
+      err: { message: expect.any(String) },
+    },
+    { level: 30, msg: "the trace collector accepts spans again" },
   ]);
 });
 

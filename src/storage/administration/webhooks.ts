@@ -182,7 +182,7 @@ async function versionsOf(transaction: Transaction, place: WebhookPlace, url: st
 
 async function versionWith(transaction: Transaction, id: string): Promise<Webhook> {
   const [row] = await versions(transaction, Prisma.sql`id = ${id}::uuid`);
-  if (!row) throw new Error("a webhook is gone in the middle of its own change");
+  if (!row) throw new Error("a webhook disappeared while it was being changed");
   return webhookOf(row);
 }
 
