@@ -20,7 +20,7 @@ beforeAll(async () => {
 
 const answer = (...args: string[]) => answerOf(args, environment);
 
-/** As a person sees it, `columns` wide. */
+/** The lines of the human-readable output in a terminal of `columns` columns. */
 async function seen(columns: number, ...args: string[]): Promise<string[]> {
   const { code, stdout, stderr } = await run(args, { ...environment, COLUMNS: String(columns) });
   expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
@@ -32,7 +32,7 @@ const width = (line: string) =>
   [...line].reduce((sum, character) => sum + (/[가-힣]/.test(character) ? 2 : 1), 0);
 
 describe("project", () => {
-  test("create takes every setting and answers the project as stored", async () => {
+  test("create takes every setting and returns the project as stored", async () => {
     expect(
       await answer(
         ...[
@@ -71,7 +71,7 @@ describe("project", () => {
     });
   });
 
-  test("create with a name alone answers the defaults", async () => {
+  test("create with only a name uses the defaults", async () => {
     expect(await answer("project", "create", "--name", "Plain")).toMatchObject({
       code_format: "numeric",
       code_length: 8,
@@ -83,7 +83,7 @@ describe("project", () => {
     });
   });
 
-  test("update changes what is given and leaves the rest", async () => {
+  test("update changes the given settings and leaves the rest", async () => {
     const made = await answer(
       "project",
       "create",
@@ -99,7 +99,7 @@ describe("project", () => {
     expect(await answer("project", "show", made.id)).toEqual(updated);
   });
 
-  test("update clears what can be absent", async () => {
+  test("update clears optional settings", async () => {
     const usual = await answer("project", "create", "--name", "Cleared");
     const made = await answer(
       ...["project", "create", "--name", "Cleared", "--usage-limit", "7", "--sms-template", "{code}"],
@@ -112,13 +112,13 @@ describe("project", () => {
     expect(cleared).toEqual({ ...usual, id: made.id, created_at: made.created_at });
   });
 
-  test("suspend and resume answer the project's state", async () => {
+  test("suspend and resume return the project's state", async () => {
     const { id: projectId } = await answer("project", "create", "--name", "Paused");
     expect(await answer("project", "suspend", projectId)).toMatchObject({ id: projectId, suspended: true });
     expect(await answer("project", "resume", projectId)).toMatchObject({ id: projectId, suspended: false });
   });
 
-  test("list answers all of them, oldest first", async () => {
+  test("list returns the projects, oldest first", async () => {
     const { projects } = await answer("project", "list");
     expect(projects[0]).toMatchObject({ id: shop.projectId, name: "Shop" });
     expect(projects[0]).toEqual(await answer("project", "show", shop.projectId));
@@ -126,7 +126,7 @@ describe("project", () => {
 });
 
 describe("key", () => {
-  test("create shows the key, list never again", async () => {
+  test("create shows the key; list does not", async () => {
     const { projectId } = await service.createProject();
     const made = await answer(
       ...["key", "create", "--project", projectId, "--environment", "live", "--name", "checkout"],
@@ -151,7 +151,7 @@ describe("key", () => {
     expect(JSON.stringify(keys)).not.toContain(secret);
   });
 
-  test("rotate answers the new key and the old one with its end", async () => {
+  test("rotate returns the new key, and the old one with its expiry", async () => {
     const { projectId } = await service.createProject();
     const old = await answer("key", "create", "--project", projectId, "--environment", "test");
     const rotated = await answer("key", "rotate", old.id, "--overlap", "2h");
@@ -168,13 +168,13 @@ describe("key", () => {
     expect(Math.abs(left - 2 * 3_600_000)).toBeLessThan(60_000);
   });
 
-  test("revoke answers the key ended", async () => {
+  test("revoke returns the key with revoked_at", async () => {
     const { projectId } = await service.createProject();
     const made = await answer("key", "create", "--project", projectId, "--environment", "test");
     expect(await answer("key", "revoke", made.id)).toMatchObject({ id: made.id, revoked_at: time });
   });
 
-  test("list tells which are active, expired and revoked", async () => {
+  test("list shows which keys are active, expired and revoked", async () => {
     const { projectId } = await service.createProject();
     const place = ["--project", projectId, "--environment", "test"];
     const [expired, revoked] = [
@@ -190,7 +190,7 @@ describe("key", () => {
   });
 });
 
-test("number add, list and remove answer the number as stored", async () => {
+test("number add, list and remove return the number as stored", async () => {
   const added = await answer(
     "number",
     "add",
@@ -215,7 +215,7 @@ test("number add, list and remove answer the number as stored", async () => {
   expect(shared).toMatchObject({ number: "#0700", environment: "live", project_id: null });
 });
 
-test("token create shows the token, list and revoke never again", async () => {
+test("token create shows the token; list and revoke do not", async () => {
   const made = await answer(
     ...["token", "create", "--scope", "ingest", "--source", "gateway-1", "--environment", "test"],
     ...["--number", shop.testNumber, "--number", "#0701"],
@@ -249,7 +249,7 @@ describe("verification", () => {
   const create = (...args: string[]) =>
     answer("verification", "create", "--project", shop.projectId, "--environment", "test", ...args);
 
-  test("create and list need neither project nor environment with a merchant's key, which knows them", async () => {
+  test("create and list need neither --project nor --environment with a merchant's key", async () => {
     const byKey = { ...environment, PHONEPROOF_TOKEN: shop.testKey };
     const created = await answerOf(["verification", "create"], byKey);
     expect(created).toMatchObject({ status: "pending", environment: "test" });
@@ -262,7 +262,7 @@ describe("verification", () => {
     });
   });
 
-  test("create answers what a merchant gets, show the contract's result with the project", async () => {
+  test("create and show return the REST API's fields plus the project", async () => {
     const created = await create(
       ...[
         "--mode",
@@ -302,7 +302,7 @@ describe("verification", () => {
     expect(await answer("verification", "show", created.id)).toEqual({ ...result, id: created.id });
   });
 
-  test("the same idempotency key answers the same verification", async () => {
+  test("the same idempotency key returns the same verification", async () => {
     const first = await create("--idempotency-key", "answers-again");
     expect(await create("--idempotency-key", "answers-again")).toEqual({
       ...first,
@@ -310,7 +310,7 @@ describe("verification", () => {
     });
   });
 
-  test("a verified one says LGU+ as the contract does", async () => {
+  test("a verified verification has the carrier as LGU+, like the REST API", async () => {
     const { id, sms_text } = await create();
     await service.sms({ to: shop.testNumber, from: "01000000042", text: sms_text, carrier: "LG U+" });
     expect(await answer("verification", "show", id)).toMatchObject({
@@ -321,14 +321,14 @@ describe("verification", () => {
     });
   });
 
-  test("cancel answers it cancelled, and again", async () => {
+  test("cancel returns the cancelled verification, also when repeated", async () => {
     const { id } = await create();
     const cancelled = await answer("verification", "cancel", id);
     expect(cancelled).toMatchObject({ id, status: "cancelled" });
     expect(await answer("verification", "cancel", id)).toMatchObject({ id, status: "cancelled" });
   });
 
-  test("list filters, goes page by page and says where to go on", async () => {
+  test("list filters and pages, with a token for the next page", async () => {
     const { projectId } = await service.createProject();
     const made = [];
     for (const reference of ["a", "b", "c"]) {
@@ -363,7 +363,7 @@ describe("verification", () => {
     expect(await list("--created-from", "1h")).toMatchObject({ references: "cba" });
     expect(await list("--created-before", "1h")).toMatchObject({ references: "" });
     expect(await list("--created-from", made[2].created_at)).toMatchObject({ references: "c" });
-    // The second line is by its time another list: an hour ago is another instant then.
+    // A relative time is a different instant for the second page, which must work nevertheless.
     for (const filters of [[], ["--created-from", "1h"], ["--created-before", "0s"]]) {
       const first = await list(...filters, "--limit", "2");
       expect(first.references).toBe("cb");
@@ -374,7 +374,7 @@ describe("verification", () => {
     }
   });
 
-  test("watch shows it now and at its transition, then ends", async () => {
+  test("watch shows the current status and the transition, then ends", async () => {
     const { id, sms_text } = await create();
     const watching = startCommand(["verification", "watch", id, "--json"], environment);
     const [now = ""] = await watching.lines(1);
@@ -390,7 +390,7 @@ describe("verification", () => {
     expect(looks[1]).toMatchObject({ phone: "01000000043", project_id: shop.projectId });
   });
 
-  test("watch shows when it was verified, not when that was looked at", async () => {
+  test("watch shows the time of the verification, not of the watch", async () => {
     const { id, sms_text } = await create();
     await service.sms({ to: shop.testNumber, from: "01000000044", text: sms_text });
     await service.db.query(
@@ -404,7 +404,7 @@ describe("verification", () => {
     expect(stdout).toBe("2031-05-01 09:30:00  verified  01000000044  SKT\n");
   });
 
-  test("watch goes on with the service that comes after a restart, and shows nothing twice", async () => {
+  test("watch continues after a restart of the service and shows nothing twice", async () => {
     let current = await service.startAnother();
     const proxy = await startCuttingProxy(() => current.grpcAddress);
     const { id, sms_text } = await create();
@@ -432,7 +432,10 @@ describe("verification", () => {
     });
   });
 
-  test.for(["SIGINT", "SIGTERM"] as const)("watch ends tidily at %s", async (signal) => {
+  test.for([
+    "SIGINT",
+    "SIGTERM",
+  ] as const)("watch ends at %s with its exit code and without an error", async (signal) => {
     const { id } = await create();
     const watching = startCommand(["verification", "watch", id], environment);
     await watching.lines(1);
@@ -446,7 +449,7 @@ describe("verification", () => {
 describe("sms send", () => {
   const send = (...args: string[]) => ["sms", "send", "--to", shop.testNumber, ...args];
 
-  test("prints the receipt, and the first one again for the same message id", async () => {
+  test("prints the receipt, and the same one as a duplicate for the same message id", async () => {
     const verification = await answer(
       "verification",
       "create",
@@ -466,7 +469,7 @@ describe("sms send", () => {
     expect(await answer(...args)).toEqual({ ...receipt, duplicate: true });
   });
 
-  test("makes a message id of its own, and says null where there is no verification", async () => {
+  test("generates a message id, and prints null if there is no verification", async () => {
     expect(await answer(...send("--from", "01000000045", "--text", "hello"))).toEqual({
       message_id: expect.stringMatching(/^cli-[0-9a-f-]{36}$/),
       outcome: "NO_MATCH",
@@ -475,7 +478,7 @@ describe("sms send", () => {
     });
   });
 
-  test("a text that looks like an option is a text", async () => {
+  test("takes a text that looks like an option", async () => {
     for (const text of [["--text", "--12345678"], ["--text=--json"]]) {
       expect(await answer(...send("--from", "01000000046", ...text))).toMatchObject({ outcome: "NO_MATCH" });
     }
@@ -485,25 +488,28 @@ describe("sms send", () => {
   const mobile = "must be a 010 mobile number, such as 010-1234-5678";
 
   test.for([
-    { name: "a landline as its sender", wrong: { from: "02-312-3456" }, fields: { from: mobile } },
-    { name: "a sender from abroad", wrong: { from: "+1 415 555 0100" }, fields: { from: mobile } },
+    { name: "a landline sender", wrong: { from: "02-312-3456" }, fields: { from: mobile } },
+    { name: "a foreign sender", wrong: { from: "+1 415 555 0100" }, fields: { from: mobile } },
     { name: "no sender and no text", wrong: { from: "", text: "" }, fields: { from: empty, text: empty } },
     {
-      name: "a destination that is none",
+      name: "a malformed destination",
       wrong: { to: "shop" },
       fields: { to: expect.stringMatching(/^must be .*#/) },
     },
     {
-      name: "a text beyond any SMS",
+      name: "a text that is too long",
       wrong: { text: "x".repeat(2_001) },
       fields: { text: "must be at most 2000 characters" },
     },
     {
-      name: "an id beyond what is kept",
+      name: "a message id that is too long",
       wrong: { messageId: "x".repeat(256) },
       fields: { message_id: "must be at most 255 characters" },
     },
-  ])("$name is INVALID, exit 1, and named with what is expected", async ({ wrong, fields }) => {
+  ])("$name is INVALID with exit code 1, and each field at fault is named with what is expected", async ({
+    wrong,
+    fields,
+  }) => {
     const message = { to: shop.testNumber, from: "01000000047", text: "x", messageId: "send-2", ...wrong };
     const { to, from, text, messageId } = message;
     const args = [
@@ -531,7 +537,7 @@ describe("sms send", () => {
     for (const line of stdout.split("\n").slice(1)) expect(line.length).toBeLessThanOrEqual(80);
   });
 
-  test("the first one's INVALID, of a message that is valid by now, says what it always means", async () => {
+  test("a valid message with the id of an INVALID one gets that receipt with the general explanation", async () => {
     const id = ["--text", "x", "--message-id", "send-3"];
     expect((await run(send("--from", "02-312-3456", ...id), environment)).code).toBe(1);
     const { code, stdout } = await run(send("--from", "01000000048", ...id), environment);
@@ -542,7 +548,7 @@ describe("sms send", () => {
   });
 });
 
-describe("for a person", () => {
+describe("human-readable output", () => {
   let projectId: string;
 
   beforeAll(async () => {
@@ -571,7 +577,7 @@ describe("for a person", () => {
     ["verification", "list", "--project", projectId],
   ];
 
-  test.for([60, 80, 120])("tables fit %i columns and keep whole ids", async (columns) => {
+  test.for([60, 80, 120])("tables fit in %i columns and keep whole ids", async (columns) => {
     for (const args of lists()) {
       const lines = (await seen(columns, ...args)).filter((line) => !line.startsWith("No room for "));
       expect(lines.length).toBeGreaterThan(1);
@@ -581,7 +587,9 @@ describe("for a person", () => {
     }
   });
 
-  test.for([60, 80])("in %i columns the audit says when, what, to whom and who", async (columns) => {
+  test.for([
+    60, 80,
+  ])("in %i columns the audit log shows the time, action, target and actor", async (columns) => {
     const [heading, ...lines] = await seen(columns, "audit", "list", "--limit", "5");
     expect(heading).toMatch(/^WHEN +WHAT +TO +WHO\b/);
     for (const line of lines.slice(0, 5)) {
@@ -590,7 +598,7 @@ describe("for a person", () => {
     }
   });
 
-  test("of a token's only project the end stays, by which it is known again", async () => {
+  test("the project id of a token is shortened in the middle, so that it can be recognised by its end", async () => {
     const { id } = await answerOf(
       ["token", "create", "--scope", "read", "--project", projectId],
       environment,
@@ -600,7 +608,7 @@ describe("for a person", () => {
     expect(projectId.startsWith(shown) && projectId.endsWith(end), line).toBe(true);
   });
 
-  test("a long name is cut off and times lose year and seconds before a column goes", async () => {
+  test("long names are cut off and times lose year and seconds before a column is dropped", async () => {
     const list = ["key", "list", "--project", projectId];
     const named = ["--environment", "live", "--name", "a name ".repeat(12), "--expires-in", "1h"];
     const { id } = await answerOf(["key", "create", "--project", projectId, ...named], environment);
@@ -610,7 +618,7 @@ describe("for a person", () => {
     expect(await line(200)).toMatch(/ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d +-$/);
   });
 
-  test("columns that had no room are named, with what shows them", async () => {
+  test("columns that do not fit are named, with what shows them", async () => {
     const list = ["key", "list", "--project", projectId];
     const [heading = "", ...lines] = await seen(80, ...list);
     expect(lines.at(-1)).toBe("No room for CREATED, LAST USED: a wider terminal or --json shows them.");
@@ -618,7 +626,7 @@ describe("for a person", () => {
     expect((await seen(200, ...list)).join("\n")).not.toContain("No room");
   });
 
-  test("columns stand under one another, Hangul or not", async () => {
+  test("columns are aligned, also with Hangul", async () => {
     const [heading = "", ...rows] = await seen(120, "project", "list");
     const state = heading.indexOf("STATE");
     expect(state).toBeGreaterThan(0);
@@ -630,7 +638,7 @@ describe("for a person", () => {
     }
   });
 
-  test("what is too long ends in …", async () => {
+  test("a value that is too long ends in …", async () => {
     const lines = await seen(80, "project", "list");
     expect(lines.find((line) => line.startsWith(projectId))).toMatch(/오래된.*…/);
   });
@@ -641,7 +649,7 @@ describe("for a person", () => {
     expect(stdout).not.toMatch(/…|No room/);
   });
 
-  test("a secret is shown once, with a line that says so", async () => {
+  test("a new secret comes with a line that says it is not shown again", async () => {
     const lines = await seen(80, "key", "create", "--project", projectId, "--environment", "test");
     expect(lines.find((line) => line.startsWith("key "))).toMatch(/pp_test_[A-Za-z0-9]{38}$/);
     expect(lines.at(-1)).toBe("Keep the key now: it is not shown again.");
@@ -649,7 +657,7 @@ describe("for a person", () => {
     expect(token.at(-1)).toBe("Keep the token now: it is not shown again.");
   });
 
-  test("times are this machine's", async () => {
+  test("times are in the local time zone", async () => {
     const { created_at } = await answer("project", "show", projectId);
     const seoul = new Date(Date.parse(created_at) + 9 * 3_600_000).toISOString();
     expect((await seen(80, "project", "show", projectId)).at(-1)).toBe(
@@ -657,12 +665,12 @@ describe("for a person", () => {
     );
   });
 
-  test("an empty list says what to do", async () => {
+  test("an empty list says that it is empty", async () => {
     const [line] = await seen(80, "verification", "list", "--project", projectId, "--status", "expired");
     expect(line).toBe("No verifications here.");
   });
 
-  test("control characters in what the service says never reach the terminal", async () => {
+  test("control characters in the service's answers never reach the terminal", async () => {
     const evil = "\u001b[2J\u0007\r\n\t\u009b31m\u202egnp\u2066\u200b";
     const { id } = await answerOf(
       [
@@ -692,11 +700,16 @@ describe("for a person", () => {
   });
 });
 
-describe("an output that nobody reads", () => {
+describe("if nobody reads the output", () => {
   test.for([
-    { name: "of what only shows something ends it quietly", args: ["project", "list"], code: 0, stderr: "" },
     {
-      name: "of what did something is told, since the answer is lost",
+      name: "a command that only reads ends without an error",
+      args: ["project", "list"],
+      code: 0,
+      stderr: "",
+    },
+    {
+      name: "a command that changed something fails with an error, because its answer is lost",
       args: ["key", "create", "--environment", "test"],
       code: 1,
       stderr: "phoneproof: output_failed: nobody reads the output any more: what it did stands\n",

@@ -1,6 +1,6 @@
 /**
- * A process that runs one command after another, for the tests that want its answer only: most of a command's time is
- * its start. It says that a command has ended when nothing of it is left that would keep a process alive.
+ * A process that runs one command after another, because starting a process takes most of a command's time. It reports a
+ * command as ended when nothing is left that would keep a process alive.
  */
 
 import { setTimeout as delay } from "node:timers/promises";

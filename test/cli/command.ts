@@ -1,4 +1,4 @@
-/** The phoneproof command as a person or a script starts it. */
+/** Starts the phoneproof command as a person or a script does. */
 
 import { type ChildProcess, fork, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -18,7 +18,7 @@ export interface Running {
   /** All of standard output so far. */
   stdout(): string;
   stderr(): string;
-  /** Resolves when standard output has as many lines, or with what there is when the command ends. */
+  /** Resolves when standard output has `count` lines, or with fewer when the command ends. */
   lines(count: number): Promise<string[]>;
   readonly finished: Promise<Finished>;
 }
@@ -29,7 +29,7 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 export const launcher = fileURLToPath(new URL("../../bin/phoneproof.mjs", import.meta.url));
 const demo = fileURLToPath(new URL("../../src/cli/demo.ts", import.meta.url));
 
-/** Compiled code is kept between starts, as npm's scripts have it. */
+/** With the compile cache, as in npm's scripts. */
 function commandEnvironment(environment: Environment): Record<string, string> {
   const { NODE_COMPILE_CACHE = "" } = process.env;
   return plainEnvironment({ NODE_COMPILE_CACHE, TZ: "Asia/Seoul", ...environment });
@@ -43,7 +43,7 @@ export function startNode(args: readonly string[], environment: Environment, cwd
   return startProgram([process.execPath, ...args], environment, cwd);
 }
 
-/** A program with its arguments. */
+/** Starts a program with its arguments. */
 export function startProgram(
   [program = "", ...args]: readonly string[],
   environment: Environment,
@@ -95,7 +95,7 @@ export function startDemo(environment: Environment, args: readonly string[] = []
   return startNode([demo, ...args], environment);
 }
 
-/** The command with its arguments in a process of its own, to its end; `input` is its standard input. */
+/** Runs the command in its own process until it ends; `input` is its standard input. */
 export async function runProcess(
   args: readonly string[],
   environment: Environment,
@@ -107,7 +107,7 @@ export async function runProcess(
   return finished;
 }
 
-/** The same without a standard input, where it makes no difference that other commands ran in that process before. */
+/** Runs the command without standard input in a process that is reused for other commands, which is faster. */
 export async function run(args: readonly string[], environment: Environment, cwd = root): Promise<Finished> {
   const host = idleHosts.pop() ?? startHost();
   const answer = once(host, "message");
@@ -118,7 +118,7 @@ export async function run(args: readonly string[], environment: Environment, cwd
   return finished;
 }
 
-/** They live as long as this process. */
+/** Kept until this process ends. */
 const idleHosts: ChildProcess[] = [];
 
 function startHost(): ChildProcess {
@@ -136,12 +136,12 @@ function startHost(): ChildProcess {
   return host;
 }
 
-/** What `--json` printed, which must be one object on one line and nothing else. */
+/** The parsed output of the command with `--json`; throws unless it is exactly one line and the exit code is 0. */
 export async function answerOf(args: readonly string[], environment: Environment) {
   const { code, stdout, stderr } = await run([...args, "--json"], environment);
   if (code !== 0 || stderr !== "" || stdout.indexOf("\n") !== stdout.length - 1) {
     throw new Error(`phoneproof ${args.join(" ")}: exit ${code}, ${stdout} ${stderr}`);
   }
-  // biome-ignore lint/suspicious/noExplicitAny: tests compare it with what it should be.
+  // biome-ignore lint/suspicious/noExplicitAny: tests compare it with the expected value.
   return JSON.parse(stdout) as any;
 }

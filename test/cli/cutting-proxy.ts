@@ -1,21 +1,21 @@
-/** A TCP proxy that breaks connections in the middle. */
+/** A TCP proxy that breaks connections in the middle of the data. */
 
 import { once } from "node:events";
 import { connect, createServer, type Socket } from "node:net";
 
-/** After so many more bytes from that side. */
+/** Breaks the connections after this many more bytes from that side. */
 export interface Cut {
   readonly from: "client" | "server";
   readonly bytes: number;
 }
 
 export interface CuttingProxy {
-  /** `host:port` to connect to instead. */
+  /** `host:port` */
   readonly address: string;
   cuts(): number;
-  /** So many have come. */
+  /** Number of connections so far. */
   connections(): number;
-  /** Bytes that have come from each side. */
+  /** Bytes received from each side. */
   readonly passed: Readonly<Record<Cut["from"], number>>;
   /** Breaks all connections now. */
   breakAll(): void;
@@ -23,8 +23,8 @@ export interface CuttingProxy {
 }
 
 /**
- * Breaks all connections at each of the cuts, one after the other, and lets everything pass after the last. `target` is asked
- * at each connection.
+ * Breaks all connections at each of the cuts, one after the other, and passes everything on after the last. `target` is
+ * called for each connection.
  */
 export async function startCuttingProxy(
   target: () => string,
@@ -56,7 +56,7 @@ export async function startCuttingProxy(
       next = left.shift();
       after = { ...passed };
       source.pause();
-      // A part of it goes through: the cut falls in the middle of a frame.
+      // Part of the data is passed on, so that the cut falls in the middle of a frame.
       sink.write(bytes.subarray(0, bytes.length - beyond), breakAll);
     });
   };

@@ -23,7 +23,9 @@ afterAll(() => {
   silent.close();
 });
 
-test.for([100, 1_500])("a call that had %i ms says so when they have passed", async (deadlineMs) => {
+test.for([
+  100, 1_500,
+])("a call without an answer for %i ms fails with a message that names its deadline", async (deadlineMs) => {
   const call = client.call(WebhookService.method.sendTestWebhook, {}, { deadlineMs });
   await expect(call).rejects.toMatchObject({
     exitCode: 3,

@@ -19,7 +19,7 @@ const verified = async (projectId: string): Promise<number> =>
   (await answerOf(["verification", "list", "--project", projectId, "--status", "verified"], environment))
     .verifications.length;
 
-test("with an argument says that it takes none, and makes nothing", async () => {
+test("an argument is refused and nothing is created", async () => {
   expect(await startDemo(environment, ["--help"]).finished).toMatchObject({
     code: 2,
     stdout: "",
@@ -29,8 +29,8 @@ test("with an argument says that it takes none, and makes nothing", async () => 
   expect((await answerOf(["project", "list"], environment)).projects).toEqual([]);
 });
 
-describe("without a project Demo", () => {
-  test("makes a project and a number, says so, and puts both away", async () => {
+describe('without a project "Demo"', () => {
+  test("creates a project and a number, says so, and at the end suspends the one and removes the other", async () => {
     for (const round of [1, 2]) {
       const { code, stdout, stderr } = await startDemo(environment).finished;
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
@@ -45,7 +45,7 @@ describe("without a project Demo", () => {
   });
 });
 
-describe("with a project Demo", () => {
+describe('with a project "Demo"', () => {
   let projectId: string;
   let testNumber: string;
 
@@ -53,7 +53,7 @@ describe("with a project Demo", () => {
     ({ projectId, testNumber } = await service.createProject({ name: "Demo" }));
   });
 
-  test("tells the whole story ten times in a row and leaves no key", async () => {
+  test("shows a whole verification ten times in a row and leaves no key behind", async () => {
     const before = await activeKeys(projectId);
     for (let round = 1; round <= 10; round += 1) {
       const { code, stdout, stderr } = await startDemo(environment).finished;
@@ -73,9 +73,9 @@ describe("with a project Demo", () => {
   });
 
   test.for([
-    { name: "has become everybody's", added: true, said: "The merchant" },
+    { name: "is now shared by all projects", added: true, said: "The merchant" },
     { name: "has been removed", added: false, said: "is lent one until the end" },
-  ])("goes on with it where its number $name, and leaves all as it was", async ({ added, said }) => {
+  ])("works if the project's number $name, and leaves everything as it was", async ({ added, said }) => {
     await answerOf(["number", "remove", testNumber], environment);
     const add = ["number", "add", testNumber, "--environment", "test"];
     if (added) await answerOf(add, environment);
@@ -99,7 +99,7 @@ describe("with a project Demo", () => {
     }
   });
 
-  test("makes room where killed demos have left keys behind, and touches no other", async () => {
+  test("revokes keys that killed demos left behind, and no others", async () => {
     const others = await activeKeys(projectId);
     const keep = await answerOf(
       ["key", "create", "--project", projectId, "--environment", "test"],
@@ -114,7 +114,7 @@ describe("with a project Demo", () => {
     await answerOf(["key", "revoke", keep.id], environment);
   });
 
-  test("says whose keys leave no room for its own, and how to make some", async () => {
+  test("if other keys exhaust the project's limit, says so and how to free one", async () => {
     const others = (await activeKeys(projectId)).filter(
       (key: { environment: string }) => key.environment === "test",
     );
@@ -152,7 +152,7 @@ describe("with a project Demo", () => {
 test.for([
   ["no service", { PHONEPROOF_ADDRESS: "127.0.0.1:1", PHONEPROOF_TOKEN: "pp_svc_x" }],
   ["no token", { DATA_DIR: "/nowhere", GRPC_PORT: "1" }],
-] as const)("%s is one line that says to start it", async ([, wrong]) => {
+] as const)("%s: one line says to run npm start", async ([, wrong]) => {
   const { code, stdout, stderr } = await startDemo(wrong).finished;
   expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
   expect(stderr).toMatch(/^phoneproof: [^\n]*: run npm start first\n$/);

@@ -17,7 +17,7 @@ beforeAll(async () => {
   environment = towards(service);
 });
 
-/** Verified by the phone, and another that waits for it. */
+/** Creates one verification that the phone has verified, and one that is pending for it. */
 async function proved(phone: string): Promise<{ verified: string; pending: string }> {
   const verified = await createPending(shop);
   await service.sms({ to: verified.to, from: phone, text: verified.text });
@@ -31,7 +31,7 @@ async function printed(...args: string[]) {
   return stdout;
 }
 
-test("--phone answers what was erased, and it is gone", async () => {
+test("--phone reports what was erased, and the phone is in no table afterwards", async () => {
   const phone = newPhone();
   const { verified, pending } = await proved(phone);
   const spelled = `+82 10-${phone.slice(3, 7)}-${phone.slice(7)}`;
@@ -46,7 +46,7 @@ test("--phone answers what was erased, and it is gone", async () => {
   expect((await shop.read(pending)).body).toMatchObject({ status: "cancelled" });
 });
 
-test("--verification answers what was erased, and it is gone", async () => {
+test("--verification reports what was erased, and the phone is in no table afterwards", async () => {
   const phone = newPhone();
   const { verified, pending } = await proved(phone);
   expect(await answerOf(["erase", "--verification", verified], environment)).toEqual({
@@ -61,7 +61,7 @@ test("--verification answers what was erased, and it is gone", async () => {
   expect(await tablesWith(service.db, phone)).toEqual([]);
 });
 
-test("a person reads a line or two, whether there was something or not", async () => {
+test("the human-readable output is one or two lines, also if there was nothing to erase", async () => {
   const phone = newPhone();
   await proved(phone);
   expect(await printed("--phone", phone)).toBe(
@@ -82,7 +82,7 @@ test.for([
   expect(stderr).toMatch(line);
 });
 
-test("its help has examples", async () => {
+test("the help has examples", async () => {
   const { code, stdout } = await run(["erase", "--help"], {});
   expect(code).toBe(0);
   expect(stdout).toMatch(/Usage: phoneproof erase --verification ID \| --phone PHONE/);

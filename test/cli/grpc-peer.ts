@@ -1,4 +1,4 @@
-/** Speaks gRPC by hand in the service's place, where that is to behave as it never does. */
+/** A handwritten gRPC server, for behaviour that the real service never shows. */
 
 import { once } from "node:events";
 import http2 from "node:http2";
@@ -8,12 +8,13 @@ import { onTestFinished } from "vitest";
 export interface GrpcPeer {
   /** `host:port` */
   readonly address: string;
-  /** So many have been made. */
+  /** Number of connections so far. */
   connections(): number;
+  /** Number of calls so far. */
   calls(): number;
 }
 
-/** Until the end of the test. Each call has its head already. */
+/** Runs until the end of the test. `answer` gets each call after the response headers were sent. */
 export async function startGrpcPeer(answer: (call: http2.ServerHttp2Stream) => void): Promise<GrpcPeer> {
   const server = http2.createServer();
   let connections = 0;

@@ -6,7 +6,11 @@ test.for([
   { done: "a hundredth", bytes: 100, share: "1%", left: true },
   { done: "all but a byte", bytes: 9_999, share: "99%", left: true },
   { done: "all", bytes: 10_000, share: "100%", left: false },
-])("of a file of which $done is done, the time that is left is told: $left", ({ bytes, share, left }) => {
+])("progress through a file: $done is done ($share), the remaining time is shown: $left", ({
+  bytes,
+  share,
+  left,
+}) => {
   const tally = new Tally();
   tally.bytes = bytes;
   tally.messages = 1_200;
@@ -17,7 +21,7 @@ test.for([
   expect(/ \d+:\d\d left /.test(line)).toBe(left);
 });
 
-test("outcomes that a line has no room for are told together, the most frequent by name, and none is lost", () => {
+test("outcomes that do not fit in the line are summed as others, after the most frequent, and none is lost", () => {
   vi.useFakeTimers({ toFake: ["performance"] });
   onTestFinished(() => {
     vi.useRealTimers();

@@ -1,4 +1,4 @@
-/** What is waited out, and what would only be met again. */
+/** Which errors are retried, and which are permanent. */
 
 import { create, toBinary } from "@bufbuild/protobuf";
 import { BinaryWriter } from "@bufbuild/protobuf/wire";
@@ -9,7 +9,7 @@ import { isPermanent, pauseMs } from "../../src/cli/reconnect.ts";
 import { failureCodes } from "../../src/failures.ts";
 import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
 
-/** An error of a call, as grpc-js tells it; with a code, the service's own. */
+/** An error of a call as grpc-js reports it; with `code`, a failure that the service returned. */
 function errorOf(grpcCode: status, code?: string): ServiceError {
   const metadata = new Metadata();
   if (code !== undefined) {
@@ -26,12 +26,12 @@ function errorOf(grpcCode: status, code?: string): ServiceError {
   return Object.assign(new Error("failed"), { code: grpcCode, details: "failed", metadata });
 }
 
-test("of what the service says, it is waited out that it has no time, that it failed and that it was asked too often", () => {
+test("of the service's failures, only internal_error, rate_limited and service_unavailable are retried", () => {
   const waitedOut = failureCodes.filter((code) => !isPermanent(errorOf(status.UNAVAILABLE, code)));
   expect(waitedOut.toSorted()).toEqual(["internal_error", "rate_limited", "service_unavailable"]);
 });
 
-test("of what is between, whatever a connection may do", () => {
+test("of errors without a failure code, those that a broken connection can cause are retried", () => {
   const codes = Object.values(status).filter((code): code is status => typeof code === "number");
   expect(codes.filter((code) => !isPermanent(errorOf(code))).map((code) => status[code])).toEqual([
     "CANCELLED",
@@ -43,7 +43,7 @@ test("of what is between, whatever a connection may do", () => {
   ]);
 });
 
-test("pauses double up to a second, each shortened by up to a half", () => {
+test("pauses between attempts double up to a second, each with a jitter of up to half its length", () => {
   for (const [attempts, longest] of [
     [1, 100],
     [2, 200],

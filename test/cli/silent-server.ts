@@ -1,4 +1,4 @@
-/** Takes connections and says nothing, as a service that is frozen, or a proxy whose service is gone. */
+/** A server that accepts connections and never answers, like a frozen service, or a proxy whose service is gone. */
 
 import { once } from "node:events";
 import { createServer, type Socket } from "node:net";
@@ -6,7 +6,7 @@ import { createServer, type Socket } from "node:net";
 export interface SilentServer {
   /** `host:port` */
   readonly address: string;
-  /** Resolves with the first byte of a client's. */
+  /** Resolves when the first byte of any client arrives. */
   readonly heard: Promise<void>;
   close(): void;
 }

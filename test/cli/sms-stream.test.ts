@@ -71,12 +71,12 @@ const receiptsOf = ({ stdout }: Pick<Finished, "stdout">): Receipt[] =>
 const stream = (input: string, ...args: string[]) =>
   runProcess(["sms", "stream", "--json", ...args], environment, { input });
 
-/** Senders of an exchange that nobody has, one a message, so that none is muted. */
+/** Senders in an unassigned number range, one per message, so that none is muted. */
 const sender = (index: number) => `0100${String(index).padStart(7, "0")}`;
 
 let prefixes = 0;
 
-/** Messages of every kind that can be told apart at once, of twenty two with a live code, and their outcomes. */
+/** Messages with various outcomes, two of every twenty with the code of a pending verification, and those outcomes. */
 async function mixedMessages(count: number): Promise<{ messages: Message[]; expected: string[] }> {
   const project = await service.createProject();
   const client = service.client(VerificationService);
@@ -125,7 +125,7 @@ function countByOutcome(receipts: readonly Receipt[]): Record<string, number> {
 }
 
 describe("receipts", () => {
-  test("come one a message, in order, from a file and from standard input alike", async () => {
+  test("come one per message, in order, from a file and from standard input", async () => {
     const { messages, expected } = await mixedMessages(1_000);
     const file = path.join(directory, "messages.ndjson");
     await writeFile(file, ndjson(messages));
@@ -145,14 +145,14 @@ describe("receipts", () => {
     expect(again).toEqual(receipts.map((receipt) => ({ ...receipt, duplicate: true })));
   });
 
-  test("are the same, one a message and in order, when the connection breaks ten times", async () => {
+  test("are the same, one per message and in order, when the connection breaks ten times", async () => {
     const count = 12_000;
     const uncut = await mixedMessages(count);
     const straight = await startCuttingProxy(() => service.grpcAddress);
     const wanted = receiptsOf(await stream(ndjson(uncut.messages), "--address", straight.address));
     await straight.close();
 
-    // At random, and so close that all ten come before as many bytes as it takes without any have passed.
+    // At random, and early enough that all ten are made within the bytes of an uninterrupted run.
     const cuts = Array.from({ length: 10 }, (_, index): Cut => {
       const from = index % 2 === 0 ? "client" : "server";
       return { from, bytes: 1 + Math.floor((Math.random() * straight.passed[from]) / 16) };
@@ -172,7 +172,7 @@ describe("receipts", () => {
     expect(cut).toMatchObject({ code: 1, stderr: "" });
   });
 
-  test("go on over a restart of the service", async () => {
+  test("continue after a restart of the service", async () => {
     const [port] = await freePorts(1);
     const other = await service.startAnother({ GRPC_PORT: String(port) });
     const address = other.grpcAddress;
@@ -206,7 +206,7 @@ describe("receipts", () => {
     expect(await streaming.finished).toMatchObject({ code: 0, stderr: "" });
   });
 
-  test("without --json are separated by tabs", async () => {
+  test("are tab-separated without --json, with control characters escaped", async () => {
     const input = ndjson([
       { message_id: "a\tb\u001b[2J", from: sender(2), to: shop.testNumber, text: "tabs" },
     ]);
@@ -220,7 +220,7 @@ describe("receipts", () => {
 describe("lines", () => {
   const good = { from: sender(3), to: "#0798", text: "good" };
 
-  test("that are no messages are told with their number and stop nothing", async () => {
+  test("that are not messages are reported with their number, and the others are sent", async () => {
     const longest = "\u{1f600}".repeat(255);
     const lines = [
       JSON.stringify({ message_id: "l1", ...good }),
@@ -269,7 +269,7 @@ describe("lines", () => {
     });
   });
 
-  test("that lack a field are sent, and INVALID, with each field that is why", async () => {
+  test("that lack fields are sent, and reported as INVALID with each field at fault", async () => {
     const input = ndjson([
       {},
       { ...good, message_id: "valid", received_at: "2026-01-02T03:04:05.678+09:00" },
@@ -297,7 +297,7 @@ describe("lines", () => {
     expect([summed, ...more]).toEqual(["phoneproof: 2 messages were INVALID", ""]);
   });
 
-  test("without an id get one that is the same at every run with a token, and another for every line and token", async () => {
+  test("without an id get one that is stable across runs, and different for each line and token", async () => {
     const input = ndjson([good, good, { ...good, text: "other" }]);
     const [first, second] = [receiptsOf(await stream(input)), receiptsOf(await stream(input))];
     const { secret } = await service
@@ -319,7 +319,7 @@ describe("lines", () => {
     expect(receiptsOf(receipts)).toMatchObject([{ message_id: "한글-\ud83d\udcf1", outcome: "NO_MATCH" }]);
   });
 
-  test("that hold a lone surrogate are told, since no text on the wire could", async () => {
+  test("with a lone surrogate, which protobuf cannot carry, are reported", async () => {
     expect(await stream('{"message_id":"lone \\ud800","from":"","to":"","text":""}')).toMatchObject({
       code: 1,
       stdout: "",
@@ -327,7 +327,7 @@ describe("lines", () => {
     });
   });
 
-  test("that are not UTF-8 are told", async () => {
+  test("that are not UTF-8 are reported", async () => {
     const streaming = startCommand(["sms", "stream"], environment);
     streaming.child.stdin?.end(Buffer.from([0x7b, 0x22, 0xc7, 0xd1, 0xb1, 0xdb, 0x22, 0x7d, 0x0a]));
     expect(await streaming.finished).toMatchObject({
@@ -337,9 +337,9 @@ describe("lines", () => {
     });
   });
 
-  // `script` of util-linux gives the command a terminal.
+  // `script` (util-linux) runs the command in a terminal.
   test.skipIf(spawnSync("script", ["--version"]).status !== 0)(
-    "that are typed at a terminal are answered one by one, and what is being typed is not drawn over",
+    "typed in a terminal are answered one by one, and no progress line overwrites what is being typed",
     async () => {
       const typing = startProgram(["script", "-qec", 'exec "$NODE" "$LAUNCHER" sms stream', "/dev/null"], {
         ...environment,
@@ -361,7 +361,7 @@ describe("lines", () => {
     },
   );
 
-  test("none at all are no failure", async () => {
+  test("may be none: empty input is no failure", async () => {
     expect(await stream("")).toEqual({ code: 0, stdout: "", stderr: "" });
   });
 });
@@ -376,7 +376,7 @@ describe("ending early", () => {
       })),
     );
 
-  test("a reader that leaves early ends it with how many were sent", async () => {
+  test("if the reader of the output goes away, the command fails and says how many messages have a receipt", async () => {
     const streaming = startCommand(["sms", "stream"], environment);
     streaming.child.stdin?.on("error", () => {});
     streaming.child.stdin?.write(endless());
@@ -390,7 +390,7 @@ describe("ending early", () => {
     );
   });
 
-  test("an interrupt leaves whole lines", async () => {
+  test("an interrupt leaves only whole lines", async () => {
     const streaming = startCommand(["sms", "stream", "--json"], environment);
     streaming.child.stdin?.on("error", () => {});
     streaming.child.stdin?.write(endless());
@@ -405,7 +405,7 @@ describe("ending early", () => {
   test("an interrupt does not wait for the writer of a named pipe", async () => {
     const pipe = path.join(directory, "messages.fifo");
     await promisify(execFile)("mkfifo", [pipe]);
-    // Open for both, it waits for no reader, and the command has a writer for as long as it runs.
+    // Opened for reading and writing, so that it does not wait for a reader, and the pipe keeps a writer throughout.
     const writer = await open(pipe, "r+");
     try {
       const streaming = startCommand(["sms", "stream", pipe, "--json"], environment);
@@ -422,7 +422,7 @@ describe("ending early", () => {
 
   const patienceMs = 200;
 
-  test("a service that has never answered is given up", async () => {
+  test("a service that never answered is given up", async () => {
     const silent = await startSilentServer();
     onTestFinished(() => silent.close());
     const client = clientTowards(silent.address);
@@ -443,14 +443,14 @@ describe("ending early", () => {
   });
 
   test.for([
-    { name: "takes connections and answers none", away: () => startSilentServer() },
-    { name: "is not there", away: () => ({ address: "127.0.0.1:1", close: () => {} }) },
-  ])("a service that has answered and then $name is waited for until it is back, and that is told", async ({
+    { name: "accepts connections but never answers", away: () => startSilentServer() },
+    { name: "refuses connections", away: () => ({ address: "127.0.0.1:1", close: () => {} }) },
+  ])("a service that has answered before and now $name is retried until it is back, and the wait is reported", async ({
     away,
   }) => {
     const gone = await away();
     onTestFinished(() => gone.close());
-    // Far beyond its patience, within which the first receipt has to come.
+    // The wait is far longer than this patience, which applies only to the first receipt.
     const { received, losses } = await streamOver(gone.address, { losses: 3, patienceMs: 2_000 });
     expect(received).toEqual(["before", "after"]);
     expect(losses.slice(0, 3).map(({ isStill }) => isStill)).toEqual([false, true, true]);
@@ -458,7 +458,7 @@ describe("ending early", () => {
 
   const answerWithinMs = 3_000;
 
-  test("a connection that was taken and is not answered is given up long before the service is", async () => {
+  test("an accepted connection without an answer is given up and replaced long before the service is given up", async () => {
     const gone = await startSilentServer();
     onTestFinished(() => gone.close());
     const { received, losses } = await streamOver(gone.address, { losses: 1, answerWithinMs });
@@ -466,7 +466,7 @@ describe("ending early", () => {
     expect(losses).toEqual([{ isStill: false, reason: expect.any(String) }]);
   });
 
-  test("a connection that is to be used no more serves the stream that is on it to its end", async () => {
+  test("after a GOAWAY the stream on the connection continues to its end", async () => {
     const leaving = await startLeavingPeer();
     const startedAt = performance.now();
     const isLater = () => performance.now() - startedAt > answerWithinMs + 500;
@@ -481,7 +481,7 @@ describe("ending early", () => {
     expect(leaving.connections()).toBe(1);
   });
 
-  test("however many they are, all of them go over the one connection", async () => {
+  test("16,000 messages go over one call", async () => {
     const peer = await startReceivingPeer();
     const ids = Array.from({ length: 16_000 }, (_, index) => `many-${index}`);
     const received: string[] = [];
@@ -502,7 +502,7 @@ describe("ending early", () => {
     expect([losses, peer.calls()]).toEqual([[], 1]);
   });
 
-  /** Between its messages the service goes away and is found at `away`, until so many losses have been told. */
+  /** Streams two messages; after the first one the proxy leads to `away` until `losses` losses have been reported. */
   async function streamOver(away: string, { losses: least, ...times }: { losses: number } & Times) {
     let target = service.grpcAddress;
     const proxy = await startCuttingProxy(() => target);
@@ -514,7 +514,7 @@ describe("ending early", () => {
     };
     return streamTwo(proxy.address, times, leave, async ({ losses }) => {
       await vi.waitUntil(() => losses.length >= least && proxy.connections() > 1, { timeout: 45_000 });
-      // What waits for an answer is left waiting: no end of a connection tells that another would be good.
+      // Pending connections stay open: the stream gets no hint that a new connection would succeed.
       target = service.grpcAddress;
     });
   }
@@ -527,7 +527,7 @@ interface Told {
   readonly losses: Loss[];
 }
 
-/** Two messages, and what is done between them and behind the second; answers what was told. */
+/** Streams two messages and runs `between` between them and `behind` after the second; returns what was reported. */
 async function streamTwo(
   address: string,
   times: Times,
@@ -556,7 +556,7 @@ async function streamTwo(
   return told;
 }
 
-/** Receives, and tells each connection at its messages that no more calls are wanted on it. */
+/** Sends receipts, and a GOAWAY for each request. */
 const startLeavingPeer = () =>
   startReceivingPeer((call) => call.session?.goaway(http2.constants.NGHTTP2_NO_ERROR, call.id ?? 0));
 

@@ -11,7 +11,7 @@ let environment: Record<string, string>;
 const stats = (...args: string[]) =>
   answerOf(["stats", "--project", project.projectId, ...args], environment);
 
-/** As a person sees it, `columns` wide. */
+/** The lines of the human-readable output in a terminal of `columns` columns. */
 async function seen(columns: number, ...args: string[]): Promise<string[]> {
   const { code, stdout, stderr } = await run(["stats", "--project", project.projectId, ...args], {
     ...environment,
@@ -33,7 +33,7 @@ beforeAll(async () => {
       .map(({ to, text }, index) => ({ to, text, carrier: "LGT", from: `0103000000${index}` })),
   );
   await shop.cancel(pending[3]?.id ?? "");
-  // However long that took here; before anybody counts it.
+  // A fixed duration, set before the worker that counts is started.
   await service.db.query(
     "UPDATE verification SET verified_at = created_at + interval '0.5 s' WHERE status = 'verified'",
   );
@@ -59,7 +59,7 @@ const counts = {
 };
 const nothing = { created: 0, verified: 0, expired: 0, cancelled: 0, conversion: null, time_to_verify: null };
 
-test("--json has both environments apart, with every hour, number and carrier", async () => {
+test("--json reports each environment separately, with every hour, number and carrier", async () => {
   const answer = await stats();
   expect(answer).toEqual({
     since: instant,
@@ -82,23 +82,23 @@ test("--json has both environments apart, with every hour, number and carrier", 
   expect(live.hours[0]).toEqual({ hour: answer.since, ...nothing });
 });
 
-test("--since and --hours say which hours", async () => {
+test("--since and --hours select the hours", async () => {
   const { environments } = await stats("--since", "72h", "--hours", "30", "--environment", "live");
   expect(environments[0].hours).toHaveLength(30);
   expect(environments[0].total).toEqual(nothing);
   expect((await stats("--since", "72h")).environments[0].hours).toHaveLength(73);
 });
 
-describe("for a person", () => {
+describe("human-readable output", () => {
   const hoursIn = (lines: string[]) => lines.filter((line) => /^\d{4}-\d\d-\d\d \d\d:00 /.test(line));
 
-  test("hours that lie ahead are not shown as hours in which nothing happened", async () => {
+  test("hours in the future are left out instead of being shown as empty", async () => {
     const lines = await seen(120, "--since", "1h", "--hours", "30", "--environment", "live");
     expect([2, 3]).toContain(hoursIn(lines).length);
     expect(lines).toContainEqual(expect.stringMatching(/^expired {5}0 {2}·{2,3}$/));
   });
 
-  test("the sums are drawn over the hours, and hours, the number and the carrier have bars", async () => {
+  test("totals have a sparkline over the hours; the number and the carrier have bars", async () => {
     const lines = await seen(120, "--hours", "12");
     expect(lines).toContain("live");
     expect(lines).toContainEqual(expect.stringMatching(/^created {5}5 {2}·{10,11}█·?$/));
@@ -106,7 +106,7 @@ describe("for a person", () => {
     expect(lines).toContainEqual(expect.stringMatching(/^expired {5}0 {2}·{11,12}$/));
     expect(lines).toContain("conversion  75.0 % of those that ended");
     expect(lines).toContain("took        half of them 1 s or less, 95 % of them 1 s or less");
-    // An hour that has just begun is not counted yet.
+    // An hour that has just begun may not be counted yet.
     expect([12, 11]).toContain(hoursIn(lines).length);
     expect(lines).toContainEqual(
       expect.stringMatching(new RegExp(`^${project.liveNumber} +5 +█{16} +3 +0 +1 +75.0 % +1 s +1 s$`)),
@@ -115,19 +115,19 @@ describe("for a person", () => {
     expect(lines.slice(-2)).toEqual(["test", "Nothing happened here."]);
   });
 
-  test("many hours are shown as this machine's days", async () => {
+  test("a week of hours is shown by day", async () => {
     const lines = await seen(120, "--hours", "168", "--environment", "live");
     const days = lines.filter((line) => /^\d{4}-\d\d-\d\d +\d+ /.test(line));
     expect([8, 7]).toContain(days.length);
   });
 
-  test("columns that have no room are told once for all its tables", async () => {
+  test("columns that do not fit are named once for all tables", async () => {
     const lines = await seen(50, "--hours", "3");
     expect(lines.filter((line) => line.startsWith("No room for "))).toEqual([lines.at(-1)]);
     expect(lines.at(-1)).toMatch(/ EXPIRED, CANCELLED, P50, P95: /);
   });
 
-  test.for([60, 80])("it fits %i columns", async (columns) => {
+  test.for([60, 80])("fits in %i columns", async (columns) => {
     for (const line of await seen(columns, "--hours", "48")) {
       if (!/^(took|conversion|No room for) /.test(line)) expect(line.length).toBeLessThanOrEqual(columns);
     }
@@ -144,12 +144,12 @@ test.for([
     code: 1,
     says: /validation_failed: --since: must not lie ahead/,
   },
-])("$args is refused with a word on why", async ({ args, code, says }) => {
+])("$args is refused with the reason", async ({ args, code, says }) => {
   const finished = await run(["stats", "--project", project.projectId, ...args], environment);
   expect(finished).toMatchObject({ code, stdout: "", stderr: expect.stringMatching(says) });
 });
 
-test("a project that there is not is said to be none", async () => {
+test("an unknown project is refused with not_found", async () => {
   const finished = await run(["stats", "--project", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], environment);
   expect(finished).toMatchObject({
     code: 1,

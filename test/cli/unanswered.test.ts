@@ -1,4 +1,4 @@
-/** Where something takes connections, or does not even that, and nothing answers: the command ends as its help has it. */
+/** The command against a server that accepts connections but never answers, or that does not even accept them. */
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -22,7 +22,7 @@ async function startSilent(): Promise<SilentServer> {
   return server;
 }
 
-/** Takes no connection any more: it is stopped, and more have come than wait for it. */
+/** Accepts no more connections: the process is stopped and its backlog is full. */
 async function startFull() {
   const listen = `require("node:net").createServer()
     .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { console.log(this.address().port); })`;
@@ -52,7 +52,7 @@ const commands = [
 ];
 const places = [silent.address, `https://${silent.address}`, full.address];
 
-// Each takes as long as a deadline: they run together.
+// Each takes as long as the deadline, so they run in parallel.
 const runs = places.flatMap((address) =>
   commands.map((args) => {
     const command = [...args, "--address", address];
@@ -61,7 +61,7 @@ const runs = places.flatMap((address) =>
 );
 const demo = started(startDemo({ ...token, PHONEPROOF_ADDRESS: `https://${silent.address}` }));
 
-describe("a service that says nothing is told as such, and nothing is left that waits for it", () => {
+describe("a service that does not answer within the deadline is reported with exit code 3, and the command ends", () => {
   test.for(runs)("phoneproof $name", async ({ running }) => {
     const { code, stdout, stderr } = await running.finished;
     expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
@@ -79,7 +79,7 @@ describe("a service that says nothing is told as such, and nothing is left that 
   });
 });
 
-describe("what goes on for long ends at the first signal while it has no connection", () => {
+describe("long-running commands end at the first signal while they have no connection", () => {
   test.for([
     [["verification", "watch", "vrf_x"], "SIGINT", 130],
     [["verification", "watch", "vrf_x"], "SIGTERM", 143],

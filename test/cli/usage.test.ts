@@ -18,7 +18,7 @@ let service: TestService;
 let environment: Record<string, string>;
 let directory: string;
 
-// Takes as long as a deadline: everything else runs meanwhile.
+// Takes as long as the deadline, so it runs in parallel with everything else.
 let unanswered: Promise<Finished>;
 const sockets: Socket[] = [];
 const silent = createServer((socket) => {
@@ -51,7 +51,7 @@ const commands = {
   webhook: ["set", "show", "rotate-secret", "remove", "disable", "deliveries", "resend", "test"],
 };
 
-/** What the command would print, without a process for each of forty. */
+/** The help that the command would print, without starting a process for each of the forty commands. */
 function helpOf(group: string, name: string): string {
   const command = buildProgram()
     .commands.find((known) => known.name() === group)
@@ -59,7 +59,7 @@ function helpOf(group: string, name: string): string {
   return command === undefined ? "" : printedHelp(command);
 }
 
-/** As on a terminal of 80 columns. */
+/** As in a terminal of 80 columns. */
 function printedHelp(command: Command): string {
   let printed = "";
   command.configureOutput({
@@ -72,11 +72,11 @@ function printedHelp(command: Command): string {
   return printed;
 }
 
-/** Nothing listens here, and no system gives the port to anybody by chance. */
+/** Nothing listens here, and no system assigns this port as an ephemeral one. */
 const deadAddress = "127.0.0.1:1";
 
 describe("help", () => {
-  test("the command's own names every group, the exit codes and the environment", async () => {
+  test("phoneproof --help lists every group, the exit codes and the environment variables", async () => {
     const { code, stdout, stderr } = await run(["--help"], {});
     expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
     for (const group of Object.keys(commands)) expect(stdout).toMatch(new RegExp(`^  ${group} `, "m"));
@@ -107,13 +107,13 @@ describe("help", () => {
     [["help", "stats"], "stats --project ID"],
     [["help", "--json"], "<command>"],
     [["--json", "project", "--help"], "project <command>"],
-  ] as const)("%j shows the help of what is named", async ([args, usage]) => {
+  ] as const)("%j shows the help of the named command", async ([args, usage]) => {
     const { code, stdout, stderr } = await run(args, {});
     expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
     expect(stdout.startsWith(`Usage: phoneproof ${usage} [options]\n`)).toBe(true);
   });
 
-  test("has room in a terminal of 80 columns, at every level", () => {
+  test("fits in a terminal of 80 columns, at every level", () => {
     const wide: string[] = [];
     const widest = (command: Command, path: string) => {
       const help = printedHelp(command);
@@ -125,7 +125,7 @@ describe("help", () => {
     expect(wide).toEqual([]);
   });
 
-  test("an example that takes several lines is one to a shell", async () => {
+  test("an example of several lines is one command for a shell", async () => {
     const help = helpOf("webhook", "set");
     const [, example = ""] = /^ {2}\$ (phoneproof (?:.*\\\n)+.*)$/m.exec(help) ?? [];
     const { stdout } = spawnSync("sh", ["-c", `phoneproof() { echo "$*"; }; ${example}`], {
@@ -136,7 +136,7 @@ describe("help", () => {
     );
   });
 
-  test("--version says the package's", async () => {
+  test("--version prints a version number", async () => {
     expect(await runProcess(["--version"], {})).toEqual({
       code: 0,
       stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
@@ -145,7 +145,7 @@ describe("help", () => {
   });
 });
 
-describe("wrong usage is exit 2, one line that says what and where, and no word on stdout", () => {
+describe("wrong usage: exit code 2, one line on stderr that says what and where, nothing on stdout", () => {
   const project = "prj_01kaex4mpyf2xbtyt1s6vdr4e9";
 
   test.for([
@@ -245,13 +245,13 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     expect(stderr).toMatch(line);
   });
 
-  test("the bare command shows the help, on stderr", async () => {
+  test("phoneproof without arguments shows the help on stderr", async () => {
     const { code, stdout, stderr } = await run([], environment);
     expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
     expect(stderr).toContain("Exit codes:");
   });
 
-  test("the bare command for a program says what is missing, as an object", async () => {
+  test("phoneproof --json without a command prints a JSON error that says what is missing", async () => {
     const { code, stdout, stderr } = await run(["--json"], environment);
     expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
     expect(JSON.parse(stderr)).toMatchObject({
@@ -266,7 +266,7 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     "PHONEPROOF_TLS_CA",
     "PHONEPROOF_TLS_CERT",
     "PHONEPROOF_TLS_KEY",
-  ])("%s names a file that holds no PEM", async (setting) => {
+  ])("%s with a file that is not PEM", async (setting) => {
     const file = path.join(directory, "not.pem");
     await writeFile(file, "nothing of the kind\n");
     const { code, stderr } = await run(["project", "list", "--address", "https://127.0.0.1:1"], {
@@ -276,7 +276,7 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     expect({ code, stderr }).toEqual({ code: 2, stderr: `phoneproof: ${setting}: '${file}' is not PEM\n` });
   });
 
-  test("an option is not taken for the value of the one before it, unless that is written", async () => {
+  test("an option is not taken as the value of the one before it, unless written as --name=--json", async () => {
     const forgotten = await run(["project", "create", "--name", "--json"], environment);
     expect({ ...forgotten, stderr: JSON.parse(forgotten.stderr) }).toMatchObject({
       code: 2,
@@ -287,7 +287,7 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
     expect(JSON.parse(written.stdout)).toMatchObject({ name: "--json" });
   });
 
-  test("with --json the line is an object", async () => {
+  test("with --json the error is a JSON object", async () => {
     const { code, stdout, stderr } = await run(["key", "list", "--json"], environment);
     expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
     expect(JSON.parse(stderr)).toEqual({
@@ -301,8 +301,8 @@ describe("wrong usage is exit 2, one line that says what and where, and no word 
   });
 });
 
-describe("a refusal is exit 1, one line with the catalogue's code, and no word on stdout", () => {
-  test("with what is wrong with each field", async () => {
+describe("a refusal: exit code 1, one line on stderr with the failure code, nothing on stdout", () => {
+  test("the line says what is wrong with each field", async () => {
     const { code, stdout, stderr } = await run(
       ["project", "create", "--name", "", "--code-length", "5", "--validity", "1"],
       environment,
@@ -313,7 +313,7 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
     );
   });
 
-  test("a name that makes the usual text too long is what is told of, alone", async () => {
+  test("if the name makes the default template's text too long, only the name is reported", async () => {
     const { code, stderr } = await run(["project", "create", "--name", "가".repeat(60)], environment);
     expect(code).toBe(1);
     expect(stderr).toMatch(
@@ -321,17 +321,17 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
     );
   });
 
-  test("a name that is missing is told as such", async () => {
+  test("an empty name is reported as empty", async () => {
     const { stderr } = await run(["project", "create", "--name", ""], environment);
     expect(stderr).toMatch(/^phoneproof: validation_failed: --name: must not be empty \(/);
   });
 
-  test("a token that is not known is not called a key", async () => {
+  test("an unknown token is reported as an invalid key or token", async () => {
     const { stderr } = await run(["project", "list", "--token", "pp_svc_wrong"], environment);
     expect(stderr).toContain("The API key or token is not valid");
   });
 
-  test("with --json the line is the contract's error object", async () => {
+  test("with --json the line is the API's error object", async () => {
     const { code, stdout, stderr } = await run(["project", "create", "--name", "", "--json"], environment);
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(JSON.parse(stderr)).toEqual({
@@ -362,7 +362,7 @@ describe("a refusal is exit 1, one line with the catalogue's code, and no word o
   });
 });
 
-describe("no service or no token is exit 3 and one line", () => {
+describe("no service or no token: exit code 3 and one line", () => {
   const messages = '{"message_id":"x","from":"01000000001","to":"1","text":"1"}\n';
 
   test.for([
@@ -370,7 +370,7 @@ describe("no service or no token is exit 3 and one line", () => {
     ["verification", "watch", "vrf_x"],
     ["sms", "send", "--to", "1", "--from", "01000000001", "--text", "1"],
     ["sms", "stream"],
-  ])("%s %s: nothing listens", async (args) => {
+  ])("%s %s: nothing listens at the address", async (args) => {
     const { code, stdout, stderr } = await runProcess(
       args,
       { ...environment, PHONEPROOF_ADDRESS: deadAddress },
@@ -383,7 +383,7 @@ describe("no service or no token is exit 3 and one line", () => {
     expect(stderr).toContain(deadAddress);
   });
 
-  test("something else listens", async () => {
+  test("something other than the gRPC port listens at the address", async () => {
     const { code, stdout, stderr } = await run(
       ["project", "list", "--address", service.httpUrl],
       environment,
@@ -394,7 +394,7 @@ describe("no service or no token is exit 3 and one line", () => {
     );
   });
 
-  test("a service with TLS where plaintext was tried says how to name it", async () => {
+  test("a plaintext attempt at a service with TLS suggests the https:// address", async () => {
     const server = tls.createServer().listen(0, "127.0.0.1");
     onTestFinished(() => void server.close());
     await once(server, "listening");
@@ -405,7 +405,7 @@ describe("no service or no token is exit 3 and one line", () => {
     expect(stderr).toContain(`name it as https://${address}\n`);
   });
 
-  test("a service without TLS where TLS was tried says how to name it", async () => {
+  test("a TLS attempt at a service without TLS suggests the http:// address", async () => {
     const address = service.grpcAddress;
     const { code, stderr } = await run(["project", "list", "--address", `https://${address}`], environment);
     expect(code).toBe(3);
@@ -415,7 +415,7 @@ describe("no service or no token is exit 3 and one line", () => {
     expect(stderr).toContain(`if the service has no TLS, name it as http://${address}\n`);
   });
 
-  test("no token on this machine names the file", async () => {
+  test("if there is no token on this machine, the error names the missing file", async () => {
     const { code, stderr } = await run(["project", "list"], {
       PHONEPROOF_ADDRESS: service.grpcAddress,
       DATA_DIR: directory,
@@ -430,7 +430,7 @@ describe("no service or no token is exit 3 and one line", () => {
     "phoneproof.invalid:50051",
     "localhost.invalid:50051",
     "127.0.0.1.invalid:50051",
-  ])("this machine's token is not for another machine: %s", async (address) => {
+  ])("this machine's token is not sent to another machine: %s", async (address) => {
     await writeFile(path.join(directory, "admin-token"), `${service.adminToken}\n`);
     const { code, stderr } = await run(["project", "list", "--address", address], {
       DATA_DIR: directory,
@@ -445,7 +445,7 @@ describe("no service or no token is exit 3 and one line", () => {
     "exclamation!",
     "",
     "=",
-  ])("a token that no header carries is told before it is sent: %j", async (token) => {
+  ])("a token that cannot be sent in a header is refused: %j", async (token) => {
     const { code, stderr } = await run(["project", "list", "--token", token], environment);
     expect(code).toBe(3);
     expect(stderr).toBe(
@@ -453,7 +453,7 @@ describe("no service or no token is exit 3 and one line", () => {
     );
   });
 
-  test("something listens and says nothing", async () => {
+  test("a service that accepts connections but does not answer within 10 s", async () => {
     const { code, stderr } = await unanswered;
     expect(code).toBe(3);
     expect(stderr).toMatch(
@@ -466,7 +466,7 @@ describe("address and token", () => {
   const port = () => service.grpcAddress.replace(/^.*:/, "");
   const list = ["project", "list", "--json"];
 
-  test("come from GRPC_PORT and DATA_DIR/admin-token on this machine", async () => {
+  test("default to GRPC_PORT and DATA_DIR/admin-token on this machine", async () => {
     const dataDirectory = await mkdtemp(path.join(directory, "data-"));
     await writeFile(path.join(dataDirectory, "admin-token"), `${service.adminToken}\n`);
     await chmod(path.join(dataDirectory, "admin-token"), 0o600);
@@ -476,7 +476,7 @@ describe("address and token", () => {
     expect(await run(list, relative, directory)).toMatchObject({ code: 0, stderr: "" });
   });
 
-  test("come from the environment before that, and from the options before that", async () => {
+  test("options take precedence over PHONEPROOF_ADDRESS and PHONEPROOF_TOKEN, and those over the defaults", async () => {
     expect(await run(list, { ...environment, GRPC_PORT: "1", DATA_DIR: "/nowhere" })).toMatchObject({
       code: 0,
     });
@@ -488,7 +488,7 @@ describe("address and token", () => {
     });
   });
 
-  test("the options stand anywhere, and the last level's counts", async () => {
+  test("options are accepted at any level, and the innermost one counts", async () => {
     const options = ["--address", service.grpcAddress, "--token", service.adminToken, "--json"];
     expect(await run([...options, "project", "list"], {})).toMatchObject({ code: 0 });
     expect(await run(["project", ...options, "list"], {})).toMatchObject({ code: 0 });
@@ -507,15 +507,15 @@ describe("address and token", () => {
     expect(await run([...list, "--address", address], environment)).toMatchObject({ code: 0, stderr: "" });
   });
 
-  test("a proxy of the environment is no way to this machine", async () => {
+  test("proxy variables in the environment are ignored for a service on this machine", async () => {
     const proxy = `http://${deadAddress}`;
     const proxied = { ...environment, http_proxy: proxy, https_proxy: proxy, grpc_proxy: proxy };
     expect(await run(list, proxied)).toMatchObject({ code: 0, stderr: "" });
   });
 });
 
-test("npx finds the command in the project's own directory, without the network, and makes nothing of it anew", async () => {
-  // What is generated anew is another file, or has another time.
+test("npx runs the command of this directory without the network and generates nothing again", async () => {
+  // Regenerated files would have another inode or modification time.
   const made = () =>
     Promise.all(
       ["src/gen/proto", "src/gen/window/window.js"].map(async (name) => {
@@ -545,14 +545,14 @@ test("npx finds the command in the project's own directory, without the network,
 
 describe("an older Node", () => {
   const launcher = path.resolve(import.meta.dirname, "../../bin/phoneproof.mjs");
-  /** What the launcher looks at, as an older Node has it. */
+  /** Makes the launcher believe that it runs in an older Node. */
   const pretend = `data:text/javascript,${encodeURIComponent(`
     Object.defineProperty(process, "versions", { value: { ...process.versions, node: "20.1.0" } });
     Object.defineProperty(process, "execPath", { value: "/usr/bin/node" });
   `)}`;
   const started = (args: string[]) => startNode(["--import", pretend, launcher, ...args], environment);
 
-  test("starts the pinned one and passes on arguments, output and exit code", async () => {
+  test("starts the pinned version and passes on arguments, output and exit code", async () => {
     expect(await started(["project", "list", "--json"]).finished).toMatchObject({
       code: 0,
       stdout: expect.stringMatching(/^\{"projects":\[/),
@@ -561,7 +561,7 @@ describe("an older Node", () => {
     expect(await started(["project", "lst"]).finished).toMatchObject({ code: 2 });
   });
 
-  test("passes on a signal, and ends as the command does", async () => {
+  test("passes on a signal and ends with the command's exit code", async () => {
     const watching = started(["sms", "stream", "--json"]);
     watching.child.stdin?.write('{"message_id":"old-node","from":"01000000001","to":"1","text":"1"}\n');
     await watching.lines(1);

@@ -1,4 +1,4 @@
-/** A watch whose service goes away. */
+/** `verification watch` when the service becomes unreachable. */
 
 import http2 from "node:http2";
 import { create, toBinary } from "@bufbuild/protobuf";
@@ -23,7 +23,7 @@ const service = await startTestService();
 const { testKey } = await service.createProject();
 const shop = merchant(service.httpUrl, testKey);
 
-/** Told of as often as it can be. */
+/** So short that every failed attempt is reported. */
 const patienceMs = 1;
 
 async function startWatch(id: string) {
@@ -34,7 +34,7 @@ async function startWatch(id: string) {
   await vi.waitUntil(() => watch.statuses.length === 1, { timeout: 45_000 });
   return {
     ...watch,
-    /** Whoever connects from now on comes there. */
+    /** New connections go to this address. */
     leadTo(address: string) {
       target = address;
     },
@@ -43,9 +43,9 @@ async function startWatch(id: string) {
 }
 
 test.for([
-  { name: "takes connections and answers none", away: () => startSilentServer() },
-  { name: "is not there", away: () => ({ address: "127.0.0.1:1", close: () => {} }) },
-])("a service that $name is waited for until it is back, and that is told", async ({ away }) => {
+  { name: "accepts connections but never answers", away: () => startSilentServer() },
+  { name: "refuses connections", away: () => ({ address: "127.0.0.1:1", close: () => {} }) },
+])("a service that $name is retried until it is back, and the wait is reported", async ({ away }) => {
   const gone = await away();
   onTestFinished(() => gone.close());
   const { body: created } = await shop.create();
@@ -54,18 +54,18 @@ test.for([
   watch.breakAll();
   await vi.waitUntil(() => watch.losses.length === 2, { timeout: 45_000 });
   await service.sms({ to: created.destination, text: created.sms_text, from: "01012345678" });
-  // What waits for an answer is left waiting: no end of a connection tells that another would be good.
+  // Pending connections stay open: the watch gets no hint that a new connection would succeed.
   watch.leadTo(service.grpcAddress);
   await watch.ended;
   expect(watch.statuses).toEqual([VerificationStatus.PENDING, VerificationStatus.VERIFIED]);
   expect(watch.losses.slice(0, 2).map(({ isStill }) => isStill)).toEqual([false, true]);
 });
 
-test("a connection that has lasted is told when it is lost, as the one before it was", async () => {
+test("losing a connection that had lasted is reported as a new loss, not as a continued one", async () => {
   const { body: created } = await shop.create();
   const watch = await startWatch(created.id);
   for (const losses of [1, 2]) {
-    // As long as one must last to have been good.
+    // Longer than a connection must last to count as restored.
     const since = performance.now();
     await vi.waitUntil(() => performance.now() - since > 1_500, { timeout: 45_000 });
     watch.breakAll();
@@ -76,7 +76,7 @@ test("a connection that has lasted is told when it is lost, as the one before it
   expect(watch.losses.map(({ isStill }) => isStill)).toEqual([false, false]);
 });
 
-test("a service that is away when the verification must be over is given up", async () => {
+test("the watch gives up if the service is still unreachable when the verification must have expired", async () => {
   const { body: created } = await shop.create({ client_reference: "soon over" });
   await moveExpiry(service.db, {
     expiresAt: "now() + interval '10 seconds'",
@@ -91,14 +91,14 @@ test("a service that is away when the verification must be over is given up", as
   expect(watch.losses.map(({ isStill }) => isStill)).toContain(true);
 });
 
-test("a connection that breaks behind the last status takes nothing from it", async () => {
+test("a connection that breaks after the final status does not affect the result", async () => {
   const peer = await startPeerThatBreaks(VerificationStatus.VERIFIED);
   const watch = watchAt(peer.address);
   await watch.ended;
   expect([watch.statuses, watch.losses]).toEqual([[VerificationStatus.VERIFIED], []]);
 });
 
-test("one that breaks behind each first look is no connection that is back, and is told once", async () => {
+test("connections that break right after their first status do not count as restored: one loss is reported", async () => {
   const peer = await startPeerThatBreaks(VerificationStatus.PENDING);
   const watch = watchAt(peer.address);
   await vi.waitUntil(() => peer.calls() === 5, { timeout: 45_000 });
@@ -106,7 +106,7 @@ test("one that breaks behind each first look is no connection that is back, and 
   expect(watch.losses.map(({ isStill }) => isStill)).toEqual([false]);
 });
 
-/** Shows one status to each call and breaks it. */
+/** Sends one status on each call and then breaks it. */
 function startPeerThatBreaks(status: VerificationStatus) {
   const expiresAt = timestampFromMs(Date.now() + 600_000);
   const look = create(WatchVerificationResponseSchema, {
@@ -114,7 +114,7 @@ function startPeerThatBreaks(status: VerificationStatus) {
   });
   const message = framed(toBinary(WatchVerificationResponseSchema, look));
   return startGrpcPeer((call) => {
-    // Without trailers, which would say that this is all.
+    // Without trailers, which would mark a regular end of the stream.
     call.write(message, () => call.close(http2.constants.NGHTTP2_CANCEL));
   });
 }

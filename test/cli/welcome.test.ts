@@ -8,18 +8,18 @@ function said(grpcSecurity: GrpcSecurity, address = grpc): string {
   return welcome({ ...addresses, grpc: address }, { testKey: undefined, grpcSecurity, dataDir: ".data" });
 }
 
-test("the printed command finds the service without its address where it is the usual one", () => {
+test("the printed command has no --address if the gRPC address is the default", () => {
   expect(said("plaintext")).toContain("    npx phoneproof project list\n");
 });
 
-test("it names another address", () => {
+test("the printed command names any other address", () => {
   expect(said("plaintext", "127.0.0.1:7")).toContain("npx phoneproof --address 127.0.0.1:7 project list\n");
 });
 
 test.for([
   "TLS",
   "mutual TLS",
-] as const)("with %s it says https://, and what the command may need", (security) => {
+] as const)("with %s the printed command uses https://, followed by the settings it may need", (security) => {
   const text = said(security);
   expect(text).toContain(`npx phoneproof --address https://${grpc} project list\n`);
   expect(text).toContain("PHONEPROOF_TLS_CA");
@@ -29,7 +29,7 @@ test.for([
 test.for([
   ".data",
   "/var/lib/phoneproof/data",
-])("the SMS is sent by a command within 80 columns, which goes on where a shell does: %s", (dataDir) => {
+])("the command that sends the SMS is split for 80 columns so that a shell can run it, with DATA_DIR %s", (dataDir) => {
   const testKey = "pp_test_46guCPufXvNhcydoEI8OH6MmdcXG3dOR27ItIa";
   const lines = welcome(addresses, { testKey, grpcSecurity: "plaintext", dataDir }).split("\n");
   const at = lines.findIndex((line) => line.includes("npx phoneproof sms send"));

@@ -1,4 +1,4 @@
-/** The merchant's package against the service, as npm would install it. */
+/** The client package against the service. */
 
 import { getEventListeners } from "node:events";
 import { createPhoneproof, type ServiceRefusal, type Settings } from "@phoneproof/client";
@@ -15,25 +15,25 @@ const settings = { baseUrl: service.httpUrl, apiKey: project.liveKey };
 const clientFor = (apiKey: string) => createPhoneproof({ ...settings, apiKey });
 const phoneproof = clientFor(project.liveKey);
 
-/** As a calculation or a missing setting would make them. */
+/** Invalid times, such as a wrong calculation or a missing setting gives. */
 const notTimes = [Number.NaN, 0, -1, "5" as unknown as number, null as unknown as number];
 
 describe("waitUntilFinished", () => {
-  test("ends when the SMS has come", async () => {
+  test("ends when the SMS has arrived", async () => {
     const { id, destination, sms_text: text } = await phoneproof.create();
     const waiting = phoneproof.waitUntilFinished(id, { pollMs: 20 });
     await service.sms({ to: destination, text, from: "010-1234-5678", carrier: "KT" });
     expect(await waiting).toMatchObject({ id, status: "verified", phone: "01012345678", carrier: "KT" });
   });
 
-  test("ends when it is cancelled", async () => {
+  test("ends when the verification is cancelled", async () => {
     const { id } = await phoneproof.create();
     const waiting = phoneproof.waitUntilFinished(id, { pollMs: 20 });
     await phoneproof.cancel(id);
     expect(await waiting).toMatchObject({ id, status: "cancelled", phone: null });
   });
 
-  test("passes over looks that fail, for as long as Retry-After says, and not over what lasts", async () => {
+  test("retries failed reads, honouring Retry-After, and fails on permanent errors", async () => {
     const { id } = await phoneproof.create();
     const fetchLike = (...failures: readonly (Response | null)[]) => {
       const left = [...failures];
@@ -49,7 +49,7 @@ describe("waitUntilFinished", () => {
         { status: 429, headers: { "retry-after": retryAfter } },
       );
     const waitingBy = (fetch: ReturnType<typeof fetchLike>, timeoutMs?: number) =>
-      // Each look is one attempt.
+      // With this pause each read is a single attempt.
       createPhoneproof({ ...settings, timeoutMs: 900, retryPauseMs: 5_000, fetch }).waitUntilFinished(id, {
         pollMs: 20,
         timeoutMs,
@@ -75,7 +75,7 @@ describe("waitUntilFinished", () => {
     expect(await waiting).toMatchObject({ id, status: "cancelled" });
   });
 
-  test("looks at the expiry by the service's clock, however long its pauses are", async () => {
+  test("reads at the expiry by the service's clock, however long pollMs is", async () => {
     await installClock(service.db);
     const other = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl) });
     const { id } = await phoneproof.create();
@@ -84,12 +84,15 @@ describe("waitUntilFinished", () => {
     expect(await slow.waitUntilFinished(id, { pollMs: 3_600_000 })).toMatchObject({ id, status: "expired" });
   });
 
-  // A quarter more or less, so that many clients do not look at once.
+  // With a jitter of a quarter, so that many clients do not read at the same time.
   test.for([
     { random: 0, share: 0.75 },
     { random: 0.5, share: 1 },
     { random: 1, share: 1.25 },
-  ])("looks less and less often, down to every five seconds: $share of that", async ({ random, share }) => {
+  ])("reads less and less often, down to every five seconds, with jitter: $share of that", async ({
+    random,
+    share,
+  }) => {
     vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
     const randomness = vi.spyOn(Math, "random").mockReturnValue(random);
     onTestFinished(() => {
@@ -117,7 +120,7 @@ describe("waitUntilFinished", () => {
     );
   });
 
-  test("gives up after timeoutMs, having looked once more", async () => {
+  test("fails with still_pending after timeoutMs", async () => {
     const { id } = await phoneproof.create();
     for (const pollMs of [20, 3_600_000]) {
       const error = await failureOf(phoneproof.waitUntilFinished(id, { timeoutMs: 30, pollMs }));
@@ -134,7 +137,7 @@ describe("waitUntilFinished", () => {
   });
 });
 
-test("a runtime that keeps what fetch reads unless told otherwise, such as Next.js, keeps none of it", async () => {
+test("reads are not cached by a runtime that caches fetch by default, such as Next.js", async () => {
   const kept = new Map<string, Response>();
   const keeping = async (url: string, init: RequestInit): Promise<Response> => {
     if (init.method !== "GET" || init.cache === "no-store") return fetch(url, init);
@@ -154,7 +157,7 @@ test("a base URL may end with a slash", async () => {
   expect(await behind.create()).toMatchObject({ status: "pending" });
 });
 
-test("a signal that calls share is left as it was", async () => {
+test("calls leave no listeners on a shared signal", async () => {
   const { signal } = new AbortController();
   const { id } = await phoneproof.create({}, { signal });
   const waiting = phoneproof.waitUntilFinished(id, { signal, pollMs: 20 });
@@ -164,7 +167,7 @@ test("a signal that calls share is left as it was", async () => {
 });
 
 describe("errors", () => {
-  test("have every code of the contract, with its status", () => {
+  test("are typed with every failure code of the API and its status", () => {
     type StatusOf<R, Code> = R extends { code: infer Known; status: infer Status }
       ? Code extends Known
         ? Status
@@ -218,7 +221,7 @@ describe("errors", () => {
     expect(await failureOf(failing())).toMatchObject({ code });
   });
 
-  test("say when what answers is no phoneproof", async () => {
+  test("are unexpected_answer for a 404 that is not from phoneproof", async () => {
     const elsewhere = createPhoneproof({ baseUrl: service.opsUrl, apiKey: project.liveKey });
     expect(await failureOf(elsewhere.create())).toMatchObject({ code: "unexpected_answer", status: 404 });
   });
@@ -227,12 +230,12 @@ describe("errors", () => {
     { user: null },
     { error: { code: "login_required", message: "log in" } },
     null,
-  ])("say when what answers is no phoneproof, though all is well there: %j", async (answer) => {
+  ])("are unexpected_answer for a 200 that is not from phoneproof: %j", async (answer) => {
     const elsewhere = createPhoneproof({ ...settings, fetch: async () => Response.json(answer) });
     expect(await failureOf(elsewhere.create())).toMatchObject({ code: "unexpected_answer", status: 200 });
   });
 
-  test("of a 422 hold its fields, none where it has none", async () => {
+  test("of a 422 have its fields, or an empty list", async () => {
     const refusal = { code: "validation_failed", message: "no", request_id: "req_1" };
     for (const [error, fields] of [
       [{ ...refusal, fields: [{ field: "phone", message: "no" }] }, [{ field: "phone", message: "no" }]],
@@ -246,7 +249,7 @@ describe("errors", () => {
 
   test.for([
     408, 425, 429, 500, 502, 503, 504, 520, 524, 530, 599,
-  ])("say when a proxy answers in its place: %s", async (status) => {
+  ])("are no_answer for a temporary status of a proxy: %s", async (status) => {
     const fetch = async () => new Response("<h1>later</h1>", { status });
     const behind = createPhoneproof({ ...settings, timeoutMs: 20, retryPauseMs: 1, fetch });
     const error = await failureOf(behind.create());
@@ -257,14 +260,16 @@ describe("errors", () => {
     });
   });
 
-  test.for([501, 505, 511, 526])("tell at once what lasts of a proxy: %s", async (status) => {
+  test.for([
+    501, 505, 511, 526,
+  ])("are unexpected_answer, without a retry, for a permanent status of a proxy: %s", async (status) => {
     const fetch = vi.fn(async () => new Response("<h1>no</h1>", { status }));
     const behind = createPhoneproof({ ...settings, fetch });
     expect(await failureOf(behind.create())).toMatchObject({ code: "unexpected_answer", status });
     expect(fetch).toHaveBeenCalledTimes(1);
   });
 
-  test("say when nothing answers", async () => {
+  test("are no_answer if nothing answers", async () => {
     const settings = { apiKey: project.liveKey, timeoutMs: 20, retryPauseMs: 1 };
     const nowhere = createPhoneproof({ ...settings, baseUrl: "http://127.0.0.1:1" });
     expect(await failureOf(nowhere.create())).toMatchObject({ code: "no_answer" });
@@ -278,19 +283,19 @@ describe("errors", () => {
       "http://[::1",
       "http://%zz",
       "http://localhost:8080 ",
-    ].map((baseUrl): [string, object] => [`a base URL that is none: ${baseUrl}`, { baseUrl }]),
+    ].map((baseUrl): [string, object] => [`an invalid base URL: ${baseUrl}`, { baseUrl }]),
     ["a base URL that is not a string", { baseUrl: new URL("http://localhost:8080") }],
-    ["a fetch that is none", { fetch: null }],
-    ["what fetch answered", { fetch: Promise.resolve() }],
-    ["a key that no header can carry", { apiKey: "pp\n" }],
-    ["no key", { apiKey: undefined }],
+    ["a fetch of null", { fetch: null }],
+    ["a promise as fetch", { fetch: Promise.resolve() }],
+    ["an API key that cannot be sent in a header", { apiKey: "pp\n" }],
+    ["no API key", { apiKey: undefined }],
     ...notTimes.flatMap((time) =>
       ["timeoutMs", "attemptTimeoutMs", "retryPauseMs"].map((name): [string, object] => [
         `${name} of ${time}`,
         { [name]: time },
       ]),
     ),
-  ])("are TypeErrors for what is wrong with the settings: %s", ([, settings]) => {
+  ])("are TypeErrors that name the invalid setting: %s", ([, settings]) => {
     const wrong = { baseUrl: service.httpUrl, apiKey: project.liveKey, ...settings } as Settings;
     expect(() => createPhoneproof(wrong)).toThrow(TypeError);
     expect(() => createPhoneproof(wrong)).toThrow(Object.keys(settings)[0]);
@@ -305,13 +310,17 @@ describe("errors", () => {
   const { read, cancel, create, waitUntilFinished } = phoneproof;
 
   test.for<[what: string, named: string, wrong: () => Promise<unknown>]>([
-    ["an id that is a step up the path", "id", () => read("..")],
+    ["an id that leads up the path", "id", () => read("..")],
     ["an empty id", "id", () => cancel("")],
-    ["an id that is none", "id", () => read(undefined as unknown as string)],
-    ["half a character in an id", "id", () => cancel("vrf_\ud800")],
-    ["a creation of nothing", "verification must be an object", () => create(null as unknown as object)],
-    ["a creation's options of nothing", "options must be", () => create({}, null as unknown as object)],
-    ["a read's options that are text", "options must be", () => read("vrf_none", "now" as unknown as object)],
+    ["an id of undefined", "id", () => read(undefined as unknown as string)],
+    ["a lone surrogate in an id", "id", () => cancel("vrf_\ud800")],
+    ["a creation of null", "verification must be an object", () => create(null as unknown as object)],
+    ["a creation's options of null", "options must be", () => create({}, null as unknown as object)],
+    [
+      "a read's options that are a string",
+      "options must be",
+      () => read("vrf_none", "now" as unknown as object),
+    ],
     [
       "a cancel's options that are a number",
       "options must be",
@@ -319,11 +328,11 @@ describe("errors", () => {
     ],
     ["a creation of a list", "verification must be", () => create([["mode", "match"]] as unknown as object)],
     [
-      "a wait's options of nothing",
+      "a wait's options of null",
       "options must be",
       () => waitUntilFinished("vrf_none", null as unknown as object),
     ],
-    ["a key that is too short", "idempotencyKey", () => create({}, { idempotencyKey: "short" })],
+    ["an idempotency key that is too short", "idempotencyKey", () => create({}, { idempotencyKey: "short" })],
     ...notTimes.flatMap((time): [string, string, () => Promise<unknown>][] => [
       [`a creation's timeoutMs of ${time}`, "timeoutMs", () => create({}, { timeoutMs: time })],
       [`a read's timeoutMs of ${time}`, "timeoutMs", () => read("vrf_none", { timeoutMs: time })],
@@ -347,13 +356,17 @@ describe("errors", () => {
         ];
       },
     ),
-  ])("are TypeErrors, in the promise, for what is wrong with a call: %s", async ([, named, wrong]) => {
+  ])("are TypeErrors that reject the call's promise and name the invalid argument: %s", async ([
+    ,
+    named,
+    wrong,
+  ]) => {
     const outcome = wrong();
     await expect(outcome).rejects.toBeInstanceOf(TypeError);
     await expect(outcome).rejects.toThrow(named);
   });
 
-  test("tell an exhausted allowance at once, with how long it lasts", async () => {
+  test("of an exhausted usage limit come at once, with retryAfterSeconds; a suspended project has its own code", async () => {
     const { projectId, liveKey } = await service.createProject({ usageLimit: 1n });
     const limited = clientFor(liveKey);
     await limited.create();

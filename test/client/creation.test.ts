@@ -1,4 +1,4 @@
-/** However often a creation has to be sent, one verification is made. */
+/** However often a creation has to be sent, exactly one verification is created. */
 
 import { setTimeout as delay } from "node:timers/promises";
 import { createPhoneproof } from "@phoneproof/client";
@@ -15,7 +15,7 @@ const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
 const proxy = await startFaultyProxy(service.httpUrl, attemptTimeoutMs);
 const settings = { baseUrl: proxy.url, apiKey: project.liveKey, attemptTimeoutMs, retryPauseMs: 1 };
 const phoneproof = createPhoneproof(settings);
-/** Gives no attempt up. */
+/** A client that does not give up attempts. */
 const patient = createPhoneproof({ ...settings, attemptTimeoutMs: 60_000 });
 const verificationService = service.client(VerificationService);
 
@@ -61,7 +61,7 @@ test("one verification after any faults in any order", async () => {
   );
 });
 
-test("an answer that something in between has cut off is asked for again, by the same key", async () => {
+test("after a truncated answer the request is repeated with the same key", async () => {
   const keys: (string | null)[] = [];
   const cutting = async (url: string, init: RequestInit) => {
     keys.push(new Headers(init.headers).get("idempotency-key"));
@@ -77,7 +77,7 @@ test("an answer that something in between has cut off is asked for again, by the
   expect(await idsOf(reference)).toEqual([created.id]);
 });
 
-test("creations side by side through faults are one each", async () => {
+test("concurrent creations through faults make one verification each", async () => {
   proxy.meet(...Array.from({ length: 40 }, (_, index) => faults[index % faults.length] as Fault));
   const references = Array.from({ length: 20 }, newReference);
   const created = await Promise.all(
@@ -88,7 +88,7 @@ test("creations side by side through faults are one each", async () => {
   }
 });
 
-test("one that failed for good is made once by creating again with its key", async () => {
+test("a creation that failed for good, repeated with its error's key, makes one verification", async () => {
   const reference = newReference();
   proxy.meet("cut after", "cut after", "cut after", "cut after", "cut after", "cut after");
   const short = createPhoneproof({ ...settings, retryPauseMs: 50, timeoutMs: 80 });
@@ -100,7 +100,7 @@ test("one that failed for good is made once by creating again with its key", asy
   expect(await idsOf(reference)).toEqual([created.id]);
 });
 
-test("an own key makes it the same verification in another process", async () => {
+test("with the caller's own key another client gets the same verification", async () => {
   const reference = newReference();
   const idempotencyKey = `stored-before-${reference}`;
   const first = await phoneproof.create({ client_reference: reference }, { idempotencyKey });
@@ -108,7 +108,7 @@ test("an own key makes it the same verification in another process", async () =>
   expect(again).toEqual(first);
 });
 
-test("two creations without a key are two attempts", async () => {
+test("two creations without a key make two verifications", async () => {
   const reference = newReference();
   await phoneproof.create({ client_reference: reference });
   await phoneproof.create({ client_reference: reference });
@@ -118,18 +118,18 @@ test("two creations without a key are two attempts", async () => {
 test.for([
   { name: "seconds", retryAfter: () => "1" },
   { name: "a date", retryAfter: () => new Date(Date.now() + 2_000).toUTCString() },
-])("Retry-After in $name is waited for", async ({ retryAfter }) => {
+])("Retry-After as $name is honoured", async ({ retryAfter }) => {
   const before = proxy.arrivals.length;
   const value = retryAfter();
   proxy.meet({ status: 503, code: "service_unavailable", headers: { "retry-after": value } });
   await patient.create();
   const [first = 0, second = 0] = proxy.arrivals.slice(before);
   const earliest = /^\d+$/.test(value) ? first + 1_000 : Date.parse(value) - performance.timeOrigin;
-  // Timers are early by a millisecond, and the two clocks drift apart by a few.
+  // Timers may be early by a millisecond, and the two clocks drift apart by a few.
   expect(second).toBeGreaterThanOrEqual(earliest - 100);
 });
 
-test("a Retry-After beyond the time there is ends the call at once", async () => {
+test("a Retry-After longer than the call's remaining time ends the call at once", async () => {
   const before = proxy.arrivals.length;
   proxy.meet({ status: 429, code: "rate_limited", headers: { "retry-after": "31" } });
   const error = await failureOf(patient.create());
@@ -137,7 +137,7 @@ test("a Retry-After beyond the time there is ends the call at once", async () =>
   expect(proxy.arrivals).toHaveLength(before + 1);
 });
 
-test("a Retry-After beyond what a timer can count is waited for", async () => {
+test("a Retry-After longer than a timer can count is not followed by an early retry", async () => {
   const controller = new AbortController();
   const fetch = vi.fn(async () => {
     const body = { error: { code: "usage_limit_exceeded", message: "not this month" } };
@@ -146,14 +146,14 @@ test("a Retry-After beyond what a timer can count is waited for", async () => {
   const endless = createPhoneproof({ ...settings, timeoutMs: Number.POSITIVE_INFINITY, fetch });
   const creation = failureOf(endless.create({}, { signal: controller.signal }));
   await vi.waitUntil(() => fetch.mock.calls.length > 0, { timeout: 45_000 });
-  // Such a timer would be up at once, again and again.
+  // A timer with an overflowing delay would fire at once, again and again.
   await delay(100);
   expect(fetch).toHaveBeenCalledOnce();
   controller.abort();
   expect((await creation).code).toBe("aborted");
 });
 
-test("an abort ends the call with the signal's reason, in the request and in the pause", async () => {
+test("an abort ends the call with the signal's reason, before it, during a request and during a pause", async () => {
   for (const fault of ["stall", { status: 503, headers: { "retry-after": "20" } }] as const) {
     const before = proxy.arrivals.length;
     const controller = new AbortController();
@@ -170,18 +170,18 @@ test("an abort ends the call with the signal's reason, in the request and in the
   expect(proxy.arrivals).toHaveLength(before);
 });
 
-/** Answers nothing until it is given up. */
+/** A fetch that only ends when it is aborted. */
 const hang = vi.fn(
   (_url: string, { signal }: RequestInit) =>
     new Promise<Response>((_resolve, reject) => signal?.addEventListener("abort", reject)),
 );
 
-test("an attempt is given up when the call's time is, however long it may take", async () => {
+test("an attempt ends with the call's timeoutMs, even if attemptTimeoutMs is longer", async () => {
   const hanging = createPhoneproof({ ...settings, attemptTimeoutMs: 3_600_000, timeoutMs: 20, fetch: hang });
   expect((await failureOf(hanging.create())).code).toBe("no_answer");
 });
 
-test("an abort is told as one, though there is no time for another attempt", async () => {
+test("an abort is reported as aborted, even if there is no time for another attempt", async () => {
   const hanging = createPhoneproof({
     ...settings,
     attemptTimeoutMs: 60_000,
@@ -194,7 +194,7 @@ test("an abort is told as one, though there is no time for another attempt", asy
   expect((await creation).code).toBe("aborted");
 });
 
-test("a pause that lasts until the call's time is up is followed by no other attempt", async () => {
+test("if the call's time is up after a pause, there is no further attempt", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
   onTestFinished(() => void vi.useRealTimers());
   const refusing = vi.fn(async () => new Response("", { status: 502 }));
@@ -208,7 +208,7 @@ test("a pause that lasts until the call's time is up is followed by no other att
   expect(refusing).toHaveBeenCalledTimes(1);
 });
 
-test("pauses grow to five seconds, and no longer", async () => {
+test("pauses grow, up to five seconds", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
   onTestFinished(() => void vi.useRealTimers());
   const asked: number[] = [];
@@ -225,7 +225,7 @@ test("pauses grow to five seconds, and no longer", async () => {
   expect(Math.max(...pauses)).toBeLessThanOrEqual(5_001);
 });
 
-test("one that was given up is made once by creating again with the key of its error", async () => {
+test("an aborted creation, repeated with its error's key, makes one verification", async () => {
   const reference = newReference();
   const before = proxy.arrivals.length;
   proxy.meet("stall");
@@ -238,7 +238,7 @@ test("one that was given up is made once by creating again with the key of its e
   expect(await idsOf(reference)).toEqual([created.id]);
 });
 
-test("reads and cancels are tried again, too", async () => {
+test("reads and cancellations are retried, too", async () => {
   const { id } = await phoneproof.create();
   proxy.meet("cut after", "half");
   expect(await phoneproof.read(id)).toMatchObject({ id, status: "pending" });
@@ -246,7 +246,7 @@ test("reads and cancels are tried again, too", async () => {
   expect(await phoneproof.cancel(id)).toMatchObject({ id, status: "cancelled" });
 });
 
-test("a redirect is not followed: neither the key nor a creation goes elsewhere", async () => {
+test("a redirect is not followed, so that neither API key nor request goes elsewhere", async () => {
   proxy.meet({ status: 307, headers: { location: `${service.httpUrl}/v1/verifications` } });
   const error = await failureOf(patient.create());
   expect(error).toMatchObject({ code: "unexpected_answer", status: 307 });

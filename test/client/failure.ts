@@ -1,6 +1,6 @@
 import { PhoneproofError } from "@phoneproof/client";
 
-/** What it failed with, which must be one of the package's errors. */
+/** The error that the promise rejects with, which must be one of the package's errors. */
 export async function failureOf(promise: Promise<unknown>): Promise<PhoneproofError> {
   const error = await promise.then(
     () => undefined,

@@ -1,4 +1,4 @@
-/** What stands between a merchant and the service on a bad day: each request meets the next of the faults. */
+/** A proxy between a merchant and the service that applies the next of a list of faults to each request. */
 
 import { once } from "node:events";
 import { Agent, createServer, type IncomingMessage, request, type ServerResponse } from "node:http";
@@ -7,19 +7,19 @@ import { atFileEnd } from "../harness/endings.ts";
 export const faults = [
   /** The connection breaks before the request has reached the service. */
   "cut before",
-  /** It reaches the service, and its answer is lost. */
+  /** The request reaches the service, and its answer is lost. */
   "cut after",
-  /** Half of the answer comes, and the connection breaks. */
+  /** Half of the answer arrives, then the connection breaks. */
   "half",
-  /** Half of the answer comes, and no more. */
+  /** Half of the answer arrives, then nothing more. */
   "stall",
-  /** The answer comes long after the client has given it up. */
+  /** The answer arrives after the client has given up the attempt. */
   "slow",
-  /** The request reaches the service after the client has given it up. */
+  /** The request reaches the service after the client has given up the attempt. */
   "late",
-  /** A proxy says so, and the request has not reached the service. */
+  /** The proxy answers 502, and the request has not reached the service. */
   "refused",
-  /** A proxy says so, and the request has reached the service. */
+  /** The proxy answers 502, and the request has reached the service. */
   "refused after",
 ] as const;
 
@@ -27,15 +27,15 @@ export type Fault = (typeof faults)[number];
 
 export interface FaultyProxy {
   readonly url: string;
-  /** When each request came, by `performance.now()`. */
+  /** The arrival time of each request, by `performance.now()`. */
   readonly arrivals: number[];
-  /** What the next requests meet; those after them get through. */
+  /** Sets the faults of the next requests; those after them pass. */
   meet(...faults: readonly (Fault | Refusal)[]): void;
   /** Resolves when every request that was held back has been answered by the service. */
   settled(): Promise<void>;
 }
 
-/** The service's own refusal, made here. */
+/** A refusal in the service's format, answered by the proxy. */
 export interface Refusal {
   readonly status: number;
   readonly code?: string;
@@ -48,7 +48,7 @@ interface Answer {
   readonly body: Buffer;
 }
 
-/** `patienceMs`: when the client gives an attempt up. */
+/** `patienceMs`: the client's timeout for an attempt. */
 export async function startFaultyProxy(target: string, patienceMs: number): Promise<FaultyProxy> {
   const script: (Fault | Refusal)[] = [];
   const arrivals: number[] = [];

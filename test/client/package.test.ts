@@ -1,4 +1,4 @@
-/** The package as it would be published: what is in it, how large it is, where it runs. */
+/** The package as it would be published: its files, its size, the runtimes it works in. */
 
 import { execFile, execFileSync } from "node:child_process";
 import { existsSync, realpathSync } from "node:fs";
@@ -27,11 +27,11 @@ async function bundle(format: "esm" | "iife"): Promise<string> {
   return output[0].code;
 }
 
-test("everything it exports, minified, is under 6 KiB", async () => {
+test("the minified bundle of all exports is smaller than 6 KiB", async () => {
   expect(Buffer.byteLength(await bundle("esm"))).toBeLessThan(6 * 1024);
 });
 
-test("it holds what is needed and nothing else, and depends on nothing", async () => {
+test("contains only the necessary files and has no dependencies", async () => {
   const { stdout } = await execute("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], {
     cwd: folder,
   });
@@ -59,7 +59,7 @@ const seen = {
   forged: "webhook_not_authentic",
 };
 
-/** The pinned Node, and what else this machine has. */
+/** The pinned Node, and the runtimes that are installed. */
 const runtimes = [
   { name: "node (pinned)", command: process.execPath, options: [] },
   ...onThePath("node").map((command) => ({ name: command, command, options: [] })),
@@ -85,7 +85,7 @@ function versionOf(node: string): number {
   return Number.parseInt(execFileSync(node, ["--version"], { encoding: "utf8" }).slice(1), 10);
 }
 
-test.for(runtimes)("it does the same in $name", async ({ command, options }) => {
+test.for(runtimes)("behaves the same in $name", async ({ command, options }) => {
   proxy.meet("cut after", "half");
   const script = path.join(import.meta.dirname, "runtime-check.mjs");
   const given = [...options, script, pathToFileURL(entry).href, proxy.url, liveKey];
@@ -93,7 +93,7 @@ test.for(runtimes)("it does the same in $name", async ({ command, options }) => 
   expect(JSON.parse(stdout)).toEqual(seen);
 });
 
-test("it needs nothing but what every runtime of the web has", async () => {
+test("needs only globals that every web-compatible runtime has", async () => {
   const { AbortController, Blob, URL, atob, crypto, fetch, performance } = globalThis;
   const context = createContext({
     ...{ AbortController, Blob, URL, atob, crypto, fetch, performance },
@@ -103,7 +103,7 @@ test("it needs nothing but what every runtime of the web has", async () => {
   runInContext(await bundle("iife"), context);
   const created = await runInContext("phoneproofClient.createPhoneproof(settings).create()", context);
   expect(created).toMatchObject({ status: "pending" });
-  // Bytes of another realm than this one's Blob, as in some test runners; signed in runtime-check.mjs.
+  // Bytes of another realm than this one's Blob, as in some test runners. The signature is that of runtime-check.mjs.
   const event = await runInContext(
     `const bytes = Uint8Array.from('{"type":"verification.expired"}', (character) => character.charCodeAt(0));
     const headers = {

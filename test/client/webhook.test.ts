@@ -1,4 +1,4 @@
-/** verifyWebhook against what the service sends, and against the reference implementation. */
+/** verifyWebhook with requests of the service and of the reference implementation. */
 
 import { verifyWebhook, type WebhookHeaders } from "@phoneproof/client";
 import { Webhook } from "standardwebhooks";
@@ -22,7 +22,7 @@ function signed(at = new Date(), by = secret) {
 
 const secondsAgo = (seconds: number) => new Date(Date.now() - seconds * 1000);
 
-test("what the service sends is accepted, also while the secret is changed", async () => {
+test("requests of the service are accepted, also while the secret is rotated", async () => {
   const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
   const shop = await openShop(service);
   const receiver = await startReceiver();
@@ -40,10 +40,10 @@ test("what the service sends is accepted, also while the secret is changed", asy
   expect(refused.code).toBe("webhook_not_authentic");
 });
 
-test("body and headers may come as any server has them", async () => {
+test("body and headers are accepted in every form that servers use", async () => {
   const event = JSON.parse(body);
   const bytes = new TextEncoder().encode(body);
-  // A view of a part of a larger buffer, as Node's are.
+  // A view of part of a larger buffer, as Node's buffers are.
   const amid = new Uint8Array([0, ...bytes, 0]).subarray(1, -1);
   const named = (change: (name: string) => string) =>
     Object.fromEntries(Object.entries(signed()).map(([name, value]) => [change(name), value]));
@@ -59,7 +59,7 @@ test("body and headers may come as any server has them", async () => {
   }
 });
 
-test("of several signatures one is enough", async () => {
+test("one valid signature of several is enough", async () => {
   const headers = signed();
   const several = `v1a,AAAA v1,%% v1, ${signed(new Date(), another)["webhook-signature"]} ${headers["webhook-signature"]}`;
   expect(await verifyWebhook(body, { ...headers, "webhook-signature": several }, secret)).toBeTruthy();
@@ -68,7 +68,11 @@ test("of several signatures one is enough", async () => {
 test.for<[what: string, body: string, headers: Record<string, string | undefined>]>([
   ["another body", `${body} `, signed()],
   ["another id", body, { ...signed(), "webhook-id": "evt_2" }],
-  ["another time", body, { ...signed(), "webhook-timestamp": String(Math.floor(Date.now() / 1000) - 10) }],
+  [
+    "another timestamp",
+    body,
+    { ...signed(), "webhook-timestamp": String(Math.floor(Date.now() / 1000) - 10) },
+  ],
   ["another secret", body, signed(new Date(), another)],
   [
     "another version",
@@ -82,14 +86,14 @@ test.for<[what: string, body: string, headers: Record<string, string | undefined
   ],
   ["no signature", body, { ...signed(), "webhook-signature": undefined }],
   ["no headers", body, {}],
-  ["a time that is no number", body, { ...signed(), "webhook-timestamp": "Infinity" }],
-  ["six minutes ago", body, signed(secondsAgo(360))],
-  ["in an hour", body, signed(secondsAgo(-3_600))],
-])("it is refused: %s", async ([, given, headers]) => {
+  ["a timestamp that is not a number", body, { ...signed(), "webhook-timestamp": "Infinity" }],
+  ["a timestamp six minutes old", body, signed(secondsAgo(360))],
+  ["a timestamp an hour ahead", body, signed(secondsAgo(-3_600))],
+])("a request is refused: %s", async ([, given, headers]) => {
   expect((await failureOf(verifyWebhook(given, headers, secret))).code).toBe("webhook_not_authentic");
 });
 
-test("how old it may be can be said", async () => {
+test("toleranceSeconds sets how old a request may be", async () => {
   const headers = signed(secondsAgo(360));
   expect(await verifyWebhook(body, headers, secret, { toleranceSeconds: 400 })).toBeTruthy();
   const strict = verifyWebhook(body, signed(secondsAgo(20)), secret, { toleranceSeconds: 10 });
@@ -97,15 +101,15 @@ test("how old it may be can be said", async () => {
 });
 
 test.for<[what: string, secrets: unknown, shown?: string]>([
-  ["none", []],
+  ["an empty list", []],
   ["undefined", undefined],
-  ["an empty one", ""],
-  ["an empty one beside a good one", [secret, ""]],
-  ["a prefix alone", "whsec_"],
-  ["what is no base64", "whsec_not base64!", "not base64!"],
-  ["one that was cut", secret.slice(0, 20), secret.slice(6, 20)],
+  ["an empty secret", ""],
+  ["an empty secret beside a good one", [secret, ""]],
+  ["only the prefix", "whsec_"],
+  ["invalid base64", "whsec_not base64!", "not base64!"],
+  ["a truncated secret", secret.slice(0, 20), secret.slice(6, 20)],
   ["an API key", "pp_live_0123456789abcdefghijABCDEFGHIJ01234567", "0123456789abcdefghij"],
-])("secrets that are none are told, and not shown: %s", async ([, secrets, shown]) => {
+])("invalid secrets are TypeErrors that do not contain the secret: %s", async ([, secrets, shown]) => {
   const failing = verifyWebhook(body, signed(), secrets as string);
   await expect(failing).rejects.toThrow(TypeError);
   await expect(failing).rejects.toThrow("secret");
@@ -115,22 +119,22 @@ test.for<[what: string, secrets: unknown, shown?: string]>([
 test.for<[what: string, body: unknown]>([
   ["an object", JSON.parse(body)],
   ["an array", [body]],
-  ["nothing", undefined],
+  ["undefined", undefined],
   ["null", null],
   ["a number", 1],
-  ["numbers of two bytes", new Uint16Array(2)],
-])("a body that is no body any more is told: %s", async ([, given]) => {
+  ["a Uint16Array", new Uint16Array(2)],
+])("a body that is not the raw body is a TypeError: %s", async ([, given]) => {
   const failing = verifyWebhook(given as string, signed(), secret);
   await expect(failing).rejects.toThrow(TypeError);
   await expect(failing).rejects.toThrow("not parsed");
 });
 
-test.for([Number.NaN, 0, -1, "5"])("a tolerance of %s is told", async (toleranceSeconds) => {
+test.for([Number.NaN, 0, -1, "5"])("a toleranceSeconds of %s is an error", async (toleranceSeconds) => {
   const failing = verifyWebhook(body, signed(), secret, { toleranceSeconds: toleranceSeconds as number });
   await expect(failing).rejects.toThrow("toleranceSeconds");
 });
 
-test.for([undefined, null, "webhook-id: evt_1"])("headers of %s are told", async (headers) => {
+test.for([undefined, null, "webhook-id: evt_1"])("headers of %s are a TypeError", async (headers) => {
   const failing = verifyWebhook(body, headers as unknown as WebhookHeaders, secret);
   await expect(failing).rejects.toThrow(new TypeError("headers must be an object"));
 });

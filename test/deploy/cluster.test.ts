@@ -1,4 +1,4 @@
-/** The walk of docs/operations.md through a rolling upgrade and a failover, under load, where the programs are. */
+/** The rolling upgrade and failover of docs/operations.md under load, if the necessary programs are installed. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
@@ -20,7 +20,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 const root = path.join(import.meta.dirname, "../..");
 const adminToken = newCredential("svc");
 
-/** Processes that this suite has started, to be ended however it ends. */
+/** The processes started here, which are ended even if a test fails. */
 const children: ChildProcess[] = [];
 afterAll(() => {
   for (const child of children) child.kill("SIGTERM");
@@ -49,7 +49,7 @@ const missing = (() => {
 })();
 
 if (missing !== undefined)
-  test("npm run start:cluster names the packages that this machine lacks, in one line", async () => {
+  test("npm run start:cluster names the missing packages in one line", async () => {
     expect(missing).toBeInstanceOf(MissingPrograms);
     const { child, lines } = startProgram(["deploy/cluster/run.ts"], {});
     expect(await once(child, "close")).toEqual([1, null]);
@@ -61,7 +61,7 @@ if (missing === undefined)
   test.for([
     "PORT",
     "GRPC_PORT",
-  ])("npm run start:cluster names %s where its port is taken, in one line", async (name) => {
+  ])("npm run start:cluster names %s in one line if its port is in use", async (name) => {
     const taken = createServer().listen(0, "127.0.0.1");
     await once(taken, "listening");
     const { port } = taken.address() as AddressInfo;
@@ -73,7 +73,7 @@ if (missing === undefined)
     taken.close();
   });
 
-/** What a merchant was told last of a verification. */
+/** The last state of a verification that a merchant was told. */
 interface Acknowledged {
   readonly id: string;
   readonly key: string;
@@ -88,7 +88,7 @@ if (missing === undefined)
     let gateway: ReturnType<typeof startProgram>;
     const receipts = new Map<string, { readonly message_id: string }>();
     const acknowledged: Acknowledged[] = [];
-    /** How calls ended that had to be made again. */
+    /** The failed calls, which were repeated. */
     let failures: string[] = [];
 
     async function command(name: string): Promise<void> {
@@ -115,7 +115,7 @@ if (missing === undefined)
       return { status: response.status, body: (await response.json()) as Record<string, string> };
     }
 
-    /** A merchant that makes a call again until it has succeeded, as the contract allows. */
+    /** Repeats a call until it succeeds, as the API allows. */
     async function insist(...request: Parameters<typeof call>): ReturnType<typeof call> {
       for (;;) {
         const answer = await call(...request).catch((error) => ({
@@ -123,7 +123,7 @@ if (missing === undefined)
           body: { message: String(error) },
         }));
         if (answer.status === 200 || answer.status === 201) return answer;
-        // Refused for good: what the call speaks of is gone.
+        // A permanent refusal: the data that the call is about is lost.
         if (answer.status >= 400 && answer.status < 500) throw new Error(`${request[1]}: ${answer.status}`);
         failures.push(`${request[0]} ${answer.status} ${JSON.stringify(answer.body)}`);
         await delay(100);
@@ -153,12 +153,12 @@ if (missing === undefined)
           expect(receipt).toMatchObject({ outcome: "VERIFIED", verification_id: id });
           own.status = "verified";
         }
-        // Enough for something to be under way at every moment; the rest of the machine is the cluster's.
+        // Enough load for something to be in progress at every moment, and no more: the cluster needs the CPU.
         await delay(100);
       }
     }
 
-    /** Merchants at work while `walk` is taken; from a moment before it until enough has come of their work. */
+    /** Runs `walk` under load, which starts before it and continues until enough verifications are made. */
     async function underLoad(walk: () => Promise<void>): Promise<void> {
       failures = [];
       let over = false;
@@ -176,7 +176,7 @@ if (missing === undefined)
       }
     }
 
-    /** Everything that anybody was told is still so, and nothing was done twice. */
+    /** The acknowledged states and idempotency keys that are no longer true. */
     async function lost(): Promise<string[]> {
       const check = async ({ id, key, status }: Acknowledged) => {
         const read = await call("GET", `/v1/verifications/${id}`);
@@ -230,7 +230,7 @@ if (missing === undefined)
       });
     }, 180_000);
 
-    test("is upgraded process by process, and no call fails", { timeout: 180_000 }, async () => {
+    test("is upgraded process by process without a failed call", { timeout: 180_000 }, async () => {
       const pids = (line: string) => Number(/pid (\d+)/.exec(line)?.[1]);
       const before = cluster.lines.filter((line) => /^ {2}(api|worker)\d /.test(line)).map(pids);
       expect(before).toHaveLength(4);
@@ -240,23 +240,29 @@ if (missing === undefined)
       for (const pid of before) expect(existsSync(`/proc/${pid}`)).toBe(false);
     });
 
-    test("loses its primary, and nothing that was acknowledged", { timeout: 180_000 }, async () => {
+    test("loses its primary, but nothing that was acknowledged", { timeout: 180_000 }, async () => {
       await underLoad(() => command("failover"));
       expect(cluster.lines.join("\n")).toMatch(/Postgres a: SIGKILL to pid \d+\n.*Postgres b: promoted/);
       expect(failures.filter((failure) => !/^POST 503 .*service_unavailable/.test(failure))).toEqual([]);
       expect(await lost()).toEqual([]);
     });
 
-    test("gets a new standby while it works", { timeout: 180_000 }, async () => {
-      await underLoad(() => command("rejoin"));
-      expect(failures).toEqual([]);
-      await command("status");
-      expect(cluster.lines.findLast((line) => line.startsWith("  standby"))).toMatch(/Postgres a, .*: sync$/);
-      await underLoad(() => command("failover"));
-      expect(await lost()).toEqual([]);
-    });
+    test(
+      "gets a new standby without a failed call, and can fail over again",
+      { timeout: 180_000 },
+      async () => {
+        await underLoad(() => command("rejoin"));
+        expect(failures).toEqual([]);
+        await command("status");
+        expect(cluster.lines.findLast((line) => line.startsWith("  standby"))).toMatch(
+          /Postgres a, .*: sync$/,
+        );
+        await underLoad(() => command("failover"));
+        expect(await lost()).toEqual([]);
+      },
+    );
 
-    test("is gone after Ctrl-C, whole", { timeout: 180_000 }, async () => {
+    test("leaves no process and no files after Ctrl-C", { timeout: 180_000 }, async () => {
       const pids = cluster.lines.flatMap((line) =>
         [...line.matchAll(/\bpid (\d+)/g)].map(([, pid]) => Number(pid)),
       );

@@ -1,4 +1,4 @@
-/** What deploy/ holds, against the service it deploys. Nothing here builds an image or needs a cluster. */
+/** Checks the files in deploy/ against the service. Nothing here builds an image or needs a cluster. */
 import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { copyFile, glob, mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
@@ -58,7 +58,7 @@ async function manifests(): Promise<Manifest[]> {
   return (await Promise.all(files.map(documentsIn))).flat() as Manifest[];
 }
 
-/** Names that look like settings, in comments too: what an operator copies. Those of other programs are told apart. */
+/** Names that look like settings, also in comments, which operators copy; except those of other programs. */
 const foreign = /^(NODE_ENV|NODE_IMAGE|POSTGRES_\w+|AF_\w+)$/;
 const namesIn = (text: string) =>
   [...text.matchAll(/\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b/g)]
@@ -71,13 +71,13 @@ const namesInRows = (text: string) =>
     [...cell.matchAll(/`(\w+)`/g)].map(([, name = ""]) => name),
   );
 
-describe("every setting that is named", () => {
+describe("every setting", () => {
   test.for([
     { files: "deploy/Containerfile", atLeast: 1 },
     { files: "deploy/compose.yaml", atLeast: 6 },
     { files: "deploy/kubernetes/*.yaml", atLeast: 6 },
     { files: "deploy/systemd/*", atLeast: 2 },
-  ])("in $files is one that the service reads", async ({ files, atLeast }) => {
+  ])("named in $files is read by the service", async ({ files, atLeast }) => {
     const texts = await Promise.all(
       (await filesBelow(files)).map((file) => readFile(path.join(root, file), "utf8")),
     );
@@ -86,7 +86,7 @@ describe("every setting that is named", () => {
     expect([...names].filter((name) => !settings.has(name))).toEqual([]);
   });
 
-  test("for a container of the service is one that it reads", async () => {
+  test("of a container of the service is read by it", async () => {
     const compose = (await documentsIn("deploy/compose.yaml"))[0] as {
       readonly services: Readonly<Record<string, { readonly environment: object }>>;
     };
@@ -102,7 +102,7 @@ describe("every setting that is named", () => {
     expect(named.filter((name) => !settings.has(name))).toEqual([]);
   });
 
-  test("by the service has its row among the settings", async () => {
+  test("that the service reads is documented in docs/settings.md", async () => {
     const [ofService = "", ofCommand = ""] = (
       await readFile(path.join(root, "docs/settings.md"), "utf8")
     ).split("\n## The command\n");
@@ -121,7 +121,7 @@ describe("every setting that is named", () => {
 });
 
 describe("the image", () => {
-  test("is made of files that are there", async () => {
+  test("copies only files that exist and that .dockerignore lets through", async () => {
     const text = await readFile(path.join(root, "deploy/Containerfile"), "utf8");
     const sources = [...text.matchAll(/^COPY (?!--from)(.+) \S+$/gm)].flatMap(([, paths = ""]) =>
       paths.split(" "),
@@ -132,7 +132,7 @@ describe("the image", () => {
     for (const source of sources) expect(kept).toContain(`!${source.split("/")[0]}`);
   });
 
-  test("has all packages that the service and the command import, without the development tools", async () => {
+  test("has all packages that the service and the command import, although it has no devDependencies", async () => {
     const { dependencies } = JSON.parse(await readFile(path.join(root, "package.json"), "utf8")) as {
       readonly dependencies: Readonly<Record<string, string>>;
     };
@@ -165,7 +165,7 @@ describe("the image", () => {
   });
 });
 
-test("an installation that leaves out the development tools ends with a line that says what to do", async () => {
+test("an installation without devDependencies fails with a line that says what to do", async () => {
   const folder = path.join(root, ".cache", `without-tools-${process.pid}`);
   await mkdir(folder, { recursive: true });
   try {
@@ -180,7 +180,7 @@ test("an installation that leaves out the development tools ends with a line tha
   }
 });
 
-/** Excess properties are errors to TypeScript, where a JSON schema of Kubernetes lets a slip of the pen pass. */
+/** Checks the manifests with TypeScript, because Kubernetes's JSON schemas accept unknown properties, such as typos. */
 async function typeErrors(checked: readonly Manifest[]): Promise<string> {
   const folder = path.join(root, ".cache", `kubernetes-${process.pid}`);
   const file = path.join(folder, "manifests.ts");
@@ -201,7 +201,7 @@ async function typeErrors(checked: readonly Manifest[]): Promise<string> {
 }
 
 describe("the Kubernetes manifests", () => {
-  test("hold what the Kubernetes API knows, and a slip of the pen would be found", async () => {
+  test("match the Kubernetes API's types, and a misspelled property would be detected", async () => {
     const checked = await manifests();
     expect(checked.map(({ kind }) => kind)).toEqual(
       expect.arrayContaining([
@@ -218,7 +218,7 @@ describe("the Kubernetes manifests", () => {
     expect(await typeErrors(slip)).toContain("readynessProbe");
   });
 
-  test("of every workload let it write nothing, as nobody in particular", async () => {
+  test("run every workload as non-root with a read-only root file system, no capabilities and both probes", async () => {
     const workloads = (await manifests()).filter(({ kind }) => kind === "Deployment");
     expect(workloads).toHaveLength(2);
     for (const { spec } of workloads) {
@@ -240,7 +240,7 @@ describe("the Kubernetes manifests", () => {
     }
   });
 
-  test("are all named in the kustomization", async () => {
+  test("are all listed in the kustomization", async () => {
     const [kustomization] = (await documentsIn("deploy/kubernetes/kustomization.yaml")) as {
       readonly resources: readonly string[];
     }[];
@@ -249,7 +249,7 @@ describe("the Kubernetes manifests", () => {
   });
 });
 
-test("the Postgres of compose is told, as our own ones are, to log no values of rows", async () => {
+test("the Postgres in compose.yaml is configured, like the embedded one, to log no row values", async () => {
   const [compose] = (await documentsIn("deploy/compose.yaml")) as {
     readonly services: Readonly<Record<string, { readonly command?: readonly string[] }>>;
   }[];
@@ -257,10 +257,10 @@ test("the Postgres of compose is told, as our own ones are, to log no values of 
   expect(compose?.services.postgres?.command).toEqual(["postgres", ...told]);
 });
 
-/** Of those who stop a process. A machine that is busy is late. */
+/** The margin that a stop timeout needs, because a busy machine is slow. */
 const roomSeconds = 5;
 
-test("whoever stops a process waits for its end, with room", async () => {
+test("stop timeouts of systemd, compose and Kubernetes are longer than a graceful shutdown", async () => {
   const { drainSeconds } = parseConfig({ DATABASE_URL: "postgres://localhost/phoneproof" });
   const [compose] = (await documentsIn("deploy/compose.yaml")) as {
     readonly services: Readonly<
@@ -294,7 +294,7 @@ test("whoever stops a process waits for its end, with room", async () => {
   expect(tooShort).toEqual([]);
 });
 
-test("traces are let out to the collector that the settings name, of both roles, and are off as they are shipped", async () => {
+test("tracing is off by default, and the network policy allows both roles to reach the suggested collector", async () => {
   const text = await readFile(path.join(root, "deploy/kubernetes/settings.yaml"), "utf8");
   const [, line = "", namespace = "", port = ""] =
     /^( *# )OTEL_EXPORTER_OTLP_ENDPOINT: http:\/\/\w+\.(\w+):(\d+)$/m.exec(text) ?? [];
@@ -315,9 +315,9 @@ test("traces are let out to the collector that the settings name, of both roles,
 const systemdAnalyze = findProgram("systemd-analyze");
 
 if (systemdAnalyze !== undefined)
-  test("systemd itself calls the unit well-formed and its exposure low", async () => {
+  test("systemd-analyze finds the unit well-formed and its exposure low", async () => {
     const unit = "deploy/systemd/phoneproof@.service";
-    // Of a version, or a Node, that this machine does not have it may complain; of a line of the unit it may not.
+    // It may complain that a release or Node is not installed, but not about a line of the unit.
     const verified = await run(systemdAnalyze, ["verify", unit], { cwd: root }).catch((error) => error);
     expect(verified.stderr).not.toMatch(/phoneproof@\S*:\d+:/);
     const limit = "--threshold=20";
@@ -327,7 +327,7 @@ if (systemdAnalyze !== undefined)
     expect(stdout).toContain("Overall exposure level");
   });
 
-test("whatever starts the service gives Node the same flags: a debugger that a signal opens would be everybody's on the machine", async () => {
+test("all start commands pass the same flags to Node, which keep SIGUSR1 from opening a debugger", async () => {
   const starts = [
     "bin/start.sh",
     "deploy/Containerfile",

@@ -1,17 +1,17 @@
-/** The documents' tables of codes are those of the catalogue. */
+/** The tables of failure codes in the docs match src/failures.ts. */
 
 import { expect, test } from "vitest";
 import { type ContractCode, contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
 import { readPage } from "./pages.ts";
 
-/** The lines of a table whose first cell is as given. */
+/** The table rows of a page whose first cell matches. */
 const rowsOf = (file: string, first: RegExp) =>
   readPage(file)
     .prose.split("\n")
     .map((line) => line.split("|").map((cell) => cell.trim()))
     .filter(([, cell = ""]) => first.test(cell));
 
-test("those that merchants meet, by their status", () => {
+test("docs/idempotency-and-errors.md has the failure codes of the REST API with their statuses", () => {
   const told = rowsOf("docs/idempotency-and-errors.md", /^[45]\d\d$/)
     .filter(([, , codes = ""]) => /^(`[a-z_]+`(, )?)+$/.test(codes))
     .flatMap(([, status, codes = ""]) =>
@@ -21,7 +21,7 @@ test("those that merchants meet, by their status", () => {
   expect(Object.fromEntries(told)).toEqual(Object.fromEntries(kept));
 });
 
-test("those that administration alone meets, by their gRPC status", () => {
+test("docs/grpc.md has the failure codes of administrative calls with their gRPC statuses", () => {
   const kept: Record<Exclude<FailureCode, ContractCode>, true> = {
     not_found: true,
     number_exists: true,

@@ -1,4 +1,4 @@
-/** Every command in the documents, run as it stands there; only names, keys and addresses are put in. */
+/** Runs every command in the docs as printed, with only names, keys and addresses filled in. */
 
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
@@ -22,82 +22,82 @@ const receiver = await startReceiver();
 const home = await mkdtemp(path.join(os.tmpdir(), "phoneproof-docs-"));
 afterAll(() => rm(home, { recursive: true, maxRetries: 3 }));
 
-// `npx phoneproof` without npx, which takes a second to start.
+// `phoneproof` on the PATH in place of `npx phoneproof`, because npx takes a second to start.
 await mkdir(path.join(home, "bin"));
 await symlink(path.join(root, "bin/phoneproof.mjs"), path.join(home, "bin/phoneproof"));
 await symlink(process.execPath, path.join(home, "bin/node"));
-/** What `npx` would find, by its name: a path may have anything in it. */
+/** Commands are found by name, because the repository's path may contain any characters. */
 const searchPath = `${path.join(home, "bin")}:${process.env.PATH ?? ""}`;
 
-/** The Korean pages' blocks are the same. */
+/** Without the Korean pages, whose code blocks are the same. */
 const blocks = pages()
   .filter(({ file }) => !file.startsWith("docs/ko/"))
   .flatMap(({ file, blocks: all }) =>
     all.filter(({ language }) => language === "sh").map(({ code }) => ({ file, code })),
   );
 
-/** The first that has the libraries: Debian's is not always the first on the PATH. */
+/** The first Python with the gRPC libraries: Debian's is not always the first on the PATH. */
 const python = ["python3", "/usr/bin/python3"].find(
   (command) => spawnSync(command, ["-c", "import grpc, google.protobuf"]).status === 0,
 );
 
-/** What is not run as it stands, each with its reason. */
+/** The commands that are not run as printed, each with its reason. */
 const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
-  { command: /npm start$/m, why: "goes on until it is stopped; one is started below" },
-  { command: /npm test$/m, why: "is what runs this" },
-  { command: /node shop\.mjs$/m, why: "goes on until it is stopped; tried below" },
+  { command: /npm start$/m, why: "runs until it is stopped; one is started below" },
+  { command: /npm test$/m, why: "runs this test" },
+  { command: /node shop\.mjs$/m, why: "runs until it is stopped; tested below" },
   {
     command: /-watch\.ts prj_…$|watch\.py prj_…$/m,
-    why: "goes on until an SMS comes; tried in test/rpc/example-clients.test.ts",
+    why: "runs until an SMS arrives; tested in test/rpc/example-clients.test.ts",
   },
   {
     command: /^go install /m,
-    why: "takes modules from the network; what can be told without is in test/rpc/example-clients.test.ts",
+    why: "downloads modules; test/rpc/example-clients.test.ts tests what it can without them",
   },
   ...(python === undefined
-    ? [{ command: /python3 /, why: "takes the libraries of gRPC for Python, which are not here" }]
+    ? [{ command: /python3 /, why: "needs the gRPC libraries for Python, which are not installed" }]
     : []),
   {
     command: /^npm install @bufbuild/,
-    why: "takes packages from the network, into a project of one's own",
+    why: "installs packages into the reader's own project",
   },
   {
     command: /npm prune/,
-    why: "removes the development tools, these tests with them; what is left does, as test/deploy/files.test.ts tells",
+    why: "removes the development tools that these tests need; test/deploy/files.test.ts checks that the rest suffices",
   },
   {
     command: /npm run start:cluster$/m,
-    why: "installs programs of the system; test/deploy/cluster.test.ts takes the walk where they are",
+    why: "needs installed programs; test/deploy/cluster.test.ts runs it where they are",
   },
   {
     command: /^pg_basebackup /m,
-    why: "takes a server with an archive, and programs of its version, which the embedded one does not bring",
+    why: "needs a server with a WAL archive, and programs of its version, which the embedded Postgres does not include",
   },
   {
     command: /^cp -a \.data /m,
-    why: "takes the directory of a service that has ended; test/storage/embedded-postgres.test.ts starts on copies of one",
+    why: "needs the directory of a stopped service; test/storage/embedded-postgres.test.ts starts on copies of one",
   },
-  { command: /^read -rs /m, why: "waits for a token to be typed; here there is one already" },
+  { command: /^read -rs /m, why: "waits for a token to be typed; here the environment has one" },
   {
     command: /^PGPASSWORD=.* psql /m,
-    why: "opens a prompt, and takes psql, which the embedded server does not bring",
+    why: "opens a prompt, and needs psql, which the embedded Postgres does not include",
   },
   {
     command: /npm run test:faults/,
-    why: "takes minutes; test/faults has a short form, and the words of the command are looked up below",
+    why: "takes minutes; test/faults has a short version, and the command's options are checked below",
   },
   {
     command: /npm run bench|node bench\//,
-    why: "measures for minutes; the words of the command are looked up below",
+    why: "takes minutes; the command's options are checked below",
   },
 ];
 
 const isRun = ({ code }: { readonly code: string }) => !notRun.some(({ command }) => command.test(code));
 
-/** What a page's commands have printed so far, to be put where the page says so. */
+/** The state that a page's commands share, and what to fill in for the page's placeholders. */
 interface Known {
   directory: string;
-  /** Variables that it has set, as bash tells them. */
+  /** Shell variables set so far, as `declare -p` prints them. */
   variables: string;
   readonly words: Map<string, string>;
 }
@@ -142,11 +142,11 @@ async function newKnown(number: string): Promise<Known> {
   };
 }
 
-/** `signal`: ends it with whatever it has started. */
+/** Runs a block and returns what it prints; `signal` kills it with all processes that it has started. */
 async function runBlock(code: string, known: Known, signal: AbortSignal): Promise<string> {
   const filled = [...known.words].reduce((text, [word, value]) => text.replaceAll(word, value), code);
   const state = await mkdtemp(path.join(home, "state-"));
-  // The next block is typed into the same terminal.
+  // Saves directory and variables for the next block, which a reader types into the same terminal.
   const names = [...filled.matchAll(/^(?:export )?([A-Z_]+)=/gm)].map(([, name = ""]) => name);
   const keep = `pwd > "$STATE/directory"\n${names.map((name) => `declare -p ${name}\n`).join("")}`;
   const script = `${known.variables}\n${filled}\n{ ${keep} } > "$STATE/variables"`;
@@ -159,7 +159,7 @@ async function runBlock(code: string, known: Known, signal: AbortSignal): Promis
       PHONEPROOF_ADDRESS: service.grpcAddress,
       PHONEPROOF_TOKEN: service.adminToken,
       PHONEPROOF_API_KEY: known.words.get("pp_test_…") ?? "",
-      // The package was built before; building it again could pull it away under another test.
+      // The package is already built; building it again could break a test that uses it at the same time.
       npm_config_ignore_scripts: "true",
       PYTHONDONTWRITEBYTECODE: "1",
     },
@@ -190,7 +190,7 @@ async function runBlock(code: string, known: Known, signal: AbortSignal): Promis
 
 const files = [...new Set(blocks.filter(isRun).map(({ file }) => file))].sort();
 
-describe.concurrent("the commands of", () => {
+describe.concurrent("the commands run as printed in", () => {
   test.for(files.map((file, index) => ({ file, number: `0211${String(index).padStart(6, "0")}` })))(
     "$file",
     { timeout: 180_000 },
@@ -210,7 +210,7 @@ describe.concurrent("the commands of", () => {
   );
 });
 
-test("every page with commands is tried, or says why not", () => {
+test("every page with commands is tested, and every exception still applies", () => {
   expect(files).toEqual(
     expect.arrayContaining([
       "README.md",
@@ -223,7 +223,7 @@ test("every page with commands is tried, or says why not", () => {
       "docs/webhooks.md",
     ]),
   );
-  // A reason for what is not there any more would hide what comes in its place.
+  // An exception without a matching command could hide a new command.
   for (const { command, why } of notRun) {
     expect(
       blocks.filter(({ code }) => command.test(code)),
@@ -232,7 +232,7 @@ test("every page with commands is tried, or says why not", () => {
   }
 });
 
-test("what takes too long has words and options that there are", () => {
+test("commands that are not run have existing scripts, files and options", () => {
   const commands = blocks
     .filter((block) => !isRun(block))
     .flatMap(({ code }) => code.split("\n").map((line) => line.replace(/ +#.*/, "")));
@@ -250,7 +250,7 @@ test("what takes too long has words and options that there are", () => {
   expect(commands.length).toBeGreaterThan(20);
 });
 
-test("the SQL of the pages is SQL of this schema", async () => {
+test("the SQL in the docs runs on this schema", async () => {
   const statements = pages().flatMap(({ file, blocks: all }) =>
     all.filter(({ language }) => language === "sql").map(({ code }) => ({ file, code })),
   );
@@ -260,7 +260,7 @@ test("the SQL of the pages is SQL of this schema", async () => {
     try {
       await client.query("BEGIN");
       await client.query("CREATE ROLE phoneproof_docs LOGIN");
-      // The test's own role has that name, and its database has another. Nothing is built CONCURRENTLY in a transaction.
+      // The role phoneproof exists, the database has another name, and CONCURRENTLY is not possible in a transaction.
       const renamed = code
         .replaceAll("CONCURRENTLY ", "")
         .replaceAll("DATABASE phoneproof", `DATABASE ${new URL(service.databaseUrl).pathname.slice(1)}`)
@@ -273,7 +273,7 @@ test("the SQL of the pages is SQL of this schema", async () => {
   }
 });
 
-test("what a source has verified is told by its id, and once though the message came twice", async () => {
+test("the query for a source's verifications lists each one once, even if its message arrived twice", async () => {
   const code = readPage("docs/secrets.md").blocks.find((block) => block.code.includes("'SOURCE'"))?.code;
   const shop = await service.createProject();
   const response = await fetch(`${service.httpUrl}/v1/verifications`, {
@@ -293,7 +293,7 @@ test("what a source has verified is told by its id, and once though the message 
   expect(told).toEqual([created.id]);
 });
 
-test("what starts the service starts it", { timeout: 120_000 }, async () => {
+test("the documented start command starts the service", { timeout: 120_000 }, async () => {
   const starts = new Set(blocks.map(({ code }) => code.trim()).filter((code) => code.endsWith("npm start")));
   expect(starts).toEqual(
     new Set([
@@ -302,7 +302,7 @@ test("what starts the service starts it", { timeout: 120_000 }, async () => {
       "WEBHOOK_ALLOW_PRIVATE=true npm start",
     ]),
   );
-  // The others differ in nothing that is not tried elsewhere.
+  // The others differ only in what is tested elsewhere.
   const command = [...starts].find((code) => code.startsWith("PORT=")) ?? "";
   const shell = spawn(
     "bash",
@@ -327,7 +327,7 @@ test("what starts the service starts it", { timeout: 120_000 }, async () => {
   }
 });
 
-test("the quick start's shop shows the phone that was verified", async () => {
+test("the quick start's shop shows the verified phone", async () => {
   const project = await service.createProject();
   const folder = path.join(root, "examples/quick-start");
   const shop = spawn(process.execPath, ["shop.mjs"], {
@@ -362,7 +362,7 @@ test("the quick start's shop shows the phone that was verified", async () => {
   }
 });
 
-test("commands in the text have the words and options they are given", () => {
+test("commands in running text have existing subcommands and options", () => {
   const inline = pages().flatMap(({ file, prose }) =>
     [...prose.matchAll(/`(?:npx )?(phoneproof [^`]+)`/g)].map(([, command = ""]) => ({ file, command })),
   );
@@ -384,8 +384,8 @@ test("commands in the text have the words and options they are given", () => {
   }
 });
 
-test("commands in the text can be typed where nothing is installed", () => {
-  // Who operates an installation starts the command as it is installed there.
+test("commands in running text can be typed in a checkout, where phoneproof is not on the PATH", () => {
+  // Operators have the command installed.
   const operators = ["operations", "runbook", "backup", "secrets", "monitoring"].map(
     (name) => `docs/${name}.md`,
   );

@@ -1,4 +1,4 @@
-/** The Korean pages are kept beside the English: the same headings, code, tables, lists and links. */
+/** The Korean pages mirror the English ones: the same headings, code, tables, lists and links. */
 
 import path from "node:path";
 import { describe, expect, test } from "vitest";
@@ -14,7 +14,7 @@ const pairs = pages()
 
 const count = ({ prose }: Page, pattern: RegExp) => [...prose.matchAll(pattern)].length;
 
-/** Where a page's links lead; a page that there is in both languages counts as one. */
+/** The targets of a page's links; the two language versions of a page count as one target. */
 function targets({ file, prose }: Page): string[] {
   return (
     [...prose.matchAll(/\]\(([^)\s]+)\)/g)]
@@ -25,7 +25,7 @@ function targets({ file, prose }: Page): string[] {
           pairs.find(({ korean, english }) => target === korean || target === english)?.english ?? target
         );
       })
-      // Each points to itself in the other language.
+      // Without the link to the page's other language version.
       .filter(
         (target) =>
           target !== pairs.find(({ korean, english }) => file === korean || file === english)?.english,
@@ -34,7 +34,7 @@ function targets({ file, prose }: Page): string[] {
   );
 }
 
-test("there is what merchants read", () => {
+test("the pages for merchants have Korean versions", () => {
   expect(pairs.map(({ english }) => english)).toEqual([
     "README.md",
     "docs/concepts.md",
@@ -49,23 +49,23 @@ test("there is what merchants read", () => {
 describe.for(pairs)("$korean", ({ korean, english }) => {
   const [there, here] = [readPage(english), readPage(korean)];
 
-  test("has the headings of the English page", () => {
+  test("has the heading levels of the English page", () => {
     expect(here.headings.map(({ level }) => level)).toEqual(there.headings.map(({ level }) => level));
   });
 
-  test("has its code, to the letter, and its pictures", () => {
-    // A block without a language is a picture, and what is written in it is translated.
+  test("has its code blocks, unchanged, and its diagrams", () => {
+    // A block without a language is a diagram, whose text is translated.
     const codes = ({ blocks }: Page) => blocks.map(({ language, code }) => (language === "" ? "" : code));
     expect(codes(here)).toEqual(codes(there));
   });
 
-  test("has its rows and items", () => {
+  test("has as many table rows, list items and bold marks", () => {
     for (const pattern of [/^\|/gm, /^ *- /gm, /^ *\d+\. /gm, /\*\*/g]) {
       expect(count(here, pattern), String(pattern)).toBe(count(there, pattern));
     }
   });
 
-  test("has its links, and leads to Korean pages where there are any", () => {
+  test("has its links, to Korean pages where they exist", () => {
     expect(targets(here)).toEqual(targets(there));
     const astray = pairs.filter(
       (pair) => pair.korean !== korean && here.prose.includes(`](../${path.basename(pair.english)}`),
@@ -73,7 +73,7 @@ describe.for(pairs)("$korean", ({ korean, english }) => {
     expect(astray).toEqual([]);
   });
 
-  test("is Korean", () => {
+  test("is written in Korean", () => {
     expect((here.prose.match(/[가-힣]/g) ?? []).length).toBeGreaterThan(300);
     expect(here.prose).toMatch(/(습니다|십시오)\./);
   });

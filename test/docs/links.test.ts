@@ -9,7 +9,7 @@ function linksOf({ prose }: Page): string[] {
   return [...prose.matchAll(/\]\(([^)\s]+)\)/g)].map(([, target = ""]) => target);
 }
 
-/** What is wrong with a link, if anything. */
+/** The problem of a link, if it has one. */
 function problemOf(page: Page, link: string): string | undefined {
   if (/^[a-z]+:/.test(link)) return /^https:\/\/[\w.-]+(\/|$)/.test(link) ? undefined : "is no https URL";
   const [target = "", anchor] = link.split("#");
@@ -29,7 +29,7 @@ test.for(all.map((page) => ({ page, file: page.file })))("every link in $file le
   expect(problems.filter(([, problem]) => problem !== undefined)).toEqual([]);
 });
 
-test("there are links to follow, and one astray is found", () => {
+test("the check sees links and detects broken ones", () => {
   expect(all.flatMap(linksOf).length).toBeGreaterThan(50);
   const page = readPage("README.md");
   for (const link of ["docs/none.md", "docs/window.md#none", "#none", "http://plain.example/"]) {
@@ -51,7 +51,7 @@ test("every page can be reached from the README", () => {
   expect(all.map(({ file }) => file).filter((file) => !reached.has(file))).toEqual([]);
 });
 
-test("code that stands under a link to an example is that file", () => {
+test("code below a link to an example is identical to that file", () => {
   const shown = all.flatMap(({ file, blocks }) =>
     blocks.flatMap(({ lead, code }) => {
       const link = /^\[(examples\/[^\]]+)\]\(([^)]+)\):$/.exec(lead);

@@ -1,4 +1,4 @@
-/** The documents: every Markdown file that git knows. */
+/** The docs: every Markdown file in git, including new ones that are not ignored. */
 
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -9,15 +9,15 @@ export const root = path.join(import.meta.dirname, "../..");
 export interface Block {
   readonly language: string;
   readonly code: string;
-  /** The last line of text before it. */
+  /** The last line of text before the block. */
   readonly lead: string;
 }
 
 export interface Page {
-  /** From the root. */
+  /** Relative to the root. */
   readonly file: string;
   readonly text: string;
-  /** Without what stands in blocks of code. */
+  /** The text without code blocks. */
   readonly prose: string;
   readonly blocks: readonly Block[];
   readonly headings: readonly Heading[];
@@ -26,7 +26,7 @@ export interface Page {
 export interface Heading {
   readonly level: number;
   readonly title: string;
-  /** As GitHub makes it. */
+  /** As GitHub generates it. */
   readonly anchor: string;
 }
 
@@ -46,7 +46,7 @@ export function readPage(file: string): Page {
   return { file, text, prose, blocks: blocksOf(text), headings: headingsOf(prose) };
 }
 
-/** In a list a block is indented as its item is. */
+/** In a list, a block is indented like its item. */
 function blocksOf(text: string): Block[] {
   return [...text.matchAll(fence)].map(({ 1: indent = "", 2: language = "", 3: code = "", index }) => ({
     language,

@@ -1,4 +1,4 @@
-/** The programs in the documents, run as people paste them. */
+/** Runs the programs in the docs as they are printed. */
 
 import { execFile, spawnSync } from "node:child_process";
 import { once } from "node:events";
@@ -20,7 +20,7 @@ const project = await service.createProject();
 const clientPage = readPage("packages/client/README.md");
 const programs = clientPage.blocks.filter(({ language }) => language === "ts").map(({ code }) => code);
 
-/** Within the project, so that the package is found; outside of node_modules, where Node takes no TypeScript. */
+/** Inside the project, so that the package is found, but outside node_modules, where Node does not run TypeScript. */
 let directory: string;
 
 beforeAll(async () => {
@@ -46,12 +46,12 @@ function start(index: number, more: Record<string, string> = {}): Running {
 }
 
 describe("packages/client/README.md", () => {
-  test("its programs are well typed", async () => {
+  test("its programs pass the type checker", async () => {
     await promisify(execFile)(path.join(root, "node_modules/.bin/tsc"), ["--noEmit", "-p", directory]);
     expect(programs).toHaveLength(4);
   });
 
-  test("the first waits for the SMS", async () => {
+  test("the first program waits for the SMS", async () => {
     const running = start(0);
     const [line = ""] = await running.lines(1);
     const [, text = "", to = ""] = /^Send "(.*)" to (\d+)$/s.exec(line) ?? [];
@@ -59,16 +59,16 @@ describe("packages/client/README.md", () => {
     expect((await running.finished).stdout).toBe(`${line}\nverified 01012345678\n`);
   });
 
-  test("the second creates once", async () => {
+  test("the second creates one verification with a repeated key", async () => {
     expect(await start(1).finished).toEqual({ code: 0, stdout: "true\n", stderr: "" });
   });
 
-  test("the third tells which field is wrong", async () => {
+  test("the third prints which field is invalid", async () => {
     const { stdout } = await start(2).finished;
     expect(stdout).toBe("expected_phone must be a 010 mobile number, such as 010-1234-5678\n");
   });
 
-  test("the fourth takes what is signed, once", async () => {
+  test("the fourth, a webhook receiver, handles a signed event once and refuses a forged one", async () => {
     const [port = 0] = await freePorts(1);
     const running = start(3, { PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secret });
     await expectReceiver(port);
@@ -80,7 +80,7 @@ describe("packages/client/README.md", () => {
 
 const jackson = ["databind", "core", "annotations"].map((part) => `/usr/share/java/jackson-${part}.jar`);
 
-/** How to start what is written down in each language, and whether this machine can. */
+/** How to run the receiver in each language; only those whose tools are installed. */
 const languages = [
   { language: "ts", command: process.execPath, asked: "--version", file: "receiver.ts" },
   { language: "python", command: "python3", asked: "--version", file: "receiver.py" },
@@ -95,7 +95,7 @@ const languages = [
 
 type Language = (typeof languages)[number];
 
-/** The words of a command that runs it, listening on the port. */
+/** The command that runs the receiver on the port. */
 async function programOf({ language, command, file, needs }: Language, port: number): Promise<string[]> {
   const [code = ""] = readPage("docs/webhooks.md")
     .blocks.filter((block) => block.language === language)
@@ -106,7 +106,7 @@ async function programOf({ language, command, file, needs }: Language, port: num
   if (language === "php") return [command, "-S", `127.0.0.1:${port}`, source];
   if (language !== "go") return [command, source];
   expect(spawnSync("gofmt", ["-l", source], { encoding: "utf8" })).toMatchObject({ status: 0, stdout: "" });
-  // Not go run, which does not take what it runs with it when it is ended.
+  // Not `go run`, which does not end the program when it is ended itself.
   const program = path.join(directory, "receiver");
   const env = { ...process.env, GOCACHE: path.join(directory, "go"), GOTOOLCHAIN: "local", GOFLAGS: "" };
   await promisify(execFile)(command, ["build", "-o", program, source], { cwd: directory, env });
@@ -114,7 +114,7 @@ async function programOf({ language, command, file, needs }: Language, port: num
 }
 
 test.for(languages)(
-  "docs/webhooks.md: the receiver in $language takes what is signed, once, and no secret that is cut",
+  "docs/webhooks.md: the receiver in $language handles a signed event once, and refuses truncated secrets",
   { timeout: 180_000 },
   async (language) => {
     const [port = 0] = await freePorts(1);
@@ -125,14 +125,14 @@ test.for(languages)(
       startProgram(program, {
         PORT: String(port),
         PHONEPROOF_WEBHOOK_SECRETS: secrets,
-        // Where PHP, which forgets all between two requests, keeps what it has seen.
+        // PHP keeps no state between requests: the receiver stores the ids it has seen here.
         TMPDIR: seen,
       });
-    // With the first, and what the pages have in a secret's place, anybody could sign.
+    // An empty key, or the placeholder of the docs, would let anybody sign.
     for (const cut of ["whsec_", "whsec_…", `${secret} whsec_AAAA`, " "]) {
       const running = startWith(cut);
       if (language.language === "php") {
-        // It reads its settings at each request.
+        // PHP reads its settings at each request.
         await vi.waitUntil(async () => (await post(port, event())) === 500, { timeout: 45_000 });
         running.child.kill();
       }
@@ -143,14 +143,14 @@ test.for(languages)(
     }
     const receiver = startWith(secret);
     await expectReceiver(port)
-      // PHP's own server takes the body before its program is asked.
+      // PHP's built-in server reads the body before it runs the program.
       .then(() => (language.language === "php" ? undefined : overfill(port)))
       .finally(() => receiver.child.kill());
     expect((await receiver.finished).stdout).toBe("verification.verified vrf_1 01012345678\n");
   },
 );
 
-test("what is JSON can be read, and what is for browsers can be parsed", () => {
+test("JSON blocks are valid JSON, and scripts for browsers can be parsed", () => {
   const blocks = pages().flatMap((page) => page.blocks);
   for (const { language, code } of blocks) {
     if (language === "json") JSON.parse(code);
@@ -161,7 +161,7 @@ test("what is JSON can be read, and what is for browsers can be parsed", () => {
 
 const eventBody = '{"type":"verification.verified","data":{"id":"vrf_1","phone":"01012345678"}}';
 
-/** As it is signed now; always the same event. */
+/** A request with the same event each time, signed now. */
 function event(): RequestInit {
   const now = new Date();
   const headers = {
@@ -172,14 +172,14 @@ function event(): RequestInit {
   return { method: "POST", body: eventBody, headers };
 }
 
-/** The status; 0 where nobody listens. */
+/** The status of the answer; 0 if there is none. */
 const post = (port: number, request: RequestInit) =>
   fetch(`http://127.0.0.1:${port}/`, request).then(
     ({ status }) => status,
     () => 0,
   );
 
-/** Forged once, broken off once, and signed twice with one id. */
+/** Sends a forged request, one that breaks off, and the same signed event twice. */
 async function expectReceiver(port: number): Promise<void> {
   const forged = { ...event(), body: `${eventBody} ` };
   await vi.waitUntil(async () => (await post(port, forged)) === 401, { timeout: 45_000 });
@@ -187,7 +187,7 @@ async function expectReceiver(port: number): Promise<void> {
   expect([await post(port, event()), await post(port, event())]).toEqual([204, 204]);
 }
 
-/** Announces 300 MB and sends a megabyte of them: whoever waits for the rest would take it all, signed or not. */
+/** Announces 300 MB and sends one: a receiver that waits for the rest would read any amount, signed or not. */
 async function overfill(port: number): Promise<void> {
   const socket = connect(port, "127.0.0.1");
   socket.on("error", () => {});
@@ -202,7 +202,7 @@ async function overfill(port: number): Promise<void> {
   expect(answer).not.toContain(" 204 ");
 }
 
-/** Announces a body and goes away amid it, as anybody can. */
+/** Announces a body and disconnects in the middle of it. */
 async function breakOff(port: number): Promise<void> {
   const socket = connect(port, "127.0.0.1");
   const begun = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";

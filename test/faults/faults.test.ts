@@ -10,7 +10,7 @@ import { strikeAll } from "./rounds.ts";
 const names = ["kill-service", "kill-postgres", "cut-commit", "read-only", "no-connections"];
 
 test(
-  "whatever breaks under load, what clients were promised is what the database holds",
+  "after each fault under load, the database holds what clients were told",
   { timeout: 180_000 },
   async () => {
     const seed = newSeed();

@@ -9,7 +9,7 @@ import { nameServerOfSuite } from "./name-server.ts";
 import { startReceiver } from "./receiver.ts";
 import { attempted, deliveryWhen, openShop, type Shop } from "./shop.ts";
 
-/** Addresses that are not public, in every spelling a URL may have them. */
+/** Addresses that are not public, in every spelling that a URL allows. */
 const privateHosts = [
   "127.0.0.1",
   "127.1",
@@ -88,18 +88,18 @@ describe("the policy", () => {
     expect(lenient.refusalOf(new URL(`https://${host}:8443/`))).toBeNull();
   });
 
-  test.for(publicHosts)("https://%s is not", (host) => {
+  test.for(publicHosts)("https://%s is accepted", (host) => {
     expect(policy.refusalOf(new URL(`https://${host}/`))).toBeNull();
   });
 
-  test("http and other schemes are refused, http in development allowed", () => {
+  test("schemes other than https are refused; development settings allow http too", () => {
     expect(policy.refusalOf(new URL("http://shop.example/"))).toMatch(/https/);
     expect(policy.refusalOf(new URL("ftp://shop.example/"))).toMatch(/https/);
     expect(lenient.refusalOf(new URL("http://shop.example/"))).toBeNull();
     expect(lenient.refusalOf(new URL("ftp://shop.example/"))).toMatch(/http/);
   });
 
-  test("nothing listens on port 0", () => {
+  test("port 0 is refused", () => {
     for (const each of [policy, lenient]) {
       expect(each.refusalOf(new URL("https://shop.example:0/"))).toMatch(/port 0/);
       expect(each.refusalOf(new URL("https://shop.example:443/"))).toBeNull();
@@ -107,7 +107,7 @@ describe("the policy", () => {
   });
 });
 
-/** Asks a policy's look-up as `net.connect` does. */
+/** Calls a policy's lookup as `net.connect` does. */
 function lookUp(
   resolve: () => ResolvedAddress[],
   options: { all: boolean } = { all: true },
@@ -122,7 +122,7 @@ const cloud = { address: "8.8.8.8", family: 4 };
 const loopback = { address: "127.0.0.1", family: 4 };
 const translated = { address: "64:ff9b::808:808", family: 6 };
 
-describe("names", () => {
+describe("a host name", () => {
   test.for([
     "127.0.0.1",
     "10.1.2.3",
@@ -132,31 +132,31 @@ describe("names", () => {
     "fe80::1%eth0",
     "2002:a00:1::",
     "64:ff9b::a00:1",
-  ])("one that leads to %s is refused", async (address) => {
+  ])("that resolves to %s is refused", async (address) => {
     await expect(lookUp(() => [{ address, family: address.includes(":") ? 6 : 4 }])).rejects.toThrow(
       `shop.example leads to ${address}, which is not a public address`,
     );
   });
 
-  test("one to whose public address its name server has added one for NAT64 leads to both", async () => {
+  test("that resolves to a public address and its NAT64 address resolves to both", async () => {
     expect(await lookUp(() => [cloud, translated])).toEqual([cloud, translated]);
   });
 
-  test("one that leads to a public address as well as to a private one is refused", async () => {
+  test("that resolves to a public and a private address is refused", async () => {
     await expect(lookUp(() => [cloud, loopback])).rejects.toThrow("leads to 127.0.0.1");
     await expect(lookUp(() => [cloud, loopback], { all: false })).rejects.toThrow("leads to 127.0.0.1");
   });
 
-  test("a public one is connected to as it was looked up", async () => {
+  test("with a public address resolves to that address", async () => {
     expect(await lookUp(() => [cloud])).toEqual([cloud]);
     expect(await lookUp(() => [cloud], { all: false })).toBe(cloud.address);
   });
 
-  test("one that leads nowhere is an error", async () => {
+  test("without an address is an error", async () => {
     await expect(lookUp(() => [])).rejects.toThrow("shop.example has no address");
   });
 
-  test("one that changes between two connections is looked at again for each", async () => {
+  test("is resolved and checked for each connection, since its address may change", async () => {
     const answers = [[cloud], [loopback]];
     const policy = createAddressPolicy({
       allowPrivate: false,
@@ -172,7 +172,7 @@ describe("names", () => {
     await expect(ask()).rejects.toThrow("rebind.example leads to 127.0.0.1");
   });
 
-  test("a connection goes to the address that was checked, whatever the name says a moment later", async () => {
+  test("is resolved once per connection, which goes to the address that was checked", async () => {
     const checked = await startReceiver();
     const { port } = new URL(checked.url);
     const answers = [loopback, { address: "127.0.0.2", family: 4 }];
@@ -189,7 +189,7 @@ describe("names", () => {
     await endpoints.close();
   });
 
-  test("nothing is connected to before it is checked", async () => {
+  test("that resolves to a private address is refused without a request being sent", async () => {
     const receiver = await startReceiver();
     const { port } = new URL(receiver.url);
     const endpoints = createEndpoints({ allowPrivate: false, resolve: async () => [loopback] });
@@ -220,12 +220,12 @@ describe("the addresses of a name", () => {
   const six = { address: "2606:4700:4700::1111", family: 6 };
 
   test.for([
-    { name: "with A records alone", a: [four.address], aaaa: [], addresses: [four] },
-    { name: "with AAAA records alone", a: [], aaaa: [six.address], addresses: [six] },
+    { name: "with only A records", a: [four.address], aaaa: [], addresses: [four] },
+    { name: "with only AAAA records", a: [], aaaa: [six.address], addresses: [six] },
     { name: "with both", a: [four.address], aaaa: [six.address], addresses: [four, six] },
-    { name: "whose AAAA look-up fails", a: [four.address], aaaa: null, addresses: [four] },
-    { name: "whose A look-up fails", a: null, aaaa: [six.address], addresses: [six] },
-  ])("are those of DNS: one $name", async ({ a, aaaa, addresses }) => {
+    { name: "whose AAAA query fails", a: [four.address], aaaa: null, addresses: [four] },
+    { name: "whose A query fails", a: null, aaaa: [six.address], addresses: [six] },
+  ])("come from DNS: a name $name", async ({ a, aaaa, addresses }) => {
     nameServer.names = { "shop.example": { a, aaaa } };
     nameServer.bySystem = async () => [loopback];
     expect(await addressesOf("shop.example")).toEqual(addresses);
@@ -234,19 +234,19 @@ describe("the addresses of a name", () => {
   test.for([
     { a: [four.address], aaaa: ["fd00::1"], error: "leads to fd00::1" },
     { a: [four.address, "10.0.0.1"], aaaa: [six.address], error: "leads to 10.0.0.1" },
-  ])("may none of them be private: $a and $aaaa", async ({ a, aaaa, error }) => {
+  ])("are refused if any of them is private: $a and $aaaa", async ({ a, aaaa, error }) => {
     nameServer.names = { "shop.example": { a, aaaa } };
     await expect(addressesOf("shop.example")).rejects.toThrow(error);
   });
 
-  test("that DNS does not know are those of the machine's hosts file", async () => {
+  test("that DNS does not know come from the system's resolver", async () => {
     nameServer.bySystem = async (name) => (name === "shop.example" ? [four] : [loopback]);
     expect(await addressesOf("shop.example")).toEqual([four]);
     nameServer.names = { "empty.example": { a: [], aaaa: [] } };
     await expect(addressesOf("empty.example")).rejects.toThrow("empty.example leads to 127.0.0.1");
   });
 
-  test("that nobody knows are an error", async () => {
+  test("that neither knows are an error", async () => {
     await expect(addressesOf("shop.example")).rejects.toThrow("ENOTFOUND");
   });
 
@@ -254,7 +254,7 @@ describe("the addresses of a name", () => {
     { a: null, aaaa: null },
     { a: [], aaaa: null },
     { a: null, aaaa: [] },
-  ])("that DNS failed to tell, with $a and $aaaa, are an error, and nobody else is asked", async (answers) => {
+  ])("are an error if a DNS query fails and the other finds none: A $a, AAAA $aaaa", async (answers) => {
     nameServer.names = { "shop.example": answers };
     nameServer.bySystem = async () => [four];
     await expect(addressesOf("shop.example")).rejects.toThrow("ESERVFAIL");
@@ -265,7 +265,7 @@ describe("the addresses of a name", () => {
     "localhost",
     "shop.localhost",
     "shop.localhost.",
-  ])("are of this machine alone where the name is %s", async (name) => {
+  ])("of %s come only from the system's resolver, without a DNS query", async (name) => {
     nameServer.bySystem = async () => [loopback];
     await expect(addressesOf(name)).rejects.toThrow("leads to 127.0.0.1");
     expect([...nameServer.asked]).toEqual([]);
@@ -273,7 +273,7 @@ describe("the addresses of a name", () => {
     expect(await addressesOf("shop.localhost.example")).toEqual([four]);
   });
 
-  test("are asked for of this machine one name after the other, whatever comes of each", async () => {
+  test("are requested from the system's resolver one name at a time, also after errors", async () => {
     const asked: string[] = [];
     const turns = [Promise.withResolvers<ResolvedAddress[]>(), Promise.withResolvers<ResolvedAddress[]>()];
     nameServer.bySystem = (name) => turns[asked.push(name) - 1]?.promise ?? Promise.resolve([four]);
@@ -288,7 +288,7 @@ describe("the addresses of a name", () => {
   });
 });
 
-describe("a service that is not for development", () => {
+describe("a service without WEBHOOK_ALLOW_PRIVATE", () => {
   let service: TestService;
   let shop: Shop;
 
@@ -308,7 +308,7 @@ describe("a service that is not for development", () => {
         (error: Error) => error.message,
       );
 
-  test("setting a webhook refuses http, private addresses in any spelling, and what is no URL, at once", async () => {
+  test("refuses to set a webhook with http, a private address in any spelling, or an invalid URL", async () => {
     for (const host of privateHosts) expect(await refusal(`https://${host}/hook`), host).not.toBeNull();
     for (const url of [
       "http://shop.example/hook",
@@ -333,7 +333,7 @@ describe("a service that is not for development", () => {
     }
     for (const host of publicHosts) expect(await refusal(`https://${host}:1/hook`), host).toBeNull();
     expect(await refusal(`https://shop.example/${"x".repeat(2027)}`)).toBeNull();
-    // Names are looked up when they are connected to.
+    // Names are resolved only when connecting.
     expect(await refusal("https://no-such-name.invalid/")).toBeNull();
   });
 
@@ -342,9 +342,9 @@ describe("a service that is not for development", () => {
     { url: "https://[::ffff:10.0.0.1]/", error: /^refused: the URL must not lead to ::ffff:a00:1/ },
     { url: "http://shop.example/", error: /^refused: the URL must be an https URL/ },
     { url: "https://localhost:1/", error: /^refused: the URL must not lead to localhost/ },
-  ])("an attempt to reach $url is refused, and on record with the reason", async ({ url, error }) => {
+  ])("refuses an attempt to reach $url, and records the reason", async ({ url, error }) => {
     const { id } = await shop.setWebhook("https://shop.example/hook");
-    // As if it had been set when that was allowed.
+    // As if it had been set while that was allowed.
     await service.db.query("UPDATE webhook_configuration SET url = $2 WHERE id = $1", [
       decodeId("whk_", id),
       url,

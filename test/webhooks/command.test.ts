@@ -32,11 +32,11 @@ const everyKind = ["verification.verified", "verification.expired", "verificatio
 
 const phoneproof = (...args: string[]) => answerOf(["webhook", ...args], environment);
 
-describe("the life of a webhook", () => {
+describe("the lifecycle of a webhook", () => {
   let secret: string;
   let id: string;
 
-  test("set answers its id and its secret", async () => {
+  test("set returns its id and its secret", async () => {
     const set = await phoneproof("set", ...place, "--url", receiver.url);
     expect(set).toEqual({
       id: expect.stringMatching(webhookId),
@@ -54,14 +54,14 @@ describe("the life of a webhook", () => {
     ({ secret, id } = set);
   });
 
-  test("set again with the same URL answers another id and the same secret", async () => {
+  test("set with the same URL returns another id and the same secret", async () => {
     const set = await phoneproof("set", ...place, "--url", receiver.url, "--events", everyKind.join(","));
     expect(set.secret).toBe(secret);
     expect(set.id).not.toBe(id);
     ({ id } = set);
   });
 
-  test("show shows it without the secret, by place and by id", async () => {
+  test("show shows it without the secret, by project and environment or by id", async () => {
     const shown = await phoneproof("show", ...place);
     expect(shown).toMatchObject({ id, url: receiver.url, events: everyKind });
     expect(shown).not.toHaveProperty("secret");
@@ -72,7 +72,7 @@ describe("the life of a webhook", () => {
     expect(stdout).toMatch(/^state +in force$/m);
   });
 
-  test("test sends a signed sample and shows what came back", async () => {
+  test("test sends a signed sample event and shows the answer", async () => {
     receiver.received.length = 0;
     for (const type of ["verification.verified", ...everyKind]) {
       const chosen = type === everyKind[0] ? [] : ["--event", type];
@@ -108,7 +108,7 @@ describe("the life of a webhook", () => {
     }
   });
 
-  test("test ends with exit code 1 where the endpoint does not accept it, and changes nothing", async () => {
+  test("test ends with exit code 1 if the endpoint does not accept the event, and changes nothing", async () => {
     receiver.answer = answerWith(410);
     const { code, stdout, stderr } = await run(["webhook", "test", ...place, "--json"], environment);
     expect({ code, stderr }).toEqual({ code: 1, stderr: "" });
@@ -169,7 +169,7 @@ describe("the life of a webhook", () => {
     expect(stdout).toMatch(/^2 .* 200 +\d+ ms +- +thanks\\nindeed$/m);
   });
 
-  test("rotate-secret answers a new secret", async () => {
+  test("rotate-secret returns a new secret", async () => {
     const rotated = await phoneproof("rotate-secret", ...place);
     expect(rotated.secret).toMatch(secretShape);
     expect(rotated.secret).not.toBe(secret);
@@ -177,7 +177,7 @@ describe("the life of a webhook", () => {
     expect((await phoneproof("show", id)).replaced_at).toMatch(instant);
   });
 
-  test("disable says why, test sends all the same, and set enables it again", async () => {
+  test("disable records the reason and holds back events; test still sends, and set enables it again", async () => {
     expect(await phoneproof("disable", ...place)).toMatchObject({
       disabled_at: expect.stringMatching(instant),
       disabled_reason: "disabled by hand",
@@ -194,14 +194,14 @@ describe("the life of a webhook", () => {
     expect(await phoneproof("set", ...place, "--url", receiver.url)).toMatchObject({ disabled_at: null });
   });
 
-  test("remove takes it out of force", async () => {
+  test("after remove it is no longer in force", async () => {
     expect((await phoneproof("remove", ...place)).replaced_at).toMatch(instant);
     const { code, stderr } = await run(["webhook", "show", ...place], environment);
     expect(code).toBe(1);
     expect(stderr).toContain("There is no webhook in force in this project and environment.");
   });
 
-  test("one that is no longer in force, and may still be delivered to, is disabled by its URL", async () => {
+  test("disable --url disables one that is no longer in force", async () => {
     const unnamed = await run(["webhook", "disable", ...place], environment);
     expect(unnamed.code).toBe(1);
     expect(unnamed.stderr).toContain(
@@ -217,7 +217,7 @@ describe("the life of a webhook", () => {
   });
 });
 
-test("a project's deliveries come in pages, the newest verification's first", async () => {
+test("a project's deliveries are listed in pages, the newest verification first", async () => {
   const [one, other] = [await openShop(service), await openShop(service)];
   await one.setWebhook(receiver.url);
   await other.setWebhook(receiver.url);
@@ -247,14 +247,14 @@ test("a project's deliveries come in pages, the newest verification's first", as
   const ofNewest = [...project, "--verification", newest, "--environment"];
   expect(idsOf(await phoneproof(...ofNewest, "live"))).toEqual([newest]);
   expect(idsOf(await phoneproof(...ofNewest, "test"))).toEqual([]);
-  // One that is another project's is none of these.
+  // A verification of another project matches nothing.
   const ofOther = ["deliveries", "--project", other.projectId, "--verification", newest];
   expect(await phoneproof(...ofOther)).toEqual({ deliveries: [], next_page_token: null });
-  // Without a filter: everybody's.
+  // Without a filter, the deliveries of all projects are listed.
   expect(idsOf(await phoneproof("deliveries", "--limit", "1"))).not.toContain(newestFirst[0]);
 });
 
-test("a sample of no kind in particular is of the first kind that the webhook gets", async () => {
+test("without --event, test sends the first event type that the webhook is configured for", async () => {
   const { projectId, setWebhook } = await openShop(service);
   await setWebhook(receiver.url, [
     WebhookEventType.VERIFICATION_CANCELLED,
@@ -268,7 +268,7 @@ test("a sample of no kind in particular is of the first kind that the webhook ge
   });
 });
 
-test("how long an attempt took is told to the millisecond, however long that was", async () => {
+test("an attempt's duration is reported to the millisecond, also beyond a second", async () => {
   const seller = await openShop(service);
   await seller.setWebhook(receiver.url);
   const id = await seller.event();
@@ -282,7 +282,7 @@ test("how long an attempt took is told to the millisecond, however long that was
   expect(deliveries[0].attempts).toMatchObject([{ duration_ms: 12_345 }]);
 });
 
-test("deliveries are listed by state, however many of others lie before them", async () => {
+test("deliveries can be filtered by state, and however many newer ones do not match, the first page is filled", async () => {
   const seller = await openShop(service);
   const [refusing, unwanted] = [
     await startReceiver(refuseForLong(500)),
@@ -313,7 +313,7 @@ test("deliveries are listed by state, however many of others lie before them", a
   expect(first).toEqual({ ids: delivering.slice(0, 1), next: expect.any(String) });
   const goOn = ["--limit", "1", "--page-token", first.next];
   expect(await listed("--state", "delivered", ...goOn)).toEqual({ ids: delivering.slice(1), next: null });
-  // Another list's token is none of this one's.
+  // A page token is refused with other filters.
   const stray = await run(["webhook", "deliveries", "--state", "pending", ...goOn], environment);
   expect({ code: stray.code, stderr: stray.stderr }).toEqual({
     code: 1,
@@ -321,7 +321,7 @@ test("deliveries are listed by state, however many of others lie before them", a
   });
   expect(await listed("--verification", waiting, "--state", "delivered")).toEqual({ ids: [], next: null });
 
-  // However many newer ones there are, what is asked for is on the first page.
+  // 2,500 newer deliveries in another state.
   await service.db.query(
     `WITH made AS (
        INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
@@ -346,27 +346,27 @@ test("deliveries are listed by state, however many of others lie before them", a
 
 test.for([
   {
-    name: "no such project",
+    name: "an unknown project",
     args: ["deliveries", "--project", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
     said: "not_found",
   },
   {
-    name: "no such verification",
+    name: "an unknown verification",
     args: ["deliveries", "--verification", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
     said: "verification_not_found",
   },
   {
-    name: "no verification's id",
+    name: "a malformed verification id",
     args: ["deliveries", "--verification", "x"],
     said: "verification_not_found",
   },
   {
-    name: "a page token of its own making",
+    name: "an invalid page token",
     args: ["deliveries", "--page-token", "x"],
     said: "validation_failed",
   },
-  { name: "no such event", args: ["resend", "evt_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
-  { name: "no such webhook", args: ["show", "whk_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
+  { name: "an unknown event", args: ["resend", "evt_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
+  { name: "an unknown webhook", args: ["show", "whk_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
 ])("$name is refused", async ({ args, said }) => {
   const { code, stderr } = await run(["webhook", ...args], environment);
   expect(code).toBe(1);
@@ -375,12 +375,12 @@ test.for([
 
 test.for([
   {
-    name: "an unknown kind",
+    name: "set with an unknown event type",
     args: ["set", "--url", "https://shop.example", "--events", "verification.paid"],
     option: "--events",
   },
-  { name: "show of nothing", args: ["show"], option: "--project" },
-  { name: "resend of nothing", args: ["resend"], option: "event" },
+  { name: "show without arguments", args: ["show"], option: "--project" },
+  { name: "resend without arguments", args: ["resend"], option: "event" },
   {
     name: "deliveries in an unknown state",
     args: ["deliveries", "--state", "lost"],
@@ -391,14 +391,14 @@ test.for([
     args: ["deliveries", "--environment", "live"],
     option: "--project",
   },
-])("$name is wrong usage, which names the option", async ({ args, option }) => {
+])("$name is wrong usage; the error names the option or argument", async ({ args, option }) => {
   const set = args[0] === "set" ? place : [];
   const { code, stderr } = await run(["webhook", ...args, ...set], environment);
   expect(code).toBe(2);
   expect(stderr).toContain(option);
 });
 
-test("the service refuses what is not an admin's, unknown kinds, a missing environment and one that stands alone", async () => {
+test("the service refuses non-admin credentials, unknown types and states, and a project or environment alone", async () => {
   const { projectId } = shop;
   const request = { projectId, environment: Environment.LIVE, url: receiver.url };
   for (const token of [await service.createToken({ scope: "read" }), shop.liveKey]) {

@@ -51,7 +51,7 @@ async function inForce({ projectId }: Shop): Promise<Webhook> {
 const version = async (webhookId: string) => (await webhooks().getWebhook({ webhookId })).webhook;
 const resend = (id: string) => webhooks().resendWebhookEvent({ eventId: id.replace("vrf_", "evt_") });
 
-/** The only request, once it is there. */
+/** Waits for a request, which must be the only one, and returns it. */
 async function only(receiver: Receiver) {
   const [request] = await untilReceived(receiver);
   expect(receiver.received).toHaveLength(1);
@@ -62,8 +62,8 @@ async function only(receiver: Receiver) {
 const signatures = (request: { headers: Record<string, unknown> }) =>
   String(request.headers["webhook-signature"]).split(" ");
 
-describe("a verification reports to what was in force when it was created", () => {
-  test("changed since: to the old place, with the old secret", async () => {
+describe("a verification's event goes to the webhook that was in force when the verification was created", () => {
+  test("if the URL has changed since: to the old URL, signed with the old secret", async () => {
     const shop = await openShop(service);
     const [before, after] = [await startReceiver(), await startReceiver()];
     const old = await shop.setWebhook(before.url);
@@ -82,7 +82,7 @@ describe("a verification reports to what was in force when it was created", () =
     expect(signatures(second)).toHaveLength(1);
   });
 
-  test("removed since: it still reports; those created from then on do not", async () => {
+  test("if the webhook was removed since: it is still sent; verifications created later have none", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const { id, secret } = await shop.setWebhook(receiver.url);
@@ -97,7 +97,7 @@ describe("a verification reports to what was in force when it was created", () =
     expect(await deliveriesOf(service, late)).toEqual([]);
   });
 
-  test("set only after it was created: it reports nowhere", async () => {
+  test("if it was set only after the creation: nothing is sent", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const early = await shop.create();
@@ -108,7 +108,7 @@ describe("a verification reports to what was in force when it was created", () =
     expect(receiver.received).toHaveLength(1);
   });
 
-  test("kinds changed since: by the old choice", async () => {
+  test("if the event types have changed since: the old ones apply", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     await shop.setWebhook(receiver.url, [WebhookEventType.VERIFICATION_CANCELLED]);
@@ -119,7 +119,7 @@ describe("a verification reports to what was in force when it was created", () =
     expect(await deliveriesOf(service, await shop.event())).toEqual([]);
   });
 
-  test("the environments have webhooks of their own", async () => {
+  test("the environments have separate webhooks", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     await webhooks().setWebhook({
@@ -132,7 +132,7 @@ describe("a verification reports to what was in force when it was created", () =
 });
 
 describe("secrets", () => {
-  test("while one is rotated, older verifications are signed with both, newer ones with the new one", async () => {
+  test("after a rotation, older verifications are signed with both, newer ones with the new one", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const { secret: first } = await shop.setWebhook(receiver.url);
@@ -146,7 +146,7 @@ describe("secrets", () => {
     verified(both, first);
     expect(isVerifiedBy(both, second)).toBe(true);
     expect(signatures(both)).toHaveLength(2);
-    // The captured one first.
+    // The secret captured at creation comes first.
     const alone = (signature: string | undefined) => ({
       ...both,
       headers: { ...both.headers, "webhook-signature": signature },
@@ -162,7 +162,7 @@ describe("secrets", () => {
     expect(signatures(late)).toHaveLength(1);
   });
 
-  test("each rotation adds a signature, up to ten: the captured one's and the newest", async () => {
+  test("each rotation adds a signature, up to ten: that of the captured secret and the newest nine", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const { secret } = await shop.setWebhook(receiver.url);
@@ -179,7 +179,7 @@ describe("secrets", () => {
     ]);
   });
 
-  test("the same URL keeps its secret, in whatever version, and is signed for once", async () => {
+  test("the same URL keeps its secret in every version, and events have one signature", async () => {
     const shop = await openShop(service);
     const [receiver, elsewhere] = [await startReceiver(), await startReceiver()];
     const first = await shop.setWebhook(receiver.url);
@@ -192,7 +192,7 @@ describe("secrets", () => {
     expect(signatures(await only(receiver))).toHaveLength(1);
   });
 
-  test("are the endpoint's own: another project, or another environment, has others", async () => {
+  test("differ by project and environment, even with the same URL", async () => {
     const receiver = await startReceiver();
     const [one, other] = [await openShop(service), await openShop(service)];
     const live = await one.setWebhook(receiver.url);
@@ -217,7 +217,7 @@ describe("secrets", () => {
   });
 });
 
-test("of many changes at once, each is a version, and one is in force", async () => {
+test("of concurrent changes each becomes a version, and exactly one is in force", async () => {
   const shop = await openShop(service);
   const urls = Array.from({ length: 8 }, (_, index) => `https://shop.example/${index}`);
   const set = await Promise.all(urls.map((url) => shop.setWebhook(url)));
@@ -231,7 +231,7 @@ test("of many changes at once, each is a version, and one is in force", async ()
 });
 
 describe("410 Gone", () => {
-  test("disables every version with that URL, with the reason; what is pending stops", async () => {
+  test("disables every version with that URL, with the reason, and stops pending events", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver(refuseForLong(503));
     const { id: oldVersion } = await shop.setWebhook(receiver.url);
@@ -249,7 +249,7 @@ describe("410 Gone", () => {
     }
     const held = await deliveryWhen(service, waiting, isDisabled);
     expect(held.nextAttemptAt).toBeUndefined();
-    // The queue is cleared of it, when something is due.
+    // It leaves the queue when it is due.
     await makeDue(service, waiting);
     await vi.waitUntil(async () => {
       const { rows } = await service.db.query(
@@ -258,14 +258,14 @@ describe("410 Gone", () => {
       );
       return rows[0].state === "disabled";
     }, slowly);
-    // New events are kept, undelivered; none is sent again while it is disabled.
+    // New events are kept undelivered, and resends are refused while the webhook is disabled.
     const [kept] = await deliveriesOf(service, await shop.event());
     expect(kept).toMatchObject({ state: WebhookDeliveryState.DISABLED, attempts: [] });
     await expect(resend(gone)).rejects.toThrow("disabled");
     expect(receiver.received).toHaveLength(2);
   });
 
-  test("is told in the log, with the webhook's id and the reason", async () => {
+  test("is logged with the webhook's id and the reason", async () => {
     const idle = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
     const lines: string[] = [];
     const settings = parseConfig({
@@ -286,7 +286,7 @@ describe("410 Gone", () => {
     await expect.poll(told).toEqual([{ level: 40, webhookId, reason, msg: "a webhook was disabled" }]);
   });
 
-  test("set anew it works again, older verifications included; what was held back waits to be sent by hand", async () => {
+  test("setting the webhook again enables it, also for older verifications; held-back events wait for a resend", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver(answerWith(410));
     await shop.setWebhook(receiver.url);
@@ -305,7 +305,7 @@ describe("410 Gone", () => {
     await deliveryWhen(service, gone, delivered);
   });
 
-  test("to a request from before it was set anew does not undo the setting", async () => {
+  test("to a request sent before the webhook was set again does not disable it", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const first = Promise.withResolvers<() => void>();
@@ -321,7 +321,7 @@ describe("410 Gone", () => {
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });
 
-  test("to a request from before its secret was rotated counts: a new secret mends nothing", async () => {
+  test("to a request sent before its secret was rotated disables it nevertheless", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const first = Promise.withResolvers<() => void>();
@@ -339,10 +339,13 @@ describe("410 Gone", () => {
   });
 
   test.for([
-    { name: "before it was set anew", changes: ["rotate", "set"] },
-    { name: "before it was set anew, rotated since", changes: ["set", "rotate"] },
-    { name: "before it was left for another and set anew", changes: ["rotate", "leave", "set", "rotate"] },
-  ] as const)("to a request from $name does not undo the setting", async ({ changes }) => {
+    { name: "before a rotation and setting it again", changes: ["rotate", "set"] },
+    { name: "before setting it again and a rotation", changes: ["set", "rotate"] },
+    {
+      name: "before a change to another URL and back, with rotations",
+      changes: ["rotate", "leave", "set", "rotate"],
+    },
+  ] as const)("to a request sent $name does not disable it", async ({ changes }) => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
     const first = Promise.withResolvers<() => void>();
@@ -361,18 +364,18 @@ describe("410 Gone", () => {
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });
 
-  test("says nothing about another project's webhook at the same URL", async () => {
+  test("does not affect another project's webhook with the same URL", async () => {
     const receiver = await startReceiver(answerWith(410));
     const [one, other] = [await openShop(service), await openShop(service)];
     await one.setWebhook(receiver.url);
-    // Twice, so that its last version is not taken for a new secret among the versions of the URL.
+    // Twice, so that its last version cannot be mistaken for a rotation of the first project's webhook.
     for (const _ of ["first", "again"]) await other.setWebhook(receiver.url);
     await deliveryWhen(service, await one.event(), isDisabled);
     const { disabledAt, failingSince } = await inForce(other);
     expect([disabledAt, failingSince]).toEqual([undefined, undefined]);
   });
 
-  test("says nothing about the other environment's webhook at the same URL", async () => {
+  test("does not affect the other environment's webhook with the same URL", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver(answerWith(410));
     const inTest = { projectId: shop.projectId, environment: Environment.TEST };
@@ -387,7 +390,7 @@ describe("410 Gone", () => {
     ]);
   });
 
-  test("another URL works at once", async () => {
+  test("does not affect another URL set afterwards", async () => {
     const shop = await openShop(service);
     const [gone, receiver] = [await startReceiver(answerWith(410)), await startReceiver()];
     await shop.setWebhook(gone.url);
@@ -397,8 +400,8 @@ describe("410 Gone", () => {
   });
 });
 
-describe("five days of nothing but failures", () => {
-  /** Of an event whose first attempt is made, until so many are. Answers what has become of it then. */
+describe("disabling after five days of only failures", () => {
+  /** Makes attempts of an event until there are `attempts` of them, or it is no longer pending; returns its state. */
   async function tryOn(id: string, attempts: number): Promise<WebhookDeliveryState> {
     for (let made = 1; ; made++) {
       const { state } = await deliveryWhen(service, id, attempted(made));
@@ -407,7 +410,7 @@ describe("five days of nothing but failures", () => {
     }
   }
 
-  /** An event has been tried three times, over so long a time. */
+  /** A webhook with an event that has failed three times, failing for `since`. */
   async function failing(since: string) {
     const shop = await openShop(service);
     const receiver = await startReceiver(refuseForLong(503));
@@ -422,7 +425,7 @@ describe("five days of nothing but failures", () => {
     return { shop, receiver, id };
   }
 
-  test("disable, with the reason", async () => {
+  test("happens with the fourth failure of an event, with the reason", async () => {
     const { shop, id } = await failing("5 days");
     await makeDue(service, id);
     const { state } = await deliveryWhen(service, id, attempted(4));
@@ -430,7 +433,7 @@ describe("five days of nothing but failures", () => {
     expect((await inForce(shop)).disabledReason).toBe("every attempt failed for five days");
   });
 
-  test("are not yet over a minute before", async () => {
+  test("does not happen a minute earlier", async () => {
     const { shop, id } = await failing("4 days 23 hours 59 minutes");
     await makeDue(service, id);
     const { state } = await deliveryWhen(service, id, attempted(4));
@@ -440,7 +443,7 @@ describe("five days of nothing but failures", () => {
     expect(webhook.failingSince).toBeDefined();
   });
 
-  test("are not begun anew by a rotated secret", async () => {
+  test("is not postponed by rotating the secret", async () => {
     const { shop } = await failing("6 days");
     const { failingSince } = await inForce(shop);
     await shop.rotateSecret();
@@ -448,7 +451,7 @@ describe("five days of nothing but failures", () => {
     expect(await tryOn(await shop.event(), 4)).toBe(WebhookDeliveryState.DISABLED);
   });
 
-  test("are not over with the first failures of another event, long after one that failed to the end", async () => {
+  test("does not happen at the first three failures of a new event, however long the webhook has been failing", async () => {
     const { shop, receiver } = await failing("30 days");
     const id = await shop.event();
     expect(await tryOn(id, 3)).toBe(WebhookDeliveryState.PENDING);
@@ -459,7 +462,7 @@ describe("five days of nothing but failures", () => {
     expect((await inForce(shop)).failingSince).toBeUndefined();
   });
 
-  test("are ended by one success", async () => {
+  test("starts counting anew after one success", async () => {
     const { shop, receiver, id } = await failing("6 days");
     receiver.answer = answerWith(204);
     await makeDue(service, id);
@@ -470,7 +473,7 @@ describe("five days of nothing but failures", () => {
     expect((await inForce(shop)).disabledAt).toBeUndefined();
   });
 
-  test("begin after a success with the next that fails, however long ago its event's first attempt was", async () => {
+  test("counts from the first failure after a success, however old the failing event's first attempt is", async () => {
     const { shop, receiver, id } = await failing("1 day");
     await service.db.query(
       "UPDATE webhook_attempt SET started_at = started_at - interval '6 days' WHERE verification_id = $1",
@@ -486,8 +489,8 @@ describe("five days of nothing but failures", () => {
   });
 });
 
-describe("disabling by hand", () => {
-  test("leaves the same URL in other projects and the other environment as it is", async () => {
+describe("disabling by an administrator", () => {
+  test("does not affect the same URL in other projects and the other environment", async () => {
     const [shop, stranger] = [await openShop(service), await openShop(service)];
     const url = "https://shop.example/shared";
     const places = [shop, stranger].flatMap(({ projectId }) =>
@@ -500,7 +503,7 @@ describe("disabling by hand", () => {
     expect(reasons).toEqual(["disabled by hand", "", "", ""]);
   });
 
-  test("stops what is due at once, of every version with the URL, until it is set anew", async () => {
+  test("stops pending events of every version with the URL at once, until the webhook is set again", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver(refuseForLong(503));
     await shop.setWebhook(receiver.url);
@@ -529,9 +532,9 @@ describe("disabling by hand", () => {
   });
 
   test.for([
-    { name: "while a request is under way: its success counts, its failure is the last", anew: false },
+    { name: "during an attempt: its success counts, after its failure there is no retry", anew: false },
     {
-      name: "and setting it anew while a request is under way: its success counts, its failure leaves it to be sent by hand",
+      name: "and setting it again during an attempt: its success counts, after its failure the event waits for a resend",
       anew: true,
     },
   ])("$name", async ({ anew }) => {
@@ -555,7 +558,7 @@ describe("disabling by hand", () => {
     }
   });
 
-  test("a former URL can be disabled as well, and only one that there is", async () => {
+  test("works for a former URL of the project, and not for an unknown one", async () => {
     const shop = await openShop(service);
     const [before, after] = [await startReceiver(), await startReceiver()];
     const { id } = await shop.setWebhook(before.url);
@@ -571,7 +574,7 @@ describe("disabling by hand", () => {
     expect(before.received).toEqual([]);
   });
 
-  test("set anew it works again there, and not in other projects that have the same URL", async () => {
+  test("is undone by setting the webhook again, but not in other projects with the same URL", async () => {
     const [shop, other] = [await openShop(service), await openShop(service)];
     for (const { projectId, setWebhook } of [shop, other]) {
       await setWebhook("https://shop.example/shared");
@@ -582,7 +585,7 @@ describe("disabling by hand", () => {
     expect((await inForce(other)).disabledReason).toBe("disabled by hand");
   });
 
-  test("a rotated secret does not enable it again", async () => {
+  test("is not undone by rotating the secret", async () => {
     const shop = await openShop(service);
     await shop.setWebhook("https://shop.example/hook");
     await webhooks().disableWebhook({ projectId: shop.projectId, environment });

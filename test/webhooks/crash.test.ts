@@ -19,7 +19,7 @@ const program = path.join(import.meta.dirname, "../../src/start.ts");
 let service: TestService;
 const children: ChildProcess[] = [];
 
-/** Serves, and delivers nothing: workers are what is killed here. */
+/** An API process only: the tests start and kill their own workers. */
 beforeAll(async () => {
   service = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
 });
@@ -59,7 +59,7 @@ async function leaseSeconds(verificationId: string): Promise<number> {
   return rows[0].seconds;
 }
 
-test("a worker killed in the middle of an attempt: the next one makes it again within the lease, under the same webhook-id", async () => {
+test("an attempt cut off by a killed worker is made again after its lease, with the same webhook-id", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver(hang);
   await shop.setWebhook(receiver.url);
@@ -71,7 +71,7 @@ test("a worker killed in the middle of an attempt: the next one makes it again w
   const [cutOff] = await deliveriesOf(service, id);
   expect(cutOff?.attempts).toMatchObject([{ number: 1, status: 0, error: "" }]);
   expect(cutOff?.attempts[0]?.duration).toBeUndefined();
-  // Within 60 s of the next start, however soon that is, with a second for the look.
+  // Within 60 s even of an immediate restart, including a second for the job's interval.
   expect(await leaseSeconds(id)).toBeLessThan(59);
 
   receiver.answer = (response) => response.writeHead(204).end();
@@ -85,7 +85,7 @@ test("a worker killed in the middle of an attempt: the next one makes it again w
   await next.close();
 });
 
-test("workers killed again and again lose nothing, and number each attempt once", async () => {
+test("workers killed repeatedly lose no event, and record attempts before sending them", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver();
   await shop.setWebhook(receiver.url);
@@ -96,7 +96,7 @@ test("workers killed again and again lose nothing, and number each attempt once"
     await kill(worker);
   }
   const last = await service.startAnother({ ROLES: "worker" });
-  // What was under way at a kill need not be waited for.
+  // Ends the leases of the attempts that were cut off.
   await service.db.query("UPDATE webhook_delivery SET next_attempt_at = now() WHERE state = 'pending'");
   for (const id of ids) await deliveryWhen(service, id, delivered);
   const sent = receiver.received.map(({ headers }) => String(headers["webhook-id"]));
@@ -105,12 +105,12 @@ test("workers killed again and again lose nothing, and number each attempt once"
     "SELECT count(*)::int AS attempts FROM webhook_attempt WHERE verification_id = ANY ($1)",
     [ids.map((id) => decodeId("vrf_", id))],
   );
-  // Each attempt is on record before it is sent: there may be more than were received, and never fewer.
+  // An attempt is recorded before it is sent, so there may be more records than requests, but never fewer.
   expect(rows[0].attempts).toBeGreaterThanOrEqual(sent.length);
   await last.close();
 });
 
-test("a claim whose answer is lost was none: its attempt is made at once, and is the first", async () => {
+test("a claim whose answer is lost is undone: the attempt is made at once, with number 1", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver();
   await shop.setWebhook(receiver.url);
@@ -124,7 +124,7 @@ test("a claim whose answer is lost was none: its attempt is made at once, and is
     await cut;
     for (const id of ids) {
       const { attempts } = await deliveryWhen(service, id, delivered);
-      // After its lease it would be the second.
+      // If the lost claim stood, this would be attempt 2, after a lease.
       expect(attempts).toMatchObject([{ number: 1, status: 204 }]);
     }
     expect(receiver.received.map(({ headers }) => headers["webhook-id"]).sort()).toEqual(
@@ -136,7 +136,7 @@ test("a claim whose answer is lost was none: its attempt is made at once, and is
   }
 });
 
-describe("a worker by hand", () => {
+describe("claims and results through the storage layer", () => {
   let database: Database;
   let deliveries: WebhookDeliveries;
 
@@ -148,7 +148,7 @@ describe("a worker by hand", () => {
 
   afterAll(() => database.close());
 
-  /** An event that is this worker's to send, and its result, whatever that is to be. */
+  /** Claims a new event's attempt; returns the fields of its result that do not depend on the outcome. */
   async function underWay() {
     const shop = await openShop(service);
     await shop.setWebhook("http://127.0.0.1:1/hook");
@@ -175,7 +175,7 @@ describe("a worker by hand", () => {
     return rows[0];
   }
 
-  test("who writes a result down twice, for want of an answer the first time, has it count once", async () => {
+  test("a result recorded twice is counted once", async () => {
     const { result } = await underWay();
     const failed = { ...result, status: 500, error: "answered 500", retryInSeconds: 3_600 };
     await Promise.all([deliveries.record(failed), deliveries.record(failed)]);
@@ -188,7 +188,7 @@ describe("a worker by hand", () => {
     });
   });
 
-  test("a result that is written down twice is judged once: a third failure disables nothing", async () => {
+  test("a third failure recorded twice does not count as a fourth, which would disable the webhook", async () => {
     const { result } = await underWay();
     const { rows } = await service.db.query(
       `WITH tried AS (
@@ -208,9 +208,14 @@ describe("a worker by hand", () => {
   });
 
   test.for([
-    { name: "its first failure", before: null, meanwhile: "now()", reason: "the endpoint answered 410 Gone" },
-    { name: "that it was set anew", before: "now() - interval '1 h'", meanwhile: null, reason: null },
-  ])("a 410 beside $name, which commits between its look and its lock: $reason", async (row) => {
+    {
+      name: "the first failure of its webhook",
+      before: null,
+      meanwhile: "now()",
+      reason: "the endpoint answered 410 Gone",
+    },
+    { name: "setting the webhook again", before: "now() - interval '1 h'", meanwhile: null, reason: null },
+  ])("a 410, if $name commits between its read and its lock: disabled_reason is $reason", async (row) => {
     const { id, result } = await underWay();
     const failing = (since: string | null) =>
       `UPDATE webhook_configuration SET failing_since = ${since} WHERE id = (
@@ -240,10 +245,10 @@ describe("a worker by hand", () => {
     { status: 204, error: null, retryInSeconds: null },
     { status: 500, error: "answered 500", retryInSeconds: 5 },
     { status: 500, error: "answered 500", retryInSeconds: null },
-  ])("a result of $status does not take back that the event is to be sent again", async (ending) => {
+  ])("a result of $status does not undo a resend requested meanwhile", async (ending) => {
     const { id, result } = await underWay();
     await service.client(WebhookService).resendWebhookEvent({ eventId: eventOf(id) });
-    // A claim that this process may still take for lost has nothing to do with what comes of it.
+    // A resend clears the claim, so that a lost claim of the earlier attempt is not undone later.
     const { rows } = await service.db.query("SELECT claim FROM webhook_delivery WHERE verification_id = $1", [
       result.verificationId,
     ]);
@@ -258,7 +263,7 @@ describe("a worker by hand", () => {
   });
 });
 
-test("what is due when its webhook is disabled is never sent", async () => {
+test("events that are due when their webhook is disabled are never sent", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver();
   await shop.setWebhook(receiver.url);
@@ -281,7 +286,7 @@ test("what is due when its webhook is disabled is never sent", async () => {
   await worker.close();
 });
 
-describe("what waited when its webhook was disabled", () => {
+describe("an event that was pending when its webhook was disabled", () => {
   const held = WebhookDeliveryState.DISABLED;
 
   async function disabledWith(count: number) {
@@ -295,7 +300,7 @@ describe("what waited when its webhook was disabled", () => {
     return { shop, receiver, ids };
   }
 
-  test("is sent by hand alone once that is set anew", async () => {
+  test("is sent only by a resend after the webhook is set again", async () => {
     const { shop, receiver, ids } = await disabledWith(20);
     await shop.setWebhook(receiver.url);
     const worker = await service.startAnother({ ROLES: "worker" });
@@ -308,7 +313,7 @@ describe("what waited when its webhook was disabled", () => {
     await worker.close();
   });
 
-  test("and is being claimed is waited for, and held all the same", async () => {
+  test("stays disabled if it is being claimed while the webhook is set again", async () => {
     const { shop, receiver, ids } = await disabledWith(3);
     const [first = ""] = ids;
     const claiming = await service.db.connect();
@@ -328,7 +333,7 @@ describe("what waited when its webhook was disabled", () => {
     for (const id of ids) expect((await deliveriesOf(service, id))[0]?.state).toBe(held);
   });
 
-  test("is held also where that happens while it is being set anew", async () => {
+  test("stays disabled if the webhook is disabled while it is being set again", async () => {
     const shop = await openShop(service);
     await shop.setWebhook("http://127.0.0.1:1/hook");
     const id = await shop.event();
@@ -352,7 +357,7 @@ describe("what waited when its webhook was disabled", () => {
   });
 });
 
-test("a clean stop waits for what is about to be answered, and writes it down", async () => {
+test("a graceful shutdown waits for an attempt that is about to be answered, and records its result", async () => {
   const shop = await openShop(service);
   const answer = Promise.withResolvers<() => void>();
   const receiver = await startReceiver((response) => answer.resolve(() => response.writeHead(204).end()));
@@ -367,7 +372,7 @@ test("a clean stop waits for what is about to be answered, and writes it down", 
   expect(delivery && delivered(delivery)).toBe(true);
 });
 
-test("a clean stop leaves what hangs to its lease after a short grace", async () => {
+test("a graceful shutdown leaves a hanging attempt to its lease after a short grace period", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver(hang);
   await shop.setWebhook(receiver.url);
@@ -375,12 +380,12 @@ test("a clean stop leaves what hangs to its lease after a short grace", async ()
   const id = await shop.event();
   await untilReceived(receiver);
   await worker.close();
-  // It was not waited for until it was cut after fifteen seconds: that would stand here.
+  // The shutdown did not wait for the timeout of 15 s, which would be recorded here.
   const [delivery] = await deliveriesOf(service, id);
   expect(delivery?.attempts).toMatchObject([{ number: 1, status: 0, error: "" }]);
   expect(delivery?.nextAttemptAt).toBeDefined();
   expect(await leaseSeconds(id)).toBeLessThan(60);
-  // Nothing was learned of it, least of all that it failed.
+  // Its result is unknown, so it does not count as a failure.
   const { rows } = await service.db.query(
     "SELECT failures::int FROM webhook_delivery WHERE verification_id = $1",
     [decodeId("vrf_", id)],

@@ -40,12 +40,15 @@ test.for([
     },
   },
   { type: "verification.cancelled", end: null },
-])("a $type is sent within a second, signed, as the verification reads", async ({ type, end }) => {
-  // The machine may be late, the service is not.
+])("a $type event is sent within a second, signed, with the verification as the API returns it", async ({
+  type,
+  end,
+}) => {
+  // Repeated, because a busy machine may delay an attempt.
   while ((await secondsUntilSent(type, end)) >= 1);
 });
 
-/** How long after an event its first attempt began, by the database's clock. */
+/** Seconds from an event to the start of its first attempt, by the database's clock. */
 async function secondsUntilSent(
   type: string,
   end: ((destination: string, smsText: string, id: string) => Promise<void>) | null,
@@ -93,7 +96,7 @@ async function secondsUntilSent(
   return rows[0].seconds;
 }
 
-test("what somebody holds is left to a later look, and keeps nothing else from being delivered", async () => {
+test("a locked delivery is skipped until its lock is released, and does not block others", async () => {
   const [held, other] = [await openShop(service), await openShop(service)];
   const receiver = await startReceiver(refuseForLong(503));
   for (const shop of [held, other]) await shop.setWebhook(receiver.url);
@@ -101,7 +104,7 @@ test("what somebody holds is left to a later look, and keeps nothing else from b
   await deliveryWhen(service, id, attempted(1));
   receiver.answer = answerWith(204);
   const somebody = await service.db.connect();
-  // Held before it is due. Where the machine was too late for that, it has more time.
+  // The row must be locked before it is due; if that was too slow, try again with more time.
   for (let [seconds, rows] = [1, 0]; rows === 0; seconds *= 3) {
     await somebody.query("BEGIN");
     const values = [decodeId("vrf_", id), seconds];
@@ -130,7 +133,7 @@ test("what somebody holds is left to a later look, and keeps nothing else from b
   await deliveryWhen(service, id, delivered);
 });
 
-/** Ends a statement that waits for somebody's lock, once it does. Of its text only the beginning is known there. */
+/** Ends a statement once it is blocked by a lock; `text` must be in its first KiB, since Postgres shows no more of it. */
 async function endWaiting(text: string): Promise<void> {
   await vi.waitUntil(
     async () => {
@@ -145,7 +148,7 @@ async function endWaiting(text: string): Promise<void> {
   );
 }
 
-test("what came of an attempt is written down though the database did not take it the first time", async () => {
+test("the result of an attempt is recorded although the database failed the first time", async () => {
   const shop = await openShop(service);
   const answer = Promise.withResolvers<() => void>();
   const receiver = await startReceiver((response) => answer.resolve(() => response.writeHead(204).end()));
@@ -169,7 +172,7 @@ test("what came of an attempt is written down though the database did not take i
   expect(receiver.received).toHaveLength(1);
 });
 
-test("a look for what is due that the database has cut off is followed by another", async () => {
+test("deliveries continue after the database has aborted a claim", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver(refuseForLong(503));
   await shop.setWebhook(receiver.url);
@@ -190,7 +193,7 @@ test("a look for what is due that the database has cut off is followed by anothe
   await deliveryWhen(service, id, delivered);
 });
 
-test("only the kinds that were asked for are sent", async () => {
+test("only the configured event types are sent", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver();
   await shop.setWebhook(receiver.url, [WebhookEventType.VERIFICATION_VERIFIED]);
@@ -202,7 +205,7 @@ test("only the kinds that were asked for are sent", async () => {
   expect(receiver.received).toHaveLength(1);
 });
 
-test("what is on record of an answer is its beginning, in text that can be stored", async () => {
+test("the beginning of an answer is recorded, as text that Postgres can store", async () => {
   const shop = await openShop(service);
   const body = Buffer.concat([
     Buffer.from("\ufeffok\u0000 한글"),
@@ -219,7 +222,7 @@ test("what is on record of an answer is its beginning, in text that can be store
   expect(Buffer.byteLength(answer)).toBeLessThan(1040);
 });
 
-test("an answer without an end is cut off after its first KiB, and counts", async () => {
+test("an endless answer is cut off after its first KiB, and counts as accepted", async () => {
   const shop = await openShop(service);
   const closed = Promise.withResolvers<void>();
   const receiver = await startReceiver((response) => {
@@ -232,12 +235,12 @@ test("an answer without an end is cut off after its first KiB, and counts", asyn
   await closed.promise;
 });
 
-test("who has no webhook is sent nothing, and there is nothing to show", async () => {
+test("without a webhook there are no deliveries", async () => {
   const shop = await openShop(service);
   expect(await deliveriesOf(service, await shop.event())).toEqual([]);
 });
 
-test("two workers and two services make each attempt once, however many there are", async () => {
+test("three processes that deliver make each attempt once", async () => {
   const others = await Promise.all([
     service.startAnother({ ROLES: "worker" }),
     service.startAnother({ ROLES: "worker" }),
@@ -261,7 +264,7 @@ test("two workers and two services make each attempt once, however many there ar
   await Promise.all(others.map((other) => other.close()));
 });
 
-test("a refused event stays pending, with its next attempt", async () => {
+test("a refused event stays pending and has the time of its next attempt", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver(refuseForLong(500, "not today"));
   await shop.setWebhook(receiver.url);
@@ -275,7 +278,7 @@ test("a refused event stays pending, with its next attempt", async () => {
   expect(delivery.nextAttemptAt).toBeDefined();
 });
 
-test("a delivery's state and its attempts are of one moment, whenever one asks", async () => {
+test("a delivery's state and attempts are always read from one snapshot", async () => {
   const shop = await openShop(service);
   const receiver = await startReceiver();
   await shop.setWebhook(receiver.url);
@@ -298,7 +301,7 @@ test("a delivery's state and its attempts are of one moment, whenever one asks",
   expect(receiver.received).toHaveLength(events);
 });
 
-test("the notice of a transition says whether a webhook may have something due; that of an older process is heard", async () => {
+test("a transition's notice says whether a delivery may be due; notices of older versions are understood", async () => {
   const heard = new Map<string, boolean>();
   const notices = createNotices(
     { connectionString: service.databaseUrl },
@@ -321,10 +324,10 @@ test("the notice of a transition says whether a webhook may have something due; 
   expect([...ids, older].map((id) => heard.get(id))).toEqual([true, false, false]);
 });
 
-test("a delivery begins as soon as its transition is heard of, not at the next look", async () => {
+test("a delivery starts when its transition is announced, not at the next poll", async () => {
   const shop = await openShop(service);
   await shop.setWebhook((await startReceiver()).url);
-  // The machine may be late, the service is not. The next look is half a second after the last, which has just been.
+  // Repeated, because a busy machine may delay an attempt. Polls are half a second apart, so waiting for one takes longer.
   for (let seconds = Number.POSITIVE_INFINITY; seconds >= 0.1; ) {
     const id = await shop.event();
     await deliveryWhen(service, id, delivered);

@@ -30,7 +30,7 @@ const message = (url: string) => ({
   secrets: [Buffer.alloc(32, 1)],
 });
 
-/** Accepts connections and does with them what it is told. */
+/** Starts a TCP server that passes each connection to `serve`; returns its port. */
 async function startTcp(serve: (socket: Socket) => void): Promise<number> {
   const sockets = new Set<Socket>();
   const server = createServer((socket) => {
@@ -54,7 +54,7 @@ function drip(socket: NodeJS.WritableStream, text: (turn: number) => string): vo
   socket.on("close", () => clearInterval(timer));
 }
 
-describe("the whole exchange has 15 s", () => {
+describe("the timeout of the whole exchange", () => {
   const timeoutMs = 150;
 
   test.for([
@@ -93,9 +93,9 @@ describe("the whole exchange has 15 s", () => {
       start: async () => `https://127.0.0.1:${await startTcp(() => {})}`,
       status: null,
     },
-  ])("$name is cut", async ({ start, status }) => {
+  ])("cuts off $name", async ({ start, status }) => {
     const url = await start();
-    // What begins with an answer is given more time where this machine has not got as far as that.
+    // On a busy machine the status may not have arrived by then: raise the timeout until it has.
     let milliseconds = timeoutMs;
     let exchange = await endpointsOf({ timeoutMs: milliseconds }).send(message(url));
     while (exchange.status !== status && milliseconds < 20_000) {
@@ -106,7 +106,7 @@ describe("the whole exchange has 15 s", () => {
     expect(exchange.durationMs).toBeGreaterThanOrEqual(milliseconds - 5);
   });
 
-  test("by default", async () => {
+  test("is 15 s by default", async () => {
     const receiver = await startReceiver();
     const timers = vi.spyOn(globalThis, "setTimeout");
     await endpointsOf().send(message(receiver.url));
@@ -131,7 +131,7 @@ test.for([
   { status: 429, error: "answered 429" },
   { status: 500, error: "answered 500" },
   { status: 503, error: "answered 503" },
-])("an answer of $status is told as $error", async ({ status, error }) => {
+])("an answer of $status is recorded with error $error", async ({ status, error }) => {
   const elsewhere = await startReceiver();
   const receiver = await startReceiver(answerWith(status, { location: elsewhere.url }));
   expect(await endpointsOf().send(message(receiver.url))).toMatchObject({ status, error });
@@ -140,7 +140,7 @@ test.for([
 
 test.for([
   {
-    name: "an answer that is no HTTP",
+    name: "an answer that is not HTTP",
     serve: (socket: Socket) => socket.end("220 mail.example ESMTP\r\n"),
     error: /Parse Error|HTTP/i,
   },
@@ -155,7 +155,7 @@ test.for([
     error: /ECONNRESET/,
   },
   {
-    name: "an answer after a 100 Continue that nobody expects",
+    name: "an answer after an unexpected 100 Continue",
     serve: (socket: Socket) =>
       socket.once("data", () =>
         socket.end("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
@@ -180,7 +180,7 @@ test.for([
     error: /^answered what HTTP does not allow$/,
   },
   {
-    name: "a status that HTTP does not have",
+    name: "an invalid HTTP status",
     serve: (socket: Socket) =>
       socket.once("data", () => socket.end("HTTP/1.1 099 Low\r\ncontent-length: 0\r\n\r\n")),
     error: /^answered 99, which is no status of HTTP$/,
@@ -190,14 +190,14 @@ test.for([
     serve: (socket: Socket) => socket.end(`HTTP/1.1 200 OK\r\nx: ${"x".repeat(20_000)}\r\n\r\n`),
     error: /headers/i,
   },
-])("$name is a failure that says so", async ({ serve, error }) => {
+])("$name is a failure with its own error", async ({ serve, error }) => {
   const port = await startTcp(serve);
   const exchange = await endpointsOf().send(message(`http://127.0.0.1:${port}/`));
   expect(exchange).toMatchObject({ status: null, answer: null });
   expect(exchange.error).toMatch(error);
 });
 
-test("a few interim answers are passed over", async () => {
+test("up to 16 interim (1xx) answers are skipped", async () => {
   const port = await startTcp((socket) =>
     socket.once("data", () => {
       socket.end(
@@ -213,24 +213,24 @@ test("a few interim answers are passed over", async () => {
 });
 
 test.for([
-  { name: "ends with it", rest: "" },
-  { name: "goes on", rest: "x" },
-])("of an answer the first KiB is kept, in whole characters, where it $name", async ({ rest }) => {
+  { name: "stops in the character that crosses the limit", rest: "" },
+  { name: "continues", rest: "x" },
+])("the first KiB of an answer is kept, in whole characters, if it $name", async ({ rest }) => {
   const whole = "x".repeat(1022);
   const receiver = await startReceiver((response) => response.writeHead(200).write(`${whole}가${rest}`));
-  // Nor is its end waited for.
+  // The answer never ends, and the timeout is ten minutes: its end is not awaited.
   const exchange = await endpointsOf({ timeoutMs: 600_000 }).send(message(receiver.url));
   expect(exchange).toMatchObject({ status: 200, error: null, answer: whole });
 });
 
-test("a port that nobody listens on is a failure that says so", async () => {
+test("a port on which nothing listens is a failure with ECONNREFUSED", async () => {
   const receiver = await startReceiver();
   await receiver.close();
   const exchange = await endpointsOf().send(message(receiver.url));
   expect(exchange.error).toMatch(/ECONNREFUSED/);
 });
 
-test("where nobody listens at any address of a name, the first of them is told", async () => {
+test("if nothing listens at any address of a name, the error names the first address", async () => {
   const receiver = await startReceiver();
   await receiver.close();
   const addresses = ["127.0.0.1", "127.0.0.2"].map((address) => ({ address, family: 4 }));
@@ -241,7 +241,7 @@ test("where nobody listens at any address of a name, the first of them is told",
   expect(exchange.error).toBe(`connect ECONNREFUSED 127.0.0.1:${port}`);
 });
 
-/** Somebody's server that has no time: the queue of its connections is full, until it goes on. */
+/** A server with a full backlog: its process is stopped until `goOn`. */
 async function startHeldUp() {
   const serve = `require("node:http").createServer((request, response) => response.writeHead(204).end())
     .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { console.log(this.address().port); })`;
@@ -258,7 +258,7 @@ async function startHeldUp() {
   return { port, goOn: () => server.kill("SIGCONT") };
 }
 
-test("an address of several has as long to take a connection as a packet takes that is sent again", async () => {
+test("one of several addresses has time for a retransmitted SYN before the next is tried", async () => {
   const { port, goOn } = await startHeldUp();
   const lookedUp = Promise.withResolvers<void>();
   const endpoints = endpointsOf({
@@ -277,7 +277,7 @@ test("an address of several has as long to take a connection as a packet takes t
   expect(await sending).toMatchObject({ status: 204, error: null });
 });
 
-test("a connection is used again, and closed before an endpoint that does not say so closes it", async () => {
+test("connections are reused, and closed when idle before an endpoint without a keep-alive hint would close them", async () => {
   const closed = Promise.withResolvers<"closed">();
   let connections = 0;
   const port = await startTcp((socket) => {
@@ -296,22 +296,22 @@ const ofStranger = createSecureContext({
   key: readFileSync(certificates.server.key),
 });
 
-describe("a TLS connection that does not come about says why, and nothing of this process", () => {
+describe("a failed TLS handshake is reported with its cause, without internals of this process", () => {
   test.for([
     {
-      name: "a certificate that nobody known has signed",
+      name: "a certificate of an unknown issuer",
       serve: (socket: Socket) => {
         new TLSSocket(socket, { isServer: true, secureContext: ofStranger }).on("error", () => {});
       },
       error: "unable to verify the first certificate (UNABLE_TO_VERIFY_LEAF_SIGNATURE)",
     },
     {
-      name: "a server that does not speak it",
+      name: "a server without TLS",
       serve: (socket: Socket) => socket.end("HTTP/1.1 400 Bad Request\r\n\r\n"),
       error: "TLS: wrong version number (ERR_SSL_WRONG_VERSION_NUMBER)",
     },
     {
-      name: "a server that wants nothing of it",
+      name: "a server that refuses the handshake",
       // A fatal alert: handshake_failure.
       serve: (socket: Socket) => socket.once("data", () => socket.end(Buffer.from("15030300020228", "hex"))),
       error: /^TLS: [a-z/ ]*alert handshake failure \(\S+\)$/,
@@ -324,7 +324,7 @@ describe("a TLS connection that does not come about says why, and nothing of thi
   });
 });
 
-test("requests are plain HTTP/1.1 with what Standard Webhooks asks for", async () => {
+test("requests have the headers of Standard Webhooks and only the necessary others", async () => {
   const receiver = await startReceiver();
   await endpointsOf().send(message(receiver.url));
   const [request] = receiver.received;
@@ -342,7 +342,7 @@ test("requests are plain HTTP/1.1 with what Standard Webhooks asks for", async (
   expect(request?.headers["webhook-signature"]).toMatch(/^v1,[A-Za-z0-9+/]{43}=$/);
 });
 
-test("what is cut because the process ends rejects: nothing is known of it", async () => {
+test("an exchange aborted by the end of the process rejects, because its result is unknown", async () => {
   const receiver = await startReceiver(hang);
   const end = new AbortController();
   const endpoints = endpointsOf({ timeoutMs: 600_000 });

@@ -17,7 +17,7 @@ describe("a service with endpoints that hang", () => {
     service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
   });
 
-  test("others, on the same host too, are not delayed; one that hangs has few requests under way", async () => {
+  test("they delay no others, not even on the same host, and have at most two requests in progress each", async () => {
     const hanging = new Map<string, ServerResponse[]>();
     const receiver = await startReceiver((response, { path }) => {
       if (path.startsWith("/ok")) return void response.writeHead(204).end();
@@ -28,7 +28,7 @@ describe("a service with endpoints that hang", () => {
       await shop.setWebhook(`${receiver.origin}/ok${index}`);
       await deliveryWhen(service, await shop.event(), delivered);
     }
-    // More than the service has not heard of and can have under way. None is given up while this lasts.
+    // More endpoints than the service has slots for endpoints that never answered. Without timers none times out meanwhile.
     suppressTimers(15_000);
     const stuck = await Promise.all(Array.from({ length: 10 }, () => openShop(service)));
     await Promise.all(
@@ -41,28 +41,28 @@ describe("a service with endpoints that hang", () => {
     );
     await vi.waitUntil(() => [...hanging.values()].flat().length >= 192, { timeout: 45_000 });
 
-    // Behind those that hang they would never be.
+    // These would wait forever if they were queued behind the hanging ones.
     for (const shop of healthy) await deliveryWhen(service, await shop.event(), delivered);
     const underWay = [...hanging.values()].map(
       (responses) => responses.filter(({ destroyed }) => !destroyed).length,
     );
     expect(Math.max(...underWay)).toBe(2);
 
-    // What was held up by its own endpoint follows as that answers.
+    // Events queued for a hanging endpoint are sent as soon as it answers.
     for (const response of hanging.get("/hang0")?.splice(0) ?? []) response.writeHead(204).end();
     await vi.waitUntil(() => (hanging.get("/hang0")?.length ?? 0) > 0, { timeout: 45_000 });
     receiver.answer = answerWith(204);
     for (const response of [...hanging.values()].flat()) response.destroy();
   });
 
-  test("forty that were prompt and hang at once, with many events each, delay no event of another", async () => {
+  test("forty prompt endpoints that start to hang at once, with many events each, delay no event of another", async () => {
     const hanging: ServerResponse[] = [];
     const receiver = await startReceiver();
     const prompt = await Promise.all(Array.from({ length: 40 }, () => openShop(service)));
     const healthy = await openShop(service);
     await healthy.setWebhook(`${receiver.origin}/ok`);
     for (const [index, shop] of prompt.entries()) await shop.setWebhook(`${receiver.origin}/${index}`);
-    // Each is then known to be quick, even where a busy machine made its first answer slow, and may have eight under way.
+    // Three rounds, so that each counts as quick even if a busy machine made its first answer slow.
     for (const round of [1, 2, 3]) {
       await Promise.all([...prompt, healthy].map((shop) => shop.event()));
       await untilReceived(receiver, 41 * round);
@@ -93,7 +93,7 @@ describe("a service with endpoints that hang", () => {
     for (const response of hanging) response.destroy();
   });
 
-  test("an endpoint with a backlog does not hold up another's one event", async () => {
+  test("an endpoint with a backlog does not delay the only event of another", async () => {
     const busy = await openShop(service);
     const quiet = await openShop(service);
     suppressTimers(15_000);
@@ -130,7 +130,7 @@ describe("a claim", () => {
   const wide = { limit: 100, quickLimit: 100, slowLimit: 100, slowFirstLimit: 100, perEndpoint: 100 };
   const allOf = (endpoint: string) => ({ endpoint, slow: false, underWay: 0, room: 100 });
 
-  /** Endpoints that have so many events each, the first earliest, by the names that claims know them by. */
+  /** Creates an endpoint for each of `counts` with that many events, the first one's due earliest; returns their keys. */
   async function withEvents(...counts: number[]): Promise<string[]> {
     const names: string[] = [];
     for (const count of counts) {
@@ -158,7 +158,7 @@ describe("a claim", () => {
     return names.map((name) => attempts.filter(({ endpoint }) => endpoint === name).length);
   }
 
-  test("gives what there is to whoever has the least under way, though others have waited longer", async () => {
+  test("prefers endpoints with the fewest attempts in progress, even if others have waited longer", async () => {
     const names = await withEvents(5, 5, 2);
     const endpoints = names.map((name, index) => ({ ...allOf(name), underWay: [3, 1, 0][index] ?? 0 }));
     expect(await claimed({ ...wide, limit: 3, endpoints }, names)).toEqual([0, 1, 2]);
@@ -170,18 +170,22 @@ describe("a claim", () => {
     { lane: "slow", slow: true, bounds: { slowLimit: 0 }, taken: [0, 1, 1] },
     { lane: "slow", slow: true, bounds: { slowLimit: 0, slowFirstLimit: 1 }, taken: [0, 1, 0] },
     { lane: "slow", slow: true, bounds: { slowLimit: 1, slowFirstLimit: 0 }, taken: [0, 1, 0] },
-  ])("$lane, $bounds: who has nothing under way gets one", async ({ slow, bounds, taken }) => {
+  ])("of $lane endpoints, with $bounds, only those with nothing in progress get one", async ({
+    slow,
+    bounds,
+    taken,
+  }) => {
     const names = await withEvents(3, 3, 3);
     const endpoints = names.map((name, index) => ({ ...allOf(name), slow, underWay: index === 0 ? 2 : 0 }));
     expect(await claimed({ ...wide, ...bounds, endpoints }, names)).toEqual(taken);
   });
 
-  test("of whoever is not named it is one as well", async () => {
+  test("beyond slowLimit, endpoints that are not listed get one each", async () => {
     const names = await withEvents(3, 3);
     expect(await claimed({ ...wide, slowLimit: 0, endpoints: [] }, names)).toEqual([1, 1]);
   });
 
-  test("takes none of a disabled webhook, though more are due than are put aside at once", async () => {
+  test("takes no events of a disabled webhook, also if more are due than one claim sets aside", async () => {
     const names = await withEvents(1);
     await service.db.query(`
       WITH copy AS (
@@ -245,7 +249,7 @@ describe("slots", () => {
     for (let taken = 0; taken < count; taken++) slots.take(key);
   }
 
-  test("an endpoint has few until it has answered quickly, and then more", () => {
+  test("an endpoint has few until it answers quickly, then more", () => {
     const giveBack = [slots.take("a"), slots.take("a")];
     expect(slots.look()).toEqual({
       limit: 28,
@@ -266,18 +270,18 @@ describe("slots", () => {
     });
   });
 
-  test("with each event that it takes promptly it has one more, up to a bound", () => {
+  test("an endpoint gains one with each event that it accepts promptly, up to a limit", () => {
     for (const room of [4, 5, 6, 6]) {
       answers("a", 100);
       expect(roomOf("a")).toMatchObject({ slow: false, room });
     }
   });
 
-  test("should those that have grown hang, they hold no more beyond the others than is set for all of them", () => {
+  test("endpoints that gained slots and hang hold at most extraInAll additional ones together", () => {
     for (const key of ["a", "b", "a", "b", "a", "b"]) answers(key, 10);
     const rooms = () => slots.look().endpoints.map(({ endpoint, room }) => [endpoint, room]);
     for (const key of ["a", "b"]) slots.take(key);
-    // Three more for two: one each.
+    // extraInAll is 3, shared by two endpoints: one each.
     expect(rooms()).toEqual([
       ["a", 4],
       ["b", 4],
@@ -290,7 +294,7 @@ describe("slots", () => {
     expect(slots.free).toBe(20);
   });
 
-  test("once those that have grown are known to hang, others may grow", () => {
+  test("once endpoints that gained slots count as hanging, others can gain slots", () => {
     for (let prompt = 0; prompt < 3; prompt++) answers("hangs", 10);
     takes("hangs", 6);
     for (let prompt = 0; prompt < 3; prompt++) answers("a", 10);
@@ -301,16 +305,16 @@ describe("slots", () => {
   });
 
   test.for([
-    { name: "refuses one", afterMs: 10, accepted: false },
-    { name: "takes longer for one", afterMs: 101, accepted: true },
-  ])("where it $name, it is back to where it began", ({ afterMs, accepted }) => {
+    { name: "refuses an event", afterMs: 10, accepted: false },
+    { name: "is not prompt", afterMs: 101, accepted: true },
+  ])("an endpoint that $name loses the slots that it gained", ({ afterMs, accepted }) => {
     for (let prompt = 0; prompt < 3; prompt++) answers("a", 10);
     expect(roomOf("a")?.room).toBe(6);
     answers("a", afterMs, accepted);
     expect(roomOf("a")).toMatchObject({ slow: false, room: 4 });
   });
 
-  test("one that takes longer than a second has few again, at once and until it has been quicker", () => {
+  test("an endpoint that takes longer than a second has few again, at once and until it answers quickly", () => {
     answers("a", 10);
     const slow = slots.take("a");
     expect(roomOf("a")).toMatchObject({ slow: false, room: 3 });
@@ -323,12 +327,12 @@ describe("slots", () => {
     expect(roomOf("a")).toMatchObject({ slow: false, room: 4 });
   });
 
-  test("those not known to be quick take nothing of what the others have", () => {
+  test("endpoints not known to be quick use none of the quick ones' slots", () => {
     for (const key of ["a", "a", "b", "b", "c"]) slots.take(key);
     expect(limitsNow()).toEqual({ limit: 25, quickLimit: 10, slowLimit: 0, slowFirstLimit: 15 });
   });
 
-  test("what those hold that hang, from when they were quick too, is the others' again after a second", () => {
+  test("slots of endpoints that start to hang no longer count against the quick ones after a second", () => {
     for (const key of ["a", "b", "c"]) {
       answers(key, 10);
       takes(key, 3);
@@ -340,7 +344,7 @@ describe("slots", () => {
     expect(limitsNow()).toEqual({ limit: 20, quickLimit: 5, slowLimit: 0, slowFirstLimit: 10 });
   });
 
-  test("beyond what both have in all an endpoint gets nothing but its first", () => {
+  test("once quickInAll and slowInAll are used up, an endpoint gets only its first slot", () => {
     for (const key of ["a", "b", "c", "d"]) answers(key, 10);
     const ends = ["a", "b", "c", "d"].flatMap((key) => Array.from({ length: 4 }, () => slots.take(key)));
     expect(limitsNow()).toEqual({ limit: 14, quickLimit: 0, slowLimit: 0, slowFirstLimit: 20 });

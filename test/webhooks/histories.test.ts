@@ -12,7 +12,7 @@ import { newPhone } from "../service/sms-source.ts";
 import { isVerifiedBy, type Payload, startReceiver } from "./receiver.ts";
 import { openShop } from "./shop.ts";
 
-/** Serves; what delivers is started at the end of each history, and what dies before is done by hand. */
+/** An API process only: a worker is started at the end of each history; workers that die before are simulated. */
 const service = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
 const verifications = service.client(VerificationService);
 const receiver = await startReceiver();
@@ -45,7 +45,7 @@ const step = fc.oneof(
   },
   { weight: 2, arbitrary: fc.record({ do: fc.constant("rotate") }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant("remove") }) },
-  // Takes what is due, as a worker does before it sends, and is never heard of again.
+  // Claims what is due, like a worker that dies before it sends.
   { weight: 3, arbitrary: fc.record({ do: fc.constant("die") }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant("leases end") }) },
 );
@@ -61,9 +61,9 @@ interface Verification {
   readonly id: string;
   readonly destination: string;
   readonly smsText: string;
-  /** What was in force when it was created. */
+  /** The webhook in force at its creation. */
   readonly webhook: Webhook | null;
-  /** The one end it has come to; whatever is tried later changes nothing. */
+  /** The first end; later attempts to end it change nothing. */
   end: Kind | null;
 }
 
@@ -150,12 +150,12 @@ async function live(steps: readonly Step[]): Promise<void> {
   }
 }
 
-/** What a worker took and never brought back may be taken again. */
+/** Ends all leases, so that what a dead worker claimed can be claimed again. */
 async function endLeases(): Promise<void> {
   await service.db.query("UPDATE webhook_delivery SET next_attempt_at = now() WHERE state = 'pending'");
 }
 
-test("whatever is configured, ended and killed in whatever order, each end is one event, sent to where it was to go", async () => {
+test("in random histories with dying workers, each ending is one event, sent to the captured webhook", async () => {
   await fc.assert(fc.asyncProperty(fc.array(step, { minLength: 15, maxLength: 50, size: "max" }), live), {
     numRuns: runs,
     interruptAfterTimeLimit: timeLimitMs,

@@ -1,4 +1,4 @@
-/** What tells names their addresses while a suite runs: a name server of its own, and its own hosts file behind it. */
+/** Replaces name resolution during a test file by a local DNS server, with a stub of the system's resolver behind it. */
 import { createSocket } from "node:dgram";
 import dns, { Resolver } from "node:dns/promises";
 import { once } from "node:events";
@@ -7,14 +7,14 @@ import ipaddr from "ipaddr.js";
 import { afterAll, beforeAll, beforeEach } from "vitest";
 import type { ResolvedAddress } from "../../src/webhooks/address-policy.ts";
 
-/** What DNS says of a name; null: it has failed. A name that is not among them is not there. */
+/** The DNS records by name; null: the query fails. A name that is not listed does not exist. */
 export type Names = Record<string, { readonly a: string[] | null; readonly aaaa: string[] | null }>;
 
 export interface NameServer {
   names: Names;
-  /** The names that it was asked for. */
+  /** The names that were queried. */
   readonly asked: Set<string>;
-  /** What the operating system says of a name. */
+  /** The operating system's resolver. */
   bySystem: (name: string) => Promise<ResolvedAddress[]>;
 }
 
@@ -24,7 +24,7 @@ const noSuchName = 3;
 const unknown = () =>
   Promise.reject(Object.assign(new Error("getaddrinfo ENOTFOUND"), { code: "ENOTFOUND" }));
 
-/** For the suite that calls it; knows nothing before each of its tests. */
+/** For the tests of the describe that calls it; emptied before each of them. */
 export function nameServerOfSuite(): NameServer {
   const server: NameServer = { names: {}, asked: new Set(), bySystem: unknown };
   const socket = createSocket("udp4");

@@ -11,19 +11,19 @@ export interface Received {
   readonly path: string;
   readonly headers: IncomingHttpHeaders;
   readonly body: string;
-  /** `performance.now()` when its last byte had come. */
+  /** `performance.now()` at the end of the request. */
   readonly at: number;
 }
 
-/** Answers a request; what does not end the response leaves it hanging. */
+/** Answers a request. If it does not end the response, the request hangs. */
 export type Answer = (response: ServerResponse, request: Received) => void;
 
 export interface Receiver {
-  /** Without a path. */
+  /** The URL without a path. */
   readonly origin: string;
   readonly url: string;
   readonly received: Received[];
-  /** How to answer from now on. */
+  /** Answers requests from now on. */
   answer: Answer;
   close(): Promise<void>;
 }
@@ -33,13 +33,13 @@ export const answerWith =
   (response) =>
     response.writeHead(status, headers).end(body);
 
-/** Refuses, and asks for an hour: the schedule would try again in four seconds, which a test may take. */
+/** Refuses with a Retry-After of an hour: by the schedule alone the next attempt could come during the test. */
 export const refuseForLong = (status: number, body = ""): Answer =>
   answerWith(status, { "retry-after": "3600" }, body);
 
 export const hang: Answer = () => {};
 
-/** Answers 204 unless it is told otherwise. Closed at the end of the file. */
+/** Answers 204 by default. Closed at the end of the test file. */
 export async function startReceiver(answer: Answer = answerWith(204)): Promise<Receiver> {
   const server = createServer((request, response) => {
     const chunks: Buffer[] = [];
@@ -70,7 +70,7 @@ export async function startReceiver(answer: Answer = answerWith(204)): Promise<R
   return receiver;
 }
 
-/** The first so many requests, once they are there. */
+/** Waits for `count` requests and returns them. */
 export async function untilReceived(receiver: Receiver, count = 1): Promise<Received[]> {
   await vi.waitUntil(() => receiver.received.length >= count, { timeout: 45_000, interval: 5 });
   return receiver.received.slice(0, count);
@@ -82,7 +82,7 @@ export interface Payload {
   readonly data: Record<string, unknown>;
 }
 
-/** The event as two independent verifiers accept it, and only with this secret. */
+/** The event, after two independent verifiers have accepted it with this secret, and only with it. */
 export function verified({ body, headers }: Received, secret: string): Payload {
   const given = headers as Record<string, string>;
   const another = `whsec_${Buffer.alloc(32, 7).toString("base64")}`;
@@ -94,7 +94,7 @@ export function verified({ body, headers }: Received, secret: string): Payload {
   return JSON.parse(body);
 }
 
-/** Whether a verifier that knows only this secret accepts it. */
+/** Whether a verifier with only this secret accepts the request. */
 export function isVerifiedBy({ body, headers }: Received, secret: string): boolean {
   try {
     new Webhook(secret).verify(body, headers as Record<string, string>);

@@ -43,7 +43,7 @@ const ids = (receiver: Receiver) => receiver.received.map(({ headers }) => heade
 const resend = (eventId: string) => service.client(WebhookService).resendWebhookEvent({ eventId });
 const eventOf = (verificationId: string) => verificationId.replace("vrf_", "evt_");
 
-test("ten attempts by the schedule, the same event each time, freshly signed; then it has failed", async () => {
+test("an event is attempted ten times by the schedule, with the same body and id, and has then failed", async () => {
   const { shop, receiver, secret } = await shopWithReceiver();
   const id = await shop.event();
   for (const [index, gap] of retryDelaysSeconds.entries()) {
@@ -51,7 +51,7 @@ test("ten attempts by the schedule, the same event each time, freshly signed; th
     expect(state).toBe(WebhookDeliveryState.PENDING);
     const seconds = await secondsUntilNext(service, id);
     expect(seconds).toBeGreaterThanOrEqual(gap * 0.8);
-    // The result takes a moment to be written down; the step after this one is minutes longer.
+    // Recording the result takes a moment; the next step of the schedule is minutes longer.
     expect(seconds).toBeLessThanOrEqual(gap * 1.2 + 30);
     await makeDue(service, id);
   }
@@ -67,7 +67,7 @@ test("each attempt has its own timestamp and signature", async () => {
   const { shop, receiver, secret } = await shopWithReceiver(refuseForLong(503));
   const id = await shop.event();
   await deliveryWhen(service, id, attempted(1));
-  // The first was long ago.
+  // Moves the first attempt into the past.
   await service.db.query(
     "UPDATE webhook_attempt SET started_at = started_at - interval '1 hour' WHERE verification_id = $1",
     [decodeId("vrf_", id)],
@@ -84,7 +84,7 @@ test("each attempt has its own timestamp and signature", async () => {
   expect(Number(second.headers["webhook-timestamp"])).toBe(Number(attempts[1]?.startedAt?.seconds));
 });
 
-test("a success ends it", async () => {
+test("a success ends the attempts", async () => {
   const { shop, receiver } = await shopWithReceiver(refuseForLong(503));
   const id = await shop.event();
   await deliveryWhen(service, id, attempted(1));
@@ -95,7 +95,7 @@ test("a success ends it", async () => {
 });
 
 describe("Retry-After", () => {
-  /** The result takes a moment to be written down, and a date has no milliseconds. */
+  /** Recording the result takes a moment, and a date has no milliseconds. */
   const slackSeconds = 30;
 
   test.for([
@@ -106,7 +106,7 @@ describe("Retry-After", () => {
       seconds: 600,
     },
     {
-      name: "as a date in the form of asctime",
+      name: "as a date in asctime format",
       value: () =>
         new Date(Date.now() + 600_000)
           .toUTCString()
@@ -115,9 +115,9 @@ describe("Retry-After", () => {
           ),
       seconds: 600,
     },
-    { name: "of more than a day is a day", value: () => "999999", seconds: 86_400 },
-    { name: "of a thousand years is a day", value: () => "99999999999", seconds: 86_400 },
-    { name: "of less than the schedule does not hurry it", value: () => "1", seconds: 4 },
+    { name: "of more than a day is reduced to a day", value: () => "999999", seconds: 86_400 },
+    { name: "of thousands of years is reduced to a day", value: () => "99999999999", seconds: 86_400 },
+    { name: "below the schedule's step does not shorten it", value: () => "1", seconds: 4 },
   ])("$name", async ({ value, seconds }) => {
     const { shop, receiver } = await shopWithReceiver();
     receiver.answer = (response) => response.writeHead(429, { "retry-after": value() }).end();
@@ -128,14 +128,14 @@ describe("Retry-After", () => {
     expect(waits).toBeLessThanOrEqual(seconds + slackSeconds);
   });
 
-  test.for([301, 400, 404, 408, 425, 500, 502, 503, 504])("is waited for with %i as well", async (status) => {
+  test.for([301, 400, 404, 408, 425, 500, 502, 503, 504])("is honoured with status %i", async (status) => {
     const { shop } = await shopWithReceiver(refuseForLong(status));
     const id = await shop.event();
     await deliveryWhen(service, id, attempted(1));
     expect(await secondsUntilNext(service, id)).toBeGreaterThanOrEqual(3_600);
   });
 
-  test("is waited for with an answer that breaks off", async () => {
+  test("is honoured with an answer that breaks off", async () => {
     const { shop } = await shopWithReceiver((response) => {
       response.writeHead(200, { "retry-after": "3600", "content-length": "100" });
       response.write("half", () => response.destroy());
@@ -147,7 +147,7 @@ describe("Retry-After", () => {
   });
 });
 
-test("a redirect is a failure, and is not followed", async () => {
+test("a redirect is a failure and is not followed", async () => {
   const { shop, receiver } = await shopWithReceiver();
   const elsewhere = await startReceiver();
   receiver.answer = answerWith(307, { location: elsewhere.url });
@@ -157,7 +157,7 @@ test("a redirect is a failure, and is not followed", async () => {
   expect(elsewhere.received).toEqual([]);
 });
 
-test("nobody at the address is a failure", async () => {
+test("a refused connection is a failure", async () => {
   const { shop, receiver } = await shopWithReceiver();
   await receiver.close();
   const { attempts } = await deliveryWhen(service, await shop.event(), attempted(1));
@@ -165,8 +165,8 @@ test("nobody at the address is a failure", async () => {
   expect(attempts[0]?.error).toMatch(/ECONNREFUSED/);
 });
 
-describe("sending again by hand", () => {
-  test("what was delivered goes out again at once, under the same webhook-id", async () => {
+describe("resending", () => {
+  test("sends a delivered event again at once, with the same webhook-id", async () => {
     const { shop, receiver, secret } = await shopWithReceiver();
     receiver.answer = answerWith(204);
     const id = await shop.event();
@@ -184,7 +184,7 @@ describe("sending again by hand", () => {
     for (const request of receiver.received) verified(request, secret);
   });
 
-  test("what has failed begins the schedule anew", async () => {
+  test("starts the schedule of a failed event from the beginning", async () => {
     const { shop } = await shopWithReceiver();
     const id = await shop.event();
     await deliveryWhen(service, id, attempted(1));
@@ -196,11 +196,11 @@ describe("sending again by hand", () => {
     const { attempts, state } = await deliveryWhen(service, id, attempted(2));
     expect(attempts.map(({ number }) => number)).toEqual([1, 11]);
     expect(state).toBe(WebhookDeliveryState.PENDING);
-    // The first step is of seconds, the second of minutes.
+    // The first step takes seconds, the second minutes.
     expect(await secondsUntilNext(service, id)).toBeLessThan(60);
   });
 
-  test("again and again: of its attempts the last hundred are shown, oldest first", async () => {
+  test("can make many attempts: the last hundred are shown, oldest first", async () => {
     const { shop } = await shopWithReceiver();
     const id = await shop.event();
     await deliveryWhen(service, id, attempted(1));
@@ -218,7 +218,7 @@ describe("sending again by hand", () => {
     );
   });
 
-  test("while an attempt is under way another is made, and the first one's result changes nothing any more", async () => {
+  test("starts another attempt during one; the first one's result no longer changes the state", async () => {
     const { shop, receiver } = await shopWithReceiver();
     const first = Promise.withResolvers<() => void>();
     receiver.answer = (response) => first.resolve(() => response.writeHead(500).end());
@@ -227,7 +227,7 @@ describe("sending again by hand", () => {
     receiver.answer = answerWith(204);
     await resend(eventOf(id));
     const meanwhile = await deliveryWhen(service, id, delivered);
-    // The first goes on: nothing has been cut off.
+    // The first attempt continues.
     expect(meanwhile.attempts).toMatchObject([
       { number: 1, status: 0, error: "" },
       { number: 2, status: 204 },
@@ -239,7 +239,7 @@ describe("sending again by hand", () => {
     expect(attempts.map(({ status }) => status)).toEqual([500, 204]);
   });
 
-  test("an unknown event, and one that no webhook wanted, are not found", async () => {
+  test("refuses an unknown event, and one without a webhook, as not found", async () => {
     const shop = await openShop(service);
     const id = await shop.event();
     for (const eventId of [eventOf(id), "evt_01kaex4mpyf2xbtyt1s6vdr4e9", id, "", "evt_\u0000"]) {
@@ -249,7 +249,7 @@ describe("sending again by hand", () => {
 });
 
 describe("an attempt whose lease runs out", () => {
-  test("is made again, and what comes of the first one late changes nothing any more", async () => {
+  test("is made again, and the late result of the first no longer changes the state", async () => {
     const { shop, receiver } = await shopWithReceiver();
     const first = Promise.withResolvers<() => void>();
     receiver.answer = (response) => first.resolve(() => response.writeHead(500, {}).end("late"));
@@ -272,7 +272,7 @@ describe("an attempt whose lease runs out", () => {
     expect(ids(receiver)).toEqual([eventOf(id), eventOf(id)]);
   });
 
-  test("has no say any more while the one made instead is under way", async () => {
+  test("does not count as a failure if its late result arrives during the attempt that replaces it", async () => {
     const { shop, receiver } = await shopWithReceiver();
     const answers: ((status: number) => void)[] = [];
     receiver.answer = (response) => answers.push((status) => response.writeHead(status).end());

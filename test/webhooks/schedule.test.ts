@@ -17,29 +17,29 @@ describe("after each failure", () => {
     { failures: 7, gap: 14 * hour },
     { failures: 8, gap: 20 * hour },
     { failures: 9, gap: 24 * hour },
-  ])("$failures: $gap s, give or take a fifth", ({ failures, gap }) => {
+  ])("$failures: the next attempt comes in $gap s ± 20 %", ({ failures, gap }) => {
     expect(secondsUntilNext(failures, null, 0)).toBeCloseTo(gap * 0.8, 6);
-    // What is due is found within half a second, and begun a moment later: that is within the fifth.
+    // A due attempt is found within half a second and started a moment later, which is included in the 20 %.
     expect(secondsUntilNext(failures, null, 1)).toBeCloseTo(gap * 1.2 - 0.6, 6);
     const drawn = Array.from({ length: 200 }, () => secondsUntilNext(failures, null) ?? 0);
     expect(Math.min(...drawn)).toBeGreaterThanOrEqual(gap * 0.8);
     expect(Math.max(...drawn)).toBeLessThanOrEqual(gap * 1.2 - 0.6);
-    // Jitter that is always the same would be none.
+    // The jitter varies.
     expect(new Set(drawn).size).toBeGreaterThan(100);
   });
 
-  test("the tenth is the last, whatever Retry-After asks for", () => {
+  test("the tenth is final, whatever Retry-After asks for", () => {
     expect(secondsUntilNext(10, null)).toBeNull();
     expect(secondsUntilNext(10, 60)).toBeNull();
   });
 
   test.for([
-    { name: "a longer one is waited for", failures: 1, retryAfter: 120, expected: 120 },
-    { name: "a shorter one does not hurry the schedule", failures: 2, retryAfter: 10, expected: 240 },
-    { name: "24 hours are honoured", failures: 1, retryAfter: 86_400, expected: 86_400 },
-    { name: "more is 24 hours", failures: 1, retryAfter: 86_401, expected: 86_400 },
+    { name: "longer than the schedule is honoured", failures: 1, retryAfter: 120, expected: 120 },
+    { name: "shorter than the schedule is ignored", failures: 2, retryAfter: 10, expected: 240 },
+    { name: "24 hours is honoured", failures: 1, retryAfter: 86_400, expected: 86_400 },
+    { name: "more than 24 hours is reduced to 24 hours", failures: 1, retryAfter: 86_401, expected: 86_400 },
     {
-      name: "more than a number holds, too",
+      name: "infinity is reduced to 24 hours",
       failures: 1,
       retryAfter: Number("9".repeat(400)),
       expected: 86_400,
@@ -75,7 +75,7 @@ test.for([
   expect(retryAfterSeconds(header, now)).toBe(seconds);
 });
 
-test("Retry-After as a date is counted from the end of the exchange, however long that took", async () => {
+test("Retry-After as a date is counted from the end of the exchange", async () => {
   const attempt = createMakeAttempt({
     refusalOf: () => null,
     send: async () => ({

@@ -1,4 +1,4 @@
-/** A merchant's project with verifications that come to an end when a test wants it. */
+/** A merchant's project whose verifications end when a test wants it. */
 
 import { expect, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
@@ -20,13 +20,13 @@ export interface Shop {
   setWebhook(url: string, events?: WebhookEventType[]): Promise<{ id: string; secret: string }>;
   rotateSecret(): Promise<string>;
   removeWebhook(): Promise<void>;
-  /** A pending verification. */
+  /** Creates a pending verification. */
   create(details?: {
     clientReference?: string;
     state?: string;
   }): Promise<{ id: string; destination: string; smsText: string }>;
   cancel(verificationId: string): Promise<void>;
-  /** A verification with an event: it is cancelled at once. */
+  /** Creates a verification and cancels it at once, so that there is an event; returns the verification's id. */
   event(): Promise<string>;
 }
 
@@ -74,7 +74,7 @@ export async function deliveriesOf(service: TestService, verificationId: string)
   return deliveries;
 }
 
-/** The delivery once it is as wanted. */
+/** Waits until the verification's delivery satisfies `wanted`, and returns it. */
 export async function deliveryWhen(
   service: TestService,
   verificationId: string,
@@ -95,11 +95,11 @@ export const delivered = ({ state }: WebhookDelivery) => state === WebhookDelive
 export const isDisabled = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.DISABLED;
 export const hasFailed = ({ state }: WebhookDelivery) => state === WebhookDeliveryState.FAILED;
 
-/** So many attempts have been made and their results are known. */
+/** Whether exactly `count` attempts have been made, and all have a result. */
 export const attempted = (count: number) => (delivery: WebhookDelivery) =>
   delivery.attempts.length === count && delivery.attempts.every(({ duration }) => duration !== undefined);
 
-/** Makes what waits for its next attempt due now. */
+/** Makes the delivery's next attempt due now. */
 export async function makeDue(service: TestService, verificationId: string): Promise<void> {
   const { rowCount } = await service.db.query(
     "UPDATE webhook_delivery SET next_attempt_at = now() WHERE verification_id = $1 AND state = 'pending'",
@@ -108,7 +108,7 @@ export async function makeDue(service: TestService, verificationId: string): Pro
   expect(rowCount).toBe(1);
 }
 
-/** As if the lease of the attempt under way had run out this instant. */
+/** Makes the lease of the attempt in progress end now. */
 export async function letLeaseRunOut(service: TestService, verificationId: string): Promise<void> {
   await service.db.query(
     `UPDATE webhook_attempt a SET started_at = a.started_at - (d.next_attempt_at - date_trunc('milliseconds', now()))
@@ -119,7 +119,7 @@ export async function letLeaseRunOut(service: TestService, verificationId: strin
   await makeDue(service, verificationId);
 }
 
-/** Seconds from the end of the last attempt until the next is due, by the database's own times. */
+/** Seconds from the end of the last attempt until the next is due, by the database's clock. */
 export async function secondsUntilNext(service: TestService, verificationId: string): Promise<number> {
   const { rows } = await service.db.query(
     `SELECT extract(epoch FROM d.next_attempt_at - a.started_at - make_interval(secs => a.duration_ms / 1000.0))::float8 AS seconds

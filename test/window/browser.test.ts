@@ -33,7 +33,9 @@ const result = (page: Page, status: string) => page.locator(`section[data-status
 
 const devices: { device: Device }[] = [{ device: "android" }, { device: "desktop" }];
 
-test.for(devices)("on $device the warning is seen and read before what is to be done", async ({ device }) => {
+test.for(
+  devices,
+)("on $device the warning comes before the action, on the screen and in the document", async ({ device }) => {
   const page = await (await person(browser, device)).newPage();
   await page.goto((await live()).url);
   const top = async (selector: string) => (await page.locator(selector).first().boundingBox())?.y ?? -1;
@@ -50,7 +52,7 @@ test.for([
   { device: "desktop", width: 1366, height: 650 },
   { device: "android", width: 320, height: 568 },
   { device: "iphone", width: 390, height: 844 },
-] as const)("on $device of $width by $height the status and the time left are seen without scrolling", async ({
+] as const)("on $device of $width by $height the status and the remaining time are visible without scrolling", async ({
   device,
   width,
   height,
@@ -69,11 +71,11 @@ test.for([
       await expect.poll(() => time.textContent()).toMatch(/\d:\d\d/);
       expect(await time.isVisible()).toBe(true);
       expect(await bottomOf(page, ".waiting")).toBeLessThanOrEqual(height);
-      // Where the text is seen, too, it stays so.
+      // On larger screens the number and the text are visible, too.
       if (height > 568 && javaScriptEnabled) expect(await bottomOf(page, "dl")).toBeLessThanOrEqual(height);
     }
   }
-  // Why it is still pending is said above the status, which takes room.
+  // A hint takes room above the status.
   await send(window);
   const page = await (await person(browser, device, { viewport: { width, height } })).newPage();
   await page.goto(window.url);
@@ -81,12 +83,12 @@ test.for([
   expect(await bottomOf(page, ".waiting")).toBeLessThanOrEqual(height);
 });
 
-test("the desktop shows within a second what the phone has done", async () => {
-  // The machine may be late, the service is not.
+test("the desktop shows the result within a second of the SMS", async () => {
+  // Repeated, because a busy machine may be late.
   while ((await finishedOnDesktop()) >= 1_000);
 });
 
-/** Answers how long after the SMS it was shown. */
+/** Milliseconds from the SMS until the desktop shows the result. */
 async function finishedOnDesktop(): Promise<number> {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
@@ -108,7 +110,7 @@ test.for([
   { name: "another number", from: "010-9999-8888", text: (text: string) => text, said: "다른 번호" },
   { name: "sent from the web", from: undefined, text: (text: string) => `[Web발신] ${text}`, said: "웹에서" },
   { name: "without the code", from: undefined, text: () => "보냈어요", said: "코드가 없는" },
-])("why it is still pending is said as it happens: $name", async ({ from, text, said }) => {
+])("a hint appears without a reload, and stays after one: $name", async ({ from, text, said }) => {
   const phone = newPhone();
   const window = await live({ mode: "match", expected_phone: phone });
   const page = await (await person(browser, "android")).newPage();
@@ -127,16 +129,16 @@ test.for([
 test.for([
   { status: "expired", end: (window: OpenWindow) => letExpire(service.db, window.id) },
   { status: "cancelled", end: (window: OpenWindow) => window.cancel() },
-])("$status is shown as it happens", async ({ status, end }) => {
+])("$status is shown without a reload", async ({ status, end }) => {
   const window = await live();
   const page = await (await person(browser, "iphone")).newPage();
   await page.goto(window.url);
   await end(window);
-  // The sweep moves what a test has put into the past.
+  // The worker expires what the test has moved into the past.
   await result(page, status).waitFor();
 });
 
-test("the opener with the registered origin is told, and may close the window", async () => {
+test("an opener with the registered origin receives the result, and the window can be closed by its button", async () => {
   const window = await live({
     parent_origin: site.origin,
     return_url: returnUrl,
@@ -161,18 +163,18 @@ test("the opener with the registered origin is told, and may close the window", 
     state: "s",
   };
   expect(await page.evaluate("told")).toEqual([{ data, origin: new URL(window.url).origin }]);
-  // Whether the opener has heard it the window cannot know.
+  // The window cannot know whether the opener received the message, so it also offers the link back.
   await popup.locator("[data-return]").waitFor();
-  // One button, and the way back beside it.
+  // The link back is not a button.
   expect(await popup.locator(".button:visible").allTextContents()).toEqual(["창 닫기"]);
   const closed = popup.waitForEvent("close");
   const button = popup.getByRole("button", { name: "창 닫기" });
   await button.waitFor();
-  // The window may be gone before the click is done.
+  // The window may close before the click has returned.
   await Promise.all([closed, button.click().catch(() => {})]);
 });
 
-test("an opener with another origin is told nothing", async () => {
+test("an opener with another origin receives nothing", async () => {
   const window = await live({ parent_origin: site.origin });
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(`${elsewhere.origin}/shop`);
@@ -183,23 +185,23 @@ test("an opener with another origin is told nothing", async () => {
   await popup.waitForLoadState();
   await send(window);
   await result(popup, "verified").waitFor();
-  // What the window might have said would have come before this.
+  // Any message of the window would have arrived before this one.
   await popup.evaluate('opener.postMessage("after", "*")');
   await expect.poll(() => page.evaluate("told.map(({ data }) => data)")).toEqual(["after"]);
 });
 
-test("without an opener it goes back by itself, with the result after the query that was there", async () => {
+test("without an opener the window redirects to return_url, with the result appended to its query", async () => {
   const window = await live({ return_url: returnUrl, parent_origin: site.origin, state: "a b" });
   const page = await (await person(browser, "android")).newPage();
   await page.goto(window.url);
-  // For three seconds.
+  // Shown for three seconds before the redirect.
   const announced = page.getByText("잠시 후 달빛상점 Moonlight Shop 화면으로 돌아가요.").waitFor();
   await Promise.all([announced, send(window)]);
   await page.waitForURL(`${returnUrl}&verification_id=${window.id}&status=verified&state=a%20b`);
   expect(site.visits.at(-1)).toBe(`/back?order=7&verification_id=${window.id}&status=verified&state=a%20b`);
 });
 
-test("who comes back to it by Back is not sent on again, and is offered the way", async () => {
+test("after Back the window does not redirect again, and offers a link", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android")).newPage();
   await page.goto(window.url);
@@ -207,12 +209,12 @@ test("who comes back to it by Back is not sent on again, and is offered the way"
   await page.waitForURL(({ origin }) => origin === site.origin);
   await page.goBack();
   await page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" }).waitFor();
-  // It would be announced with the way back.
+  // If it were to redirect, it would announce that together with the link.
   expect(await page.locator("[data-returning]").isVisible()).toBe(false);
   expect(page.url()).toBe(window.url);
 });
 
-test("who came back is not sent on from the page in the other language either", async () => {
+test("after Back the page in the other language does not redirect either", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android")).newPage();
   await page.goto(window.url);
@@ -232,12 +234,12 @@ test("who came back is not sent on from the page in the other language either", 
   }
 });
 
-test("who goes at once by the link goes once, however long the other page takes", async () => {
+test("following the link at once prevents the automatic redirect, however long the other page takes", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android")).newPage();
   await page.clock.install();
   await page.goto(window.url);
-  // The other page never comes.
+  // The other page never loads.
   await page.evaluate(
     "var ways = 0; addEventListener('click', (event) => { ways += 1; event.preventDefault(); })",
   );
@@ -248,9 +250,9 @@ test("who goes at once by the link goes once, however long the other page takes"
 });
 
 test.for([
-  { name: "the end comes before the person's eyes", endsAway: false },
-  { name: "the end came while they were away", endsAway: true },
-])("a window reached by Back goes back by itself where $name, and then not once more", async ({
+  { name: "after it", endsAway: false },
+  { name: "before it", endsAway: true },
+])("a window reached by Back redirects if the verification ends $name, and only once", async ({
   endsAway,
 }) => {
   const window = await live({ return_url: returnUrl });
@@ -270,7 +272,7 @@ test.for([
   expect(await page.locator("[data-return]").isVisible()).toBe(true);
 });
 
-test("the phone that came by the QR code is asked first, and stays where it is at the end", async () => {
+test("a phone that scanned the QR code is asked to confirm first, and is not redirected at the end", async () => {
   const window = await live({ return_url: returnUrl, state: "by-qr" });
   const page = await (await person(browser, "android")).newPage();
   await page.clock.install();
@@ -293,7 +295,7 @@ test("number and text are each copied with one tap", async () => {
   const page = await context.newPage();
   await page.clock.install();
   await page.goto(window.url);
-  // It is said for two seconds, which do not pass.
+  // The confirmation is shown for two seconds, so the clock is stopped.
   await page.clock.pauseAt(Date.now() + 60_000);
   for (const [button, value] of [
     ["받는 번호 복사", window.to],
@@ -305,7 +307,7 @@ test("number and text are each copied with one tap", async () => {
   }
 });
 
-test("what cannot be copied is selected, and the window says that it is left to the person", async () => {
+test("if copying fails, the text is selected and the window asks the person to copy it", async () => {
   const window = await live();
   const page = await (await person(browser, "android")).newPage();
   await page.addInitScript({
@@ -319,7 +321,7 @@ test("what cannot be copied is selected, and the window says that it is left to 
   expect(await page.getByRole("button", { name: "문자 내용 복사" }).textContent()).toBe("복사");
 });
 
-test("by keyboard alone the SMS app is two steps away, and the way back two more", async () => {
+test("with the keyboard the SMS link is the first stop, and after the result the close button is the next", async () => {
   const window = await live({ parent_origin: site.origin });
   const page = await (await person(browser, "android")).newPage();
   await page.goto(`${site.origin}/shop`);
@@ -334,11 +336,11 @@ test("by keyboard alone the SMS app is two steps away, and the way back two more
   await result(popup, "verified").waitFor();
   await popup.keyboard.press("Tab");
   expect(await popup.evaluate("document.activeElement.textContent")).toBe("창 닫기");
-  // The window may be gone before the key is up again.
+  // The window may close before the key press has returned.
   await Promise.all([popup.waitForEvent("close"), popup.keyboard.press("Enter").catch(() => {})]);
 });
 
-test("by keyboard alone a desktop copies number and text in four steps", async () => {
+test("on a desktop number and text are copied with Tab and Enter each", async () => {
   const context = await person(browser, "desktop");
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   const window = await live();
@@ -351,7 +353,7 @@ test("by keyboard alone a desktop copies number and text in four steps", async (
   }
 });
 
-test("with JavaScript off everything can be read, and a refresh shows the status", async () => {
+test("without JavaScript everything can be read, and a link to refresh shows the status", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android", { javaScriptEnabled: false })).newPage();
   await page.goto(window.url);
@@ -368,14 +370,12 @@ test("with JavaScript off everything can be read, and a refresh shows the status
 });
 
 test.for([
-  { how: "is lost", answer: (route: Route) => route.abort() },
+  { how: "does not load", answer: (route: Route) => route.abort() },
   {
-    how: "is not understood",
+    how: "cannot be parsed",
     answer: (route: Route) => route.fulfill({ body: "let const", contentType: "text/javascript" }),
   },
-])("where the script $how, the page says that it does not change by itself, and a refresh shows the status", async ({
-  answer,
-}) => {
+])("if the script $how, a link to refresh shows the status", async ({ answer }) => {
   const window = await live();
   const page = await (await person(browser, "android")).newPage();
   await page.route("**/*.js", answer);
@@ -385,14 +385,14 @@ test.for([
   await result(page, "verified").waitFor();
 });
 
-test("where the script runs, nothing says that the page does not change by itself", async () => {
+test("if the script runs, the page does not say that it needs to be refreshed", async () => {
   const page = await (await person(browser, "android")).newPage();
   await page.goto((await live()).url);
   await expect.poll(() => page.locator("[data-remaining]").textContent()).toMatch(/^\d+:\d\d$/);
   expect(await page.getByText("저절로 바뀌지 않아요").count()).toBe(0);
 });
 
-test("a phone in the mode of a desktop has the way to its SMS app as well, and a desktop has not", async () => {
+test("a phone in desktop mode is offered the link to its SMS app; a desktop is not", async () => {
   const window = await live();
   const desktop = await (await person(browser, "desktop")).newPage();
   await desktop.goto(window.url);
@@ -403,7 +403,7 @@ test("a phone in the mode of a desktop has the way to its SMS app as well, and a
   await phone.locator("[data-on-this-device] a").waitFor();
 });
 
-test("of a phone that was erased nothing is left in large letters", async () => {
+test("after an erasure the result page shows no phone", async () => {
   const window = await live();
   const phone = newPhone();
   await send(window, phone);
@@ -431,7 +431,7 @@ test("the window survives a restart of the service", async () => {
   await second.close();
 });
 
-test("where no stream gets through, the state is asked for", async () => {
+test("if no event stream gets through, the window polls the status", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.route("**/events", (route) => route.abort());
@@ -440,7 +440,7 @@ test("where no stream gets through, the state is asked for", async () => {
   await result(page, "verified").waitFor();
 });
 
-test("a window that is still open when its day is over shows that it can be opened no more", async () => {
+test("a window still open when its token expires shows that it can no longer be opened", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.route("**/events", (route) => route.abort());
@@ -456,7 +456,7 @@ test("a window that is still open when its day is over shows that it can be open
   expect(await page.getByText(window.to).count()).toBe(0);
 });
 
-test("behind a proxy that passes the stream's head and keeps its body, the state is asked for", async () => {
+test("behind a proxy that passes on the stream's headers but not its body, the window polls the status", async () => {
   const window = await live();
   const proxy = http.createServer((request, response) => {
     const { url = "", headers, method } = request;
@@ -478,13 +478,13 @@ test("behind a proxy that passes the stream's head and keeps its body, the state
   await opened;
   await send(window);
   await page.clock.runFor(6_000);
-  // Who takes the head for a sign of life asks after forty seconds.
+  // If the headers counted as a sign of life, it would poll only after forty seconds.
   await result(page, "verified").waitFor({ timeout: 20_000 });
 });
 
 test.for([
   429, 503,
-])("where the service answers %i the window says that it is not connected, and that time is probably up", async (status) => {
+])("with %i answers the window says that it reconnects, honours Retry-After, and later says that time may be up", async (status) => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.clock.install();
@@ -498,7 +498,7 @@ test.for([
   const connection = page.locator("[data-connection]");
   await page.clock.runFor(3_000);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
-  // Not before it may, whatever the person does meanwhile.
+  // Not before Retry-After is over, whatever the person does meanwhile.
   for (const event of ["online", "visibilitychange"]) {
     await page.evaluate(
       `(${event === "online" ? "window" : "document"}).dispatchEvent(new Event("${event}"))`,
@@ -515,7 +515,7 @@ test.for([
   await expect.poll(() => connection.textContent()).toBe("");
 });
 
-test("a proxy that knows no service for a moment takes nobody off the page", async () => {
+test("temporary 404 answers of a proxy do not replace the page", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.clock.install();
@@ -536,7 +536,7 @@ test("a proxy that knows no service for a moment takes nobody off the page", asy
   await result(page, "verified").waitFor();
 });
 
-test("what is told late takes no hint away that came meanwhile", async () => {
+test("a status answer that arrives late does not remove a newer hint", async () => {
   const window = await live({ mode: "match", expected_phone: newPhone() });
   const page = await (await person(browser, "android")).newPage();
   const late = Promise.withResolvers<void>();
@@ -550,7 +550,7 @@ test("what is told late takes no hint away that came meanwhile", async () => {
   const opened = page.waitForResponse("**/events");
   await page.goto(window.url);
   await opened;
-  // As when the page is seen again: the stream begins anew, and the state is asked for.
+  // As when the page becomes visible again: the stream is reopened, and the status is requested.
   await page.evaluate(`dispatchEvent(new Event("online"))`);
   await answered.promise;
   await send(window, newPhone());
@@ -559,12 +559,12 @@ test("what is told late takes no hint away that came meanwhile", async () => {
   const told = page.waitForResponse("**/status");
   late.resolve();
   await (await told).finished();
-  // A hint is put in a moment after the one before was taken out.
+  // A new hint is inserted a moment after the old one was removed.
   await page.evaluate("new Promise((resolve) => setTimeout(resolve, 200))");
   expect(await hint.textContent()).toContain("다른 번호에서 보낸 문자");
 });
 
-test("a device without a network is told at once, and asks as soon as it has one", async () => {
+test("a device that goes offline is told at once, and is updated as soon as it is online", async () => {
   const window = await live();
   const context = await person(browser, "android");
   const page = await context.newPage();
@@ -581,7 +581,7 @@ test("a device without a network is told at once, and asks as soon as it has one
   await page.goto(window.url);
   const connection = page.locator("[data-connection]");
   await page.locator("html[data-open]").waitFor();
-  // Too short for it to ask by itself, and from here on it never would.
+  // Too early for the window to poll by itself, and from here on the clock stands still.
   await page.clock.pauseAt(Date.now() + 2_000);
   await context.setOffline(true);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
@@ -590,7 +590,7 @@ test("a device without a network is told at once, and asks as soon as it has one
   await result(page, "verified").waitFor();
 });
 
-test("the played phone shows each receipt, and the window what came of it", async () => {
+test("the simulated phone shows each receipt, and the window its effect", async () => {
   const window = await createWindow(service, project, { mode: "match", expected_phone: "010-2222-3333" });
   const page = await (await person(browser, "desktop", { locale: "en-US" })).newPage();
   const complaints = complaintsOf(page);

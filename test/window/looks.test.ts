@@ -1,4 +1,4 @@
-/** What the window looks like, and whether everybody can use it. The screenshots are in .cache/screenshots, to be looked at. */
+/** Appearance and accessibility of the window. Writes screenshots to .cache/screenshots, to be looked at. */
 import { mkdirSync } from "node:fs";
 import path from "node:path";
 import axe from "axe-core";
@@ -54,7 +54,7 @@ const states: { state: string; url: string }[] = [
 ];
 const rows = languages.flatMap((spoken) => devices.map((held) => ({ ...spoken, ...held })));
 
-test.for(rows)("every state in $language on $device, in both colour schemes", async ({
+test.for(rows)("every state is accessible in $language on $device, in both colour schemes", async ({
   language,
   locale,
   device,
@@ -70,7 +70,7 @@ test.for(rows)("every state in $language on $device, in both colour schemes", as
         await page.emulateMedia({ colorScheme });
         const name = `${state}-${language}-${device}-${colorScheme}`;
         await page.screenshot({ path: path.join(screenshots, `${name}.png`), fullPage: true });
-        // A scheme changes colours and nothing else.
+        // A colour scheme changes only colours.
         const rules = colorScheme === "dark" ? '{ runOnly: ["color-contrast"] }' : "{}";
         const { violations } = await page.evaluate<axe.AxeResults>(`axe.run(${rules})`);
         expect.soft(violations.map(({ id, nodes }) => `${name}: ${id} ${nodes[0]?.html}`)).toEqual([]);

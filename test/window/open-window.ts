@@ -1,4 +1,4 @@
-/** A verification and its window, as the person's browser and phone meet them. */
+/** A verification and its window, as seen by the person's browser and phone. */
 import { afterEach } from "vitest";
 import type { SimulatedReceipt, WindowState } from "../../src/window/browser/state.ts";
 import { merchant } from "../gateway/merchant.ts";
@@ -13,7 +13,7 @@ export interface OpenWindow {
   readonly text: string;
   readonly state: string;
   get(path?: string, headers?: Record<string, string>): Promise<Page>;
-  /** The played phone, as the page's script uses it. */
+  /** Sends a message from the simulated phone, as the page's script does. */
   play(message: Partial<Record<"from" | "text" | "carrier", string>>): Promise<Response>;
   receipt(message: Partial<Record<"from" | "text" | "carrier", string>>): Promise<SimulatedReceipt>;
   cancel(): Promise<void>;
@@ -30,7 +30,7 @@ export const android =
 export const iphone =
   "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 Mobile/15E148 Safari/604.1";
 
-/** In the test environment unless told otherwise. */
+/** Creates a verification, by default in the test environment. */
 export async function createWindow(
   service: TestService,
   project: TestProject,
@@ -75,7 +75,7 @@ export interface StreamedEvent {
 
 export interface Stream {
   readonly headers: Headers;
-  /** The next event that says something, or null at the stream's end. */
+  /** The next state event, or null at the end of the stream. */
   next(): Promise<StreamedEvent | null>;
   close(): void;
 }
@@ -86,7 +86,7 @@ afterEach(() => {
   for (const stream of streams.splice(0)) stream.close();
 });
 
-/** The window's stream of events, closed at the end of the test. */
+/** Opens the window's event stream; closed at the end of the test. */
 export async function openStream(url: string): Promise<Stream> {
   const controller = new AbortController();
   const response = await fetch(`${url}/events`, { signal: controller.signal });

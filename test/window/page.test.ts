@@ -24,7 +24,10 @@ const phones = [
   { name: "iOS", userAgent: iphone, separator: "&" },
 ];
 
-test.for(phones)("$name gets the link that its SMS app takes", async ({ userAgent, separator }) => {
+test.for(phones)("$name gets an sms: link in the form that its SMS app understands", async ({
+  userAgent,
+  separator,
+}) => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": userAgent });
   const link = `sms:${window.to}${separator}body=${encodeURIComponent(window.text)}`;
@@ -34,7 +37,7 @@ test.for(phones)("$name gets the link that its SMS app takes", async ({ userAgen
   expect(text).not.toContain(`class="qr"`);
 });
 
-test("a number with # is dialled as it is and encoded in the link", async () => {
+test("a number with # is shown as it is and encoded in the sms: link", async () => {
   const short = await service.createProject({ name: "Short" });
   await service.db.query("UPDATE destination_number SET number = '#1234' WHERE number = $1", [
     short.testNumber,
@@ -57,16 +60,16 @@ test.for([
     userAgent:
       "Mozilla/5.0 (iPad; CPU OS 12_5_7 like Mac OS X) AppleWebKit/605.1.15 Version/12.1.2 Mobile/15E148 Safari/604.1",
   },
-])("$name gets the window's own address as a QR code, with its mark", async ({ userAgent }) => {
+])("$name gets the window's URL with via=qr as a QR code", async ({ userAgent }) => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": userAgent });
   expect(scan(text)).toBe(`${window.url}?via=qr`);
-  // It may be a phone in the mode of a desktop: the script shows it the link then.
+  // Hidden, since it may be a phone in desktop mode: then the script shows the link.
   expect(text).toMatch(/data-on-this-device hidden>[^<]*<a href="sms:/);
   expect(text.match(/href="sms:/g)).toHaveLength(1);
 });
 
-test("number and text are there to be read, and what people wrote is text and never markup", async () => {
+test("number and text are shown, and the project's name and template are escaped", async () => {
   const window = await createWindow(service, project);
   for (const userAgent of ["", android, iphone]) {
     const { text } = await window.get("", { "user-agent": userAgent });
@@ -78,7 +81,7 @@ test("number and text are there to be read, and what people wrote is text and ne
   }
 });
 
-test.for(phones)("on $name the browser is asked to make no call of what looks like a number", async ({
+test.for(phones)("on $name the browser is told not to turn numbers into telephone links", async ({
   userAgent,
 }) => {
   const window = await createWindow(service, project);
@@ -90,7 +93,7 @@ test.for(phones)("on $name the browser is asked to make no call of what looks li
 
 test.for(
   phones,
-)("on $name, by the QR code, the merchant and the warning come before number and text", async ({
+)("on $name, a page opened by the QR code asks for confirmation before it shows number and text", async ({
   userAgent,
 }) => {
   const window = await createWindow(service, project, {}, "live");
@@ -103,7 +106,7 @@ test.for(
   expect(confirmed.text).toContain(`href="sms:${window.to}`);
 });
 
-test("in the test environment, too, the text is nowhere in the page before the person has answered", async () => {
+test("in the test environment, too, the page does not contain the code before the person has confirmed", async () => {
   const window = await createWindow(service, project);
   const asked = await window.get("?via=qr");
   expect(asked.text).toContain("방금 직접 시작하셨나요?");
@@ -114,7 +117,7 @@ test("in the test environment, too, the text is nowhere in the page before the p
   expect(confirmed.text).toContain("<aside");
 });
 
-test("who came by the QR code is shown no other, whatever their browser says it is", async () => {
+test("a page opened by the QR code shows no QR code, even to a desktop browser", async () => {
   const window = await createWindow(service, project, {}, "live");
   expect((await window.get()).text).toContain("<figure>");
   const { text } = await window.get("?via=qr&started=yes");
@@ -122,7 +125,7 @@ test("who came by the QR code is shown no other, whatever their browser says it 
   expect(text).toContain(`href="sms:${window.to}?&amp;body=`);
 });
 
-test("every link and form of the page keeps how it was opened, and the language that was chosen stays", async () => {
+test("links and forms keep how the page was opened and the chosen language", async () => {
   const window = await createWindow(service, project);
   const { text } = await window.get("?via=qr&started=yes&lang=en", { "accept-language": "ko" });
   const opened = "?via=qr&amp;started=yes&amp;lang=";
@@ -132,7 +135,7 @@ test("every link and form of the page keeps how it was opened, and the language 
   expect((await window.get()).text).toContain('<a href="?">결과 보기</a>');
 });
 
-test("without a script the page says until when, as clocks show it in Korea", async () => {
+test("without JavaScript the page shows the expiry in Korean time", async () => {
   const window = await createWindow(service, project);
   const { rows } = await service.db.query(
     "SELECT to_char(expires_at AT TIME ZONE 'Asia/Seoul', 'FMHH12:MI AM') AS time FROM verification WHERE sms_text = $1",
@@ -142,7 +145,7 @@ test("without a script the page says until when, as clocks show it in Korea", as
   expect(text.replaceAll("\u202f", " ")).toContain(`Until ${rows[0].time}, Korean time`);
 });
 
-test("who came by the QR code is told to go on where it began, and nobody else is", async () => {
+test("at the end only a page opened by the QR code says to continue on the first device", async () => {
   const window = await createWindow(service, project);
   await window.cancel();
   const goOn = "<p>처음 시작한 기기에서 계속하세요";
@@ -150,14 +153,14 @@ test("who came by the QR code is told to go on where it began, and nobody else i
   expect((await window.get()).text).not.toContain(goOn);
 });
 
-test("a window's state is there to be asked for its head alone", async () => {
+test("HEAD on a window's status is answered with 200", async () => {
   const window = await createWindow(service, project);
   const answer = await fetch(`${window.url}/status`, { method: "HEAD" });
   expect(answer.status).toBe(200);
   expect(await answer.text()).toBe("");
 });
 
-test("the warning stands before the button", async () => {
+test("the warning comes before the SMS link", async () => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": android });
   expect(text.indexOf("방금 직접 시작한 경우에만")).toBeGreaterThan(0);
@@ -187,7 +190,7 @@ test.for([
   expect(text).toContain(`<html lang="${language}">`);
 });
 
-test("the page asks nothing of anybody else, runs nothing that is inline, and stays in no cache and no referrer", async () => {
+test("the page loads nothing from other origins, has no inline code, and is not cached or sent as a referrer", async () => {
   const window = await createWindow(service, project);
   const { status, headers, text } = await window.get();
   expect(status).toBe(200);
@@ -212,7 +215,7 @@ test("the page asks nothing of anybody else, runs nothing that is inline, and st
   expect(text).not.toMatch(/<style|style=|<script(?! type="module" src)|\son\w+=|https?:\/\//);
 });
 
-test("with everything it weighs less than 40 KiB", async () => {
+test("the page and its files, gzipped, are smaller than 40 KiB together", async () => {
   const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
   const page = await window.get();
   const files = [...page.text.matchAll(/(?:href|src)="(\/v\/assets\/[^"]+)"/g)].map(([, file]) => file);
@@ -233,7 +236,7 @@ test.for([
   { accepted: "br;q=0, gzip;q=0.5", encoding: "gzip" },
   { accepted: "gzip; q=0.0", encoding: null },
   { accepted: "identity", encoding: null },
-])("a file of the page comes to who takes $accepted as $encoding, the same in each", async (row) => {
+])("with Accept-Encoding $accepted an asset is sent as $encoding, with the same content", async (row) => {
   const page = await getPage(`${service.httpUrl}/v/none`);
   const [style = ""] = /\/v\/assets\/window-[0-9a-f]{16}\.css/.exec(page.text) ?? [];
   const asked = await fetch(service.httpUrl + style, { headers: { "accept-encoding": row.accepted } });
@@ -243,7 +246,7 @@ test.for([
   expect(style).toContain(digest);
 });
 
-test("an asset of another version is answered with this one, uncached, and anything else not at all", async () => {
+test("an asset of another version is answered with this version's, not cached; unknown assets with 404", async () => {
   const page = await getPage(`${service.httpUrl}/v/none`);
   const [style = ""] = /window-[0-9a-f]{16}\.css/.exec(page.text) ?? [];
   const other = await getPage(`${service.httpUrl}/v/assets/${style.replace(/[0-9a-f]{16}/, "0".repeat(16))}`);
@@ -254,7 +257,7 @@ test("an asset of another version is answered with this one, uncached, and anyth
   }
 });
 
-test("a wrong token, an old one, and what was never one get the same friendly page, which tells nothing", async () => {
+test("wrong, outdated and malformed tokens get the same friendly 404 page, which reveals nothing", async () => {
   const [live, other, old] = [
     await createWindow(service, project),
     await createWindow(service, project),
@@ -292,7 +295,7 @@ test("a wrong token, an old one, and what was never one get the same friendly pa
   expect((await live.get("")).status).toBe(200);
 });
 
-test("a token that 0.1.0 has handed out opens its window, and that one only", async () => {
+test("a token issued by 0.1.0 opens its window and no other", async () => {
   const [former, other] = [await createWindow(service, project), await createWindow(service, project)];
   const token = randomBytes(16).toString("base64url");
   const address = `${service.httpUrl}/v/${token}`;
@@ -318,7 +321,7 @@ test("a token that 0.1.0 has handed out opens its window, and that one only", as
   expect((await getPage(address)).status).toBe(404);
 });
 
-test("an address opens nothing of whoever has its code next, handed out by this version or by 0.1.0", async () => {
+test("a URL does not open the window of the verification that gets its code next, from this version or 0.1.0", async () => {
   const [first, second] = [
     await createWindow(service, project, { mode: "match", expected_phone: newPhone() }),
     await createWindow(service, project),
@@ -330,7 +333,7 @@ test("an address opens nothing of whoever has its code next, handed out by this 
     return rows[0].code;
   };
   const code = await codeOf(first.id);
-  // As 0.1.0 takes a code whose quarantine is over.
+  // As 0.1.0 reuses a code whose quarantine is over.
   await service.db.query("DELETE FROM live_code WHERE verification_id = $1", [uuidOf(second.id)]);
   await service.db.query(
     "UPDATE live_code SET code_format = 'numeric', verification_id = $1, expires_at = now() + interval '1 hour' WHERE code = $2",
@@ -340,7 +343,7 @@ test("an address opens nothing of whoever has its code next, handed out by this 
   const { rows } = await service.db.query("SELECT expected_phone FROM live_code WHERE code = $1", [code]);
   expect(rows).toEqual([{ expected_phone: null }]);
   for (const { url } of [first, second]) expect((await getPage(url)).status).toBe(404);
-  // As this one does.
+  // As this version reuses it.
   const digest = hash("sha256", second.token, "hex");
   await service.db.query(
     "UPDATE live_code SET verification_id = $1, window_digest = decode($2, 'hex') WHERE code = $3",
@@ -350,7 +353,7 @@ test("an address opens nothing of whoever has its code next, handed out by this 
   expect((await getPage(first.url)).status).toBe(404);
 });
 
-test("the token works until 24 hours after the end, whatever the end was", async () => {
+test("the token works until 24 hours after the end, however the verification ended", async () => {
   await installClock(service.db);
   const clocked = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl), ROLES: "api" });
   const hour = 3_600_000;
@@ -387,13 +390,13 @@ const endings = [
 
 test.for(
   endings,
-)("$status can be read without a script, with the way back, and nothing to send any more", async ({
+)("$status is shown without JavaScript, with the link back and no longer with number and text", async ({
   status,
   end,
 }) => {
   const window = await createWindow(service, project, { return_url: returnUrl, state: "a b&c" });
   const toSend = [window.to, codeIn(window.text)];
-  /** What anybody sees, as against the panel of the test environment. */
+  /** The page without the panel of the test environment. */
   const own = (text: string) => text.split("<aside")[0] ?? "";
   const pending = (await window.get()).text;
   expect(pending).toContain('data-status="verified"');
@@ -416,7 +419,7 @@ test.for([
   { registered: "/back?", result: "/back?" },
   { registered: "/back?order=7", result: "/back?order=7&" },
   { registered: "/back?order=7&", result: "/back?order=7&" },
-])("the way back to $registered goes on after what is there", async ({ registered, result }) => {
+])("the result is appended to the return URL $registered", async ({ registered, result }) => {
   const url = `https://shop.example${registered}`;
   const shop = await service.createProject({ returnUrl: url });
   const window = await createWindow(service, shop, { return_url: url });
@@ -427,7 +430,7 @@ test.for([
   );
 });
 
-test("an expiry that nobody noticed is moved, with its event, before the window says so", async () => {
+test("an overdue verification is expired, with its event, before the window says that it has expired", async () => {
   const window = await createWindow(service, project);
   await letExpire(service.db, window.id);
   expect((await window.get("/status")).text).toContain('"status":"expired"');
@@ -437,7 +440,7 @@ test("an expiry that nobody noticed is moved, with its event, before the window 
   expect(rows).toEqual([{ status: "expired", type: "verification.expired" }]);
 });
 
-test("neither the phone nor the way back is in the page or its state before the end", async () => {
+test("before the end neither the page nor the status contains the expected phone or the return URL", async () => {
   const expected = newPhone();
   const request = {
     mode: "match",
@@ -453,7 +456,7 @@ test("neither the phone nor the way back is in the page or its state before the 
   }
 });
 
-test("the token is in no line of the log, whatever is asked with it", async () => {
+test("the token is in no log line, even at level trace", async () => {
   const lines: string[] = [];
   let token = "";
   const settings = parseConfig({
@@ -488,7 +491,7 @@ test("the token is in no line of the log, whatever is asked with it", async () =
   expect(lines.filter((line) => line.includes(token))).toEqual([]);
 });
 
-/** What a scanner reads off the page's QR code: its path drawn four pixels a module. */
+/** Decodes the page's QR code: draws its path with four pixels per module. */
 function scan(page: string): string | undefined {
   const size = Number(/viewBox="0 0 (\d+)/.exec(page)?.[1]);
   const scale = 4;
@@ -505,7 +508,7 @@ function scan(page: string): string | undefined {
   return jsQr.default(pixels, width, width)?.data;
 }
 
-test("a link with a slash behind it leads to the window, and a look at the head alone is answered", async () => {
+test("a URL with a trailing slash redirects to the window, and HEAD is answered", async () => {
   const window = await createWindow(service, project);
   const slashed = await fetch(`${window.url}/?lang=en`, { redirect: "manual" });
   expect([slashed.status, slashed.headers.get("location")]).toEqual([308, `${window.url}?lang=en`]);
@@ -515,7 +518,7 @@ test("a link with a slash behind it leads to the window, and a look at the head 
   expect([head.status, await head.text()]).toEqual([200, ""]);
 });
 
-test("a refusal has its style wherever it is answered", async () => {
+test("the stylesheet of a refusal page can be loaded from every path", async () => {
   for (const path of ["/v", "/v/", "/v/nothing", "/v/nothing/", "/v/nothing/at/all"]) {
     const { text } = await getPage(`${service.httpUrl}${path}`);
     const style = /href="([^"]+\.css)"/.exec(text)?.[1];

@@ -1,4 +1,4 @@
-/** A person in front of a browser, on a phone or at a desk. */
+/** Browser contexts of a person on a phone or a desktop. */
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Browser, BrowserContext, BrowserContextOptions, Page } from "playwright-core";
@@ -20,7 +20,7 @@ afterEach(async () => {
   await Promise.all(contexts.splice(0).map((context) => context.close()));
 });
 
-/** Put away at the end of the test. */
+/** Closed at the end of the test. */
 export async function person(
   browser: Browser,
   device: Device,
@@ -37,7 +37,7 @@ export async function person(
   return context;
 }
 
-/** Complaints of the browser about the page: what the policy blocked, what the script threw. */
+/** Collects the browser's errors and warnings about the page, such as CSP violations and uncaught exceptions. */
 export function complaintsOf(page: Page): string[] {
   const complaints: string[] = [];
   page.on("console", (message) => {
@@ -47,7 +47,7 @@ export function complaintsOf(page: Page): string[] {
   return complaints;
 }
 
-/** A merchant's site: any path is a page that opens windows and keeps what it is told. Closed at the end of the file. */
+/** A merchant's site, with a page at every path that records the messages it receives. Closed at the end of the file. */
 export async function merchantSite(): Promise<{ readonly origin: string; readonly visits: string[] }> {
   const visits: string[] = [];
   const server = createServer((request, response) => {

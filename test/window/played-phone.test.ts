@@ -12,7 +12,7 @@ async function presetsOf(page: string): Promise<string[]> {
   return [...page.matchAll(/data-preset="([^"]*)"/g)].map(([, text = ""]) => text);
 }
 
-test("every outcome can be walked through from the panel, with the texts it offers", async () => {
+test("the simulated phone reaches every outcome but MUTED with the texts that it offers", async () => {
   const phone = newPhone();
   const window = await createWindow(service, project, { mode: "match", expected_phone: phone });
   const [asAsked = "", webSent = "", twoCodes = "", withoutCode = ""] = await presetsOf(
@@ -36,7 +36,7 @@ test.for([
   { format: "numeric", codeFormat: 1, codeLength: 10 },
   { format: "alphanumeric", codeFormat: 2, codeLength: 6 },
   { format: "alphanumeric", codeFormat: 2, codeLength: 12 },
-] as const)("several codes are several with $format codes of $codeLength, too", async ({
+] as const)("the preset with several codes is AMBIGUOUS with $format codes of length $codeLength", async ({
   codeFormat,
   codeLength,
 }) => {
@@ -46,14 +46,14 @@ test.for([
   expect((await window.receipt({ text: twoCodes })).outcome).toBe("AMBIGUOUS");
 });
 
-test("which sender verifies is said where one is expected", async () => {
+test("the panel says which sender verifies if one is expected", async () => {
   const expecting = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
   expect((await expecting.get()).text).toContain("expected_phone과 같으면");
   const open = await createWindow(service, project);
   expect((await open.get()).text).not.toContain("expected_phone");
 });
 
-test("the longest text is taken, whatever its characters take in a form", async () => {
+test("a text may have 2,000 characters, however many bytes they take in a form", async () => {
   const window = await createWindow(service, project);
   for (const character of ["가", "\u{1f600}"]) {
     const text = (count: number) => window.text + character.repeat(count - window.text.length);
@@ -62,14 +62,14 @@ test("the longest text is taken, whatever its characters take in a form", async 
   }
 });
 
-test("a line's end is one character, though forms send it as two", async () => {
+test("a line break counts as one character, although forms send two", async () => {
   const window = await createWindow(service, project);
   const lines = (count: number) => window.text + "\r\n".repeat(count - window.text.length);
   expect((await window.receipt({ from: newPhone(), text: lines(2_001) })).outcome).toBe("INVALID");
   expect((await window.receipt({ from: newPhone(), text: lines(2_000) })).outcome).toBe("VERIFIED");
 });
 
-test("a repeat is said to be one", async () => {
+test("the receipt of a repeated message says that it is a repeat", async () => {
   const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
   await window.receipt({});
   expect(await window.receipt({})).toEqual({
@@ -78,7 +78,7 @@ test("a repeat is said to be one", async () => {
   });
 });
 
-test("playing never counts towards muting, and is never muted", async () => {
+test("simulated messages do not count towards muting and are never muted", async () => {
   const phone = newPhone();
   const window = await createWindow(service, project);
   for (let guess = 0; guess < 6; guess++) {
@@ -94,7 +94,7 @@ test("playing never counts towards muting, and is never muted", async () => {
   expect((await window.receipt({ from: phone })).outcome).toBe("VERIFIED");
 });
 
-test("messages go to the verification's own destination, whatever is asked", async () => {
+test("messages go to the verification's own destination, whatever the request says", async () => {
   const elsewhere = await service.createProject();
   const [window, theirs] = [await createWindow(service, project), await createWindow(service, elsewhere)];
   const body = new URLSearchParams({
@@ -111,14 +111,14 @@ test("messages go to the verification's own destination, whatever is asked", asy
   expect(await answer.json()).toMatchObject({ outcome: "NO_MATCH" });
 });
 
-test("outside the test environment there is no phone to be played", async () => {
+test("the live environment has no simulated phone", async () => {
   const window = await createWindow(service, project, {}, "live");
   expect((await window.get()).text).not.toContain("<form");
   expect((await window.play({})).status).toBe(404);
   expect((await window.get("/status")).text).toContain('"status":"pending"');
 });
 
-test("without a script the form sends too, and the page shows what became of it", async () => {
+test("the form works without JavaScript, and the page shows the receipt", async () => {
   const window = await createWindow(service, project);
   const body = new URLSearchParams({ from: newPhone(), text: "안녕하세요\r\n", carrier: "" });
   const answer = await fetch(`${window.url}/messages?lang=en`, { method: "POST", body, redirect: "manual" });
@@ -133,11 +133,14 @@ test("without a script the form sends too, and the page shows what became of it"
 });
 
 test.for([
-  { name: "no form", init: { body: "{}", headers: { "content-type": "application/json" } } },
+  {
+    name: "a body that is not a form",
+    init: { body: "{}", headers: { "content-type": "application/json" } },
+  },
   { name: "no body", init: {} },
-  { name: "a body beyond 16 KiB", init: { body: new URLSearchParams({ text: "x".repeat(20_000) }) } },
+  { name: "a body over 16 KiB", init: { body: new URLSearchParams({ text: "x".repeat(20_000) }) } },
   { name: "a NUL", init: { body: new URLSearchParams({ from: "\0", text: "\0" }) } },
-])("$name is refused without a fault", async ({ init }) => {
+])("$name causes no error and leaves the verification pending", async ({ init }) => {
   const window = await createWindow(service, project);
   const answer = await fetch(`${window.url}/messages`, { method: "POST", redirect: "manual", ...init });
   expect([303, 404]).toContain(answer.status);
