@@ -214,6 +214,7 @@ test("every page with commands is tested, and every exception still applies", ()
   expect(files).toEqual(
     expect.arrayContaining([
       "README.md",
+      "docs/concepts.md",
       "docs/grpc.md",
       "docs/idempotency-and-errors.md",
       "docs/quick-start.md",
@@ -221,6 +222,7 @@ test("every page with commands is tested, and every exception still applies", ()
       "docs/sms-ingestion.md",
       "docs/statistics.md",
       "docs/webhooks.md",
+      "packages/client/README.md",
     ]),
   );
   // An exception without a matching command could hide a new command.

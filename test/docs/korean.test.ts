@@ -20,6 +20,8 @@ function targets({ file, prose }: Page): string[] {
     [...prose.matchAll(/\]\(([^)\s]+)\)/g)]
       .map(([, link = ""]) => {
         if (/^[a-z]+:/.test(link)) return link;
+        // The anchors are in each page's own language.
+        if (link.startsWith("#")) return "#";
         const target = path.posix.join(path.posix.dirname(file), link.replace(/#.*/, ""));
         return (
           pairs.find(({ korean, english }) => target === korean || target === english)?.english ?? target

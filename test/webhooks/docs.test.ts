@@ -5,7 +5,9 @@ import { once } from "node:events";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
+import { Webhook } from "standardwebhooks";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { signedHeaders } from "../../src/webhooks/signature.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { startReceiver, untilReceived } from "./receiver.ts";
@@ -102,4 +104,37 @@ test("the example payloads have the fields of real events, in their order", asyn
     expect(Object.keys(example.data)).toEqual(Object.keys(sent.data));
     expect(example.data.status).toBe(example.type.slice("verification.".length));
   }
+});
+
+test("the signed request shown is signed as the service signs, and has the headers that it sends", async () => {
+  const [shown = ""] = blocks("http");
+  const [head = "", body = ""] = shown.trim().split("\n\n");
+  const headers = Object.fromEntries(
+    head
+      .split("\n")
+      .slice(1)
+      .map((line) => line.split(/: (.*)/s, 2) as [string, string]),
+  );
+  const secret = /`(whsec_[A-Za-z0-9+/=]+)`/.exec(text)?.[1] ?? "";
+  const { "webhook-id": id = "", "webhook-timestamp": timestamp = "" } = headers;
+  const key = Buffer.from(secret.replace("whsec_", ""), "base64");
+  const signed = signedHeaders({ id, timestamp: Number(timestamp), body, secrets: [key] });
+  expect(headers).toMatchObject(signed);
+  const when = new Date(Number(timestamp) * 1000);
+  expect(signed["webhook-signature"]).toBe(new Webhook(secret).sign(id, when, body));
+  expect(headers["content-length"]).toBe(String(Buffer.byteLength(body)));
+  // The first payload shown, on one line, sent in the second in which it happened.
+  expect(JSON.parse(body)).toEqual(JSON.parse(blocks("json")[0] ?? ""));
+  expect(timestamp).toBe(String(Math.floor(Date.parse(JSON.parse(body).timestamp) / 1000)));
+
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  await shop.setWebhook(receiver.url);
+  await shop.event();
+  const [request] = await untilReceived(receiver);
+  expect(
+    Object.keys(request?.headers ?? {})
+      .filter((name) => name !== "connection")
+      .sort(),
+  ).toEqual(Object.keys(headers).sort());
 });
