@@ -27,7 +27,7 @@ const catalogue = {
     status: 400,
     grpc: "invalid_argument",
     message:
-      "The request could not be read as HTTP: send a valid request line, a Host, at most 16 KiB of headers, and all of it within 10 seconds.",
+      "The request is not valid HTTP: send a valid request line, a Host header, at most 16 KiB of headers, and the complete request within 10 seconds.",
   },
   invalid_json: {
     status: 400,
@@ -37,8 +37,7 @@ const catalogue = {
   unsupported_content_type: {
     status: 400,
     grpc: "invalid_argument",
-    message:
-      "The body comes without a media type or with another than JSON: send Content-Type: application/json.",
+    message: "The Content-Type is missing or is not JSON: send Content-Type: application/json.",
   },
   body_too_large: {
     status: 400,
@@ -49,7 +48,7 @@ const catalogue = {
     status: 400,
     grpc: "invalid_argument",
     message:
-      "The Idempotency-Key is missing: send one of your own, new for each verification attempt, such as a random UUID.",
+      "The Idempotency-Key is missing: generate a new one for each verification attempt, such as a random UUID.",
   },
   idempotency_key_invalid: {
     status: 400,
@@ -66,7 +65,7 @@ const catalogue = {
     status: 401,
     grpc: "unauthenticated",
     message:
-      "The API key or token is not valid: it is unknown, mistyped, revoked or expired. Send an active one, whole, as it was shown when it was made.",
+      "The API key or token is not valid: it is unknown, mistyped, revoked or expired. Send an active one, complete, as it was shown when it was created.",
   },
   project_suspended: {
     status: 403,
@@ -77,13 +76,13 @@ const catalogue = {
     status: 403,
     grpc: "permission_denied",
     message:
-      "This key or token may not do that: send an API key of the project for verifications, the admin token for administration, a token of scope ingest for inbound messages.",
+      "This key or token is not allowed to do that: use an API key of the project for verifications, the admin token for administration, or a token with scope ingest for inbound messages.",
   },
   verification_not_found: {
     status: 404,
     grpc: "not_found",
     message:
-      "There is no such verification in this project and environment: check the id, and that the key is of the environment that created it.",
+      "There is no such verification in this project and environment: check the id, and that the key belongs to the environment in which it was created.",
   },
   route_not_found: {
     status: 404,
@@ -95,7 +94,7 @@ const catalogue = {
     administrative: true,
     status: 404,
     grpc: "not_found",
-    message: "There is no such thing: check its id.",
+    message: "Not found: check the id.",
   },
   idempotency_conflict: {
     status: 409,
@@ -112,14 +111,14 @@ const catalogue = {
     administrative: true,
     status: 409,
     grpc: "already_exists",
-    message: "This number is in use already: remove it first.",
+    message: "This number is already in use: remove it first.",
   },
   number_pending: {
     administrative: true,
     status: 409,
     grpc: "failed_precondition",
     message:
-      "Verifications of the other environment are still pending on this number: add it once they are over, an hour after its removal at the latest.",
+      "Verifications of the other environment are still pending on this number: add it once they have ended, at the latest one hour after its removal.",
   },
   too_many_api_keys: {
     administrative: true,
@@ -131,17 +130,17 @@ const catalogue = {
     administrative: true,
     status: 409,
     grpc: "failed_precondition",
-    message: "The webhook is disabled: set it anew, then send the event again.",
+    message: "The webhook is disabled: set it again, then resend the event.",
   },
   validation_failed: {
     status: 422,
     grpc: "invalid_argument",
-    message: "The request has invalid fields: correct each one that is named, and send it again.",
+    message: "The request has invalid fields: correct each field listed, and send it again.",
   },
   rate_limited: {
     status: 429,
     grpc: "resource_exhausted",
-    message: "Too many calls at once: wait for the seconds that Retry-After says.",
+    message: "Too many calls: wait as many seconds as Retry-After says.",
   },
   usage_limit_exceeded: {
     status: 429,
@@ -153,19 +152,21 @@ const catalogue = {
     status: 503,
     grpc: "unavailable",
     message:
-      "No receiving number has room for another verification: try again later. Where it stays so, an administrator adds a number to this environment.",
+      "No receiving number has room for another verification: try again later. If it persists, an administrator must add a number to this environment.",
     retryAfterSeconds: 30,
   },
   service_unavailable: {
     status: 503,
     grpc: "unavailable",
-    message: "The service cannot answer at the moment: try again, a creation with the same Idempotency-Key.",
+    message:
+      "The service is temporarily unavailable: try again, repeating a creation with the same Idempotency-Key.",
     retryAfterSeconds: 1,
   },
   internal_error: {
     status: 503,
     grpc: "internal",
-    message: "The service failed to handle this call: try again, a creation with the same Idempotency-Key.",
+    message:
+      "The service failed to process this call: try again, repeating a creation with the same Idempotency-Key.",
     retryAfterSeconds: 5,
   },
 } as const satisfies Record<string, FailureKind>;

@@ -15,7 +15,8 @@ export interface ServiceAddress {
 
 const packageRoot = fileURLToPath(new URL("../..", import.meta.url));
 
-export const howToSetAddress = "start it with npm start, or name it with --address or PHONEPROOF_ADDRESS";
+export const howToSetAddress =
+  "start it with npm start, or set its address with --address or PHONEPROOF_ADDRESS";
 
 const howToSetToken = "give one with --token or PHONEPROOF_TOKEN";
 
@@ -83,14 +84,14 @@ function readTokenFile(address: ServiceAddress): string {
   }
   throw noToken(
     `no admin token for ${address.shown}: ${looked} does not exist`,
-    `the service makes it when it first starts (npm start), or where DATABASE_URL is set: PHONEPROOF_ADMIN_TOKEN; ${howToSetToken}`,
+    `the service creates it at its first start (npm start), unless DATABASE_URL is set: then it uses PHONEPROOF_ADMIN_TOKEN; ${howToSetToken}`,
   );
 }
 
 /** A token is sent as a Bearer credential, which allows no other characters. */
 function checkedToken(token: string, source: string): string {
   if (/^[A-Za-z0-9._~+/-]+=*$/.test(token)) return token;
-  throw noToken(`${source} holds no token: it is empty or has characters that no token has`);
+  throw noToken(`${source} contains no token: it is empty or has characters that tokens never have`);
 }
 
 function noToken(message: string, advice = howToSetToken): CliError {

@@ -11,7 +11,7 @@ import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime }
 
 export function addApiKeyCommands(program: CliCommand): void {
   const group = program
-    .group("key", "Make, list, rotate and revoke merchants' API keys.")
+    .group("key", "Create, list, rotate and revoke merchants' API keys.")
     .examples(
       ["a test key", "key create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test"],
       ["replace a key while both work", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9 --overlap 24h"],
@@ -19,14 +19,16 @@ export function addApiKeyCommands(program: CliCommand): void {
 
   group
     .command("create")
-    .description("Make an API key. Its secret is shown once. At most 5 work at a time in an environment.")
+    .description(
+      "Create an API key. Its secret is shown once. A project can have 5 active keys per environment.",
+    )
     .usage("--project ID --environment live|test [options]")
-    .requiredOption("--project <id>", "the project it opens, prj_…", nonEmpty)
-    .addOption(environmentOption("the environment it opens").makeOptionMandatory())
-    .option("--name <name>", "what it is for, for people")
+    .requiredOption("--project <id>", "the project it is for, prj_…", nonEmpty)
+    .addOption(environmentOption("the environment it is for").makeOptionMandatory())
+    .option("--name <name>", "a name to recognise it by")
     .option(
       "--expires-in <duration>",
-      "how long it works: 90s, 12h, 30d (default: until revoked)",
+      "how long it is valid: 90s, 12h, 30d (default: until revoked)",
       durationSeconds,
     )
     .examples(
@@ -63,16 +65,16 @@ export function addApiKeyCommands(program: CliCommand): void {
   group
     .command("rotate")
     .description(
-      "Make a new key without an expiry in a key's place. The old one goes on working for the overlap.",
+      "Replace a key with a new one that does not expire. The old key stays valid for the overlap.",
     )
     .argument("<id>", "the key to replace, key_…")
     .option(
       "--overlap <duration>",
-      "how long the old key goes on working: 0s to 30d (default: 72h)",
+      "how long the old key stays valid: 0s to 30d (default: 72h)",
       durationSeconds,
     )
     .examples(
-      ["replace a key, three days to change over", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9"],
+      ["replace a key, with three days to switch", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9"],
       ["replace a key that has leaked", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9 --overlap 0s"],
     )
     .does<{ overlap?: number }>(async (session, { overlap }, apiKeyId) => {
@@ -92,9 +94,9 @@ export function addApiKeyCommands(program: CliCommand): void {
 
   group
     .command("revoke")
-    .description("End a key. Every process refuses it within a second.")
+    .description("Revoke a key. Every process refuses it within a second.")
     .argument("<id>", "the key, key_…")
-    .examples(["end a key", "key revoke key_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .examples(["revoke a key", "key revoke key_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, apiKeyId) => {
       const { apiKey } = await session.client.call(ApiKeyService.method.revokeApiKey, { apiKeyId });
       showApiKey(session, requirePart(apiKey, "a key"));
@@ -137,7 +139,7 @@ const ofAnOldKey: ReadonlySet<string> = new Set(["ending", "revoked", "last used
 
 function secretText(apiKey: ApiKey, secret: string): string {
   const entries = apiKeyEntries(apiKey).filter(([label]) => !ofAnOldKey.has(label));
-  return `${fields([...entries, ["key", secret]])}\n\nKeep the key now: it is not shown again.`;
+  return `${fields([...entries, ["key", secret]])}\n\nStore the key now: it is not shown again.`;
 }
 
 function apiKeyState({ revokedAt, expiresAt }: ApiKey): string {

@@ -20,7 +20,7 @@ const largestPage = 200;
 
 export function addAuditCommands(program: CliCommand): void {
   const group = program
-    .group("audit", "Read what administrators did.")
+    .group("audit", "Read the log of administrative actions.")
     .examples(
       ["the latest", "audit list"],
       ["by one token", "audit list --actor tok_01kaex4mpyf2xbtyt1s6vdr4e9"],
@@ -28,15 +28,15 @@ export function addAuditCommands(program: CliCommand): void {
 
   group
     .command("list")
-    .description("List who did what, when and from where, the newest first.")
-    .option("--project <id>", "only what concerns this project, prj_…", nonEmpty)
+    .description("List who did what, when and from where, newest first.")
+    .option("--project <id>", "only actions on this project, prj_…", nonEmpty)
     .option(
       "--actor <actor>",
-      "only what this one did: a token's id, tok_…; installation, for its own token; service, for the process itself",
+      "only this actor's actions: a token's id, tok_…; installation, for the installation's own token; service, for the process itself",
       nonEmpty,
     )
-    .option("--limit <n>", "at most so many", atLeastOne, 50)
-    .option("--page-token <token>", "go on where the list before ended, with the same filters")
+    .option("--limit <n>", "how many to list at most", atLeastOne, 50)
+    .option("--page-token <token>", "continue where the previous list ended, with the same filters")
     .examples(
       ["the latest", "audit list"],
       ["a project's, for a script", "audit list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --json"],
@@ -53,7 +53,7 @@ async function listEntries(session: Session, options: ListOptions): Promise<void
   });
   session.answer({ entries: entries.map(entryJson), next_page_token: nextPageToken || null }, () => {
     return [
-      entries.length === 0 ? "Nothing was done here." : entryTable(entries),
+      entries.length === 0 ? "No actions found." : entryTable(entries),
       ...moreNote(nextPageToken),
     ].join("\n\n");
   });

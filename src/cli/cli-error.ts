@@ -91,7 +91,7 @@ function advised(message: string, advice: string | undefined): string {
 
 function toCliError(thrown: unknown): CliError {
   const said = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
-  return new CliError(1, "command_fault", `this command failed by a fault of its own: ${said}`, {
+  return new CliError(1, "command_fault", `this command failed because of a bug: ${said}`, {
     cause: thrown,
   });
 }

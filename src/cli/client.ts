@@ -175,7 +175,7 @@ export class ServiceClient {
       case status.UNAVAILABLE: {
         const advice = connectionAdvice(error, this.address);
         if (advice === undefined) return unreachable(`no service answers at ${shown} (${said})`, details);
-        return unreachable(`something listens at ${shown}, but no connection comes about (${said})`, {
+        return unreachable(`something listens at ${shown}, but the connection fails (${said})`, {
           advice,
           cause: error,
         });
@@ -192,7 +192,7 @@ export class ServiceClient {
           cause: error,
         });
       default:
-        return unreachable(`what answers at ${shown} is not phoneproof (${said})`, details);
+        return unreachable(`the server at ${shown} is not phoneproof (${said})`, details);
     }
   }
 
@@ -247,7 +247,7 @@ function channelCredentials({ tls, host }: ServiceAddress): ChannelCredentials {
   } catch (error) {
     const said = error instanceof Error ? error.message : String(error);
     throw wrongUsage(
-      `the files of PHONEPROOF_TLS_CA, PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY do not work: ${said}`,
+      `the files in PHONEPROOF_TLS_CA, PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY cannot be used: ${said}`,
     );
   }
 }
@@ -323,28 +323,26 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
 function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): string | undefined {
   const said = reason(error);
   if (said === "certificate has expired") {
-    return "the service's certificate is to be renewed: GRPC_TLS_CERT, which it looks at once a minute";
+    return "renew the service's certificate in GRPC_TLS_CERT; the service checks for a new one every minute";
   }
   if (said === "Protocol error") {
-    return "name the service's gRPC port, which is 50051 unless GRPC_PORT says another";
+    return "use the service's gRPC port: 50051 unless GRPC_PORT sets another";
   }
   if (!tls) {
-    return said === "Failed to connect"
-      ? `if the service speaks TLS, name it as https://${shown}`
-      : undefined;
+    return said === "Failed to connect" ? `if the service uses TLS, write https://${shown}` : undefined;
   }
-  if (said === "TLS: wrong version number") return `if the service has no TLS, name it as http://${shown}`;
+  if (said === "TLS: wrong version number") return `if the service does not use TLS, write http://${shown}`;
   if (/certificate required/.test(said)) {
-    return "name the certificate to show and its key in PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY";
+    return "set PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY to a client certificate and its key";
   }
   if (/self-signed|unable to (get|verify)/.test(said)) {
-    return "if a private authority has signed the service's certificate, name the authority's in PHONEPROOF_TLS_CA";
+    return "if a private authority signed the service's certificate, set PHONEPROOF_TLS_CA to the authority's certificate";
   }
   // A server that rejects the client certificate sends a TLS alert or, if it is Node, closes the connection without an answer.
   // A connection that had been established and then broke has another cause.
   const isEnded = /^(Failed to connect|(read|write) E(CONNRESET|PIPE)|TLS: .* alert .*)$/.test(said);
   if (isEnded && process.env.PHONEPROOF_TLS_CERT && error.details.startsWith("No connection established")) {
-    return "the service may not take the certificate of PHONEPROOF_TLS_CERT: one of the authorities of its GRPC_TLS_CA must have signed it";
+    return "the service may have rejected the certificate in PHONEPROOF_TLS_CERT: an authority in the service's GRPC_TLS_CA must have signed it";
   }
   return undefined;
 }

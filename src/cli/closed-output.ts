@@ -16,7 +16,7 @@ let consequence: (() => string) | undefined;
 
 /** The command that runs, by its own name. Any that changes or sends something fails if its output is not read to the end. */
 export function noteCommand(name: string): void {
-  consequence = readingCommands.has(name) ? undefined : () => "what it did stands";
+  consequence = readingCommands.has(name) ? undefined : () => "what the command did remains in effect";
 }
 
 /** Replaces what the error says of the command that runs. */
@@ -27,5 +27,5 @@ export function onClosedOutput(said: () => string): void {
 /** The error to exit with; undefined if the command ends quietly. */
 export function closedOutputError(): CliError | undefined {
   if (consequence === undefined) return undefined;
-  return new CliError(1, "output_failed", `nobody reads the output any more: ${consequence()}`);
+  return new CliError(1, "output_failed", `the output was closed early: ${consequence()}`);
 }

@@ -24,12 +24,12 @@ type Action<Options> = (
 
 /** Shown below a command's own help, at every level. */
 const globalOptionsHelp = `
-Everywhere:
+Global options:
   --json                 print JSON, for programs
   --address <host:port>  the service's gRPC address
-                         (else PHONEPROOF_ADDRESS, else this machine's)
+                         (default: PHONEPROOF_ADDRESS, else this machine's)
   --token <token>        an admin token
-                         (else PHONEPROOF_TOKEN, else this machine's)
+                         (default: PHONEPROOF_TOKEN, else this machine's)
   -h, --help             show this help`;
 
 /** The traditional width of a terminal. Commander wraps its own lists to it, but not texts that are added to the help. */
@@ -154,7 +154,7 @@ export class CliCommand extends Command {
       index += 1;
       if (optionAt(index) !== undefined) {
         this.error(
-          `option '${option.flags}' argument missing before ${args[index]}; for that very text write ${option.long}=${args[index]}`,
+          `option '${option.flags}' argument missing before ${args[index]}; to use that text as the value, write ${option.long}=${args[index]}`,
         );
       }
     }

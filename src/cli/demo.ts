@@ -42,7 +42,7 @@ async function runDemo(
 
   say(
     1,
-    `The merchant "${project.name}" asks for a verification, with an API key made for this demo (…${key.slice(-4)}).`,
+    `The merchant "${project.name}" asks for a verification, with an API key created for this demo (…${key.slice(-4)}).`,
   );
   const idempotencyKey = `demo-${randomUUID()}`;
   const order = JSON.stringify({ client_reference: `order-${randomInt(1_000, 10_000)}` });
@@ -74,11 +74,11 @@ async function runDemo(
   ]);
   signal.throwIfAborted();
 
-  say(3, "The merchant reads it back: the network vouches for the sender.");
+  say(3, "The merchant reads the result: the network confirmed the sender.");
   const read = await ask(baseUrl, key, { method: "GET", path: `/v1/verifications/${id}` }, signal);
   shown(read, ["status", "phone", "carrier", "verified_at"]);
 
-  say(4, "A retry with the same Idempotency-Key gets the first answer again, not a second verification.");
+  say(4, "A retry with the same Idempotency-Key gets the first response again, not a second verification.");
   const replayed = await ask(baseUrl, key, creation, signal);
   shown(replayed, ["id", "status"]);
 
@@ -87,7 +87,7 @@ async function runDemo(
     throw new CliError(
       1,
       "demo_failed",
-      `the demo expected ${sender} to be verified, and got ${outcome} and ${status}`,
+      `the demo expected ${sender} to be verified, but got ${outcome} and ${status}`,
     );
   }
   console.log(`\nNext: npx phoneproof verification list --project ${escapeControls(project.id)}`);
@@ -100,13 +100,15 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
   if (ready !== undefined) {
     // Projects cannot be deleted: creating another one only because this one lacks a number would leave it behind for good.
     if (!(await hasNumber(client, ready.id))) {
-      console.log('The project "Demo" has no number for tests: it is lent one until the end.');
+      console.log('The project "Demo" has no test number: the demo adds one and removes it at the end.');
       await lendNumber(client, ready.id, undo);
     }
     return ready;
   }
 
-  console.log('There is no project "Demo" to use here: making one with a number, to be put away at the end.');
+  console.log(
+    'There is no active project "Demo": the demo creates one with a number, and suspends it at the end.',
+  );
   const before = projects.find(({ name }) => name === madeByDemo);
   const answered =
     before === undefined
@@ -170,8 +172,12 @@ async function demoKey(client: ServiceClient, project: Project, undo: Undo[]): P
     return make().catch((stillTooMany: unknown) => {
       if (!isRefusal(stillTooMany, "too_many_api_keys")) throw stillTooMany;
       const listing = `npx phoneproof key list --project ${projectId}`;
-      const wayOut = `revoke one with npx phoneproof key revoke, ${listing} shows them`;
-      throw new CliError(1, "too_many_api_keys", `"${name}" has no room for one more test key: ${wayOut}`);
+      const wayOut = `revoke one with npx phoneproof key revoke; ${listing} lists them`;
+      throw new CliError(
+        1,
+        "too_many_api_keys",
+        `"${name}" has the maximum number of active test keys: ${wayOut}`,
+      );
     });
   });
   const apiKeyId = apiKey?.id ?? "";
@@ -237,7 +243,7 @@ async function ask(
     });
   } catch (error) {
     signal.throwIfAborted();
-    throw unreachable(`no service answers at ${baseUrl}, where PORT or PUBLIC_BASE_URL say it is`, {
+    throw unreachable(`no service answers at ${baseUrl}, the address set by PORT or PUBLIC_BASE_URL`, {
       cause: error,
     });
   }

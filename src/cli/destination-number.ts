@@ -16,19 +16,18 @@ export function addDestinationNumberCommands(program: CliCommand): void {
     .group("number", "Add, list and remove the numbers that receive SMS.")
     .examples(
       ["a number for every project", "number add 1666-0000 --environment live"],
-      ["what there is", "number list"],
+      ["all numbers", "number list"],
     );
 
   group
     .command("add")
-    .description("Add a number that receives SMS, for one project or for all that have none of their own.")
-    .usage("NUMBER --environment live|test [options]")
-    .argument(
-      "<number>",
-      "as a handset dials it: 3 to 20 digits and #; hyphens, spaces and +82 are understood",
+    .description(
+      "Add a number that receives SMS: for one project, or shared by all projects without their own.",
     )
+    .usage("NUMBER --environment live|test [options]")
+    .argument("<number>", "as a handset dials it: 3 to 20 digits and #; hyphens, spaces and +82 are accepted")
     .addOption(environmentOption("the environment it serves").makeOptionMandatory())
-    .option("--project <id>", "keep it for one project, prj_…", nonEmpty)
+    .option("--project <id>", "reserve it for one project, prj_…", nonEmpty)
     .examples(
       ["a number for every project", "number add 1666-0000 --environment live"],
       [
@@ -52,7 +51,7 @@ export function addDestinationNumberCommands(program: CliCommand): void {
     .description("List the numbers in use, oldest first.")
     .addOption(environmentOption("only this environment's"))
     .option("--project <id>", "only the project's own, prj_…", nonEmpty)
-    .examples(["all numbers", "number list"], ["those for real SMS", "number list --environment live"])
+    .examples(["all numbers", "number list"], ["numbers for real SMS", "number list --environment live"])
     .does<{ environment?: EnvironmentWord; project?: string }>(async (session, { environment, project }) => {
       const { destinationNumbers } = await session.client.call(
         DestinationNumberService.method.listDestinationNumbers,
@@ -66,9 +65,9 @@ export function addDestinationNumberCommands(program: CliCommand): void {
 
   group
     .command("remove")
-    .description("Take a number out of use for new verifications. Pending ones go on working.")
-    .argument("<number>", "the number, in any spelling it could be added in")
-    .examples(["a number that is given up", "number remove 1666-0000"])
+    .description("Stop using a number for new verifications. Pending ones still work.")
+    .argument("<number>", "the number, in any format that add accepts")
+    .examples(["a number that is no longer needed", "number remove 1666-0000"])
     .does(async (session, _options, number) => {
       const answer = await session.client.call(DestinationNumberService.method.removeDestinationNumber, {
         number,

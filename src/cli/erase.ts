@@ -17,7 +17,7 @@ export function addEraseCommand(program: CliCommand): void {
   program
     .command("erase")
     .description(
-      "Erase a person's number for good: one verification's, or a phone wherever it stands. Verifications stay, without their numbers; pending ones are cancelled.",
+      "Erase a person's phone number permanently: from one verification, or everywhere. Verifications are kept, without the number; pending ones are cancelled.",
     )
     .usage("--verification ID | --phone PHONE")
     .option(
@@ -28,14 +28,14 @@ export function addEraseCommand(program: CliCommand): void {
     .option("--phone <phone>", "this 010 mobile number, in every verification and message")
     .examples(
       ["one verification's", "erase --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
-      ["whatever is kept of a phone", "erase --phone 010-0000-1234"],
+      ["a phone, everywhere", "erase --phone 010-0000-1234"],
     )
     .does<EraseOptions>(erase);
 }
 
 async function erase(session: Session, { verification, phone }: EraseOptions): Promise<void> {
   if ((verification === undefined) === (phone === undefined)) {
-    throw wrongUsage("erase: name --verification or --phone, one of them; see phoneproof erase --help");
+    throw wrongUsage("erase: give either --verification or --phone; see phoneproof erase --help");
   }
   const answered =
     phone === undefined

@@ -102,7 +102,7 @@ function readMessage(text: string, lineNumber: number, macOf: (text: string) => 
     const given = Object.hasOwn(value, name) ? value[name] : undefined;
     if (given === undefined || given === null) return "";
     if (typeof given !== "string") throw new UnreadableLine(`${name} is not a string`);
-    if (!given.isWellFormed()) throw new UnreadableLine(`${name} holds a lone surrogate`);
+    if (!given.isWellFormed()) throw new UnreadableLine(`${name} contains a lone surrogate`);
     return given;
   };
   const message = {
@@ -114,7 +114,7 @@ function readMessage(text: string, lineNumber: number, macOf: (text: string) => 
   const receivedAt = field("received_at");
   const date = receivedAt === "" ? undefined : parseRfc3339(receivedAt);
   if (receivedAt !== "" && date === undefined) {
-    throw new UnreadableLine("received_at is not an RFC 3339 instant with its time zone");
+    throw new UnreadableLine("received_at is not an RFC 3339 time with a time zone");
   }
   const messageId = field("message_id");
   // The service shortens an id this long in its receipt, so the receipt could not be matched to its message.
@@ -143,7 +143,7 @@ function refuseMisspelled(value: { readonly [name: string]: unknown }): void {
   for (const name in value) {
     const meant = plainNames.get(normalizeName(name));
     if (meant !== undefined && meant !== name && !Object.hasOwn(value, meant)) {
-      throw new UnreadableLine(`${JSON.stringify(name)} has to be spelled ${meant}`);
+      throw new UnreadableLine(`${JSON.stringify(name)} must be spelled ${meant}`);
     }
   }
 }

@@ -84,7 +84,7 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
     if (window.acknowledged === 0) {
       ended.abort(
         unreachable(
-          `${silence}; ${window.size} messages are without one; run the same again to go on, what was taken is recognised`,
+          `${silence}; ${window.size} messages have none; run the same command again to continue: the service recognises what it has accepted`,
         ),
       );
     }

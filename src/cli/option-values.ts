@@ -95,7 +95,7 @@ export function instant(text: string): Date {
   // A duration may reach back further than a Date can represent.
   if (date === undefined || Number.isNaN(date.getTime())) {
     throw new InvalidArgumentError(
-      "Write an instant of RFC 3339 (2026-11-21T06:41:00Z) or how long ago it was (24h).",
+      "Write an RFC 3339 time (2026-11-21T06:41:00Z) or how long ago it was (24h).",
     );
   }
   return date;

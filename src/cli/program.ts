@@ -23,11 +23,11 @@ export function buildProgram(): CliCommand {
     .version(version, "-V, --version", "show the version")
     .takesGlobalOptions()
     .examples(
-      ["what there is on the service of this machine", "project list"],
+      ["the projects of the service on this machine", "project list"],
       ["a verification", "verification create --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --environment test"],
       ["the SMS that verifies it", "sms send --to 1666-0000 --from 010-0000-1234 --text '[Demo] 12345678'"],
       [
-        "the same on another machine",
+        "the projects of a service on another machine",
         "project list --address https://phoneproof.example:50051 --token pp_svc_…",
       ],
     )
@@ -48,21 +48,20 @@ export function buildProgram(): CliCommand {
 const explanation = `
 Environment:
   PHONEPROOF_ADDRESS   host:port, http://host:port or https://host:port
-                       (else 127.0.0.1 and GRPC_PORT, else 127.0.0.1:50051)
+                       (default: 127.0.0.1 and GRPC_PORT, else 50051)
   PHONEPROOF_TOKEN     a service token; for verifications, a merchant's API key
-                       (else, on this machine, PHONEPROOF_ADMIN_TOKEN or
-                       DATA_DIR/admin-token, which is not made where
+                       (default on this machine: PHONEPROOF_ADMIN_TOKEN, else
+                       DATA_DIR/admin-token, which is not created if
                        DATABASE_URL is set)
-  PHONEPROOF_TLS_CA    for https: the file of a private certificate authority
+  PHONEPROOF_TLS_CA    for https: file of a private certificate authority
   PHONEPROOF_TLS_CERT, PHONEPROOF_TLS_KEY
-                       a client certificate, where the service wants one
+                       a client certificate, if the service requires one
   NO_COLOR             any value: no colours
 
 Exit codes:
   0    done
   1    the service refused, an SMS was INVALID, a webhook test failed, or the
        output could not be written
-  2    wrong usage: an unknown option, a missing argument, or a value that
-       cannot be meant
-  3    the service cannot be reached, or there is no token to show it
+  2    wrong usage: an unknown option, a missing argument, or a malformed value
+  3    the service cannot be reached, or no token was found
   130  interrupted (143 by SIGTERM)`;

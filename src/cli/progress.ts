@@ -52,8 +52,8 @@ export function progressLine(tally: Tally, totalBytes: number | undefined, colum
 }
 
 export function summary(tally: Tally): string {
-  const rate = `${grouped(Math.round(tally.perSecond))} a second`;
-  const repeated = tally.duplicates === 0 ? "" : `, ${grouped(tally.duplicates)} of them taken before`;
+  const rate = `${grouped(Math.round(tally.perSecond))} per second`;
+  const repeated = tally.duplicates === 0 ? "" : `, ${grouped(tally.duplicates)} of them duplicates`;
   const total = `${grouped(tally.messages)} receipts in ${tally.seconds.toFixed(1)} s (${rate})${repeated}.`;
   if (tally.byOutcome.size === 0) return total;
   const outcomes = table(

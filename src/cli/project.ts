@@ -23,24 +23,24 @@ interface Settings {
 
 export function addProjectCommands(program: CliCommand): void {
   const group = program
-    .group("project", "Make, show and change merchants' projects.")
+    .group("project", "Create, show and change merchants' projects.")
     .examples(
-      ["a project with the usual settings", 'project create --name "Coffee Corner"'],
-      ["what there is", "project list"],
+      ["a project with default settings", 'project create --name "Coffee Corner"'],
+      ["all projects", "project list"],
     );
 
   settings(
     group
       .command("create")
-      .description("Make a project.")
+      .description("Create a project.")
       .usage("--name NAME [options]")
-      .requiredOption("--name <name>", "the merchant's name as its users know it; stands in the SMS text"),
+      .requiredOption("--name <name>", "the merchant's name as its users know it; appears in the SMS text"),
     "at first",
   )
     .examples(
-      ["a project with the usual settings", 'project create --name "Coffee Corner"'],
+      ["a project with default settings", 'project create --name "Coffee Corner"'],
       [
-        "six letters and digits, good for three minutes",
+        "six letters and digits, valid for three minutes",
         "project create --name Shop --code-format alphanumeric --code-length 6 --validity 180",
       ],
       [
@@ -82,9 +82,9 @@ export function addProjectCommands(program: CliCommand): void {
   settings(
     group
       .command("update")
-      .description("Change the settings that are given. Verifications made before keep theirs.")
+      .description("Change the given settings. Existing verifications keep theirs.")
       .argument("<id>", "the project, prj_…")
-      .option("--name <name>", "the merchant's name as its users know it; stands in the SMS text"),
+      .option("--name <name>", "the merchant's name as its users know it; appears in the SMS text"),
     "from now on",
   )
     .examples(
@@ -125,9 +125,9 @@ export function addProjectCommands(program: CliCommand): void {
 
   group
     .command("resume")
-    .description("Let a suspended project work again.")
+    .description("Resume a suspended project.")
     .argument("<id>", "the project, prj_…")
-    .examples(["let a merchant in again", "project resume prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .examples(["allow a merchant's calls again", "project resume prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, projectId) => {
       const { project } = await session.client.call(ProjectService.method.resumeProject, { projectId });
       showProject(session, project);
@@ -155,12 +155,12 @@ function settings(command: CliCommand, when: "at first" | "from now on"): CliCom
     )
     .option(
       "--validity <seconds>",
-      `how long a verification may take, 60 to 3600${otherwise("600")}`,
+      `seconds until a verification expires, 60 to 3600${otherwise("600")}`,
       wholeNumber,
     )
     .option(
       "--sms-template <text>",
-      `the SMS text, with {code} once and {project} at most once${clear("default", "the usual text")}`,
+      `the SMS text, with {code} once and {project} at most once${clear("default", "the default text")}`,
     )
     .option(
       "--parent-origin <origin>",
@@ -169,12 +169,12 @@ function settings(command: CliCommand, when: "at first" | "from now on"): CliCom
     .option("--return-url <url>", `where the window may return to${clear("none", "nowhere")}`)
     .option(
       "--usage-limit <n>",
-      `calls a calendar month, or unlimited${otherwise("unlimited")}`,
+      `calls per calendar month, or unlimited${otherwise("unlimited")}`,
       wholeNumberOrUnlimited,
     )
     .option(
       "--rate-limit <n>",
-      `calls a minute for each of create, read and cancel${otherwise("6000")}`,
+      `calls per minute for each of create, read and cancel${otherwise("6000")}`,
       wholeNumber,
     );
 }
@@ -229,14 +229,14 @@ function showProject(session: Session, answered: Project | undefined): void {
       ["parent origin", project.parentOrigin ?? null],
       ["return URL", project.returnUrl ?? null],
       ["usage limit", limitText(project)],
-      ["rate limit", `${grouped(project.rateLimitPerMinute)} a minute`],
+      ["rate limit", `${grouped(project.rateLimitPerMinute)} per minute`],
       ["created", localTimeWithZone(dateOf(project.createdAt))],
     ]),
   );
 }
 
 function limitText({ usageLimit }: Project): string {
-  return usageLimit === undefined ? "unlimited" : `${grouped(Number(usageLimit))} calls a month`;
+  return usageLimit === undefined ? "unlimited" : `${grouped(Number(usageLimit))} calls per month`;
 }
 
 function projectTable(projects: readonly Project[]): string {

@@ -28,26 +28,26 @@ interface TokenOptions {
 
 export function addServiceTokenCommands(program: CliCommand): void {
   const group = program
-    .group("token", "Make, list and revoke the tokens of internal services.")
+    .group("token", "Create, list and revoke the tokens of internal services.")
     .examples(
       ["a token for the service that receives SMS", "token create --scope ingest --source gateway-1"],
-      ["what there is", "token list"],
+      ["all tokens", "token list"],
     );
 
   group
     .command("create")
-    .description("Make a token for an internal service. Its secret is shown once.")
+    .description("Create a token for an internal service. Its secret is shown once.")
     .usage("--scope SCOPE [options]")
     .addOption(
       new Option(
         "--scope <scope>",
-        "read: get, list and watch verifications, and statistics; write: create and cancel besides; ingest: stream inbound SMS; admin: everything",
+        "read: get, list and watch verifications, and get statistics; write: also create and cancel them; ingest: stream inbound SMS; admin: everything",
       )
         .choices(scopes)
         .makeOptionMandatory(),
     )
-    .option("--source <name>", "ingest: the name of the SMS source it speaks for")
-    .option("--project <id>", "read and write: the only project it may touch, prj_…", nonEmpty)
+    .option("--source <name>", "ingest: the name of the SMS source that uses it")
+    .option("--project <id>", "read and write: the only project it may access, prj_…", nonEmpty)
     .addOption(environmentOption("ingest: the only environment it may deliver to"))
     .option(
       "--number <number>",
@@ -57,7 +57,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
     .examples(
       ["for the service that receives SMS", "token create --scope ingest --source gateway-1"],
       [
-        "for one number of it only",
+        "for one number only",
         "token create --scope ingest --source gateway-1 --environment live --number 1666-0000",
       ],
       ["for a dashboard", "token create --scope read --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
@@ -78,7 +78,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
         [
           fields([...tokenEntries(token).filter(([label]) => !ofAnOldToken.has(label)), ["token", secret]]),
           "",
-          "Keep the token now: it is not shown again.",
+          "Store the token now: it is not shown again.",
         ].join("\n"),
       );
     });
@@ -94,9 +94,9 @@ export function addServiceTokenCommands(program: CliCommand): void {
 
   group
     .command("revoke")
-    .description("End a token. Every process refuses it within a second.")
+    .description("Revoke a token. Every process refuses it within a second.")
     .argument("<id>", "the token, tok_…")
-    .examples(["end a token", "token revoke tok_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .examples(["revoke a token", "token revoke tok_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, serviceTokenId) => {
       const { serviceToken } = await session.client.call(ServiceTokenService.method.revokeServiceToken, {
         serviceTokenId,

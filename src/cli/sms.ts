@@ -38,13 +38,13 @@ interface SendOptions {
 
 const outcomeMeanings = new Map([
   ["VERIFIED", "it verified the verification"],
-  ["NO_MATCH", "it carried no code known on its destination"],
+  ["NO_MATCH", "it contains no code known on its destination"],
   ["SENDER_MISMATCH", "its verification expects another sender, and stays pending"],
   ["LATE", "its verification had expired"],
-  ["NOT_PENDING", "its verification was verified or cancelled already"],
-  ["AMBIGUOUS", "it carried two live codes, or too many that might be codes"],
+  ["NOT_PENDING", "its verification was already verified or cancelled"],
+  ["AMBIGUOUS", "it contains two live codes, or too many possible codes"],
   ["WEB_SENT", "it was sent from the web, where senders can be forged"],
-  ["MUTED", "its sender has guessed too often and is not considered for a while"],
+  ["MUTED", "its sender sent too many wrong codes and is ignored for a while"],
   ["INVALID", "a field is missing, malformed or oversized"],
 ]);
 
@@ -53,7 +53,7 @@ const unparsable = "UNPARSABLE";
 
 export function addSmsCommands(program: CliCommand): void {
   const group = program
-    .group("sms", "Send inbound SMS to the service, as the source that receives them would.")
+    .group("sms", "Send inbound SMS to the service, as an SMS source does.")
     .examples(
       ["one message", "sms send --to 1666-0000 --from 010-0000-1234 --text '12345678'"],
       ["many messages", "sms stream messages.ndjson"],
@@ -62,12 +62,12 @@ export function addSmsCommands(program: CliCommand): void {
   group
     .command("send")
     .description(
-      "Send one inbound SMS and print its receipt. The exit code is 0 whatever became of it, 1 if it was INVALID, with each field that is why.",
+      "Send one inbound SMS and print its receipt. If the outcome is INVALID, lists the invalid fields and exits with 1; any other outcome exits with 0.",
     )
     .usage("--to DEST --from PHONE --text TEXT [options]")
     .requiredOption("--to <dest>", "the destination number it was sent to")
     .requiredOption("--from <phone>", "the phone it was sent from: a 010 mobile number")
-    .requiredOption("--text <text>", "the whole text")
+    .requiredOption("--text <text>", "the complete text")
     .option("--carrier <carrier>", "the sender's network: SKT, KT, LGU+, 450-05, …")
     .option(
       "--message-id <id>",
@@ -107,7 +107,7 @@ export function addSmsCommands(program: CliCommand): void {
             ["outcome", meaningOf(outcome)],
             ...violations.map(({ field, message }) => [optionOf(field) ?? field, message] as const),
             ["verification", receipt.verificationId || null],
-            ["duplicate", receipt.duplicate ? "yes: this is the first one's receipt" : "no"],
+            ["duplicate", receipt.duplicate ? "yes: this is the receipt of the first one" : "no"],
           ]),
       );
       if (outcome === "INVALID") process.exitCode = 1;
@@ -116,32 +116,32 @@ export function addSmsCommands(program: CliCommand): void {
   group
     .command("stream")
     .description(
-      "Send inbound SMS from a file or standard input, a JSON object a line, and print a receipt a line, in the same order.",
+      "Send inbound SMS from a file or standard input, one JSON object per line, and print one receipt per line, in the same order.",
     )
     .argument("[file]", "newline-delimited JSON; - or nothing: standard input")
     .addHelpText(
       "after",
       `
-A line is, without the break:
+Each line is like this, without the line break:
   {"message_id":"m1","from":"01000001234","to":"16660000",
    "text":"12345678","carrier":"SKT"}
-carrier and received_at (RFC 3339) may be left out; without message_id, one is
+carrier and received_at (RFC 3339) are optional; without message_id, one is
 derived from the line.
 
-A lost connection is taken up again and what has no receipt is sent again, for
-as long as it takes, which is told every 60 s; without any receipt yet it gives
-up after 60 s. Running the same input again does no harm: what was taken is
-answered as a duplicate.
+If the connection is lost, the command reconnects and resends what has no
+receipt, for as long as necessary, with a notice every 60 s; if it has never had
+a receipt, it gives up after 60 s. Running the same input again is safe:
+messages that were already accepted are answered as duplicates.
 
-Receipts go to standard output, as JSON with --json, otherwise separated by
+Receipts go to standard output: as JSON with --json, otherwise separated by
 tabs: message id, outcome, verification, "duplicate". On a terminal without
---json progress and a summary stand in their place, unless the messages are
-typed there.
-The exit code is 1 if a line could not be read or was INVALID. Which it was and
-why goes to standard error; with --json an INVALID receipt has it as "fields".`,
+--json, progress and a summary are shown instead, unless the messages are typed
+there.
+The exit code is 1 if a line could not be read or was INVALID. Standard error
+says which and why; with --json, an INVALID receipt has the reasons as "fields".`,
     )
     .examples(
-      ["watch a file go through", "sms stream messages.ndjson"],
+      ["send a file, showing the progress", "sms stream messages.ndjson"],
       ["keep the receipts", "sms stream messages.ndjson --json > receipts.ndjson"],
       ["from another program", "sms stream --json < /var/spool/sms.fifo"],
     )
@@ -195,7 +195,8 @@ async function streamMessages(session: Session, _options: object, file: string):
   const display = new ProgressDisplay(showsProgress, (columns) => progressLine(tally, input.size, columns));
   const line = session.json ? lineJson : receiptFields;
   onClosedOutput(
-    () => `${grouped(tally.messages)} messages have a receipt; the others were not sent, or have none yet`,
+    () =>
+      `${grouped(tally.messages)} messages have a receipt; the others were not sent or have no receipt yet`,
   );
 
   try {
@@ -258,7 +259,7 @@ function openInput(file: string) {
     const isTyped = process.stdin.isTTY === true;
     if (isTyped) {
       process.stderr.write(
-        "phoneproof: reading messages from the terminal, a JSON object a line; Ctrl-D ends\n",
+        "phoneproof: reading messages from the terminal, one JSON object per line; Ctrl-D ends\n",
       );
     }
     return { bytes: process.stdin, isTyped, size: sizeOf(0) };

@@ -47,17 +47,17 @@ export function addStatsCommand(program: CliCommand): void {
   program
     .command("stats")
     .description(
-      "Show how many verifications were created, how they ended and how long verifying took, by hour, number and carrier, and what has gone silent.",
+      "Show how many verifications were created, how they ended and how long verifying took, by hour, number and carrier, and which numbers and carriers are silent.",
     )
     .usage("--project ID [options]")
     .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
-    .addOption(environmentOption("only this environment's (default: both, apart)"))
+    .addOption(environmentOption("only this environment's (default: both, separately)"))
     .option(
       "--since <instant>",
-      "from the hour of this instant: 2026-11-21T06:41:00Z, or 72h ago as 72h",
+      "from the hour of this time: 2026-11-21T06:41:00Z, or 72h for 72 hours ago",
       instant,
     )
-    .option("--hours <n>", "so many hours, at most 744 (default: 24, or from --since to now)", atLeastOne)
+    .option("--hours <n>", "number of hours, at most 744 (default: 24, or from --since to now)", atLeastOne)
     .examples(
       ["the last day", "stats --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
       [
@@ -157,7 +157,7 @@ function environmentText(statistics: EnvironmentStatistics, leftOut: Set<string>
     ...numbers.map(({ destination, silence }) => silenceLine(destination, silence)),
     ...carriers.map(({ carrier, silence }) => silenceLine(carrierWord(carrier) ?? "-", silence)),
   ].filter((line) => line !== undefined);
-  if (numbers.length + carriers.length === 0) return `${word}\nNothing happened here.`;
+  if (numbers.length + carriers.length === 0) return `${word}\nNo verifications in this period.`;
   const tables = [
     periodTable(hours),
     numberTable(numbers),
@@ -175,7 +175,7 @@ function silenceLine(name: string, silence: Silence | undefined): string | undef
   const expected = grouped(Math.round(silence.expected));
   return styled(
     "red",
-    `! ${escapeControls(name)} is silent since ${since}, where ${expected} were to be expected.`,
+    `! ${escapeControls(name)} is silent: none verified since ${since}, ${expected} expected.`,
   );
 }
 

@@ -80,11 +80,14 @@ export function addVerificationCommands(program: CliCommand): void {
     .option("--project <id>", `the project, prj_…${withKeyNone}`, nonEmpty)
     .addOption(environmentOption(`the environment${withKeyNone}`))
     .addOption(
-      new Option("--mode <mode>", "find out the phone, or compare it (default: discover)").choices(modes),
+      new Option(
+        "--mode <mode>",
+        "discover: find out the phone; match: compare it (default: discover)",
+      ).choices(modes),
     )
-    .option("--expected-phone <phone>", "with --mode match: the 010 mobile number it must be")
-    .option("--client-reference <text>", "the merchant's own name for the attempt")
-    .option("--state <text>", "a random value that links the window's answer to the merchant's session")
+    .option("--expected-phone <phone>", "with --mode match: the 010 mobile number to compare with")
+    .option("--client-reference <text>", "the merchant's identifier of the attempt")
+    .option("--state <text>", "a random value that links the result to the merchant's session")
     .option("--parent-origin <origin>", "the origin the window reports to, as registered for the project")
     .option("--return-url <url>", "where the window returns to, as registered for the project")
     .option("--idempotency-key <key>", "repeat it to get the same verification again (default: a new one)")
@@ -113,14 +116,18 @@ export function addVerificationCommands(program: CliCommand): void {
     )
     .option("--client-reference <text>", "only with exactly this client reference", nonEmpty)
     .option("--phone <phone>", "only those verified with this phone", nonEmpty)
-    .option("--created-from <instant>", "only since then: 2026-11-21T06:41:00Z, or 24h ago as 24h", instant)
-    .option("--created-before <instant>", "only before then", instant)
-    .option("--limit <n>", "at most so many", atLeastOne, 100)
-    .option("--page-token <token>", "go on where the list before ended, with the same filters")
+    .option(
+      "--created-from <instant>",
+      "only created since this time: 2026-11-21T06:41:00Z, or 24h for 24 hours ago",
+      instant,
+    )
+    .option("--created-before <instant>", "only created before this time", instant)
+    .option("--limit <n>", "how many to list at most", atLeastOne, 100)
+    .option("--page-token <token>", "continue where the previous list ended, with the same filters")
     .examples(
       ["the latest hundred", "verification list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
       [
-        "yesterday's that expired",
+        "those of the last day that expired",
         "verification list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9 --status expired --created-from 24h",
       ],
     )
@@ -141,7 +148,7 @@ export function addVerificationCommands(program: CliCommand): void {
   group
     .command("watch")
     .description(
-      "Show a verification now and at its transition, then end. With --json, one object a line. A lost connection is taken up again, until 60 s after the verification has expired.",
+      "Show a verification now and when it ends, then exit. With --json, one object per line. Reconnects if the connection is lost, until 60 s after the verification has expired.",
     )
     .argument("<id>", "the verification, vrf_…")
     .examples(
@@ -157,7 +164,7 @@ export function addVerificationCommands(program: CliCommand): void {
     .command("cancel")
     .description("Cancel a pending verification. Cancelling a cancelled one changes nothing.")
     .argument("<id>", "the verification, vrf_…")
-    .examples(["give one up", "verification cancel vrf_01kaex4mpyf2xbtyt1s6vdr4e9"])
+    .examples(["cancel one", "verification cancel vrf_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, verificationId) => {
       const { verification } = await session.client.call(VerificationService.method.cancelVerification, {
         verificationId,
@@ -198,7 +205,7 @@ async function createVerification(session: Session, options: CreateOptions): Pro
         ["window", created.verificationUrl],
         [
           "idempotency key",
-          `${idempotencyKey}${created.idempotentReplayed ? " (the first answer again)" : ""}`,
+          `${idempotencyKey}${created.idempotentReplayed ? " (the first response again)" : ""}`,
         ],
       ]),
   );

@@ -58,21 +58,18 @@ interface DeliveriesOptions extends ShowOptions {
 
 export function addWebhookCommands(program: CliCommand): void {
   const group = program
-    .group("webhook", "Set where a project's events go, see how they got there, send them again.")
+    .group("webhook", "Set where a project's events go, list their deliveries, resend them.")
     .examples(
       [
         "where events go",
         `webhook set --project ${exampleProject} --environment live --url https://shop.example/phoneproof`,
       ],
-      [
-        "what became of one verification's",
-        "webhook deliveries --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9",
-      ],
+      ["one verification's deliveries", "webhook deliveries --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
     );
 
   place(group.command("set"))
     .description(
-      "Set the webhook that verifications created from now on report to. A URL that was set before keeps its secret, and works again if it was disabled.",
+      "Set the webhook for verifications created from now on. A URL that was set before keeps its secret, and is enabled again if it was disabled.",
     )
     .usage("--project ID --environment E --url URL [options]")
     .requiredOption("--url <url>", "where to POST events; https, and at a public address")
@@ -87,7 +84,7 @@ export function addWebhookCommands(program: CliCommand): void {
         `webhook set --project ${exampleProject} --environment live --url https://shop.example/phoneproof`,
       ],
       [
-        "only what was verified",
+        "only verified",
         `webhook set --project ${exampleProject} --environment test --url https://shop.example/phoneproof --events verification.verified`,
       ],
     )
@@ -102,12 +99,12 @@ export function addWebhookCommands(program: CliCommand): void {
 
   group
     .command("show")
-    .description("Show the webhook in force, or any version by its id.")
+    .description("Show the current webhook, or any version by its id.")
     .usage("--project ID --environment live|test | ID")
     .argument("[id]", "the version, whk_…")
     .option("--project <id>", "the project, prj_…", nonEmpty)
     .addOption(environmentOption("the environment"))
-    .examples(["what is in force", `webhook show --project ${exampleProject} --environment live`])
+    .examples(["the current webhook", `webhook show --project ${exampleProject} --environment live`])
     .does<ShowOptions>(async (session, options, webhookId) => {
       const { webhook } = await session.client.call(
         WebhookService.method.getWebhook,
@@ -118,7 +115,7 @@ export function addWebhookCommands(program: CliCommand): void {
 
   place(group.command("rotate-secret"))
     .description(
-      "Give the webhook a new secret. Verifications created before report with their own secret and the newest nine since, those created from now on with the new one.",
+      "Give the webhook a new secret. Events of verifications created from now on are signed with it, those of earlier ones with their own secret and the newest nine since.",
     )
     .usage("--project ID --environment live|test")
     .examples(["a new secret", `webhook rotate-secret --project ${exampleProject} --environment live`])
@@ -131,19 +128,21 @@ export function addWebhookCommands(program: CliCommand): void {
     });
 
   place(group.command("remove"))
-    .description("Let verifications created from now on report nowhere. Those created before still report.")
+    .description(
+      "Remove the webhook for verifications created from now on. Events of earlier ones are still sent.",
+    )
     .usage("--project ID --environment live|test")
-    .examples(["no more webhook", `webhook remove --project ${exampleProject} --environment live`])
+    .examples(["remove the webhook", `webhook remove --project ${exampleProject} --environment live`])
     .does<Place>(async (session, options) => {
       const { webhook } = await session.client.call(WebhookService.method.removeWebhook, placeOf(options));
       showWebhook(session, webhook);
     });
 
   place(group.command("disable"))
-    .description("Stop every delivery to a URL at once, until it is set anew.")
+    .description("Stop every delivery to a URL at once, until it is set again.")
     .usage("--project ID --environment live|test [options]")
-    .option("--url <url>", "a URL it has or had (default: the one in force)", nonEmpty)
-    .examples(["stop what is due", `webhook disable --project ${exampleProject} --environment live`])
+    .option("--url <url>", "a current or earlier URL (default: the current one)", nonEmpty)
+    .examples(["stop all deliveries", `webhook disable --project ${exampleProject} --environment live`])
     .does<Place & { url?: string }>(async (session, options) => {
       const { webhook } = await session.client.call(WebhookService.method.disableWebhook, {
         ...placeOf(options),
@@ -163,18 +162,18 @@ export function addWebhookCommands(program: CliCommand): void {
       `only these: ${deliveryStates.join(", ")}; may be given several times`,
       severalOf(deliveryStates),
     )
-    .option("--limit <n>", "at most so many", atLeastOne, 20)
-    .option("--page-token <token>", "go on where the list before ended, with the same filters")
+    .option("--limit <n>", "how many to list at most", atLeastOne, 20)
+    .option("--page-token <token>", "continue where the previous list ended, with the same filters")
     .examples(
       ["one verification's", "webhook deliveries --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
       ["a project's latest", `webhook deliveries --project ${exampleProject} --limit 50`],
-      ["what never arrived", `webhook deliveries --project ${exampleProject} --state failed,disabled`],
+      ["deliveries that failed", `webhook deliveries --project ${exampleProject} --state failed,disabled`],
     )
     .does<DeliveriesOptions>(listDeliveries);
 
   group
     .command("resend")
-    .description("Send an event again, now, whatever became of it. Its webhook-id stays the same.")
+    .description("Send an event again now, whatever its delivery state. Its webhook-id stays the same.")
     .argument("<event>", "the event, evt_…")
     .examples(["send it again", `webhook resend ${exampleEvent}`])
     .does(async (session, _options, eventId) => {
@@ -185,10 +184,14 @@ export function addWebhookCommands(program: CliCommand): void {
 
   place(group.command("test"))
     .description(
-      "Send a signed sample event to the webhook in force, and show what came back. Exit code 1 where that is no 2xx.",
+      "Send a signed sample event to the current webhook and show the response. The exit code is 1 if it is not 2xx.",
     )
     .usage("--project ID --environment live|test [options]")
-    .addOption(new Option("--event <kind>", "the kind to send (default: the first it gets)").choices(events))
+    .addOption(
+      new Option("--event <kind>", "the kind to send (default: the first one that it receives)").choices(
+        events,
+      ),
+    )
     .examples(["try it", `webhook test --project ${exampleProject} --environment test`])
     .does<Place & { event?: EventWord }>(testWebhook);
 }
@@ -207,7 +210,7 @@ function placeOf({ project, environment }: Place) {
 function required({ project, environment }: ShowOptions): Place {
   if (project !== undefined && environment !== undefined) return { project, environment };
   throw wrongUsage(
-    "webhook show: name --project and --environment, or an id; see phoneproof webhook show --help",
+    "webhook show: give --project and --environment, or an id; see phoneproof webhook show --help",
   );
 }
 
@@ -215,7 +218,7 @@ async function listDeliveries(session: Session, options: DeliveriesOptions): Pro
   const { verification, project, environment, state = [], limit, pageToken } = options;
   if (environment !== undefined && project === undefined) {
     throw wrongUsage(
-      "webhook deliveries: --environment goes with --project; see phoneproof webhook deliveries --help",
+      "webhook deliveries: --environment requires --project; see phoneproof webhook deliveries --help",
     );
   }
   const { items: deliveries, nextPageToken } = await gather(
@@ -302,7 +305,7 @@ function webhookEntries(webhook: Webhook) {
 }
 
 function stateOf(webhook: Webhook): string {
-  const inForce = webhook.replacedAt === undefined ? "in force" : "no longer in force";
+  const inForce = webhook.replacedAt === undefined ? "current" : "no longer current";
   return webhook.disabledAt === undefined ? inForce : `${inForce}, disabled`;
 }
 
@@ -319,7 +322,7 @@ function showWithSecret(session: Session, answered: Webhook | undefined, secret:
     const entries = webhookEntries(webhook).filter(
       ([label, value]) => value !== null || !onlyWithTrouble.has(label),
     );
-    return `${fields([...entries, ["secret", secret]])}\n\nKeep the secret now: show does not show it.`;
+    return `${fields([...entries, ["secret", secret]])}\n\nStore the secret now: it is not shown again.`;
   });
 }
 
@@ -380,7 +383,7 @@ function attemptTable(attempts: readonly WebhookAttempt[]): string {
 
 function errorText({ error, duration }: WebhookAttempt): string {
   if (error !== "") return error;
-  return duration === undefined ? "under way" : "-";
+  return duration === undefined ? "in progress" : "-";
 }
 
 function durationText(duration: Duration | undefined): string | null {

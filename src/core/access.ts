@@ -35,7 +35,7 @@ export function boundsOf(caller: Caller, named: NamedScope): Bounds {
 /** Never added for a merchant, whose key determines the project. */
 export const missingProject: FieldViolation = {
   field: "project_id",
-  message: "is required from a service token: prj_…",
+  message: "is required with a service token: prj_…",
 };
 
 export function noSuchProject(): Failure {

@@ -50,7 +50,7 @@ export interface Unplaced {
 export type CreateVerification = (request: CreationRequest, call: Call) => Promise<CreationAnswer>;
 
 const withoutNumber =
-  "The project has no receiving number in this environment: an administrator has to add one.";
+  "The project has no receiving number in this environment: an administrator must add one.";
 
 /** The most codes one creation tries, over all numbers and lengths. */
 const codeAttempts = 48;
@@ -224,7 +224,7 @@ function missingBounds({ projectId, environment }: Bounds): FieldViolation[] {
   const missing: FieldViolation[] = [];
   if (projectId === null) missing.push(missingProject);
   if (environment === null)
-    missing.push({ field: "environment", message: "is required from a service token: live or test" });
+    missing.push({ field: "environment", message: "is required with a service token: live or test" });
   return missing;
 }
 
@@ -254,7 +254,7 @@ function checkForm(request: CreationRequest, expectedPhone: string | null): Fiel
   } else if (request.mode === "match") {
     violations.push({
       field: "expected_phone",
-      message: "is required where mode is match: a 010 mobile number, such as 010-1234-5678",
+      message: "is required if mode is match: a 010 mobile number, such as 010-1234-5678",
     });
   }
   add(checkText("client_reference", request.clientReference, { max: creationLimits.clientReference }));
@@ -282,7 +282,7 @@ function checkRegistered({ parentOrigin, returnUrl }: CreationRequest, project: 
 /** Names the registered value, which is no secret: it is the caller's own. */
 function mustBeRegistered(what: "origin" | "URL", registered: string | null): string {
   return registered === null
-    ? `must be left out: the project has no such ${what} registered`
+    ? `must be left out: the project has no ${what} registered`
     : `must equal the ${what} registered for the project, ${registered}`;
 }
 

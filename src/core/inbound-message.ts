@@ -85,7 +85,7 @@ export function inboundViolations(fields: InboundMessageFields): FieldViolation[
     checkText("carrier", carrier, { max: inboundLimits.carrier }),
     receivedAt === undefined || isTimestamp(receivedAt)
       ? undefined
-      : { field: "received_at", message: "must be an instant of the years 1 to 9999" },
+      : { field: "received_at", message: "must be a time in the years 1 to 9999" },
   ].filter((violation) => violation !== undefined);
 }
 

@@ -6,7 +6,7 @@ const listHexDigits = 12;
 
 export const invalidPageToken: FieldViolation = {
   field: "page_token",
-  message: "must be the next_page_token of an earlier answer to the same request",
+  message: "must be the next_page_token of an earlier response to the same request",
 };
 
 /** The number of entries on a page: `usual` if the request says 0. A size out of range is added to the violations. */

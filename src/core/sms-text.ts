@@ -69,20 +69,20 @@ export function checkSmsTemplate(settings: SmsTextSettings): SmsTextViolation[] 
     isDefault
       ? violate(
           "name",
-          `makes, with the default template, a text ${fault}: choose another name, or set sms_template`,
+          `with the default template, results in a text ${fault}: choose another name, or set sms_template`,
         )
-      : violate("sms_template", `makes a text ${fault}`);
+      : violate("sms_template", `results in a text ${fault}`);
   const bytes = cp949ByteLength(longest) ?? Number.POSITIVE_INFINITY;
   if (bytes > smsByteLimit) {
-    violateText(`of ${bytes} bytes with the longest code, where one SMS holds ${smsByteLimit}`);
+    violateText(`of ${bytes} bytes with the longest code, but one SMS holds ${smsByteLimit}`);
   } else if (longest.length > smsUnicodeLimit && !isAscii(longest)) {
     violateText(
-      `of ${longest.length} characters with the longest code, where one SMS that is not pure ASCII holds ${smsUnicodeLimit}`,
+      `of ${longest.length} characters with the longest code, but one SMS that is not pure ASCII holds ${smsUnicodeLimit}`,
     );
   }
-  if (isWebSent(normaliseText(longest))) violateText("that reads as sent from the web");
+  if (isWebSent(normaliseText(longest))) violateText("that would be recognised as sent from the web");
   if (!matchesBack()) {
-    violateText("in which the code cannot be told from the letters and digits around it");
+    violateText("in which the code cannot be distinguished from the letters and digits around it");
   }
   return violations;
 

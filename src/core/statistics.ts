@@ -134,9 +134,9 @@ function violationsIn({ hours }: StatisticsRequest, projectId: string | null): F
 function refuseUnlikely({ since, until, now }: CountedHours): void {
   const message =
     since > now
-      ? "must not lie ahead"
+      ? "must not be in the future"
       : until - since > maxHours * hourMs
-        ? `must be at most ${maxHours} hours ago, unless hours says how many of them`
+        ? `must be at most ${maxHours} hours ago, unless hours is given`
         : undefined;
   if (message !== undefined) {
     throw new Failure("validation_failed", { fields: [{ field: "since", message }] });

@@ -8,7 +8,7 @@ export function checkText(
 ): FieldViolation | undefined {
   if (text.includes("\0")) return { field, message: "must not contain the character NUL" };
   if (!text.isWellFormed())
-    return { field, message: "must be well-formed Unicode: it holds a lone surrogate" };
+    return { field, message: "must be well-formed Unicode: it contains a lone surrogate" };
   if (!isWithin(text, bounds.max)) return { field, message: `must be at most ${bounds.max} characters` };
   if (bounds.required && text === "") return { field, message: "must not be empty" };
   return undefined;

@@ -83,7 +83,7 @@ function messageOf(error: ValidationError, unknownSoFar: number): string {
     case "additionalProperties":
       return unknownSoFar > listedFields
         ? "is not a field of this request"
-        : `is not a field of this request: leave it out, its fields are ${fieldNames}`;
+        : `is not a field of this request: leave it out; the valid fields are ${fieldNames}`;
     case "enum":
       return `must be one of ${[error.params.allowedValues].flat().join(", ")}`;
     case "maxLength":

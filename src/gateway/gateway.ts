@@ -199,22 +199,22 @@ export function createGateway({
   return gateway;
 }
 
-const unknownCoding = "The Transfer-Encoding is not supported: send chunked alone, or a Content-Length.";
+const unknownCoding = "The Transfer-Encoding is not supported: send only chunked, or a Content-Length.";
 
 /**
  * Finds what Node's parser accepts: other versions, a missing or invalid Host, transfer codings besides chunked, which it does
  * not decode, and repeated headers of which the first would win.
  */
 function malformation({ raw }: FastifyRequest): string | undefined {
-  if (raw.httpVersionMajor !== 1) return "The request is of another version of HTTP: send HTTP/1.1.";
+  if (raw.httpVersionMajor !== 1) return "The HTTP version is not supported: send HTTP/1.1.";
   const { host } = raw.headers;
   if (host === undefined ? raw.httpVersionMinor !== 0 : !hostShape.test(host)) {
-    return "The Host is missing or is no name or address: send one, such as Host: api.example.com.";
+    return "The Host header is missing or is not a host name or address: send one, such as Host: api.example.com.";
   }
   const coding = raw.headers["transfer-encoding"];
   if (coding !== undefined && coding.trim().toLowerCase() !== "chunked") return unknownCoding;
   if (repeatsSingleHeader(raw.rawHeaders)) {
-    return "A header came twice that may come once: send Host, Authorization and Content-Type once each.";
+    return "A header is repeated that may occur only once: send Host, Authorization and Content-Type once each.";
   }
   return undefined;
 }
@@ -256,7 +256,7 @@ const fastifyRefusals: ReadonlyMap<string, FailureCode> = new Map([
 ]);
 
 const badUrl =
-  "The path has a % that begins no escape: send two hexadecimal digits behind it, and %25 for a % itself.";
+  "The path has a % without two hexadecimal digits after it: send a valid escape, and %25 for a literal %.";
 
 function toFailure(error: FastifyError | Failure, request: FastifyRequest): Failure {
   if (error instanceof Failure) return error;

@@ -63,32 +63,35 @@ const text = (description: string, pattern?: string) => ({
 
 const headers = {
   "X-Request-ID": {
-    ...text("Identifies the request; the same is in the error object and in our log.", "^req_[0-9a-z]{26}$"),
+    ...text(
+      "Identifies the request, also in the error object and in the service's log.",
+      "^req_[0-9a-z]{26}$",
+    ),
     required: true,
   },
   "X-Usage-Calls": text(
-    "The project's calls in this calendar month (Asia/Seoul), this one included. Absent where nothing was counted.",
+    "The project's calls in this calendar month (Asia/Seoul), this one included. Absent if the call was not counted.",
     "^[0-9]+$",
   ),
   "X-Usage-Limit": text(
-    "The month's limit, or `unlimited`. Absent where nothing was counted.",
+    "The month's limit, or `unlimited`. Absent if the call was not counted.",
     "^([0-9]+|unlimited)$",
   ),
-  "RateLimit-Policy": text('The limit of this kind of call: `"create";q=6000;w=60`.'),
-  RateLimit: text('What is left of it: `"create";r=5999;t=60`.'),
+  "RateLimit-Policy": text('The rate limit for this kind of call: `"create";q=6000;w=60`.'),
+  RateLimit: text('What remains of the rate limit: `"create";r=5999;t=60`.'),
   Deprecation: text(
-    "Since when what the call has used is deprecated: `@` and seconds since 1970 (RFC 9745). Absent otherwise.",
+    "Sent if the call used something deprecated: since when, as `@` and seconds since 1970 (RFC 9745).",
     "^@[0-9]+$",
   ),
-  Sunset: text("From when on it may no longer work (RFC 8594). Absent while that is open."),
-  Link: text('With Deprecation, a page that says what to use instead: `<…>; rel="deprecation"`.'),
+  Sunset: text("When it may stop working (RFC 8594). Absent while undecided."),
+  Link: text('With Deprecation: a page that says what to use instead, `<…>; rel="deprecation"`.'),
   "Idempotent-Replayed": {
-    description: "Whether this is the retained answer to an earlier creation with this key.",
+    description: "Whether this is the stored response to an earlier creation with this key.",
     required: true,
     schema: { type: "string", enum: ["true", "false"] },
   },
-  "Retry-After": { ...text("Seconds after which to try again.", "^[1-9][0-9]*$"), required: true },
-  "WWW-Authenticate": { ...text("The scheme to authenticate with.", "^Bearer$"), required: true },
+  "Retry-After": { ...text("Seconds to wait before trying again.", "^[1-9][0-9]*$"), required: true },
+  "WWW-Authenticate": { ...text("The authentication scheme.", "^Bearer$"), required: true },
 };
 
 const headerRefs = (names: readonly (keyof typeof headers)[]) =>
@@ -106,14 +109,14 @@ const everywhere = [
 ] as const;
 
 const descriptions: Readonly<Record<number, string>> = {
-  400: "The request could not be read.",
+  400: "The request is malformed.",
   401: "The API key is missing or not valid.",
-  403: "The key may not do that, or its project is suspended.",
-  404: "There is no such verification here, or no such route.",
-  409: "It conflicts with what is.",
-  422: "Fields of the request are not valid: `fields` names each.",
-  429: "Too many calls, in a minute or in this month.",
-  503: "The service cannot answer at the moment. A creation is safe to repeat with the same Idempotency-Key.",
+  403: "The key is not allowed to do that, or its project is suspended.",
+  404: "There is no such verification in this project and environment, or no such route.",
+  409: "The request conflicts with an earlier request or with the verification's status.",
+  422: "The request has invalid fields: `fields` lists each.",
+  429: "Too many calls in this minute or in this month.",
+  503: "The service is temporarily unavailable. A creation is safe to repeat with the same Idempotency-Key.",
 };
 
 type Operation = "create" | "read" | "cancel";
@@ -183,7 +186,7 @@ const idParameter = {
   name: "verification_id",
   in: "path",
   required: true,
-  description: "The `id` that the creation answered.",
+  description: "The `id` that the creation returned.",
   schema: { type: "string" },
   example: exampleId,
 } as const;
@@ -203,13 +206,13 @@ function webhook(type: keyof typeof eventExamples, summary: string) {
       tags: ["Webhooks"],
       summary,
       description:
-        "Standard Webhooks: verify the signature before anything else. It may come more than once, with the same webhook-id, and later than the event of another verification.",
+        "Signed according to Standard Webhooks: verify the signature before anything else. An event may arrive more than once, with the same webhook-id. Events of different verifications may arrive in any order.",
       parameters: [
-        webhookHeader("webhook-id", "`evt_…`: the same at every attempt."),
+        webhookHeader("webhook-id", "The event's id, `evt_…`: the same in every attempt."),
         webhookHeader("webhook-timestamp", "When this attempt was made, in seconds since 1970."),
         webhookHeader(
           "webhook-signature",
-          "`v1,` and the signature in base64; while a secret rotates several of them, with spaces between.",
+          "`v1,` and the signature in base64; during a secret rotation several, separated by spaces.",
         ),
       ],
       requestBody: {
@@ -222,8 +225,8 @@ function webhook(type: keyof typeof eventExamples, summary: string) {
         },
       },
       responses: {
-        "2XX": { description: "Taken. Anything else is tried again, up to nine times." },
-        "410": { description: "Gone: the webhook is disabled." },
+        "2XX": { description: "Accepted. Anything else is retried, up to nine times." },
+        "410": { description: "Gone: disables the webhook." },
       },
       security: [],
     },
@@ -247,7 +250,7 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
       title: "phoneproof",
       version: "1.0.0",
       summary:
-        "Does this person hold this phone? They send an SMS; the network's word for the sender is the proof.",
+        "Verifies that a person holds a phone: they send an SMS, and the sender number reported by the network is the proof.",
       description:
         "Your server creates a verification, shows its `destination` and `sms_text` (or opens `verification_url`), and reads it later. Server-side use only. Clients branch on `error.code`, never on a message.",
     },
@@ -255,7 +258,7 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
     security: [{ apiKey: [] }],
     tags: [
       { name: "Verifications", description: "Create, read and cancel." },
-      { name: "Webhooks", description: "What your endpoint is sent." },
+      { name: "Webhooks", description: "The events that your endpoint receives." },
     ],
     paths: {
       "/v1/verifications": {
@@ -265,13 +268,13 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
           tags: ["Verifications"],
           summary: "Create a verification",
           description:
-            "Repeat a creation whose answer was lost with the same Idempotency-Key and the same body: the first answer comes again, for 24 hours. A new attempt needs a new key.",
+            "If the response is lost, repeat the creation with the same Idempotency-Key and the same body: for 24 hours you get the first response again. A new attempt needs a new key.",
           parameters: [
             {
               name: "Idempotency-Key",
               in: "header",
               required: true,
-              description: "Your own, new for each attempt, such as a random UUID.",
+              description: "Generated by you, new for each attempt, such as a random UUID.",
               schema: { type: "string", minLength: 8, maxLength: 128, pattern: "^[A-Za-z0-9_.:-]{8,128}$" },
               example: "5f0c6c1e-7d53-4a7b-9d0e-2f6f3c1d9a11",
             },
@@ -294,7 +297,7 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
               "Idempotent-Replayed",
             ]),
             200: answered(
-              "The retained answer to the first creation with this key: as it was then, whatever became of it.",
+              "The stored response to the first creation with this key: the verification as it was then.",
               "CreatedVerification",
               createdExample,
               [...everywhere, "Idempotent-Replayed"],
@@ -311,7 +314,12 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
           summary: "Read a verification",
           parameters: [idParameter],
           responses: {
-            200: answered("As it is now.", "VerificationResult", verifiedExample, everywhere),
+            200: answered(
+              "The verification's current state.",
+              "VerificationResult",
+              verifiedExample,
+              everywhere,
+            ),
             ...errorResponses("read"),
           },
         },
@@ -323,10 +331,15 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
           tags: ["Verifications"],
           summary: "Cancel a verification",
           description:
-            "Only a pending one can be; cancelling a cancelled one changes nothing. No body is needed.",
+            "Only a pending verification can be cancelled; cancelling a cancelled one changes nothing. No body is needed.",
           parameters: [idParameter],
           responses: {
-            200: answered("Cancelled, now or before.", "VerificationResult", cancelledExample, everywhere),
+            200: answered(
+              "Cancelled, by this call or before.",
+              "VerificationResult",
+              cancelledExample,
+              everywhere,
+            ),
             ...errorResponses("cancel"),
           },
         },
@@ -334,8 +347,8 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
     },
     webhooks: {
       "verification.verified": webhook("verified", "The person holds the phone"),
-      "verification.expired": webhook("expired", "Nobody sent the SMS in time"),
-      "verification.cancelled": webhook("cancelled", "It was cancelled"),
+      "verification.expired": webhook("expired", "No matching SMS arrived in time"),
+      "verification.cancelled": webhook("cancelled", "The verification was cancelled"),
     },
     components: {
       securitySchemes: {
@@ -343,7 +356,7 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
           type: "http",
           scheme: "bearer",
           description:
-            "`pp_live_…` or `pp_test_…`: it says which project and environment. Keep it on your server.",
+            "`pp_live_…` or `pp_test_…`: it determines the project and environment. Keep it on your server.",
         },
       },
       headers,

@@ -12,7 +12,8 @@ export const createVerificationBody = {
       type: "string",
       enum: ["discover", "match"],
       default: "discover",
-      description: "discover: which phone the user holds. match: whether the user holds expected_phone.",
+      description:
+        "discover: find out which phone the user holds. match: check whether the user holds expected_phone.",
     },
     expected_phone: {
       type: ["string", "null"],
@@ -24,25 +25,25 @@ export const createVerificationBody = {
       type: "string",
       maxLength: 160,
       default: "",
-      description: "Your identifier of this attempt; comes back as it was sent.",
+      description: "Your identifier of this attempt; returned unchanged.",
     },
     state: {
       type: "string",
       maxLength: 256,
       default: "",
-      description: "A random value that links the result to your session; comes back as it was sent.",
+      description: "A random value that links the result to your session; returned unchanged.",
     },
     parent_origin: {
       type: ["string", "null"],
       maxLength: 2048,
       default: null,
-      description: "The origin that the window notifies. Must equal the project's.",
+      description: "The origin that the window notifies. Must equal the one registered for the project.",
     },
     return_url: {
       type: ["string", "null"],
       maxLength: 2048,
       default: null,
-      description: "Where the window returns to. Must equal the project's.",
+      description: "The URL that the window returns to. Must equal the one registered for the project.",
     },
   },
 } as const;
@@ -64,7 +65,7 @@ const verificationProperties = {
   carrier: {
     type: ["string", "null"],
     enum: ["SKT", "KT", "LGU+", null],
-    description: "The network that reported the matching SMS; null where it is not known.",
+    description: "The sender's network, as reported with the matching SMS; null if unknown.",
   },
   client_reference: { type: "string" },
   state: { type: "string" },
@@ -76,9 +77,12 @@ const verificationProperties = {
 
 const creationProperties = {
   ...verificationProperties,
-  verification_url: { type: "string", description: "The verification window; it carries a secret." },
+  verification_url: {
+    type: "string",
+    description: "The URL of the verification window; it contains a secret.",
+  },
   destination: { type: "string", description: "The number to send the SMS to." },
-  sms_text: { type: "string", description: "The whole text to send." },
+  sms_text: { type: "string", description: "The complete text to send." },
 } as const;
 
 /** Answer to a creation. */
@@ -107,12 +111,12 @@ export const apiError = {
       type: "object",
       required: ["code", "message"],
       properties: {
-        code: { type: "string", description: "For programs." },
-        message: { type: "string", description: "For people; it may change." },
-        request_id: { type: "string", description: "As in the header X-Request-ID." },
+        code: { type: "string", description: "For programs to branch on." },
+        message: { type: "string", description: "For people to read; may change." },
+        request_id: { type: "string", description: "Same as the header X-Request-ID." },
         fields: {
           type: "array",
-          description: "With 422: every violation, one entry each.",
+          description: "With 422: every invalid field, one entry each.",
           items: {
             type: "object",
             required: ["field", "message"],

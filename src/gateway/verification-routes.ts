@@ -129,12 +129,11 @@ const forgetContentType: onRequestHookHandler = (request, _reply, done) => {
   done();
 };
 
-const compressed = "The body is compressed: send it as it is, one JSON object in UTF-8.";
+const compressed = "The body is compressed: send it uncompressed, as one JSON object in UTF-8.";
 const isCoded = (codings = "") =>
   codings.split(",").some((coding) => !["", "identity"].includes(coding.trim().toLowerCase()));
 const isGzip = (body: Buffer) => body[0] === 0x1f && body[1] === 0x8b;
-const marked =
-  "The body begins with a byte order mark, which JSON has not: send it without those three bytes.";
+const marked = "The body begins with a byte order mark, which JSON does not allow: remove those three bytes.";
 
 /** Of duplicate members the last counts, and `__proto__` is a member like any other. */
 function parseJson(body: Buffer): unknown {

@@ -23,7 +23,7 @@ export class CallerBounds {
     const giveBack = this.#bounds.take(ownerOf(caller));
     if (giveBack === "each") {
       throw new Failure("rate_limited", {
-        message: `More than ${this.#most.each} ${this.#what} are open: end some.`,
+        message: `More than ${this.#most.each} ${this.#what} are open: close some.`,
       });
     }
     if (giveBack === "in_all") throw new Failure("service_unavailable");

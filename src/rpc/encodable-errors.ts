@@ -10,7 +10,7 @@ import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { around } from "./handlers.ts";
 
 const grpcJson = "application/grpc+json";
-const unwritable = new ConnectError("the message could not be read", Code.InvalidArgument);
+const unwritable = new ConnectError("the message could not be decoded", Code.InvalidArgument);
 
 /** Wraps a handler: a refusal that cannot be encoded is replaced by a fixed one. */
 export function withEncodableErrors(handler: UniversalHandler): UniversalHandler {

@@ -39,7 +39,7 @@ const harmlessBytes = 2 * maxMessagesInRequest;
 
 const tooManyMessages = () =>
   new Failure("validation_failed", {
-    fields: [{ field: "messages", message: `must be at most ${maxMessagesInRequest} in one request` }],
+    fields: [{ field: "messages", message: `must have at most ${maxMessagesInRequest} entries` }],
   });
 
 /**

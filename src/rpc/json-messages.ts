@@ -102,7 +102,7 @@ function unknownFields(message: DescMessage, names: readonly string[]): FieldVio
   const known = message.fields.map(({ name }) => name).join(", ");
   const unlisted = names.length - listedFields;
   return names.slice(0, listedFields).map((name, index) => {
-    const advice = index === 0 && known !== "" ? `: leave it out, its fields are ${known}` : "";
+    const advice = index === 0 && known !== "" ? `: leave it out; the valid fields are ${known}` : "";
     const others = unlisted > 0 && index === listedFields - 1 ? `, nor are ${unlisted} others` : "";
     return {
       field: name.slice(0, longestName).toWellFormed(),
@@ -125,9 +125,9 @@ const messages: Readonly<Record<string, string>> = {
 /** Looks at no more of the value than its type: the value may be a phone or a secret. */
 function expectedOf(field: DescField, value: JsonValue): string {
   if (field.scalar === ScalarType.STRING && typeof value === "string") {
-    return "well-formed Unicode: it holds a lone surrogate";
+    return "well-formed Unicode: it contains a lone surrogate";
   }
-  return field.fieldKind === "list" ? `a list, each of it ${nameOf(field)}` : nameOf(field);
+  return field.fieldKind === "list" ? `a list, each entry ${nameOf(field)}` : nameOf(field);
 }
 
 function nameOf({ scalar, enum: enumeration, message }: DescField): string {

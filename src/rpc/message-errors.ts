@@ -8,7 +8,7 @@ const ownFault = "internal error";
 /** The refusal of bytes that cannot be read as the expected message. `cause`: Connect's error, if there is one. */
 export function malformedMessage(cause?: unknown): Failure {
   return new Failure("malformed_request", {
-    message: "The message could not be read: send a whole one, as the protocol buffers define it.",
+    message: "The message could not be decoded: send a complete one, as the .proto files define it.",
     cause,
   });
 }
@@ -16,7 +16,7 @@ export function malformedMessage(cause?: unknown): Failure {
 /** The refusal of a message that does not arrive, or not completely, in time. */
 export function incompleteMessage(): Failure {
   return new Failure("malformed_request", {
-    message: "The message did not come whole within 10 seconds: send all of it at once.",
+    message: "The message was not complete within 10 seconds: send all of it at once.",
   });
 }
 
@@ -42,7 +42,7 @@ export function toMessageFailure(error: ConnectError): Failure | undefined {
   switch (error.code) {
     case Code.ResourceExhausted:
       return new Failure("body_too_large", {
-        message: "The message is too large: send less in one.",
+        message: "The message is too large: send a smaller one.",
         cause: error,
       });
     case Code.Internal:

@@ -175,7 +175,7 @@ function wholeMilliseconds(
   if (timestamp === undefined) return null;
   const { seconds, nanos } = timestamp;
   if (seconds < earliest || seconds > latest) {
-    return addViolation({ field, message: "must be an instant of the years 1 to 9999" }, found);
+    return addViolation({ field, message: "must be a time in the years 1 to 9999" }, found);
   }
   if (nanos < 0 || nanos > 999_999_999) {
     return addViolation({ field, message: "must have nanos from 0 to 999999999" }, found);

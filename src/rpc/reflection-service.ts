@@ -69,7 +69,7 @@ export function reflectionRoutes(
       for await (const request of inTimeSlices(requests)) {
         const answer = (file: DescFile | undefined, what: string) =>
           file === undefined
-            ? refused(Code.NotFound, `${what} is not known here`)
+            ? refused(Code.NotFound, `${what} is not known to this service`)
             : ({
                 case: "fileDescriptorResponse",
                 value: { fileDescriptorProto: descriptorsOf(file) },
@@ -91,7 +91,7 @@ export function reflectionRoutes(
           default:
             yield {
               ...base,
-              messageResponse: refused(Code.Unimplemented, "no message here has extensions"),
+              messageResponse: refused(Code.Unimplemented, "no message of this service has extensions"),
             };
         }
       }

@@ -360,7 +360,7 @@ function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
 const noSuchMethod = new ConnectError("no such method", Code.Unimplemented);
 const unsupportedMediaType = 415;
 const unsupported = new ConnectError(
-  "this Content-Type is not supported by the method: send application/grpc, or application/json or application/proto to a unary one",
+  "this method does not support this Content-Type: send application/grpc or, for a unary method, application/json or application/proto",
   Code.Unimplemented,
 );
 

@@ -7,7 +7,7 @@ import { around } from "./handlers.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import { refusalIn } from "./unreadable-calls.ts";
 
-const unreadable = new ConnectError("the message could not be read", Code.InvalidArgument);
+const unreadable = new ConnectError("the message could not be decoded", Code.InvalidArgument);
 const isUnreadable = (error: ConnectError | undefined) =>
   error !== undefined && toMessageFailure(error)?.code === "malformed_request";
 

@@ -94,8 +94,8 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
       // A stream that is over already would not emit `close` again.
       if (isOver(stream)) return false;
       if (!take(stream, networkOf(address), asksWho)) {
-        if (asksWho) refuse(stream, Code.Unavailable, "too much is being asked: try again");
-        else refuse(stream, Code.ResourceExhausted, "too many of these streams are open: end some");
+        if (asksWho) refuse(stream, Code.Unavailable, "too many calls are being authenticated: try again");
+        else refuse(stream, Code.ResourceExhausted, "too many unauthenticated streams are open: close some");
         return false;
       }
       stream.once("close", leave);

@@ -652,9 +652,9 @@ describe("human-readable output", () => {
   test("a new secret comes with a line that says it is not shown again", async () => {
     const lines = await seen(80, "key", "create", "--project", projectId, "--environment", "test");
     expect(lines.find((line) => line.startsWith("key "))).toMatch(/pp_test_[A-Za-z0-9]{38}$/);
-    expect(lines.at(-1)).toBe("Keep the key now: it is not shown again.");
+    expect(lines.at(-1)).toBe("Store the key now: it is not shown again.");
     const token = await seen(80, "token", "create", "--scope", "admin");
-    expect(token.at(-1)).toBe("Keep the token now: it is not shown again.");
+    expect(token.at(-1)).toBe("Store the token now: it is not shown again.");
   });
 
   test("times are in the local time zone", async () => {
@@ -712,7 +712,8 @@ describe("if nobody reads the output", () => {
       name: "a command that changed something fails with an error, because its answer is lost",
       args: ["key", "create", "--environment", "test"],
       code: 1,
-      stderr: "phoneproof: output_failed: nobody reads the output any more: what it did stands\n",
+      stderr:
+        "phoneproof: output_failed: the output was closed early: what the command did remains in effect\n",
     },
   ])("$name", async ({ args, code, stderr }) => {
     const { projectId } = await service.createProject();

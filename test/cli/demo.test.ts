@@ -34,7 +34,7 @@ describe('without a project "Demo"', () => {
     for (const round of [1, 2]) {
       const { code, stdout, stderr } = await startDemo(environment).finished;
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
-      expect(stdout).toContain('There is no project "Demo" to use here');
+      expect(stdout).toContain('There is no active project "Demo"');
       const { projects } = await answerOf(["project", "list"], environment);
       expect(projects).toHaveLength(1);
       expect(projects[0]).toMatchObject({ name: "npm run demo", suspended: true });
@@ -74,7 +74,7 @@ describe('with a project "Demo"', () => {
 
   test.for([
     { name: "is now shared by all projects", added: true, said: "The merchant" },
-    { name: "has been removed", added: false, said: "is lent one until the end" },
+    { name: "has been removed", added: false, said: "the demo adds one and removes it at the end" },
   ])("works if the project's number $name, and leaves everything as it was", async ({ added, said }) => {
     await answerOf(["number", "remove", testNumber], environment);
     const add = ["number", "add", testNumber, "--environment", "test"];
@@ -123,7 +123,7 @@ describe('with a project "Demo"', () => {
     while (others.length + kept.length < 5) kept.push((await answerOf(create, environment)).id);
     const { code, stderr } = await startDemo(environment).finished;
     expect(code).toBe(1);
-    expect(stderr).toContain('too_many_api_keys: "Demo" has no room for one more test key');
+    expect(stderr).toContain('too_many_api_keys: "Demo" has the maximum number of active test keys');
     expect(stderr).toContain(`npx phoneproof key list --project ${projectId}`);
     for (const id of kept) await answerOf(["key", "revoke", id], environment);
   });
@@ -143,7 +143,7 @@ describe('with a project "Demo"', () => {
       .finished;
     expect(code).toBe(3);
     expect(stderr).toBe(
-      "phoneproof: no service answers at http://127.0.0.1:1, where PORT or PUBLIC_BASE_URL say it is: run npm start first\n",
+      "phoneproof: no service answers at http://127.0.0.1:1, the address set by PORT or PUBLIC_BASE_URL: run npm start first\n",
     );
     expect(await activeKeys(projectId)).toEqual(before);
   });

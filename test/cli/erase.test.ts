@@ -73,8 +73,12 @@ test("the human-readable output is one or two lines, also if there was nothing t
 test.for([
   [["--phone", "02-123-4567"], 1, /^phoneproof: validation_failed: --phone: must be a 010 mobile number/],
   [["--verification", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9"], 1, /^phoneproof: verification_not_found: /],
-  [[], 2, /^phoneproof: erase: name --verification or --phone, one of them; see phoneproof erase --help/],
-  [["--phone", "01012345678", "--verification", "vrf_x"], 2, /^phoneproof: erase: name --verification or/],
+  [[], 2, /^phoneproof: erase: give either --verification or --phone; see phoneproof erase --help/],
+  [
+    ["--phone", "01012345678", "--verification", "vrf_x"],
+    2,
+    /^phoneproof: erase: give either --verification or/,
+  ],
 ] as const)("erase %j ends with exit %i and one line", async ([args, exit, line]) => {
   const { code, stdout, stderr } = await run(["erase", ...args], environment);
   expect({ code, stdout }).toEqual({ code: exit, stdout: "" });

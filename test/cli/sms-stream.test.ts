@@ -254,12 +254,12 @@ describe("lines", () => {
       "phoneproof: line 2: not JSON",
       "phoneproof: line 4: not a JSON object",
       "phoneproof: line 5: text is not a string",
-      "phoneproof: line 6: received_at is not an RFC 3339 instant with its time zone",
+      "phoneproof: line 6: received_at is not an RFC 3339 time with a time zone",
       "phoneproof: line 7: longer than 1 MiB",
-      "phoneproof: line 10: received_at is not an RFC 3339 instant with its time zone",
+      "phoneproof: line 10: received_at is not an RFC 3339 time with a time zone",
       "phoneproof: line 11: message_id is longer than 255 characters",
-      'phoneproof: line 12: "messageId" has to be spelled message_id',
-      'phoneproof: line 13: "Carrier" has to be spelled carrier',
+      'phoneproof: line 12: "messageId" must be spelled message_id',
+      'phoneproof: line 13: "Carrier" must be spelled carrier',
       "phoneproof: 9 lines could not be read",
     ]);
     const asJson = await runProcess(["sms", "stream", "--json"], environment, { input: "{" });
@@ -323,7 +323,7 @@ describe("lines", () => {
     expect(await stream('{"message_id":"lone \\ud800","from":"","to":"","text":""}')).toMatchObject({
       code: 1,
       stdout: "",
-      stderr: expect.stringContaining("line 1: message_id holds a lone surrogate"),
+      stderr: expect.stringContaining("line 1: message_id contains a lone surrogate"),
     });
   });
 
@@ -386,7 +386,7 @@ describe("ending early", () => {
     const { code, stderr } = await streaming.finished;
     expect(code).toBe(1);
     expect(stderr).toMatch(
-      /^phoneproof: output_failed: nobody reads the output any more: [\d,]+ messages have a receipt; the others were not sent, or have none yet\n$/,
+      /^phoneproof: output_failed: the output was closed early: [\d,]+ messages have a receipt; the others were not sent or have no receipt yet\n$/,
     );
   });
 

@@ -203,15 +203,15 @@ describe("wrong usage: exit code 2, one line on stderr that says what and where,
     [["verification", "list", "--project", project, "--created-from", "yesterday"], /2026-11-21T06:41:00Z/],
     [
       ["verification", "list", "--project", project, "--created-from", "2026-02-30T00:00:00Z"],
-      /'2026-02-30T00:00:00Z' is invalid\. Write an instant of RFC 3339/,
+      /'2026-02-30T00:00:00Z' is invalid\. Write an RFC 3339 time/,
     ],
     [
       ["verification", "list", "--project", project, "--created-before", "2026-02-28T24:00:00Z"],
-      /is invalid\. Write an instant of RFC 3339/,
+      /is invalid\. Write an RFC 3339 time/,
     ],
     [
       ["stats", "--project", project, "--since", "2026-11-31T00:00:00+09:00"],
-      /is invalid\. Write an instant/,
+      /is invalid\. Write an RFC 3339 time/,
     ],
     [["verification", "list", "--project", project, "--limit", "0"], /'--limit <n>'/],
     [["sms", "send", "--to", "1", "--from", "2"], /required option '--text <text>'/],
@@ -317,7 +317,7 @@ describe("a refusal: exit code 1, one line on stderr with the failure code, noth
     const { code, stderr } = await run(["project", "create", "--name", "가".repeat(60)], environment);
     expect(code).toBe(1);
     expect(stderr).toMatch(
-      /^phoneproof: validation_failed: --name: makes, with the default template, a text of 1\d\d bytes [^;]+ holds 90: [^;]+\n$/,
+      /^phoneproof: validation_failed: --name: with the default template, results in a text of 1\d\d bytes [^;]+ holds 90: [^;]+\n$/,
     );
   });
 
@@ -337,7 +337,7 @@ describe("a refusal: exit code 1, one line on stderr with the failure code, noth
     expect(JSON.parse(stderr)).toEqual({
       error: {
         code: "validation_failed",
-        message: "The request has invalid fields: correct each one that is named, and send it again.",
+        message: "The request has invalid fields: correct each field listed, and send it again.",
         request_id: expect.stringMatching(/^req_/),
         fields: [{ field: "name", message: expect.any(String) }],
       },
@@ -378,7 +378,7 @@ describe("no service or no token: exit code 3 and one line", () => {
     );
     expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
     expect(stderr).toMatch(
-      /^phoneproof: no service answers at [\d.:]+ \(.*\); start it with npm start, or name it with --address or PHONEPROOF_ADDRESS\n$/,
+      /^phoneproof: no service answers at [\d.:]+ \(.*\); start it with npm start, or set its address with --address or PHONEPROOF_ADDRESS\n$/,
     );
     expect(stderr).toContain(deadAddress);
   });
@@ -390,7 +390,7 @@ describe("no service or no token: exit code 3 and one line", () => {
     );
     expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
     expect(stderr).toMatch(
-      /^phoneproof: something listens at [^\n]+, but [^\n]+; name the service's gRPC port, which is 50051 unless GRPC_PORT says another\n$/,
+      /^phoneproof: something listens at [^\n]+, but [^\n]+; use the service's gRPC port: 50051 unless GRPC_PORT sets another\n$/,
     );
   });
 
@@ -401,8 +401,8 @@ describe("no service or no token: exit code 3 and one line", () => {
     const address = `127.0.0.1:${(server.address() as { port: number }).port}`;
     const { code, stderr } = await run(["project", "list", "--address", address], environment);
     expect(code).toBe(3);
-    expect(stderr).toMatch(/^phoneproof: something listens at [^\n]+; if the service speaks TLS, [^\n]+\n$/);
-    expect(stderr).toContain(`name it as https://${address}\n`);
+    expect(stderr).toMatch(/^phoneproof: something listens at [^\n]+; if the service uses TLS, [^\n]+\n$/);
+    expect(stderr).toContain(`write https://${address}\n`);
   });
 
   test("a TLS attempt at a service without TLS suggests the http:// address", async () => {
@@ -412,7 +412,7 @@ describe("no service or no token: exit code 3 and one line", () => {
     expect(stderr).toMatch(
       /^phoneproof: something listens at [^\n]+ \(TLS: wrong version number\); [^\n]+\n$/,
     );
-    expect(stderr).toContain(`if the service has no TLS, name it as http://${address}\n`);
+    expect(stderr).toContain(`if the service does not use TLS, write http://${address}\n`);
   });
 
   test("if there is no token on this machine, the error names the missing file", async () => {
@@ -422,7 +422,7 @@ describe("no service or no token: exit code 3 and one line", () => {
     });
     expect(code).toBe(3);
     expect(stderr).toMatch(/^phoneproof: no admin token for [^\n]*\/admin-token does not exist; [^\n]+\n$/);
-    expect(stderr).toContain("where DATABASE_URL is set: PHONEPROOF_ADMIN_TOKEN");
+    expect(stderr).toContain("unless DATABASE_URL is set: then it uses PHONEPROOF_ADMIN_TOKEN");
     expect(stderr).toContain(directory);
   });
 
@@ -449,7 +449,7 @@ describe("no service or no token: exit code 3 and one line", () => {
     const { code, stderr } = await run(["project", "list", "--token", token], environment);
     expect(code).toBe(3);
     expect(stderr).toBe(
-      "phoneproof: --token holds no token: it is empty or has characters that no token has; give one with --token or PHONEPROOF_TOKEN\n",
+      "phoneproof: --token contains no token: it is empty or has characters that tokens never have; give one with --token or PHONEPROOF_TOKEN\n",
     );
   });
 

@@ -253,7 +253,7 @@ describe("errors", () => {
     const fetch = async () => new Response("<h1>later</h1>", { status });
     const behind = createPhoneproof({ ...settings, timeoutMs: 20, retryPauseMs: 1, fetch });
     const error = await failureOf(behind.create());
-    expect(error).toMatchObject({ code: "no_answer", message: `status ${status}, not of phoneproof` });
+    expect(error).toMatchObject({ code: "no_answer", message: `status ${status}, not from phoneproof` });
     expect(error).toMatchObject({
       retryAfterSeconds: 1,
       idempotencyKey: expect.stringMatching(/^[\w-]{36}$/),

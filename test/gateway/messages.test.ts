@@ -18,14 +18,14 @@ describe("a field that is wrong", () => {
     [
       { phone: "010-1234-5678" },
       "phone",
-      "is not a field of this request: leave it out, its fields are mode, expected_phone, client_reference, state, parent_origin, return_url",
+      "is not a field of this request: leave it out; the valid fields are mode, expected_phone, client_reference, state, parent_origin, return_url",
     ],
     [{ mode: "guess" }, "mode", "must be one of discover, match"],
     [{ state: 1 }, "state", "must be a string"],
     [
       { mode: "match" },
       "expected_phone",
-      "is required where mode is match: a 010 mobile number, such as 010-1234-5678",
+      "is required if mode is match: a 010 mobile number, such as 010-1234-5678",
     ],
     [
       { mode: "match", expected_phone: "02-123-4567" },
@@ -40,7 +40,7 @@ describe("a field that is wrong", () => {
     [
       { return_url: "https://shop.example/back" },
       "return_url",
-      "must be left out: the project has no such URL registered",
+      "must be left out: the project has no URL registered",
     ],
   ])("%j", async ([body, field, message]) => {
     const answer = await shop.create(body);

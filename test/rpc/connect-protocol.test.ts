@@ -190,9 +190,9 @@ test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }
     named: {
       mode: "must be one of VERIFICATION_MODE_DISCOVER, VERIFICATION_MODE_MATCH",
       expected_phone: "must be a string",
-      state: "must be well-formed Unicode: it holds a lone surrogate",
+      state: "must be well-formed Unicode: it contains a lone surrogate",
       phone:
-        "is not a field of this request: leave it out, its fields are project_id, environment, idempotency_key, mode, expected_phone, client_reference, state, parent_origin, return_url",
+        "is not a field of this request: leave it out; the valid fields are project_id, environment, idempotency_key, mode, expected_phone, client_reference, state, parent_origin, return_url",
     },
   },
   {
@@ -207,7 +207,7 @@ test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }
     named: {
       page_size: "must be a whole number of 32 bits",
       statuses:
-        "must be a list, each of it one of VERIFICATION_STATUS_PENDING, VERIFICATION_STATUS_VERIFIED, VERIFICATION_STATUS_EXPIRED, VERIFICATION_STATUS_CANCELLED",
+        "must be a list, each entry one of VERIFICATION_STATUS_PENDING, VERIFICATION_STATUS_VERIFIED, VERIFICATION_STATUS_EXPIRED, VERIFICATION_STATUS_CANCELLED",
       created_from: "must be a time, such as 2026-11-21T06:41:00.123Z",
       environment: "must be one of ENVIRONMENT_LIVE, ENVIRONMENT_TEST",
       project_id: "must be a string",
@@ -231,7 +231,7 @@ test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }
     method: ServiceTokenService.method.createServiceToken,
     sent: { numbers: [secret, 1], scope: secret },
     named: {
-      numbers: "must be a list, each of it a string",
+      numbers: "must be a list, each entry a string",
       scope: `must be one of ${["READ", "WRITE", "INGEST", "ADMIN"].map((name) => `SERVICE_TOKEN_SCOPE_${name}`).join(", ")}`,
     },
   },

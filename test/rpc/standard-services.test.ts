@@ -101,7 +101,7 @@ test.for([
   await call.next();
   expect(await call.status).toMatchObject({
     code: Code.InvalidArgument,
-    message: "the message could not be read",
+    message: "the message could not be decoded",
     detail: undefined,
   });
 });
@@ -130,7 +130,7 @@ test("in Connect's own protocol, too", async () => {
   const body = JSON.parse(Buffer.concat(await Array.fromAsync(stream)).toString());
   expect([answer[":status"], body]).toEqual([
     400,
-    { code: "invalid_argument", message: "the message could not be read" },
+    { code: "invalid_argument", message: "the message could not be decoded" },
   ]);
 });
 

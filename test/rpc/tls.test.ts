@@ -52,7 +52,9 @@ describe("with a certificate the port speaks TLS", () => {
     for (const environment of [{}, { PHONEPROOF_TLS_CA: otherAuthority }]) {
       const answer = await listProjects(oneSided, environment);
       expect(answer).toMatchObject(refused);
-      expect(answer.stderr).toMatch(/^phoneproof: [^\n]+ name the authority's in PHONEPROOF_TLS_CA\n$/);
+      expect(answer.stderr).toMatch(
+        /^phoneproof: [^\n]+ set PHONEPROOF_TLS_CA to the authority's certificate\n$/,
+      );
     }
   });
 
@@ -60,7 +62,7 @@ describe("with a certificate the port speaks TLS", () => {
     const { grpcAddress } = oneSided;
     const answer = await listProjects(oneSided, {}, `http://${grpcAddress}`);
     expect(answer).toMatchObject(refused);
-    expect(answer.stderr).toContain(`name it as https://${grpcAddress}\n`);
+    expect(answer.stderr).toContain(`write https://${grpcAddress}\n`);
   });
 
   test("beyond this machine, too, and needs no word that it may do without", async () => {
@@ -85,13 +87,13 @@ describe("with an authority for clients", () => {
     {
       name: "without a certificate",
       own: undefined,
-      advice: "name the certificate to show and its key in PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY",
+      advice: "set PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY to a client certificate and its key",
     },
     {
       name: "with a certificate of another authority",
       own: strangersClient,
       advice:
-        "the service may not take the certificate of PHONEPROOF_TLS_CERT: one of the authorities of its GRPC_TLS_CA must have signed it",
+        "the service may have rejected the certificate in PHONEPROOF_TLS_CERT: an authority in the service's GRPC_TLS_CA must have signed it",
     },
   ])("a client $name is refused, whatever token it has, and the command says what is wanted", async ({
     own,
@@ -102,7 +104,7 @@ describe("with an authority for clients", () => {
     const answer = await listProjects(mutual, { PHONEPROOF_TLS_CA: authority, ...shown });
     expect(answer).toMatchObject(refused);
     expect(answer.stderr).toMatch(
-      /^phoneproof: something listens at [^\n]+, but no connection comes about [^\n]+\n$/,
+      /^phoneproof: something listens at [^\n]+, but the connection fails [^\n]+\n$/,
     );
     expect(answer.stderr.endsWith(`; ${advice}\n`)).toBe(true);
   });

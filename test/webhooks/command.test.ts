@@ -69,7 +69,7 @@ describe("the lifecycle of a webhook", () => {
     const { code, stdout } = await run(["webhook", "show", ...place], environment);
     expect(code).toBe(0);
     expect(stdout).toMatch(new RegExp(`^id +${id}$`, "m"));
-    expect(stdout).toMatch(/^state +in force$/m);
+    expect(stdout).toMatch(/^state +current$/m);
   });
 
   test("test sends a signed sample event and shows the answer", async () => {
@@ -198,18 +198,18 @@ describe("the lifecycle of a webhook", () => {
     expect((await phoneproof("remove", ...place)).replaced_at).toMatch(instant);
     const { code, stderr } = await run(["webhook", "show", ...place], environment);
     expect(code).toBe(1);
-    expect(stderr).toContain("There is no webhook in force in this project and environment.");
+    expect(stderr).toContain("There is no current webhook in this project and environment.");
   });
 
   test("disable --url disables one that is no longer in force", async () => {
     const unnamed = await run(["webhook", "disable", ...place], environment);
     expect(unnamed.code).toBe(1);
     expect(unnamed.stderr).toContain(
-      "There is no webhook in force in this project and environment: name the URL of the one to disable.",
+      "There is no current webhook in this project and environment: give the URL of the one to disable.",
     );
     const other = await run(["webhook", "disable", ...place, "--url", `${receiver.url}/other`], environment);
     expect(other.code).toBe(1);
-    expect(other.stderr).toContain("This project and environment has and had no webhook with this URL.");
+    expect(other.stderr).toContain("This project and environment has never had a webhook with this URL.");
     expect(await phoneproof("disable", ...place, "--url", receiver.url)).toMatchObject({
       disabled_at: expect.stringMatching(instant),
       replaced_at: expect.stringMatching(instant),
@@ -403,8 +403,8 @@ test("the service refuses non-admin credentials, unknown types and states, and a
   const request = { projectId, environment: Environment.LIVE, url: receiver.url };
   for (const token of [await service.createToken({ scope: "read" }), shop.liveKey]) {
     const client = service.client(WebhookService, token);
-    await expect(client.setWebhook(request)).rejects.toThrow("may not do that");
-    await expect(client.listWebhookDeliveries({})).rejects.toThrow("may not do that");
+    await expect(client.setWebhook(request)).rejects.toThrow("is not allowed to do that");
+    await expect(client.listWebhookDeliveries({})).rejects.toThrow("is not allowed to do that");
   }
   const client = service.client(WebhookService);
   await expect(client.setWebhook({ ...request, events: [99 as WebhookEventType] })).rejects.toThrow(

@@ -88,7 +88,7 @@ describe("a verification's event goes to the webhook that was in force when the 
     const { id, secret } = await shop.setWebhook(receiver.url);
     const early = await shop.create();
     await shop.removeWebhook();
-    await expect(inForce(shop)).rejects.toThrow("no webhook");
+    await expect(inForce(shop)).rejects.toThrow("no current webhook");
     expect((await version(id))?.replacedAt).toBeDefined();
     const late = await shop.event();
     await shop.cancel(early.id);
@@ -570,7 +570,7 @@ describe("disabling by an administrator", () => {
     await shop.cancel(early.id);
     await deliveryWhen(service, early.id, isDisabled);
     await deliveryWhen(service, await shop.event(), delivered);
-    await expect(disable("https://shop.example/never")).rejects.toThrow("no webhook");
+    await expect(disable("https://shop.example/never")).rejects.toThrow("never had a webhook");
     expect(before.received).toEqual([]);
   });
 

@@ -126,10 +126,10 @@ test("the form works without JavaScript, and the page shows the receipt", async 
   const location = new URL(answer.headers.get("location") ?? "", `${window.url}/messages`);
   expect(location.pathname).toBe(new URL(window.url).pathname);
   const page = await window.get(location.search);
-  expect(page.text).toContain("NO_MATCH: It held no code known on this number.</p>");
+  expect(page.text).toContain("NO_MATCH: It contained no code known on this number.</p>");
   const again = await fetch(`${window.url}/messages?lang=en`, { method: "POST", body, redirect: "manual" });
   const repeated = await window.get(new URL(again.headers.get("location") ?? "", window.url).search);
-  expect(repeated.text).toContain("NO_MATCH: It held no code known on this number. The same was sent");
+  expect(repeated.text).toContain("NO_MATCH: It contained no code known on this number. The same was sent");
 });
 
 test.for([

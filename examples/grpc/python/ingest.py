@@ -43,7 +43,7 @@ def message_of(line):
     fields = {"message_id": "", "from": "", "to": "", "text": "", "carrier": "", **json.loads(line)}
     fields = {name: fields[name] for name in ("message_id", "from", "to", "text", "carrier")}
     if not all(isinstance(value, str) for value in fields.values()):
-        raise ValueError("a field is not text")
+        raise ValueError("a field is not a string")
     # The receipt for a longer id may contain only its beginning, and could not be matched to its message.
     if len(fields["message_id"]) > 255:
         raise ValueError("message_id is longer than 255 characters")

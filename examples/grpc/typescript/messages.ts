@@ -59,7 +59,7 @@ function read(line: string): Sms | string {
   const { message_id: messageId, from, to, text, carrier } = fields;
   const sms = { messageId, from, to, text, carrier };
   const isText = (value: unknown) => typeof value === "string" && value.isWellFormed();
-  if (!Object.values(sms).every(isText)) return "a field is not text";
+  if (!Object.values(sms).every(isText)) return "a field is not a string";
   // The receipt for a longer id may contain only its beginning, and could not be matched to its message.
   return [...messageId].length > longestId ? "message_id is longer than 255 characters" : sms;
 }

@@ -167,7 +167,7 @@ function understood(response: Response, text: string, idempotencyKey: string | u
   const told = body?.error;
   const isTold = !ok && typeof told?.code === "string";
   const error = new PhoneproofError(
-    isTold ? told.message : `status ${status}, not of phoneproof${isLasting ? ": check baseUrl" : ""}`,
+    isTold ? told.message : `status ${status}, not from phoneproof${isLasting ? ": check baseUrl" : ""}`,
     {
       code: isTold ? told.code : isLasting ? "unexpected_answer" : "no_answer",
       status,

@@ -40,11 +40,11 @@ export async function verifyWebhook(
 ): Promise<WebhookEvent> {
   checkOptions(options);
   if (!/^(String|Uint8Array|ArrayBuffer)$/.test(classOf(body))) {
-    throw new TypeError("body must be what was received, not parsed: a string, Uint8Array or ArrayBuffer");
+    throw new TypeError("body must be the body as received, not parsed: a string, Uint8Array or ArrayBuffer");
   }
   checkObject(headers, "headers");
   const keys = [secrets].flat().map(keyOf);
-  if (keys.length === 0) throw new TypeError("secrets must be at least one");
+  if (keys.length === 0) throw new TypeError("secrets must contain at least one secret");
 
   const timestamp = headerOf(headers, "webhook-timestamp");
   const isRecent = Math.abs(Date.now() / 1000 - Number(timestamp)) <= (options.toleranceSeconds ?? 300);
@@ -64,7 +64,7 @@ export async function verifyWebhook(
       }
     }
   }
-  throw notAuthentic("no signature is by one of these secrets");
+  throw notAuthentic("no signature matches any of these secrets");
 }
 
 /** Looks the name up case-insensitively, since servers differ in the case of header names. */
@@ -86,7 +86,7 @@ function keyOf(secret: string): Uint8Array<ArrayBuffer> {
   } catch {
     // The decoder's error is dropped, because it may quote the secret and must not get into a log.
   }
-  throw new TypeError("a secret must be whsec_ followed by base64, uncut");
+  throw new TypeError("a secret must be whsec_ followed by base64, complete");
 }
 
 /** Ignores signature versions other than v1, and invalid base64. */

@@ -142,7 +142,7 @@ function checkLegible(field: string, text: string): FieldViolation | undefined {
   if (misleading.test(text)) {
     return {
       field,
-      message: "must not contain control characters, nor such as change the direction of writing",
+      message: "must not contain control characters or characters that change the writing direction",
     };
   }
   return undefined;

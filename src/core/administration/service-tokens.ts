@@ -65,18 +65,18 @@ export function administerServiceTokens({
       const ingests = scope === "ingest";
       if (scope === null) refuse("scope", "must be ingest, read, write or admin");
       if (ingests && !sourceShape.test(source)) {
-        refuse("source", "is required with ingest: 1 to 64 characters of A-Z a-z 0-9 _ . -");
+        refuse("source", "is required with scope ingest: 1 to 64 characters of A-Z a-z 0-9 _ . -");
       }
       if (ingests && reservedSources.has(source.toLowerCase())) {
-        refuse("source", `must not be ${source}: phoneproof records messages of its own under that name`);
+        refuse("source", `must not be ${source}: that name is reserved for phoneproof's own messages`);
       }
       // If the scope is invalid, it is unknown which fields it allows, so none of them is reported.
       const isOther = scope !== null && !ingests;
-      if (isOther && source !== "") refuse("source", "goes with scope ingest only");
-      if (isOther && environment !== null) refuse("environment", "goes with scope ingest only");
-      if (isOther && numbers.length > 0) refuse("numbers", "go with scope ingest only");
+      if (isOther && source !== "") refuse("source", "is allowed only with scope ingest");
+      if (isOther && environment !== null) refuse("environment", "is allowed only with scope ingest");
+      if (isOther && numbers.length > 0) refuse("numbers", "are allowed only with scope ingest");
       if (projectId !== "" && scope !== null && scope !== "read" && scope !== "write") {
-        refuse("project_id", "goes with scopes read and write only");
+        refuse("project_id", "is allowed only with scopes read and write");
       }
       const normalised = numbers.map(normaliseDestination);
       const dialable = [...new Set(normalised)].filter((number) => number !== null);

@@ -164,8 +164,8 @@ export function administerWebhooks(parts: {
       // more.
       const missing =
         url === ""
-          ? "There is no webhook in force in this project and environment: name the URL of the one to disable."
-          : "This project and environment has and had no webhook with this URL.";
+          ? "There is no current webhook in this project and environment: give the URL of the one to disable."
+          : "This project and environment has never had a webhook with this URL.";
       return existing(disabled, missing);
     },
 
@@ -185,7 +185,8 @@ export function administerWebhooks(parts: {
       if (sent === "disabled") throw new Failure("webhook_disabled");
       if (sent === "no_delivery") {
         throw new Failure("not_found", {
-          message: "There is no such event, or no webhook wanted it when its verification was created.",
+          message:
+            "There is no such event, or no webhook was subscribed to it when its verification was created.",
         });
       }
       return sent;
@@ -236,7 +237,7 @@ function checkUrl(text: string, refusalOf: (url: URL) => string | null): FieldVi
     return { field, message: "must be an absolute URL, such as https://shop.example/webhooks" };
   }
   if (url.username !== "" || url.password !== "") {
-    return { field, message: "must not hold a user name or a password" };
+    return { field, message: "must not contain a user name or a password" };
   }
   // A fragment is never sent: one endpoint could have two URLs, of which a 410 would disable only one.
   if (text.includes("#")) return { field, message: "must not have a fragment (#)" };
@@ -254,7 +255,7 @@ function filterOf(
   if (environment !== null && projectId === "") {
     violations.push({
       field: "environment",
-      message: "must be left out without project_id, or sent with it",
+      message: "is allowed only with project_id",
     });
   }
   const verification = verificationId === "" ? null : decodeId("vrf_", verificationId);
@@ -289,7 +290,7 @@ function noSuchVerification(): Failure {
 
 function existing<T>(
   found: T | null,
-  missing = "There is no webhook in force in this project and environment.",
+  missing = "There is no current webhook in this project and environment.",
 ): T {
   if (found === null) throw new Failure("not_found", { message: missing });
   return found;

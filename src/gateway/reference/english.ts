@@ -5,34 +5,34 @@ import type { Prose, ReferenceTexts } from "./texts.ts";
 /** What to do about a code, where its message does not say it all. */
 const advice: Partial<Record<ContractCode, Prose>> = {
   malformed_request:
-    "It was refused before anything of it was looked at: what sent it is no working HTTP client, stopped amid its request, or sent an id or a header that is far too long.",
+    "The request was refused before its content was processed: its sender is not a proper HTTP client, stopped in the middle of the request, or sent an id or a header that is far too long.",
   unsupported_content_type:
-    "Parameters such as `charset=utf-8` may follow; the body is read as UTF-8 whatever they say.",
+    "Parameters such as `charset=utf-8` are allowed; the body is read as UTF-8 regardless.",
   idempotency_key_required:
-    "Make it when the person begins, and store it with the body before you send them: then a creation whose answer was lost can be repeated, also by a process that comes after yours.",
+    "Generate it when the person begins, and store it with the body before you send them: then a creation whose response was lost can be repeated later, even by another process.",
   invalid_api_key:
-    "The header is `Authorization: Bearer <API_KEY>`, without quotes. A key is shown once, when it is made, and has a checksum: one that was cut or mistyped never works. `npx phoneproof key list` shows which are active, `npx phoneproof key create` makes another.",
+    "The header is `Authorization: Bearer <API_KEY>`, without quotes. A key is shown once, when it is created, and has a checksum: a truncated or mistyped key never works. `npx phoneproof key list` shows which are active, `npx phoneproof key create` creates another.",
   missing_api_key:
-    "Calls are made by your server only: a page or an app that held the key would give it away.",
+    "Make calls only from your server: a page or an app that contained the key would reveal it.",
   insufficient_scope:
-    "Over REST only API keys of a project are taken, `pp_live_…` or `pp_test_…`. Tokens of internal services, `pp_svc_…`, are for gRPC, each for its scope.",
+    "REST accepts only API keys of a project, `pp_live_…` or `pp_test_…`. Tokens of internal services, `pp_svc_…`, are for gRPC, each for its scope.",
   idempotency_conflict:
-    "A key belongs to one attempt. Store key and body together before you send them, and make a new key when the person tries again.",
+    "A key belongs to one attempt. Store key and body together before you send them, and generate a new key when the person tries again.",
   verification_not_cancellable:
-    "It ended before the cancel came. Your person may just have sent the SMS: read the verification, and go by its `status`.",
+    "It ended before the cancellation arrived. The person may just have sent the SMS: read the verification, and act on its `status`.",
   rate_limited:
-    "Wait, then go on. The limit is for the project and the kind of call; an administrator can raise it. Where `RateLimit-Policy` names `authentication`, too many wrong keys came from your IP address: a right one is let in at once.",
+    "Wait, then continue. The limit applies per project and kind of call; an administrator can raise it. If `RateLimit-Policy` names `authentication`, too many invalid keys came from your IP address: a valid key is accepted at once.",
   usage_limit_exceeded:
-    "The limit is the project's own, for a calendar month in Seoul. An administrator can raise it.",
+    "The limit applies per project and calendar month (Asia/Seoul). An administrator can raise it.",
   no_receiving_number:
-    "A new project needs a number in each environment that it uses: `npx phoneproof number add NUMBER --environment live`. One that has numbers has too many pending verifications for them.",
+    "A new project needs a number in each environment that it uses: `npx phoneproof number add NUMBER --environment live`. If there are numbers, too many verifications are pending on them.",
   service_unavailable:
-    "A creation may have been made though its answer was lost: repeat it with the same Idempotency-Key and body, and it is made once.",
+    "The verification may have been created although the response was lost: repeat the creation with the same Idempotency-Key and body, and only one is created.",
   internal_error:
-    "A creation may have been made though its answer was lost: repeat it with the same Idempotency-Key and body, and it is made once. Tell us the request_id if it stays so.",
+    "The verification may have been created although the response was lost: repeat the creation with the same Idempotency-Key and body, and only one is created. If the error persists, report the request_id.",
   verification_not_found:
-    "A test key does not see live verifications, nor a project those of another: that is answered as if there were none.",
-  validation_failed: "`fields` names every field that is wrong, once each, and says what was expected.",
+    "A test key does not see live verifications, and a project does not see those of another: the response is the same as if they did not exist.",
+  validation_failed: "`fields` lists every invalid field once, and says what was expected.",
 };
 
 const errors = contractCodes.map((code) => {
@@ -60,49 +60,49 @@ export const english: ReferenceTexts = {
   otherLanguage: "English",
   title: "phoneproof API",
   introduction: [
-    "Does this person hold this phone? They send an SMS with a given text to a given number, and the network's word for the sender is the proof. For machines: [openapi.json](/openapi.json).",
-    "Every call is made by your server, with its secret key: `Authorization: Bearer <API_KEY>`. The key says which project and environment it is.",
+    "phoneproof verifies that a person holds a phone: they send an SMS with a given text to a given number, and the sender number reported by the network is the proof. For machines: [openapi.json](/openapi.json).",
+    "All calls are made by your server, with its secret key: `Authorization: Bearer <API_KEY>`. The key determines the project and environment.",
   ],
   create: {
     heading: "Create a verification",
     newKey: "<new for each attempt>",
     about:
-      "Answers 201. Show the person `destination` and `sms_text`, or open `verification_url`. Where the answer is lost, repeat the request with the same key and body: the first answer comes again, with `Idempotent-Replayed: true`. A key is kept for 24 hours; with another body it answers 409.",
+      "Responds with 201. Show the person `destination` and `sms_text`, or open `verification_url`. If the response is lost, repeat the request with the same key and body: you get the first response again, with `Idempotent-Replayed: true`. A key is kept for 24 hours; until then, another body with it gets 409.",
     body: "Body",
-    answer: "Answer",
+    answer: "Response",
   },
   read: { heading: "Read a verification" },
   cancel: {
     heading: "Cancel a verification",
     about:
-      "Answers as a read does. Only a pending verification can be cancelled; cancelling a cancelled one changes nothing.",
+      "Responds like a read. Only a pending verification can be cancelled; cancelling a cancelled one changes nothing.",
   },
   headers: {
-    heading: "Headers of every answer",
+    heading: "Headers of every response",
     about:
-      "`X-Request-ID` names the request, also in the error object. `X-Usage-Calls` and `X-Usage-Limit` say how many calls the project has made in this calendar month (Asia/Seoul) and how many it may make, where the call was counted. `RateLimit-Policy` and `RateLimit` say what is left of this minute; with 429 and 503, `Retry-After` says when to try again.",
+      "`X-Request-ID` identifies the request, also in the error object. If the call was counted, `X-Usage-Calls` and `X-Usage-Limit` say how many calls the project has made in this calendar month (Asia/Seoul) and how many it may make. `RateLimit-Policy` and `RateLimit` say what remains of this minute's limit; with 429 and 503, `Retry-After` says when to try again.",
   },
   webhooks: {
     heading: "Webhooks",
     about:
-      "A verification ends once, and one event says so to the webhook that was set for the project when the verification was created: a POST, signed as [Standard Webhooks](https://www.standardwebhooks.com) has it.",
+      "A verification ends once, and one event reports it to the webhook that was set for the project when the verification was created: a POST, signed according to [Standard Webhooks](https://www.standardwebhooks.com).",
     event:
-      "`type` is `verification.verified`, `verification.expired` or `verification.cancelled`; `data` is what a read answered at that instant.",
+      "`type` is `verification.verified`, `verification.expired` or `verification.cancelled`; `data` is what a read would have returned at that instant.",
     headers: {
-      "webhook-id": "The event, `evt_…`: the same whenever it is sent again. Work on each once.",
+      "webhook-id": "The event's id, `evt_…`: the same in every retry. Process each event once.",
       "webhook-timestamp":
-        "When this attempt was made, in seconds since 1970. Refuse what is more than five minutes off.",
+        "When this attempt was made, in seconds since 1970. Reject the event if it is more than five minutes off.",
       "webhook-signature":
-        "`v1,` and the base64 of an HMAC-SHA256; several with spaces between them while the secret is changed. One that verifies is enough.",
+        "`v1,` and the base64 of an HMAC-SHA256; during a secret rotation several, separated by spaces. One valid signature is enough.",
     },
     signature:
-      "Signed is `{webhook-id}.{webhook-timestamp}.{body}`, the body as it was received, with what follows `whsec_` in your secret, decoded from base64. Where it does not verify, answer 401. Answer 2xx within 15 seconds, and work then: anything else is sent again, up to nine times in some three days. 410 disables the webhook.",
+      "The signed content is `{webhook-id}.{webhook-timestamp}.{body}`, with the body as received; the key is what follows `whsec_` in your secret, decoded from base64. If no signature is valid, respond with 401. Respond with 2xx within 15 seconds, and process the event afterwards: anything else is retried, up to nine times in about three days. 410 disables the webhook.",
   },
   deprecated: {
     heading: "Deprecated",
-    about: "Answers to calls that use these have the headers `Deprecation` and `Sunset`.",
+    about: "Responses to calls that use these have the headers `Deprecation` and `Sunset`.",
     entry: (what, since, sunset) =>
-      `\`${what}\`: since ${since}${sunset === null ? "" : `, to go on ${sunset}`}`,
+      `\`${what}\`: since ${since}${sunset === null ? "" : `, to be removed on ${sunset}`}`,
     instead: "what to use instead",
   },
   errors: {
