@@ -3,7 +3,7 @@ import type { Call } from "../core/call.ts";
 import { bearerCredential, digestCredential, parseCredential } from "../core/credential.ts";
 import type { Directory } from "../core/directory.ts";
 import { adminSource } from "../core/inbound-message.ts";
-import type { Caller, ServiceCaller } from "../core/project.ts";
+import type { Caller, MerchantCaller, ServiceCaller } from "../core/project.ts";
 import type { UsageCount } from "../core/usage.ts";
 import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import type { RateLimits } from "./rate-limits.ts";
@@ -63,6 +63,16 @@ export interface Admission {
   chargeFailure(call: Call, failure: Failure, lookAgain: () => Promise<void> | undefined): Promise<Failure>;
 }
 
+/** Refuses the calls of a suspended project's keys; the log says whose they are. */
+export class ProjectSuspended extends Failure {
+  readonly caller: MerchantCaller;
+
+  constructor(caller: MerchantCaller) {
+    super("project_suspended");
+    this.caller = caller;
+  }
+}
+
 const noBearer =
   "The Authorization header is not one: send the word Bearer, a space, and the API key or token, with nothing after it.";
 
@@ -106,7 +116,7 @@ export function createAdmission(parts: {
   function known(caller: Caller | null, address: string | null): Caller | Promise<never> {
     if (caller === null) return refused(address);
     noteUse(caller);
-    if (caller.kind === "merchant" && caller.project.suspended) throw new Failure("project_suspended");
+    if (caller.kind === "merchant" && caller.project.suspended) throw new ProjectSuspended(caller);
     return caller;
   }
 

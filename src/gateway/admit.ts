@@ -1,7 +1,12 @@
 /** Admission in the gateway: who calls, whether the call may be made, and what is charged if it fails. */
 
 import type { FastifyReply, FastifyRequest, onRequestHookHandler, preValidationHookHandler } from "fastify";
-import type { Admission, CredentialCheck, RateLimitBucket } from "../admission/admission.ts";
+import {
+  type Admission,
+  type CredentialCheck,
+  ProjectSuspended,
+  type RateLimitBucket,
+} from "../admission/admission.ts";
 import { clientAddress } from "../admission/client-address.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
@@ -13,6 +18,8 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
     call: Call | undefined;
+    /** The caller of a call that was refused because its project is suspended. */
+    suspendedCaller: Caller | undefined;
     /** When its credential was checked, and at which revision of the directory. */
     look: CredentialCheck | undefined;
     /** The code of the failure it was refused with. */
@@ -32,7 +39,7 @@ export function admitting(
     if (overload.sheds(bucket, reply)) return;
     const refused = (thrown: unknown) => done(asFailure(thrown));
     request.look = admission.checkpoint();
-    identify(admission, request, refused, (caller) => {
+    identify(admission, request, clientAddress(request), refused, (caller) => {
       if (caller.kind === "service") refused(new Failure("insufficient_scope"));
       else consumeRateLimit(admission, bucket, caller, reply, refused, () => done());
     });
@@ -60,7 +67,8 @@ export function lookAgain(admission: Admission, request: FastifyRequest): Promis
   const { call, look } = request;
   if (call === undefined || (look !== undefined && admission.isCurrent(look))) return undefined;
   return new Promise((resolve, reject) => {
-    identify(admission, request, reject, (caller) => {
+    // The credential was valid before: that it has ended since is no guess.
+    identify(admission, request, null, reject, (caller) => {
       call.caller = caller;
       resolve();
     });
@@ -87,7 +95,7 @@ export function answerUnknownRoute(
     if (failure.code === "project_suspended") refuse(reply, failure);
     else unknown();
   };
-  identify(admission, request, unidentified, (caller) => {
+  identify(admission, request, clientAddress(request), unidentified, (caller) => {
     if (caller.kind === "service") unknown();
     else {
       const refused = (thrown: unknown) => fail(asFailure(thrown), request, reply);
@@ -96,20 +104,26 @@ export function answerUnknownRoute(
   });
 }
 
+/** `address`: as for `Admission.authenticate`. */
 function identify(
   admission: Admission,
   request: FastifyRequest,
+  address: string | null,
   refused: (thrown: unknown) => void,
   identified: (caller: Caller) => void,
 ): void {
+  const unidentified = (thrown: unknown) => {
+    if (thrown instanceof ProjectSuspended) request.suspendedCaller = thrown.caller;
+    refused(thrown);
+  };
   let caller: Caller | Promise<Caller>;
   try {
-    caller = admission.authenticate(request.headers.authorization, clientAddress(request));
+    caller = admission.authenticate(request.headers.authorization, address);
   } catch (thrown) {
-    refused(thrown);
+    unidentified(thrown);
     return;
   }
-  if (caller instanceof Promise) caller.then(identified, refused);
+  if (caller instanceof Promise) caller.then(identified, unidentified);
   else identified(caller);
 }
 

@@ -38,7 +38,7 @@ declare module "fastify" {
   }
   interface FastifyRequest {
     /** Since when the request is here completely and being worked on; null: not yet, or it only waits. */
-    inHandSince: number | null;
+    inFlightSince: number | null;
   }
 }
 
@@ -82,10 +82,10 @@ export function createGateway({
     trackNewest(reply);
     if (isStopping()) reply.raw.shouldKeepAlive = false;
     const startedAt = performance.now();
-    request.inHandSince = null;
+    request.inFlightSince = null;
     reply.raw.on("close", () => {
       untrack(reply);
-      const { raw, inHandSince } = request;
+      const { raw, inFlightSince: inHandSince } = request;
       if (reply.raw.shouldKeepAlive && raw.complete) turns.answered(raw.socket, inHandSince);
       else turns.ended(inHandSince, reply.raw.writableFinished);
       logRequest(log, request, reply, startedAt);
@@ -148,6 +148,7 @@ export function createGateway({
 
   gateway.removeAllContentTypeParsers();
   gateway.decorateRequest("call", undefined);
+  gateway.decorateRequest("suspendedCaller", undefined);
   gateway.decorateRequest("look", undefined);
   gateway.decorateRequest("failureCode", undefined);
   gateway.decorateRequest("inHandSince", null);
@@ -155,8 +156,8 @@ export function createGateway({
   gateway.addHook("preValidation", (request, reply, done) => {
     // A request behind another on its connection, and a stream, may wait for long without occupying this process.
     if (reply.raw.socket !== null && !request.routeOptions.config.isStream) {
-      request.inHandSince = performance.now();
-      turns.begun(request.inHandSince);
+      request.inFlightSince = performance.now();
+      turns.begun(request.inFlightSince);
     }
     done();
   });

@@ -17,11 +17,12 @@ export function logRequest(
   startedAt: number,
 ): void {
   if (!log.isLevelEnabled("info")) return;
-  const { id, method, routeOptions, call, failureCode } = request;
+  const { id, method, routeOptions, failureCode } = request;
   const status = sentStatus(reply);
   const durationMs = Math.round((performance.now() - startedAt) * 1000) / 1000;
   const route = routeOptions.url === undefined ? "" : `,"route":${quoted(routeOptions.url)}`;
-  const caller = call === undefined ? "" : callerFields(call.caller);
+  const known = request.call?.caller ?? request.suspendedCaller;
+  const caller = known === undefined ? "" : callerFields(known);
   const code = failureCode === undefined ? "" : `,"code":"${failureCode}"`;
   writeLine(
     log,

@@ -1,7 +1,7 @@
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { ConnectError, ConnectRouterOptions } from "@connectrpc/connect";
 import type { Logger } from "pino";
-import type { Admission, RateLimitBucket } from "../admission/admission.ts";
+import { type Admission, ProjectSuspended, type RateLimitBucket } from "../admission/admission.ts";
 import { requireScope } from "../core/access.ts";
 import type { Call } from "../core/call.ts";
 import { newRequestId } from "../core/ids.ts";
@@ -69,6 +69,7 @@ export function admissionGate(parts: {
       caller = found instanceof Promise ? await found : found;
       requireScope(caller, neededScope(method));
     } catch (thrown) {
+      if (thrown instanceof ProjectSuspended) caller = thrown.caller;
       const refused = refusal(thrown);
       if (stream) await unauthenticatedStreams.turnAway(stream);
       throw refused;

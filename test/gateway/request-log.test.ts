@@ -4,10 +4,12 @@ import { pino } from "pino";
 import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
+import { connectRaw } from "../rpc/raw-grpc.ts";
 import { merchant } from "./merchant.ts";
 import { exchange } from "./raw-http.ts";
 
@@ -176,6 +178,30 @@ test("a client that goes away before its answer leaves a line without a status",
   } finally {
     await letGo();
   }
+});
+
+test("the log names the key of a suspended project's call, over REST and gRPC", async () => {
+  const suspended = await service.createProject();
+  await service.client(ProjectService).suspendProject({ projectId: suspended.projectId });
+  const refused = merchant(httpUrl, suspended.testKey);
+  await expect.poll(async () => (await refused.read("vrf_none")).status).toBe(403);
+  const { headers } = await refused.read("vrf_none");
+  const whose = {
+    projectId: suspended.projectId,
+    apiKeyId: expect.stringMatching(/^key_/),
+    environment: "test",
+    code: "project_suspended",
+  };
+  expect(await linesOf(headers.get("x-request-id"))).toMatchObject([{ status: 403, ...whose }]);
+
+  const call = connectRaw(logging.addresses.grpc).call("phoneproof.v1.VerificationService/GetVerification", {
+    authorization: `Bearer ${suspended.testKey}`,
+  });
+  call.halfClose();
+  const { "x-request-id": requestId } = await call.trailers;
+  const rpcLine = () => lines.find((line) => line.includes(`"${requestId}"`));
+  await expect.poll(rpcLine).toBeDefined();
+  expect(JSON.parse(rpcLine() ?? "")).toMatchObject({ msg: "rpc", ...whose });
 });
 
 test.for([
