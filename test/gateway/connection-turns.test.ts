@@ -1,4 +1,4 @@
-/** The order of turns, by a clock of the test's own. That nothing is lost by them is tried in service/overload. */
+/** The order of turns, with the test's own clock. test/service/overload.test.ts checks that no request is lost. */
 
 import type { Socket } from "node:net";
 import { setImmediate } from "node:timers/promises";
@@ -32,7 +32,7 @@ class Connection {
   }
 }
 
-/** Requests that stay in hand. Answers when they began. */
+/** Begins requests that stay in flight. Returns when they began. */
 function take(from: ReturnType<typeof turns>, count: number): number {
   for (let taken = 0; taken < count; taken++) from.begun(now);
   return now;
@@ -50,7 +50,7 @@ function ask(from: ReturnType<typeof turns>, count: number): Connection[] {
 
 const read = (connections: readonly Connection[]) => connections.map(({ isRead }) => isRead);
 
-test("a connection that was answered is read on, unless enough is in hand", () => {
+test("an answered connection is read on, unless enough requests are in flight", () => {
   const some = turns();
   take(some, maxInFlight - 1);
   expect(read(ask(some, 3))).toEqual([true, true, true]);
@@ -58,7 +58,7 @@ test("a connection that was answered is read on, unless enough is in hand", () =
   expect(read(ask(some, 3))).toEqual([false, false, false]);
 });
 
-test("turns come in the order of the answers, as many as there is room for", async () => {
+test("turns are given in the order of the answers, as many as there is room for", async () => {
   const some = turns();
   const begunAt = take(some, maxInFlight + 1);
   const connections = ask(some, 4);
@@ -72,7 +72,7 @@ test("turns come in the order of the answers, as many as there is room for", asy
   expect(read([...connections, other])).toEqual([true, true, true, false, false]);
 });
 
-test("whoever had a turn and says nothing keeps nobody from theirs", async () => {
+test("a connection that does not use its turn does not hold up the others", async () => {
   const some = turns();
   const begunAt = take(some, maxInFlight);
   const connections = ask(some, 10);
@@ -86,7 +86,7 @@ test("whoever had a turn and says nothing keeps nobody from theirs", async () =>
   expect(vi.getTimerCount()).toBe(0);
 });
 
-test("neither a connection that its answer has closed waits for a turn, nor one that is not heard anyway", () => {
+test("a connection that is closed, or paused after a refusal, does not wait for a turn", () => {
   const some = turns();
   const begunAt = take(some, maxInFlight + 2);
   const [closed, unheard] = [new Connection(), new Connection()];
@@ -99,7 +99,7 @@ test("neither a connection that its answer has closed waits for a turn, nor one 
   expect(vi.getTimerCount()).toBe(0);
 });
 
-test("a connection that was closed meanwhile has no turn, and waits no more", async () => {
+test("a connection that closes while it waits gets no turn and no longer counts as waiting", async () => {
   const some = turns();
   const begunAt = take(some, maxInFlight);
   const [lost] = ask(some, 1) as [Connection];
@@ -116,7 +116,7 @@ test("a connection that was closed meanwhile has no turn, and waits no more", as
   expect(some.waitedMs()).toBe(0);
 });
 
-test("what has been in hand for a second is nobody's reason to wait, nor when it is over", async () => {
+test("requests in flight for more than a second no longer make others wait, and their end changes nothing", async () => {
   const some = turns();
   const begunAt = take(some, maxInFlight);
   now += 899;
@@ -132,7 +132,7 @@ test("what has been in hand for a second is nobody's reason to wait, nor when it
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("a process that has time itself lets nobody wait, and soon reads whoever does", async () => {
+test("a process that is not busy makes no connection wait, and soon reads those that do", async () => {
   const some = turns();
   take(some, 3 * maxInFlight);
   const connections = ask(some, 2 * maxInFlight + 1);
@@ -150,7 +150,7 @@ test("a process that has time itself lets nobody wait, and soon reads whoever do
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("after a long silence the count begins anew", () => {
+test("after a long pause the count of requests in flight starts anew", () => {
   const some = turns();
   take(some, maxInFlight);
   now += 3_600_000;
@@ -160,7 +160,7 @@ test("after a long silence the count begins anew", () => {
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("where a turn takes longer than two seconds, and there is enough to do, it is late", async () => {
+test("turns are late if one takes longer than two seconds while the process is busy with enough requests", async () => {
   const some = turns();
   take(some, maxInFlight);
   expect([some.isLate(), some.waitedMs()]).toEqual([false, 0]);
@@ -182,7 +182,7 @@ test("where a turn takes longer than two seconds, and there is enough to do, it 
   expect(some.isLate()).toBe(false);
 });
 
-test("of those who have waited for more than three seconds sixteen are read at a time, whatever is in hand", async () => {
+test("connections that have waited for more than three seconds are read, sixteen at a time, whatever is in flight", async () => {
   const some = turns();
   take(some, maxInFlight);
   const connections = ask(some, 40);
@@ -204,7 +204,7 @@ test("of those who have waited for more than three seconds sixteen are read at a
   }
 });
 
-/** As many answers that took so long, each on a connection of its own. */
+/** Answers `count` requests that took so long, each on its own connection. */
 function answer(from: ReturnType<typeof turns>, count: number, tookMs: number): void {
   for (let answered = 0; answered < count; answered++) {
     from.begun(now - tookMs);
@@ -212,7 +212,7 @@ function answer(from: ReturnType<typeof turns>, count: number, tookMs: number): 
   }
 }
 
-test("where most answers took longer than a second, what has been in hand for as long is reason to wait", () => {
+test("if most answers take longer than a second, requests in flight for longer still make others wait", () => {
   const some = turns();
   take(some, maxInFlight);
   now += 1_500;
@@ -222,21 +222,21 @@ test("where most answers took longer than a second, what has been in hand for as
   expect(read(ask(some, 1))).toEqual([false]);
   now += 6_400;
   expect(read(ask(some, 1))).toEqual([false]);
-  // Nothing is for longer than eight seconds.
+  // But none for longer than eight seconds.
   now += 100;
   expect(read(ask(some, 1))).toEqual([true]);
 });
 
 test.for([
   {
-    name: "one that was refused, or whose body never came",
+    name: "a request that was refused, or whose body never came,",
     end: (from, socket) => from.answered(socket, null),
   },
-  { name: "one whose client has left", end: (from, socket) => from.answered(socket, take(from, 1)) },
+  { name: "a request whose client has left", end: (from, socket) => from.answered(socket, take(from, 1)) },
 ] as {
   name: string;
   end: (from: ReturnType<typeof turns>, socket: Socket) => void;
-}[])("$name does not say how long others take", ({ end }) => {
+}[])("$name does not count in the measure of how long answers take", ({ end }) => {
   const some = turns();
   take(some, maxInFlight);
   now += 1_500;
@@ -250,7 +250,7 @@ test.for([
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("answers on connections that end with them say how long others take, too", () => {
+test("answers on connections that then close also count in the measure of how long answers take", () => {
   const some = turns();
   take(some, maxInFlight);
   now += 1_500;
@@ -261,7 +261,7 @@ test("answers on connections that end with them say how long others take, too", 
   expect(read(ask(some, 1))).toEqual([true]);
 });
 
-test("where most requests come on connections of their own, nobody waits for them", () => {
+test("if most requests come on connections of their own, no connection waits for a turn", () => {
   const some = turns();
   take(some, 2 * maxInFlight);
   expect(read(ask(some, 10))).toEqual(new Array(10).fill(false));
@@ -273,7 +273,7 @@ test("where most requests come on connections of their own, nobody waits for the
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("at the end everybody is read, and nobody waits any more", () => {
+test("after stop() every connection is read, and none waits any more", () => {
   const some = turns();
   take(some, maxInFlight);
   const connections = ask(some, 3);

@@ -48,19 +48,19 @@ describe("a deprecated route", () => {
     '<https://phoneproof.example/cancel>; rel="deprecation"; type="text/html"',
   ];
 
-  test("works as ever and says so", async () => {
+  test("still works and announces its deprecation in headers", async () => {
     const { body } = await shop.create();
     const cancelled = await shop.cancel(body.id);
     expect(cancelled.body.status).toBe("cancelled");
     expect(announced(cancelled)).toEqual(headers);
   });
 
-  test("says so with a refusal, too", async () => {
+  test("announces it with a refusal too", async () => {
     expect(announced(await shop.cancel("vrf_none"))).toEqual(headers);
     expect(announced(await merchant(service.httpUrl, "pp_live_x").cancel("vrf_none"))).toEqual(headers);
   });
 
-  test("is the only one that does", async () => {
+  test("is the only one that announces it", async () => {
     const created = await shop.create({ state: "mode" });
     expect(announced(created)).toEqual(nothing);
     expect(announced(await shop.read(created.body.id))).toEqual(nothing);
@@ -72,14 +72,14 @@ describe("a deprecated field", () => {
   const mode = '<https://phoneproof.example/mode>; rel="deprecation"; type="text/html"';
   const returnUrl = '<https://phoneproof.example/return>; rel="deprecation"; type="text/html"';
 
-  test("is told where it is sent, whatever becomes of the call", async () => {
+  test("is announced if it is sent, whatever the result of the call", async () => {
     expect(announced(await shop.create({ mode: "discover" }))).toEqual(["@1794700800", null, mode]);
     const refused = await shop.create({ return_url: 1 });
     expect(refused.status).toBe(422);
     expect(announced(refused)).toEqual(["@1796083200", "Sat, 01 Jan 2028 00:00:00 GMT", returnUrl]);
   });
 
-  test("beside another gives the earlier dates and both pages", async () => {
+  test("together with another announces the earlier dates and both pages", async () => {
     const answer = await shop.create({ mode: "discover", return_url: null });
     expect(announced(answer)).toEqual([
       "@1794700800",
@@ -88,14 +88,14 @@ describe("a deprecated field", () => {
     ]);
   });
 
-  test("of a body that is no object is not there", async () => {
+  test("is not announced for a body that is not an object", async () => {
     for (const body of ["null", "[]", '"mode"', "{"]) {
       expect(announced(await shop.create(body))).toEqual(nothing);
     }
   });
 });
 
-test("the description marks both, and the page lists them", async () => {
+test("openapi.json marks deprecated routes and fields, and /docs links to their pages", async () => {
   const document = (await (await fetch(`${service.httpUrl}/openapi.json`)).json()) as Document;
   const operation = (path: string) => document.paths[path]?.post;
   expect(operation("/v1/verifications")?.deprecated).toBeUndefined();
@@ -107,7 +107,7 @@ test("the description marks both, and the page lists them", async () => {
   for (const { instead } of entries) expect(html).toContain(`href="${instead}"`);
 });
 
-test("every entry names a route there is, and dates in their order", () => {
+test("every current deprecation names an existing route, and its dates are in order", () => {
   const routes = [
     "POST /v1/verifications",
     "GET /v1/verifications/:verification_id",

@@ -31,7 +31,7 @@ function expectApiError(answer: RawAnswer | undefined, status: number, code: str
   expect(answer.headers.get("content-type")).toBe("application/json; charset=utf-8");
 }
 
-/** The service's side of the connection on which this comes next. */
+/** The service's socket of the next connection that requests this path. */
 function connectionOf(path: string): Promise<net.Socket> {
   return new Promise((resolve) => {
     const look = (message: unknown) => {
@@ -57,15 +57,15 @@ interface Row {
   code: string;
 }
 
-describe("what is not HTTP is answered 400 malformed_request", () => {
+describe("invalid HTTP gets 400 malformed_request:", () => {
   const rows: { name: string; request: string; says?: string }[] = [
     { name: "bytes of another protocol", request: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" },
-    { name: "a request line alone", request: "GET /\r\n\r\n" },
+    { name: "a request line without a version", request: "GET /\r\n\r\n" },
     { name: "an unknown method without a version", request: "BREW /\r\n\r\n" },
     { name: "an unknown method of another version", request: `BREW / HTTP/2.0\r\n${authorised}\r\n` },
     { name: "a line without a method", request: ` / HTTP/1.1\r\n${authorised}\r\n` },
-    { name: "a method that is no token", request: `G@T / HTTP/1.1\r\n${authorised}\r\n` },
-    { name: "words", request: "how do you do", says: "The request is not valid HTTP" },
+    { name: "a method that is not a token", request: `G@T / HTTP/1.1\r\n${authorised}\r\n` },
+    { name: "plain words", request: "how do you do", says: "The request is not valid HTTP" },
     { name: "HTTP/2's preface", request: "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" },
     { name: "version 2.0", request: `GET / HTTP/2.0\r\n${authorised}\r\n` },
     { name: "version 0.9", request: `GET / HTTP/0.9\r\n${authorised}\r\n` },
@@ -91,8 +91,8 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
       request: `${get}Host: a/b?c@d\r\n${last}\r\n`,
       says: "The Host header is missing or is not a host name or address",
     },
-    { name: "a Host with a port that is none", request: `${get}Host: a:b\r\n${last}\r\n` },
-    { name: "a Host beyond ASCII", request: `${get}Host: caf\xe9\r\n${last}\r\n` },
+    { name: "a Host with an invalid port", request: `${get}Host: a:b\r\n${last}\r\n` },
+    { name: "a Host that is not ASCII", request: `${get}Host: caf\xe9\r\n${last}\r\n` },
     {
       name: "two Authorizations",
       request: `${get}${authorised}authorization: Bearer ${testKey}\r\n${last}\r\n`,
@@ -103,7 +103,7 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
       request: `${create}${authorised}${json}content-type: text/plain\r\nContent-Length: 2\r\n${last}\r\n{}`,
       says: "A header is repeated",
     },
-    { name: "lines that end in LF alone", request: "GET / HTTP/1.1\nHost: localhost\n\n" },
+    { name: "lines that end in LF only", request: "GET / HTTP/1.1\nHost: localhost\n\n" },
     { name: "a space in a header's name", request: `${get}${authorised}Bad Name: 1\r\n\r\n` },
     { name: "NUL in a header", request: `${get}${authorised}Name: a\0b\r\n\r\n` },
     { name: "a folded header", request: `${get}${authorised}Name: a\r\n b\r\n\r\n` },
@@ -111,7 +111,7 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
     { name: "NUL in the path", request: `GET /v1/\0 HTTP/1.1\r\n${authorised}\r\n` },
     { name: "bytes over 127 in the path", request: `GET /v1/\xff\xfe HTTP/1.1\r\n${authorised}\r\n` },
     {
-      name: "percent without digits",
+      name: "a % without two hexadecimal digits",
       request: `GET /v1/%ZZ HTTP/1.1\r\n${authorised}${last}\r\n`,
       says: "The path has a % without two hexadecimal digits",
     },
@@ -137,7 +137,7 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
     },
     { name: "a negative Content-Length", request: `${create}${authorised}Content-Length: -1\r\n\r\n` },
     {
-      name: "a Content-Length beyond numbers",
+      name: "a Content-Length of thirty digits",
       request: `${create}${authorised}Content-Length: ${"9".repeat(30)}\r\n\r\n`,
     },
     {
@@ -149,7 +149,7 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
       request: `${create}${authorised}Transfer-Encoding: gzip\r\n\r\n`,
     },
     {
-      name: "a Transfer-Encoding in disguise",
+      name: "a Transfer-Encoding of xchunked",
       request: `${create}${authorised}Transfer-Encoding: xchunked\r\n\r\n`,
     },
     ...["gzip, chunked", "foo, Chunked"].map((coding) => ({
@@ -178,10 +178,10 @@ describe("what is not HTTP is answered 400 malformed_request", () => {
   });
 });
 
-describe("what is HTTP but not the contract is answered in the contract's words", () => {
+describe("valid HTTP outside the contract gets one of the contract's errors:", () => {
   const rows: Row[] = [
     {
-      name: "a method nobody knows",
+      name: "an unknown method",
       request: `BREW /v1/verifications HTTP/1.1\r\n${authorised}\r\n`,
       status: 404,
       code: "route_not_found",
@@ -217,7 +217,7 @@ describe("what is HTTP but not the contract is answered in the contract's words"
       code: "route_not_found",
     },
     {
-      name: "PUT with a body that no parser reads",
+      name: "PUT with an invalid content type",
       request: `PUT /v1/verifications HTTP/1.1\r\n${authorised}${last}Content-Type: ;;;\r\nContent-Length: 2\r\n\r\n{}`,
       status: 404,
       code: "route_not_found",
@@ -235,7 +235,7 @@ describe("what is HTTP but not the contract is answered in the contract's words"
       code: "verification_not_found",
     },
     {
-      name: "an expectation nobody knows",
+      name: "an unknown Expect",
       request: `${get}${authorised}${last}Expect: a miracle\r\n\r\n`,
       status: 404,
       code: "verification_not_found",
@@ -259,19 +259,19 @@ describe("what is HTTP but not the contract is answered in the contract's words"
       code: "verification_not_found",
     },
     {
-      name: "a body where none belongs",
+      name: "a GET with a body",
       request: `${get}${authorised}${last}Content-Length: 3\r\n\r\nabc`,
       status: 404,
       code: "verification_not_found",
     },
     {
-      name: "bytes that are no text in an id",
+      name: "invalid UTF-8 in an id",
       request: `GET /v1/verifications/%FF?%zz HTTP/1.1\r\n${authorised}${last}\r\n`,
       status: 404,
       code: "verification_not_found",
     },
     {
-      name: "bytes that are no text in a path",
+      name: "invalid UTF-8 in a path",
       request: `GET /v1/%ed%a0%80 HTTP/1.1\r\n${authorised}${last}\r\n`,
       status: 404,
       code: "route_not_found",
@@ -307,7 +307,7 @@ describe("what is HTTP but not the contract is answered in the contract's words"
       code: "unsupported_content_type",
     },
     {
-      name: "a creation of no bytes",
+      name: "a creation with an empty body",
       request: `${create}${authorised}${last}${json}Content-Length: 0\r\n\r\n`,
       status: 400,
       code: "invalid_json",
@@ -319,7 +319,7 @@ describe("what is HTTP but not the contract is answered in the contract's words"
       code: "idempotency_key_invalid",
     },
     {
-      name: "a cancel with a content type that is none",
+      name: "a cancel with an invalid content type",
       request: `${cancel}${authorised}${last}Content-Type: ;;;\r\nContent-Length: 3\r\n\r\n{"a`,
       status: 404,
       code: "verification_not_found",
@@ -331,7 +331,7 @@ describe("what is HTTP but not the contract is answered in the contract's words"
       code: "body_too_large",
     },
     {
-      name: "a body that will be too large",
+      name: "a body that is announced as too large",
       request: `${create}${authorised}${json}Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n`,
       status: 400,
       code: "body_too_large",
@@ -352,13 +352,13 @@ describe("what is HTTP but not the contract is answered in the contract's words"
     "[::1]",
     "a%20b",
     "a:",
-  ])("a Host may be %j", async (host) => {
+  ])("the Host %j is accepted", async (host) => {
     const request = `${get}Host: ${host}\r\nAuthorization: Bearer ${testKey}\r\n${last}\r\n`;
     const [answer] = await exchange(service.httpUrl, request);
     expectApiError(answer, 404, "verification_not_found");
   });
 
-  test("HEAD is answered 404 without a body", async () => {
+  test("HEAD gets 404 without a body", async () => {
     const request = `HEAD /v1/verifications/vrf_none HTTP/1.1\r\n${authorised}${last}\r\n`;
     const [answer] = await exchange(service.httpUrl, request, { bodyless: true });
     expect(answer?.status).toBe(404);
@@ -369,27 +369,27 @@ describe("what is HTTP but not the contract is answered in the contract's words"
 describe("answers keep the order of their requests", () => {
   const whole = `${get}${authorised}\r\n`;
 
-  test("two requests in one piece get two answers", async () => {
+  test("two requests in one write get two answers", async () => {
     const answers = await exchange(service.httpUrl, whole + whole, { answers: 2 });
     expect(answers.map(({ status }) => status)).toEqual([404, 404]);
     expect(new Set(answers.map((answer) => errorOf(answer).request_id)).size).toBe(2);
   });
 
-  test("what cannot be read after a request waits for that request's answer", async () => {
+  test("the refusal of invalid bytes after a request waits for that request's answer", async () => {
     const answers = await exchange(service.httpUrl, `${whole}\0\0\0`);
     expectApiError(answers[0], 404, "verification_not_found");
     expectApiError(answers[1], 400, "malformed_request");
     expect(answers).toHaveLength(2);
   });
 
-  test("an unknown method after a request waits for that request's answer", async () => {
+  test("the refusal of an unknown method after a request waits for that request's answer", async () => {
     const answers = await exchange(service.httpUrl, `${whole}BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n`);
     expectApiError(answers[0], 404, "verification_not_found");
     expectApiError(answers[1], 404, "route_not_found");
     expect(answers).toHaveLength(2);
   });
 
-  test("large bodies behind a request that waits are read when their turn comes", async () => {
+  test("large bodies behind a waiting request are read when it has been answered", async () => {
     const state = JSON.stringify({ state: "a".repeat(60_000) });
     const large = `${create}${authorised}${json}Content-Length: ${state.length}\r\n\r\n${state}`;
     const tooLarge = `${create}${authorised}${json}Content-Length: 1000000\r\n\r\n${"a".repeat(1_000_000)}`;
@@ -404,7 +404,7 @@ describe("answers keep the order of their requests", () => {
     expect((await answered).map(({ status }) => status)).toEqual([200, 422, 422, 400, 404]);
   });
 
-  test("of a client that left nothing begins that had to wait", async () => {
+  test("requests that wait behind another are not started if their client has left", async () => {
     const shop = merchant(service.httpUrl, testKey);
     const [before, behind] = [(await shop.create()).body.id, (await shop.create()).body.id];
     const cancelOf = (id: string) => `POST /v1/verifications/${id}/cancel HTTP/1.1\r\n${authorised}\r\n`;
@@ -415,7 +415,7 @@ describe("answers keep the order of their requests", () => {
     socket.write(cancelOf(before) + cancelOf(behind) + whole);
     await untilWaiting(service.db, 1);
     socket.resetAndDestroy();
-    // Answered after the connection's end was heard of.
+    // Answered after the service has noticed the end of the connection.
     await shop.call("GET", `/v1/verifications/${before}`);
     await lock.query("ROLLBACK");
     lock.release();
@@ -425,7 +425,7 @@ describe("answers keep the order of their requests", () => {
     expect((await shop.call("GET", `/v1/verifications/${behind}`)).body.status).toBe("pending");
   });
 
-  test("an unknown method right behind a body is one", async () => {
+  test("an unknown method right after a body is recognized as one", async () => {
     const withBody = `${cancel}${authorised}Content-Length: 2\r\n\r\n{}`;
     const answers = await exchange(service.httpUrl, `${withBody}BREW /v1/x HTTP/1.1\r\n${authorised}\r\n`);
     expectApiError(answers[0], 404, "verification_not_found");
@@ -439,13 +439,13 @@ describe("answers keep the order of their requests", () => {
     "BREW /v1/x HT",
     "BREW /v1/x HTTP/1.1\r",
     "GETX /v1/x HTTP/1.",
-  ])("an unknown method is one where its line comes in pieces: %j", async (piece) => {
+  ])("an unknown method is recognized from an incomplete request line: %j", async (piece) => {
     const answers = await exchange(service.httpUrl, piece);
     expect(answers).toHaveLength(1);
     expectApiError(answers[0], 404, "route_not_found");
   });
 
-  test("CONNECT after a request waits for that request's answer", async () => {
+  test("CONNECT after a request is answered after it", async () => {
     const answers = await exchange(
       service.httpUrl,
       `${whole}CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n`,
@@ -455,7 +455,7 @@ describe("answers keep the order of their requests", () => {
     expect(answers).toHaveLength(2);
   });
 
-  test("a body that breaks is answered once, after the request before it", async () => {
+  test("a malformed body is refused once, after the answer to the request before it", async () => {
     const broken = `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nZZ\r\n`;
     const answers = await exchange(service.httpUrl, [whole + broken, "more", "and more"]);
     expectApiError(answers[0], 404, "verification_not_found");
@@ -464,16 +464,16 @@ describe("answers keep the order of their requests", () => {
   });
 
   test.for([
-    { name: "one", reads: 1 },
-    { name: "more than may wait", reads: 500 },
-  ])("a read behind a cancel sees what it did: $name", async ({ reads }) => {
+    { name: "one read", reads: 1 },
+    { name: "more reads than may wait", reads: 500 },
+  ])("a read pipelined behind a cancel sees the cancelled verification: $name", async ({ reads }) => {
     const shop = merchant(service.httpUrl, testKey);
     const { body } = await shop.create();
     const path = `/v1/verifications/${body.id}`;
     const request =
       `POST ${path}/cancel HTTP/1.1\r\n${authorised}\r\n` +
       `GET ${path} HTTP/1.1\r\n${authorised}\r\n`.repeat(reads);
-    // Reads get through, the cancel does not.
+    // The lock lets reads through, but not the cancel.
     const lock = await service.db.connect();
     await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
     const answered = exchange(service.httpUrl, [request, whole], { answers: reads + 2, halfClose: true });
@@ -487,7 +487,7 @@ describe("answers keep the order of their requests", () => {
     expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
   });
 
-  test("of what waits behind an answer the service reads some, and the rest when it has answered", async () => {
+  test("of many pipelined requests the service reads a limited number ahead, and the rest after its answer", async () => {
     const shop = merchant(service.httpUrl, testKey);
     const { body } = await shop.create();
     const path = `/v1/verifications/${body.id}`;
@@ -506,14 +506,14 @@ describe("answers keep the order of their requests", () => {
     const readBefore = socket.bytesRead;
     await lock.query("ROLLBACK");
     lock.release();
-    // Some seventy of them, and what one more look at the connection brings.
+    // Some seventy requests, and what one more read from the socket brings.
     expect(readBefore).toBeLessThan(1_000_000);
     const seen = (await answered).map((answer) => (JSON.parse(answer.body) as AnswerBody).status);
     expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
     expect(socket.bytesRead).toBe(request.length);
   });
 
-  test("creations behind one another with the same key are one and its replay", async () => {
+  test("pipelined creations with the same key are one creation and its replays", async () => {
     const key = "Content-Type: application/json\r\nIdempotency-Key: pipelined-1\r\n";
     const sent = `${create}${authorised}${key}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}`;
     const answers = await exchange(service.httpUrl, sent.repeat(3) + whole, { answers: 4 });
@@ -521,9 +521,9 @@ describe("answers keep the order of their requests", () => {
   });
 
   test.for([
-    { name: "a body that breaks", sent: "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nZZ\r\n" },
+    { name: "a malformed body", sent: "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nZZ\r\n" },
     { name: "a body that ends early", sent: "Content-Length: 10\r\n\r\n{" },
-  ])("$name behind a creation is answered once, after it", async ({ sent }) => {
+  ])("$name behind a creation is refused once, after the creation's answer", async ({ sent }) => {
     const unique = (id: string) =>
       `Content-Type: application/json\r\nIdempotency-Key: ${id}-${sent.length}\r\n`;
     const first = `${create}${authorised}${unique("before")}Content-Length: 2\r\n\r\n{}`;
@@ -534,7 +534,7 @@ describe("answers keep the order of their requests", () => {
     expect(answers).toHaveLength(2);
   });
 
-  test("CONNECT after requests that wait is answered after them", async () => {
+  test("CONNECT after waiting requests is answered after them", async () => {
     const waiting = `${cancel}${authorised}\r\n`.repeat(2);
     const connect = "CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
     const answers = await exchange(service.httpUrl, waiting + connect);
@@ -559,14 +559,14 @@ describe("answers keep the order of their requests", () => {
     expectApiError(answers[1], 404, "verification_not_found");
   });
 
-  test("a body that breaks after its request was refused is not answered again", async () => {
+  test("a malformed body of a request that was already refused gets no second answer", async () => {
     const refused = `${create}Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n`;
     const answers = await exchange(service.httpUrl, refused, { afterwards: "ZZ\r\n" });
     expect(answers).toHaveLength(1);
     expectApiError(answers[0], 401, "missing_api_key");
   });
 
-  test("a body over the limit is answered although the connection ends with it", async () => {
+  test("a body over the limit is answered even with Connection: close", async () => {
     const tooLarge = `${create}${authorised}${last}${json}Content-Length: 20000000\r\n\r\n`;
     const answers = await exchange(service.httpUrl, [tooLarge, Buffer.alloc(20_000_000, "a")]);
     expectApiError(answers[0], 400, "body_too_large");
@@ -574,14 +574,14 @@ describe("answers keep the order of their requests", () => {
 });
 
 describe("a client that stops sending", () => {
-  test("gets its answer when its request was whole", async () => {
+  test("gets its answer if its request was complete", async () => {
     const answers = await exchange(service.httpUrl, `${get}${authorised}\r\n`, { halfClose: true });
     expectApiError(answers[0], 404, "verification_not_found");
   });
 
   test.for([
-    { name: "amid a header", request: "GET / HTT" },
-    { name: "amid a body", request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{` },
+    { name: "in the middle of a header", request: "GET / HTT" },
+    { name: "in the middle of a body", request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{` },
   ])("$name gets 400", async ({ request }) => {
     const answers = await exchange(service.httpUrl, request, { halfClose: true });
     expect(answers).toHaveLength(1);
@@ -589,31 +589,31 @@ describe("a client that stops sending", () => {
   });
 
   test.concurrent.for([
-    { name: "amid a header", request: "GET / HTTP/1.1\r\nHost: local" },
-    { name: "amid a body", request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{` },
-  ])("$name and waits gets 400", async ({ request }, { expect: expectHere }) => {
+    { name: "in the middle of a header", request: "GET / HTTP/1.1\r\nHost: local" },
+    { name: "in the middle of a body", request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{` },
+  ])("$name and keeps its connection open gets 400", async ({ request }, { expect: expectHere }) => {
     const answers = await exchange(service.httpUrl, request);
     expectHere(answers).toHaveLength(1);
     expectApiError(answers[0], 400, "malformed_request");
   });
 
-  test.concurrent("before its first byte is told nothing", async ({ expect: expectHere }) => {
+  test.concurrent("before its first byte gets no answer", async ({ expect: expectHere }) => {
     expectHere(await exchange(service.httpUrl, "")).toEqual([]);
   });
 });
 
-describe("a client that asks before it sends its body", () => {
+describe("a client that sends Expect: 100-continue", () => {
   const asked = `${create}${authorised}${json}Expect: 100-continue\r\n`;
 
   test.for([
-    { name: "of the size that is allowed is told to go on", length: 65_536, told: 100 },
-    { name: "that is larger is not, but refused", length: 65_537, told: 400 },
+    { name: "before a body of the maximum size gets 100", length: 65_536, told: 100 },
+    { name: "before a larger body is refused", length: 65_537, told: 400 },
   ])("$name", async ({ length, told }) => {
     expect(await firstStatus(`${asked}Content-Length: ${length}\r\n\r\n`)).toBe(told);
   });
 });
 
-/** Of whatever is answered first, interim or not. */
+/** The status of the first answer, interim or final. */
 async function firstStatus(request: string): Promise<number> {
   const { hostname, port } = new URL(service.httpUrl);
   const socket = net.connect(Number(port), hostname);
@@ -623,8 +623,8 @@ async function firstStatus(request: string): Promise<number> {
   return Number(/^HTTP\/1\.1 (\d{3}) /.exec(answer.toString("latin1"))?.[1]);
 }
 
-test("who goes away amid a body is not charged for it", async () => {
-  // Where nobody else goes away.
+test("a client that disconnects in the middle of a body is not charged", async () => {
+  // A process where no other client disconnects.
   const quiet = await service.startAnother();
   const { testKey: key } = await quiet.createProject();
   const { hostname, port } = new URL(quiet.httpUrl);
@@ -632,7 +632,7 @@ test("who goes away amid a body is not charged for it", async () => {
   const left = async () =>
     (await scrape(quiet.opsUrl)).sum("phoneproof_http_request_duration_seconds_count", { status: "none" });
   const socket = net.connect(Number(port), hostname);
-  // That it is told to go on shows that its head has been read.
+  // The interim answer shows that its head has been read.
   socket.write(`${head}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n`);
   await once(socket, "data");
   socket.write('{"state":', () => socket.resetAndDestroy());
@@ -641,6 +641,6 @@ test("who goes away amid a body is not charged for it", async () => {
   expect([next.status, usageOf(next)]).toEqual([201, "1/unlimited"]);
 });
 
-test("after all of this the service answers as before", async () => {
+test("after all these requests the service still creates verifications", async () => {
   expect((await merchant(service.httpUrl, testKey).create()).status).toBe(201);
 });

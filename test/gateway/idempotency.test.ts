@@ -22,7 +22,7 @@ async function countVerifications(clientReference: string): Promise<number> {
 }
 
 describe("a replay", () => {
-  test("is the first answer byte for byte, with 200 and Idempotent-Replayed: true", async () => {
+  test("repeats the first answer byte for byte, with 200 and Idempotent-Replayed: true", async () => {
     const { shop } = await newShop();
     const key = newIdempotencyKey();
     const first = await shop.create({ client_reference: "replay", state: "s" }, key);
@@ -36,7 +36,7 @@ describe("a replay", () => {
     expect(await countVerifications("replay")).toBe(1);
   });
 
-  test("is the pending snapshot still when the verification is verified", async () => {
+  test("still shows the pending state after the verification was verified", async () => {
     const { shop } = await newShop();
     const key = newIdempotencyKey();
     const first = await shop.create({}, key);
@@ -55,7 +55,7 @@ describe("a replay", () => {
     expect([again.status, again.text]).toEqual([200, first.text]);
   });
 
-  test("is the same with a rotated key", async () => {
+  test("is the same with a rotated API key", async () => {
     const { shop, projectId } = await newShop();
     const keys = service.client(ApiKeyService);
     const { apiKeys } = await keys.listApiKeys({ projectId });
@@ -67,7 +67,7 @@ describe("a replay", () => {
     expect([again.status, again.text]).toEqual([200, first.text]);
   });
 
-  test("is given whatever the project has registered since, over either face; a new key is not", async () => {
+  test("succeeds over REST and gRPC even if the project's origin and URL have changed; a new key is refused", async () => {
     const parentOrigin = "https://before.example";
     const returnUrl = "https://before.example/done";
     const { projectId, shop, testKey, liveKey } = await newShop({ parentOrigin, returnUrl });
@@ -102,7 +102,7 @@ describe("a replay", () => {
     }
   });
 
-  test("is not given 24 hours later: the key is new again", async () => {
+  test("ends after 24 hours: the key creates another verification", async () => {
     const { shop } = await newShop();
     const key = newIdempotencyKey();
     const first = await shop.create({ client_reference: "a day" }, key);
@@ -138,7 +138,7 @@ describe("the same request", () => {
       body: '{"mode":"match","expected_phone":"010-1234-5678","client_reference":"ref","state":"s"}',
     },
     {
-      name: "a member twice, the last one counting",
+      name: "a member twice, of which the last one counts",
       body: JSON.stringify(original).replace("{", '{"state":"other",'),
     },
   ])("with $name is a replay", async ({ body }) => {
@@ -150,7 +150,7 @@ describe("the same request", () => {
     expect([again.status, again.text]).toEqual([200, first.text]);
   });
 
-  test("with every default spelled out is a replay of the empty one", async () => {
+  test("with every default spelled out is a replay of the empty request", async () => {
     const { shop } = await newShop();
     const key = newIdempotencyKey();
     const first = await shop.create({}, key);
@@ -166,7 +166,7 @@ describe("the same request", () => {
     expect([again.status, again.text]).toEqual([200, first.text]);
   });
 
-  test("in the other environment, or of another project, is another request", async () => {
+  test("in the other environment or another project is a separate request", async () => {
     const { shop, liveKey } = await newShop();
     const { shop: stranger } = await newShop();
     const key = newIdempotencyKey();
@@ -179,9 +179,9 @@ describe("the same request", () => {
     expect(ids.size).toBe(3);
   });
 
-  test("in the other environment, or of another project, is another one where they come together, too", async () => {
+  test("in the other environment or another project is a separate request even in one batch", async () => {
     const [own, other] = [await newShop(), await newShop()];
-    // Whoever creates first stands still; the others gather behind it.
+    // The first creation is held up, and the others gather behind it.
     const lock = await service.db.connect();
     await lock.query("BEGIN; LOCK TABLE idempotency_record");
     const first = other.shop.create();
@@ -189,7 +189,7 @@ describe("the same request", () => {
     const key = newIdempotencyKey();
     const live = merchant(service.httpUrl, own.liveKey);
     const gathered = [own.shop, live, other.shop].map((shop) => shop.create({}, key));
-    // A call that came after them is answered, with the key that was looked up last.
+    // A call sent after them, with the API key that was looked up last, has been answered: all of them have gathered.
     await live.read("vrf_none");
     await lock.query("ROLLBACK");
     lock.release();
@@ -202,7 +202,7 @@ describe("the same request", () => {
     ]);
   });
 
-  test("with another key is another attempt", async () => {
+  test("with another idempotency key creates another verification", async () => {
     const { shop } = await newShop();
     const first = await shop.create({ state: "s" });
     const second = await shop.create({ state: "s" });
@@ -254,7 +254,7 @@ describe("the same key with another body is 409 idempotency_conflict:", () => {
   });
 });
 
-test("a refused request burns no key", async () => {
+test("a refused request does not use up its idempotency key", async () => {
   const { shop } = await newShop();
   const key = newIdempotencyKey();
   expect((await shop.create({ state: 7 }, key)).status).toBe(422);

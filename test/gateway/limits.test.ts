@@ -10,7 +10,7 @@ const service = await startTestService({ TRUSTED_PROXIES: "127.0.0.1" });
 const json = { "content-type": "application/json" };
 
 describe("usage", () => {
-  test("counts every call that gets past the limits once, in both environments together", async () => {
+  test("counts every call that passes the limits once, for both environments together", async () => {
     const { testKey, liveKey } = await service.createProject({ usageLimit: 100n });
     const shop = merchant(service.httpUrl, testKey);
     const live = merchant(service.httpUrl, liveKey);
@@ -62,7 +62,7 @@ describe("usage", () => {
     expect(usageOf(await shop.read(id))).toBe(`${count + 1}/100`);
   });
 
-  test("with limit N the Nth call passes and shows N/N, and the next is 429 that is not counted", async () => {
+  test("with limit N the Nth call passes and shows N/N; the next one gets 429 and is not counted", async () => {
     const { projectId, testKey } = await service.createProject({ usageLimit: 3n });
     const shop = merchant(service.httpUrl, testKey);
     expect(usageOf(await shop.create())).toBe("1/3");
@@ -98,7 +98,7 @@ describe("usage", () => {
     await expect.poll(async () => usageOf(await shop.read(last.body.id))).toBe("4/4");
   });
 
-  test("a limit that is set below what was counted takes nothing from the count", async () => {
+  test("setting the limit below the current count does not change the count", async () => {
     const { projectId, testKey } = await service.createProject({ usageLimit: 9n });
     const shop = merchant(service.httpUrl, testKey);
     for (const count of [1, 2, 3]) expect(usageOf(await shop.read("vrf_none"))).toBe(`${count}/9`);
@@ -112,7 +112,7 @@ describe("usage", () => {
     expect(usageOf(await shop.read("vrf_none"))).toBe("4/9");
   });
 
-  test("over the limit a call may come again when the month in Seoul is over, by the database's clock", async () => {
+  test("over the limit Retry-After tells when the month in Seoul ends, by the database's clock", async () => {
     await installClock(service.db);
     const clocked = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl) });
     await stopClock(service.db, "2027-01-31T14:59:00.500Z");
@@ -133,7 +133,7 @@ describe("usage", () => {
     expect(usageOf(await shop.read(id))).toBe("1/2");
   });
 
-  test("numbers two hundred concurrent calls over two processes one by one, up to the limit", async () => {
+  test("gives two hundred concurrent calls over two processes consecutive numbers up to the limit", async () => {
     const { testKey } = await service.createProject({ usageLimit: 150n });
     const other = await service.startAnother();
     const shops = [merchant(service.httpUrl, testKey), merchant(other.httpUrl, testKey)];
@@ -150,7 +150,7 @@ describe("usage", () => {
 });
 
 describe("the rate limit", () => {
-  test("is told with every answer, for each bucket by itself", async () => {
+  test("is shown in every answer, separately for each bucket", async () => {
     const { testKey } = await service.createProject({ rateLimitPerMinute: 10 });
     const shop = merchant(service.httpUrl, testKey);
     const calls = [
@@ -168,7 +168,7 @@ describe("the rate limit", () => {
     }
   });
 
-  test("refuses what is beyond it with 429 that is not counted, in that bucket and environment only", async () => {
+  test("refuses calls beyond it with 429, uncounted, in that bucket and environment only", async () => {
     const { testKey, liveKey } = await service.createProject({ rateLimitPerMinute: 2 });
     const shop = merchant(service.httpUrl, testKey);
     const { id } = (await shop.create()).body;
@@ -197,7 +197,7 @@ describe("failed authentications", () => {
   });
   const path = "/v1/verifications/vrf_none";
 
-  test("are limited to 600 a minute an address, on unknown routes too, and valid keys are left alone", async () => {
+  test("are limited to 600 per minute and address, unknown routes included; valid keys are not affected", async () => {
     const { testKey } = await service.createProject();
     const shop = merchant(service.httpUrl, testKey);
     const attempts = await Promise.all(
@@ -218,16 +218,16 @@ describe("failed authentications", () => {
 
   test.for<{ name: string; headers: Record<string, string>; uncounted: string[] }>([
     {
-      name: "without a key, save on unknown routes",
+      name: "without a key, except on unknown routes",
       headers: { "x-forwarded-for": "192.0.2.40" },
       uncounted: ["/nowhere"],
     },
     {
-      name: "by another scheme",
+      name: "with another authorization scheme",
       headers: { "x-forwarded-for": "192.0.2.41", authorization: "Basic a2V5" },
       uncounted: [],
     },
-  ])("are those $name, too", async ({ headers, uncounted }) => {
+  ])("include calls $name", async ({ headers, uncounted }) => {
     const call = (to: string) => fetch(service.httpUrl + to, { headers });
     const statuses = await Promise.all(
       Array.from({ length: 601 }, async () => {
@@ -238,7 +238,7 @@ describe("failed authentications", () => {
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
   });
 
-  test("of an IPv6 host count together, from whatever address of its network they come", async () => {
+  test("from all addresses of an IPv6 network count together", async () => {
     const shop = merchant(service.httpUrl, "wrong");
     const statuses = await Promise.all(
       Array.from({ length: 601 }, async (_, host) => {
@@ -249,7 +249,7 @@ describe("failed authentications", () => {
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
   });
 
-  test("of an IPv4 host count as its own where it is shown as IPv6, in whichever spelling", async () => {
+  test("from an IPv4 address count together with those from the same address written as IPv6", async () => {
     const shop = merchant(service.httpUrl, "wrong");
     const failFrom = async (address: string) =>
       (await shop.call("GET", path, { headers: from(address, "wrong") })).status;
@@ -277,30 +277,30 @@ describe("failed authentications", () => {
       others: { "192.0.2.17:1024": 401 },
     },
     {
-      name: "in brackets, with a port",
+      name: "in brackets and with a port",
       said: (attempt: number) => `[2001:db8:8::1]:${1024 + attempt}`,
       others: { "[2001:db8:9::1]:1024": 401 },
     },
     {
-      name: "that is none, and so the proxy's own",
+      name: "as no valid address, and so as the proxy's own",
       said: (attempt: number) => `unknown-${attempt}`,
       others: { "x192.0.2.18:1024": 429, "127.0.0.1": 429 },
     },
-  ])("of one address count together where a proxy writes it $name", async ({ said, others }) => {
+  ])("from one address count together if a proxy writes it $name", async ({ said, others }) => {
     const shop = merchant(service.httpUrl, "wrong");
     const statuses = await Promise.all(
       Array.from({ length: 601 }, async (_, attempt) => {
         return (await shop.call("GET", path, { headers: from(said(attempt), "wrong") })).status;
       }),
     );
-    // The proxy itself may have failed before.
+    // Failures of the proxy's own address may have been counted before.
     expect(statuses).toContain(429);
     for (const [another, status] of Object.entries(others)) {
       expect((await shop.call("GET", path, { headers: from(another, "wrong") })).status).toBe(status);
     }
   });
 
-  test("over gRPC are those of whom the proxy names, too", async () => {
+  test("over gRPC also count for the address that the proxy names", async () => {
     const call = (address: string) =>
       answerOf((options) =>
         service
@@ -315,7 +315,7 @@ describe("failed authentications", () => {
     expect((await call("192.0.2.9")).code).toBe("invalid_api_key");
   });
 
-  test("of an address behind the proxy are not charged to what the client pretends to be", async () => {
+  test("behind a proxy count for the address that the proxy adds, not for one that the client claims", async () => {
     const shop = merchant(service.httpUrl, "wrong");
     await Promise.all(
       Array.from({ length: 601 }, (_, index) =>

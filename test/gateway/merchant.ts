@@ -1,4 +1,4 @@
-/** A merchant's server, as far as the contract goes. Every answer it gets must be one that the API description knows. */
+/** A merchant's server, which uses the REST API. Every answer must be as the OpenAPI document describes it. */
 
 import { expect } from "vitest";
 import { undescribed } from "../harness/contract.ts";
@@ -54,7 +54,7 @@ export function merchant(httpUrl: string, apiKey: string) {
   };
   return {
     call,
-    /** A body that is text or bytes is sent as it is. */
+    /** A body of text or bytes is sent unchanged. */
     create: (
       body: unknown = {},
       idempotencyKey = newIdempotencyKey(),
@@ -71,7 +71,7 @@ export function merchant(httpUrl: string, apiKey: string) {
 
 export type Merchant = ReturnType<typeof merchant>;
 
-/** `503/100`, or what is absent as null. */
+/** The usage headers, such as `503/1000`; null if both are absent. */
 export function usageOf({ headers }: Answer): string | null {
   const calls = headers.get("x-usage-calls");
   const limit = headers.get("x-usage-limit");

@@ -1,4 +1,4 @@
-/** What a person reads who got it wrong. */
+/** The texts of error messages. */
 
 import { describe, expect, test } from "vitest";
 import { contractCodes, Failure } from "../../src/failures.ts";
@@ -9,11 +9,11 @@ const service = await startTestService();
 const parentOrigin = "https://shop.example";
 const shop = merchant(service.httpUrl, (await service.createProject({ parentOrigin })).testKey);
 
-test.for(contractCodes)("%s says what was wrong, and after a colon what to do", (code) => {
+test.for(contractCodes)("the message of %s says what was wrong and, after a colon, what to do", (code) => {
   expect(new Failure(code).message).toMatch(/^[A-Z][^:]{10,}: .{10,}/s);
 });
 
-describe("a field that is wrong", () => {
+describe("the message for an invalid field:", () => {
   test.for<[body: object, field: string, message: string]>([
     [
       { phone: "010-1234-5678" },

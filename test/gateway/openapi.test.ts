@@ -31,7 +31,7 @@ interface Media {
 }
 
 describe("/openapi.json", () => {
-  test("is an OpenAPI 3.1 document without a fault", async () => {
+  test("is a valid OpenAPI 3.1 document", async () => {
     const response = await get("/openapi.json");
     expect(response.status).toBe(200);
     expect(response.headers.get("content-type")).toBe("application/json; charset=utf-8");
@@ -45,7 +45,7 @@ describe("/openapi.json", () => {
     expect(new URL(document.servers[0]?.url ?? "").port).toBe(new URL(service.httpUrl).port);
   });
 
-  test("is made once, however often strangers ask for it", async () => {
+  test("is generated at most once, however often it is requested", async () => {
     const made = vi.spyOn(JSON, "stringify");
     onTestFinished(() => made.mockRestore());
     const texts = await Promise.all(
@@ -55,11 +55,11 @@ describe("/openapi.json", () => {
     expect(made.mock.calls.filter(([value]) => value?.openapi).length).toBeLessThanOrEqual(1);
   });
 
-  test("is without a word from a linter's recommended rules", async () => {
+  test("passes a linter's recommended rules", async () => {
     const folder = await mkdtemp(path.join(os.tmpdir(), "phoneproof-openapi-"));
     onTestFinished(() => rm(folder, { recursive: true }));
     await writeFile(path.join(folder, "openapi.json"), await (await get("/openapi.json")).text());
-    // No licence has been chosen, and the tests' service is on this machine.
+    // No licence has been chosen, and the service under test is on localhost.
     const rules = ["--extends=recommended", "--skip-rule=info-license", "--skip-rule=no-server-example.com"];
     const cli = path.join(import.meta.dirname, "../../node_modules/.bin/redocly");
     const { stdout } = await promisify(execFile)(cli, ["lint", "openapi.json", ...rules, "--format=json"], {
@@ -85,7 +85,7 @@ describe("/openapi.json", () => {
     ]);
   });
 
-  test("has an example of every error code, and its examples are what it describes", async () => {
+  test("has an example of every error code, and its examples match its schemas", async () => {
     const { paths } = (await (await get("/openapi.json")).json()) as Document;
     const codes = new Set<string>();
     for (const [template, methods] of Object.entries(paths)) {
@@ -116,7 +116,7 @@ describe("/openapi.json", () => {
     expect(codesOf(`${one}/cancel`, "post", "400")).toContain("body_too_large");
   });
 
-  test("requires of a read what the contract does, and of a creation the carrier, too", async () => {
+  test("requires the contract's fields in a read, and in a creation also the carrier", async () => {
     const { components } = (await (await get("/openapi.json")).json()) as Document;
     const { CreatedVerification: created, VerificationResult: read } = components.schemas;
     const alone = ["verification_url", "destination", "sms_text", "carrier"];
@@ -164,7 +164,7 @@ describe("/openapi.json", () => {
   });
 });
 
-describe("an answer that is not described is told", () => {
+describe("an answer that the document does not describe is detected:", () => {
   const body = { error: { code: "x", message: "y" } };
   const headers = new Headers({ "x-request-id": "req_01kaex4mpyf2xbtyt1s6vdr4e9" });
 
@@ -178,7 +178,7 @@ describe("an answer that is not described is told", () => {
     expect(undescribed("GET", "/v1/verifications/x", answer)).toHaveLength(1);
   });
 
-  test("and one that is described is not", () => {
+  test("a described answer is not reported", () => {
     expect(undescribed("GET", "/v1/verifications/x", { status: 404, headers, body })).toEqual([]);
   });
 });
@@ -186,7 +186,7 @@ describe("an answer that is not described is told", () => {
 describe("/docs", () => {
   const pages = ["/docs", "/docs/errors/invalid_json", "/docs/ko", "/docs/ko/errors/invalid_json"];
 
-  /** The paths that a page's links and style lead to, where a proxy serves all of it under `prefix`. */
+  /** The paths of a page's links and style sheet if a proxy serves everything under `prefix`. */
   async function linksOf(page: string, prefix = ""): Promise<string[]> {
     const base = new URL(prefix + page, "https://docs.example");
     const hrefs = [...(await (await get(page)).text()).matchAll(/href="([^"]*)"/g)];
@@ -194,7 +194,7 @@ describe("/docs", () => {
     return urls.filter(({ host }) => host === base.host).map(({ pathname }) => pathname);
   }
 
-  test("and what belongs to it answer HEAD as they do GET, without a body", async () => {
+  test("and the files that belong to it answer HEAD like GET, without a body", async () => {
     for (const path of [...pages, "/docs/style.css", "/openapi.json"]) {
       const [asked, got] = [await fetch(`${service.httpUrl}${path}`, { method: "HEAD" }), await get(path)];
       expect([asked.status, asked.headers.get("content-type"), await asked.text()]).toEqual([
@@ -212,7 +212,7 @@ describe("/docs", () => {
     ["/docs/errors/", "/docs#errors"],
     ["/docs/ko/errors", "/docs/ko#errors"],
     ["/docs/ko/errors/", "/docs/ko#errors"],
-  ])("whoever asks for %s is led to %s, under a proxy's path, too", async ([asked = "", wanted]) => {
+  ])("%s redirects to %s, also under a proxy's path", async ([asked = "", wanted]) => {
     const { status, headers } = await fetch(`${service.httpUrl}${asked}`, { redirect: "manual" });
     const { pathname, hash } = new URL(headers.get("location") ?? "", `https://docs.example/phone${asked}`);
     expect([status, pathname + hash]).toEqual([308, `/phone${wanted}`]);
@@ -220,7 +220,7 @@ describe("/docs", () => {
     if (id) expect(await (await get(page)).text()).toContain(`id="${id}"`);
   });
 
-  test("is a page under a strict policy that asks nothing of anybody else", async () => {
+  test("is a page with a strict content security policy that loads nothing from other hosts", async () => {
     const response = await get("/docs");
     const html = await response.text();
     expect(response.status).toBe(200);
@@ -235,7 +235,7 @@ describe("/docs", () => {
   test.for([
     "/docs",
     "/docs/ko",
-  ])("%s links to a page for each error code, and every link leads somewhere", async (page) => {
+  ])("%s links to a page for each error code, and every link works", async (page) => {
     const links = await linksOf(page);
     expect(links.filter((url) => url.startsWith(`${page}/errors/`))).toHaveLength(contractCodes.length);
     for (const link of links) expect((await get(link)).status).toBe(200);
@@ -244,7 +244,7 @@ describe("/docs", () => {
   test.for([
     "/docs",
     ...contractCodes.map((code) => `/docs/errors/${code}`),
-  ])("%s is there in Korean too, and leads to it", async (english) => {
+  ])("%s has a Korean translation, and the two link to each other", async (english) => {
     const korean = english.replace("/docs", "/docs/ko");
     expect(await linksOf(english)).toContain(korean);
     expect(await linksOf(korean)).toContain(english);
@@ -254,7 +254,7 @@ describe("/docs", () => {
     expect(other).toContain('<html lang="ko">');
     const hangul = /[가-힣]/;
     expect(one?.replace(/<a lang="ko".*?<\/a>/, "")).not.toMatch(hangul);
-    // Each sentence, and each heading but the product's name and the codes.
+    // Each sentence and each heading, except the product's name and the codes.
     const sentences = [
       ...(other ?? "").matchAll(/<(?:p|h2|h3|th scope="col")\b[^>]*>(.*?)<\/(?:p|h2|h3|th)>/gs),
     ];
@@ -262,7 +262,7 @@ describe("/docs", () => {
     for (const [, text = ""] of sentences) {
       if (!text.includes(">English<")) expect(text).toMatch(hangul);
     }
-    // What a field is said to mean, where it is said in English.
+    // The meaning of each field that has one in English.
     const meanings = (html = "") =>
       [...html.matchAll(/<td>([^<]*(?:<(?!\/td).[^<]*)*)<\/td><\/tr>/g)].map(([, text = ""]) => text);
     meanings(one).forEach((meaning, row) => {
@@ -270,7 +270,7 @@ describe("/docs", () => {
     });
   });
 
-  test.for(pages)("a link of %s leads somewhere under a proxy's path, too", async (page) => {
+  test.for(pages)("the links of %s also work under a proxy's path", async (page) => {
     const links = await linksOf(page, "/phone");
     expect(links.length).toBeGreaterThan(1);
     for (const link of links) {
@@ -279,7 +279,7 @@ describe("/docs", () => {
     }
   });
 
-  test("says what webhooks are, as they are sent", async () => {
+  test("describes the kinds and headers of webhooks", async () => {
     const html = await (await get("/docs")).text();
     const { webhooks } = (await (await get("/openapi.json")).json()) as Document;
     const [, section = ""] = /<h2 id="webhooks">([\s\S]*?)<h2/.exec(html) ?? [];
@@ -289,13 +289,13 @@ describe("/docs", () => {
     }
   });
 
-  test("a page for what is no error code there is not", async () => {
+  test("has no page for something that is not an error code", async () => {
     const response = await get("/docs/errors/not_found");
     expect(response.status).toBe(404);
     expect(await response.json()).toMatchObject({ error: { code: "route_not_found" } });
   });
 
-  test("needs no key, takes none of a project's allowance and is not counted", async () => {
+  test("needs no key, does not use a rate limit and is not counted", async () => {
     await get("/docs");
     const { headers } = await shop.create();
     expect(headers.get("x-usage-calls")).toBe("1");

@@ -1,4 +1,7 @@
-/** What is not done is refused, and who was refused is not heard before it may come again. The gateway's own is tried in service/overload. */
+/**
+ * Calls that cannot be served are refused, and a refused connection is not read before its Retry-After has passed. The whole
+ * gateway is tested in test/service/overload.test.ts.
+ */
 
 import { once } from "node:events";
 import net, { type AddressInfo } from "node:net";
@@ -6,7 +9,7 @@ import Fastify from "fastify";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { createOverload } from "../../src/gateway/overload.ts";
 
-/** A server that answers 204, or refuses; `perSecond` connections are told the same. */
+/** A server that answers 204 or refuses. Each value of Retry-After is given to `perSecond` connections. */
 async function startServer({ perSecond = 2 } = {}) {
   const state = { isLate: true, isOverloaded: false, isStopped: false };
   const overload = createOverload(
@@ -28,7 +31,7 @@ async function startServer({ perSecond = 2 } = {}) {
   onTestFinished(() => server.close());
   const { port } = server.server.address() as AddressInfo;
 
-  /** `answers` are the statuses, each with its Retry-After or 0. */
+  /** `answers` are the statuses so far, each with its Retry-After or 0. */
   async function connect() {
     const socket = net.connect(port, "127.0.0.1");
     onTestFinished(() => void socket.destroy());
@@ -67,17 +70,17 @@ const post = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
 const closing = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 test.for([
-  { name: "a turn takes too long", isLate: true, isOverloaded: false, status: 503 },
+  { name: "turns are late", isLate: true, isOverloaded: false, status: 503 },
   { name: "too much waits for the database", isLate: false, isOverloaded: true, status: 503 },
-  { name: "neither", isLate: false, isOverloaded: false, status: 204 },
-])("where $name: $status", async ({ isLate, isOverloaded, status }) => {
+  { name: "neither is so", isLate: false, isOverloaded: false, status: 204 },
+])("if $name: $status", async ({ isLate, isOverloaded, status }) => {
   const { state, connect } = await startServer();
   Object.assign(state, { isLate, isOverloaded });
   const client = await connect();
   expect(await client.ask()).toEqual([[status, status === 503 ? 1 : 0]]);
 });
 
-test("of four whose turns came too late one is told at most, once it has been more for long", async () => {
+test("once turns have been late for a while, at most one call in four is refused for that", async () => {
   const { state, connect } = await startServer({ perSecond: 1_000 });
   const statuses: number[] = [];
   const ask = async (count: number) => {
@@ -97,10 +100,10 @@ test("of four whose turns came too late one is told at most, once it has been mo
 
 test.for([
   { name: "one request", request: get, count: 1 },
-  { name: "one with a body", request: post, count: 1 },
-  { name: "two at once", request: get + get, count: 2 },
-  { name: "three at once, with bodies", request: post + post + post, count: 3 },
-])("who was refused for $name is read again a second later", async ({ request, count }) => {
+  { name: "one request with a body", request: post, count: 1 },
+  { name: "two requests at once", request: get + get, count: 2 },
+  { name: "three requests with bodies at once", request: post + post + post, count: 3 },
+])("a connection that was refused for $name is read again a second later", async ({ request, count }) => {
   const { state, connect } = await startServer({ perSecond: 1_000 });
   const client = await connect();
   const before = performance.now();
@@ -110,19 +113,19 @@ test.for([
   expect(performance.now() - before).toBeGreaterThan(990);
 });
 
-/** So many are told that the next one is told eight seconds. */
+/** Refuses so many that the next one gets eight seconds. */
 async function tellMany({ connect }: Awaited<ReturnType<typeof startServer>>) {
   for (let count = 0; count < 7; count++) await (await connect()).ask();
 }
 
-/** Far less than eight. */
+/** Well before eight seconds are over. */
 async function expectHeardSoon(hear: () => Promise<unknown>) {
   const before = process.hrtime.bigint();
   await hear();
   expect(Number(process.hrtime.bigint() - before)).toBeLessThan(6e9);
 }
 
-test("the seconds count from the refusal, however late its body comes", async () => {
+test("the pause counts from the refusal, however late the request's body arrives", async () => {
   const server = await startServer({ perSecond: 1 });
   await tellMany(server);
   const client = await server.connect();
@@ -134,7 +137,7 @@ test("the seconds count from the refusal, however late its body comes", async ()
   await expectHeardSoon(() => client.ask());
 });
 
-test("the more are not heard, the longer they are told, up to eight seconds, and then to come on another connection", async () => {
+test("Retry-After grows with the number of paused connections up to eight seconds; then they are closed", async () => {
   const { connect } = await startServer();
   const told = [];
   for (let count = 0; count < 18; count++) {
@@ -147,7 +150,7 @@ test("the more are not heard, the longer they are told, up to eight seconds, and
   expect(told).toEqual([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 8]);
 });
 
-test("neither those count that leave with their answer, nor those whose requests never end", async () => {
+test("connections that close with their answer, and requests that never end, do not count as paused", async () => {
   const { connect } = await startServer();
   for (let count = 0; count < 5; count++) {
     expect(await (await connect()).ask(closing)).toEqual([[503, 1]]);
@@ -155,7 +158,7 @@ test("neither those count that leave with their answer, nor those whose requests
   }
 });
 
-test("at the end all are heard, those that were told and those that are told still", async () => {
+test("after stop() every connection is read, also those that are still being refused", async () => {
   const server = await startServer({ perSecond: 1 });
   await tellMany(server);
   const [told, half] = [await server.connect(), await server.connect()];

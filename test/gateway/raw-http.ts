@@ -1,4 +1,4 @@
-/** HTTP as bytes: what no client library would send, and every answer that comes back. */
+/** HTTP as bytes, for requests that no client library would send. */
 
 import net from "node:net";
 
@@ -10,9 +10,8 @@ export interface RawAnswer {
 }
 
 /**
- * Sends the pieces one after the other and gathers the answers, until there are as many as `answers` or the
- * server closes the connection. `halfClose` ends the sending side after the last piece; `afterwards` is sent
- * when the first answer has come.
+ * Sends the pieces one after the other and collects the answers until there are `answers` of them or the server closes the
+ * connection. `halfClose` ends the sending side after the last piece; `afterwards` is sent after the first answer.
  */
 export function exchange(
   httpUrl: string,
@@ -53,7 +52,7 @@ function toBytes(piece: string | Buffer): Buffer {
   return typeof piece === "string" ? Buffer.from(piece, "latin1") : piece;
 }
 
-/** The whole answers among the bytes; interim ones (100 Continue) are passed over. */
+/** The complete answers among the bytes; interim ones (100 Continue) are skipped. */
 function readAnswers(bytes: Buffer, bodyless: boolean): RawAnswer[] {
   const answers: RawAnswer[] = [];
   let from = 0;

@@ -32,10 +32,10 @@ describe("without a valid key", () => {
   const lastCharacter = project.testKey.at(-1);
   const unlike: { name: string; authorization: string }[] = [
     { name: "another scheme", authorization: "Basic dXNlcjpwYXNz" },
-    { name: "the scheme alone", authorization: "Bearer" },
-    { name: "the key alone", authorization: project.testKey },
+    { name: "the scheme without a key", authorization: "Bearer" },
+    { name: "the key without a scheme", authorization: project.testKey },
     { name: "a key in quotes", authorization: `Bearer "${project.testKey}"` },
-    { name: "a key and more", authorization: `Bearer ${project.testKey} x` },
+    { name: "a key followed by more", authorization: `Bearer ${project.testKey} x` },
     { name: "two keys", authorization: `Bearer ${project.testKey}, Bearer ${project.liveKey}` },
   ];
   const wrong: { name: string; authorization: string }[] = [
@@ -43,13 +43,13 @@ describe("without a valid key", () => {
       name: "a key with a typo",
       authorization: `Bearer ${project.testKey.slice(0, -1)}${lastCharacter === "0" ? "1" : "0"}`,
     },
-    { name: "a key cut off", authorization: `Bearer ${project.testKey.slice(0, -1)}` },
+    { name: "a truncated key", authorization: `Bearer ${project.testKey.slice(0, -1)}` },
     {
-      name: "a key of the other environment's looks",
+      name: "a key with the other environment's prefix",
       authorization: `Bearer ${project.testKey.replace("test", "live")}`,
     },
     { name: "an id instead of a key", authorization: `Bearer ${project.projectId}` },
-    { name: "a very long one", authorization: `Bearer ${"a".repeat(8000)}` },
+    { name: "a very long key", authorization: `Bearer ${"a".repeat(8000)}` },
   ];
   test.for(endpoints)("$name is 401 missing_api_key", async ({ method, path }) => {
     const response = await fetch(service.httpUrl + path, { method });
@@ -69,14 +69,14 @@ describe("without a valid key", () => {
     });
   }
 
-  test.for(["bearer", "BEARER"])("the scheme may be spelled %s", async (scheme) => {
+  test.for(["bearer", "BEARER"])("the scheme may be written %s", async (scheme) => {
     const answer = await shop.call("GET", "/v1/verifications/vrf_none", {
       headers: { authorization: `${scheme} ${project.testKey}` },
     });
     expect(answer.status).toBe(404);
   });
 
-  test("a revoked key is invalid at once in the process that revoked it", async () => {
+  test("a revoked key becomes invalid in the process that revoked it", async () => {
     const { projectId, testKey } = await service.createProject();
     const revoked = merchant(service.httpUrl, testKey);
     expect((await revoked.create()).status).toBe(201);
@@ -135,7 +135,7 @@ describe("an unknown route or method", () => {
     }
   });
 
-  test("is 404 whatever is sent with it", async () => {
+  test("is 404 whatever its body is", async () => {
     const answer = await shop.call("POST", "/nowhere", {
       body: "{".repeat(100_000),
       headers: { "content-type": "application/json" },
@@ -144,7 +144,7 @@ describe("an unknown route or method", () => {
   });
 });
 
-test("a project without a number to receive at is 503 no_receiving_number, and not counted", async () => {
+test("a creation for a project without a receiving number is 503 no_receiving_number, and not counted", async () => {
   const { project: numberless } = await projects.createProject({ name: "Numberless" });
   const { secret } = await service
     .client(ApiKeyService)
@@ -156,7 +156,7 @@ test("a project without a number to receive at is 503 no_receiving_number, and n
   expect(answer.headers.has("ratelimit")).toBe(true);
 });
 
-test("a fault of the service is 503 internal_error and tells nothing of itself", async () => {
+test("an internal fault is 503 internal_error without any detail of the fault", async () => {
   const broken = await startTestService();
   const { testKey } = await broken.createProject();
   const customer = merchant(broken.httpUrl, testKey);
@@ -171,10 +171,10 @@ test("a fault of the service is 503 internal_error and tells nothing of itself",
   await broken.close();
 });
 
-describe("of several reasons the first is told:", () => {
+describe("the order of checks:", () => {
   const broken = { body: "{", headers: { "content-type": "text/plain" } };
 
-  test("a wrong key before a broken request", async () => {
+  test("a wrong key before a malformed request", async () => {
     const answer = await shop.call("POST", "/v1/verifications", {
       ...broken,
       headers: { ...broken.headers, authorization: "Bearer wrong" },
@@ -182,7 +182,7 @@ describe("of several reasons the first is told:", () => {
     expectRefusal(answer, 401, "invalid_api_key");
   });
 
-  test("a suspended project before its limits and a broken request", async () => {
+  test("a suspended project before its limits and a malformed request", async () => {
     const { projectId, testKey } = await service.createProject({ usageLimit: 0n, rateLimitPerMinute: 1 });
     const suspended = merchant(service.httpUrl, testKey);
     expectRefusal(await suspended.create(), 429, "usage_limit_exceeded");
@@ -222,13 +222,13 @@ describe("of several reasons the first is told:", () => {
         headers: { "content-type": "application/json", "idempotency-key": "order-of-checks" },
       },
     },
-  ])("the usage limit before wrong $name", async ({ init }) => {
+  ])("the usage limit before invalid $name", async ({ init }) => {
     const { testKey } = await service.createProject({ usageLimit: 0n });
     const limited = merchant(service.httpUrl, testKey);
     expectRefusal(await limited.call("POST", "/v1/verifications", init), 429, "usage_limit_exceeded");
   });
 
-  test("the key's presence before the content type, the content type before the JSON, the JSON before its fields", async () => {
+  test("the idempotency key before the content type, the content type before the JSON, the JSON before its fields", async () => {
     const send = (headers: Record<string, string>, body: string) =>
       shop.call("POST", "/v1/verifications", { headers, body });
     const key = { "idempotency-key": newIdempotencyKey() };
@@ -241,7 +241,7 @@ describe("of several reasons the first is told:", () => {
     expect((await send({ ...key, ...json }, '{"x":1}')).status).toBe(422);
   });
 
-  test("the fields before idempotency, idempotency before capacity", async () => {
+  test("the fields before idempotency, idempotency before the receiving number", async () => {
     const { testKey, testNumber } = await service.createProject();
     const customer = merchant(service.httpUrl, testKey);
     const key = newIdempotencyKey();

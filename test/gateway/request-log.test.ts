@@ -18,7 +18,7 @@ type Line = Record<string, unknown>;
 const service = await startTestService();
 const { projectId, testKey } = await service.createProject();
 
-/** The same service once more, on the same database, with its log in hand. */
+/** A second service on the same database, whose log the tests read. */
 const lines: string[] = [];
 const logging = await startService(
   parseConfig({
@@ -34,7 +34,7 @@ afterAll(() => logging.close());
 const httpUrl = logging.addresses.http.replace("localhost", "127.0.0.1");
 const shop = merchant(httpUrl, testKey);
 
-/** The lines about a request, once the first is there: they are written when the answer has left. */
+/** The lines about a request, once the one for the request itself is there: it is written after the answer was sent. */
 async function linesOf(requestId: string | null): Promise<Line[]> {
   const found = () =>
     lines.filter((line) => line.includes(`"${requestId}"`)).map((line) => JSON.parse(line) as Line);
@@ -45,7 +45,7 @@ async function linesOf(requestId: string | null): Promise<Line[]> {
 const { apiKeys } = await service.client(ApiKeyService).listApiKeys({ projectId });
 const testKeyId = apiKeys.find(({ environment }) => environment === Environment.TEST)?.id;
 
-/** Who called: with two keys of a project in use, which of them. */
+/** The fields that identify the caller, down to the key. */
 const caller = { projectId, apiKeyId: testKeyId, environment: "test" };
 
 const route = "/v1/verifications/:verification_id";
@@ -93,24 +93,24 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
     call: () => shop.call("GET", "/secret-path/%ZZ"),
     line: { method: "GET", status: 400, code: "malformed_request" },
   },
-])("$name leaves one line, of chosen fields only", async ({ call, line }) => {
+])("$name writes one line with a fixed set of fields and no secrets", async ({ call, line }) => {
   const { headers } = await call();
   const requestId = headers.get("x-request-id");
   const durationMs = expect.any(Number);
   expect(await linesOf(requestId)).toEqual([{ level: 30, requestId, durationMs, msg: "request", ...line }]);
-  // Ids are random, and may hold any digits.
+  // Ids are random and may contain any digits.
   const withoutIds = lines.join("").replaceAll(/\b(req|prj|key|vrf)_[0-9a-z]+/g, "");
   expect(withoutIds).not.toMatch(/secret|7777|pp_test_|pp_live_/);
 });
 
-test("what is not HTTP leaves one line", async () => {
+test("invalid HTTP writes one line", async () => {
   const [answer] = await exchange(httpUrl, "secret\r\n\r\n");
   const requestId = answer?.headers.get("x-request-id") ?? null;
   const line = { level: 30, requestId, status: 400, code: "malformed_request", msg: "request" };
   expect(await linesOf(requestId)).toEqual([line]);
 });
 
-test("a body that breaks leaves one line", async () => {
+test("a malformed body writes one line", async () => {
   const head = `POST /v1/verifications HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${testKey}\r\n`;
   const body =
     "Content-Type: application/json\r\nIdempotency-Key: request-log\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n";
@@ -120,7 +120,7 @@ test("a body that breaks leaves one line", async () => {
   expect(found[0]).toMatchObject({ route: "/v1/verifications", status: 400, code: "malformed_request" });
 });
 
-test("a fault leaves its stack besides, for whoever runs the service", async () => {
+test("an internal fault also writes a line with its stack", async () => {
   await service.db.query("ALTER TABLE verification RENAME TO verification_elsewhere");
   const { headers } = await shop.read("vrf_01m7yrddhzfyja3hhg9my162t1");
   await service.db.query("ALTER TABLE verification_elsewhere RENAME TO verification");
@@ -136,7 +136,7 @@ test("a fault leaves its stack besides, for whoever runs the service", async () 
   ]);
 });
 
-/** A request that waits for the database until it is let go. */
+/** Sends a request that waits for the database until it is let go. */
 async function heldRequest(send: () => void): Promise<{ letGo: () => Promise<void> }> {
   const lock = await service.db.connect();
   await lock.query("BEGIN; LOCK TABLE verification");
@@ -146,7 +146,7 @@ async function heldRequest(send: () => void): Promise<{ letGo: () => Promise<voi
     lock.release();
   };
   send();
-  // The service's own jobs may stand in the queue as well, but none of them reads by a list of identifiers.
+  // The service's own jobs may be waiting too, but their statements do not contain this word.
   const blocked = `SELECT FROM pg_stat_activity
     WHERE $1 = ANY(pg_blocking_pids(pid)) AND query LIKE '%charged%'`;
   try {
@@ -160,7 +160,7 @@ async function heldRequest(send: () => void): Promise<{ letGo: () => Promise<voi
 
 const someId = "vrf_01m7yrddhzfyja3hhg9my162t1";
 
-test("a client that goes away before its answer leaves a line without a status", async () => {
+test("a client that disconnects before its answer leaves a line without a status", async () => {
   const { hostname, port } = new URL(httpUrl);
   const before = lines.length;
   const socket = net.connect(Number(port), hostname);
@@ -170,7 +170,7 @@ test("a client that goes away before its answer leaves a line without a status",
   });
   try {
     socket.resetAndDestroy();
-    // The service's own jobs may have something to say meanwhile.
+    // The service's own jobs may write lines meanwhile.
     const requests = () => lines.slice(before).map((line) => JSON.parse(line) as Line);
     await expect
       .poll(() => requests().filter(({ msg }) => msg === "request"))
@@ -205,21 +205,30 @@ test("the log names the key of a suspended project's call, over REST and gRPC", 
 });
 
 test.for([
-  { face: "merchants", path: "/v1/verifications", route: "/v1/verifications", type: "application/json" },
+  {
+    face: "the merchants' API",
+    path: "/v1/verifications",
+    route: "/v1/verifications",
+    type: "application/json",
+  },
   {
     face: "the window",
     path: "/v/a-token/messages",
     route: "/v/:token/messages",
     type: "application/x-www-form-urlencoded",
   },
-])("a client of $face that goes away amid its body is no fault", async ({ path, route, type }) => {
+])("a client of $face that disconnects in the middle of its body is not logged as a fault", async ({
+  path,
+  route,
+  type,
+}) => {
   const { hostname, port } = new URL(httpUrl);
   const before = lines.length;
   const socket = net.connect(Number(port), hostname);
   const head = `Host: x\r\nAuthorization: Bearer ${testKey}\r\nIdempotency-Key: amid-its-body\r\n`;
   const body = `Content-Type: ${type}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n`;
   socket.write(`POST ${path} HTTP/1.1\r\n${head}${body}`);
-  // It is asked for its body.
+  // The service has asked for the body.
   await once(socket, "data");
   socket.resetAndDestroy();
   const since = () => lines.slice(before).map((line) => JSON.parse(line) as Line);
@@ -230,9 +239,9 @@ test.for([
   expect(since().filter(({ msg }) => msg === "internal error")).toEqual([]);
 });
 
-// Connections are kept for seventy-five seconds: one that is held up by them takes longer than this.
+// Idle connections are kept for seventy-five seconds: a service that waited for them would exceed this timeout.
 test(
-  "an answer under way is finished before the service ends, and its connection does not hold that up",
+  "an answer in progress is finished before the service ends, and its connection does not delay that",
   {
     timeout: 60_000,
   },
@@ -241,7 +250,7 @@ test(
     const { letGo } = await heldRequest(() => {
       underWay = shop.read(someId);
     });
-    // After which it cuts what is left.
+    // The time after which the service cuts remaining connections.
     suppressTimers(5_000);
     const closed = logging.close();
     await letGo();

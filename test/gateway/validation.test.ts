@@ -11,7 +11,7 @@ const shop = merchant(service.httpUrl, project.testKey);
 const bareProject = await service.createProject();
 const bareShop = merchant(service.httpUrl, bareProject.testKey);
 
-/** The fields complained of, in no particular order; none where the creation was accepted. */
+/** The fields that were refused, sorted; none if the creation was accepted. */
 function complaintsOf(answer: Answer): string[] {
   if (answer.status === 201) return [];
   expect(answer.status).toBe(422);
@@ -21,31 +21,31 @@ function complaintsOf(answer: Answer): string[] {
   return fields.map(({ field }) => field).sort();
 }
 
-describe("a field that is", () => {
+describe("an invalid field is the only one that the refusal names:", () => {
   test.for<{ name: string; body: unknown; field: string }>([
-    { name: "unknown", body: { phone: "01012345678" }, field: "phone" },
-    { name: "in another case", body: { State: "s" }, field: "State" },
-    { name: "named without a name", body: { "": 1 }, field: "" },
-    { name: "named __proto__", body: '{"__proto__":{"mode":"match"}}', field: "__proto__" },
-    { name: "named constructor", body: { constructor: { prototype: {} } }, field: "constructor" },
-    { name: "named toString", body: { toString: null }, field: "toString" },
-    { name: "named body", body: { body: {} }, field: "body" },
-    { name: "a mode nobody knows", body: { mode: "guess" }, field: "mode" },
+    { name: "an unknown field", body: { phone: "01012345678" }, field: "phone" },
+    { name: "a field in another case", body: { State: "s" }, field: "State" },
+    { name: "a field with an empty name", body: { "": 1 }, field: "" },
+    { name: "a field named __proto__", body: '{"__proto__":{"mode":"match"}}', field: "__proto__" },
+    { name: "a field named constructor", body: { constructor: { prototype: {} } }, field: "constructor" },
+    { name: "a field named toString", body: { toString: null }, field: "toString" },
+    { name: "a field named body", body: { body: {} }, field: "body" },
+    { name: "an unknown mode", body: { mode: "guess" }, field: "mode" },
     { name: "a mode in another case", body: { mode: "Discover" }, field: "mode" },
     { name: "an empty mode", body: { mode: "" }, field: "mode" },
-    { name: "a mode of null", body: { mode: null }, field: "mode" },
-    { name: "a mode of a number", body: { mode: 1 }, field: "mode" },
-    { name: "a mode of one mode", body: { mode: ["match"] }, field: "mode" },
-    { name: "a phone of a number", body: { expected_phone: 1012345678 }, field: "expected_phone" },
-    { name: "a phone of false", body: { expected_phone: false }, field: "expected_phone" },
-    { name: "a reference of null", body: { client_reference: null }, field: "client_reference" },
-    { name: "a reference of a number", body: { client_reference: 0 }, field: "client_reference" },
-    { name: "a reference of an object", body: { client_reference: {} }, field: "client_reference" },
-    { name: "a state of null", body: { state: null }, field: "state" },
-    { name: "a state of true", body: { state: true }, field: "state" },
-    { name: "a state of a list", body: { state: [] }, field: "state" },
-    { name: "an origin of a list", body: { parent_origin: [origin] }, field: "parent_origin" },
-    { name: "a return URL of an object", body: { return_url: {} }, field: "return_url" },
+    { name: "null as mode", body: { mode: null }, field: "mode" },
+    { name: "a number as mode", body: { mode: 1 }, field: "mode" },
+    { name: "a list as mode", body: { mode: ["match"] }, field: "mode" },
+    { name: "a number as phone", body: { expected_phone: 1012345678 }, field: "expected_phone" },
+    { name: "false as phone", body: { expected_phone: false }, field: "expected_phone" },
+    { name: "null as reference", body: { client_reference: null }, field: "client_reference" },
+    { name: "a number as reference", body: { client_reference: 0 }, field: "client_reference" },
+    { name: "an object as reference", body: { client_reference: {} }, field: "client_reference" },
+    { name: "null as state", body: { state: null }, field: "state" },
+    { name: "true as state", body: { state: true }, field: "state" },
+    { name: "a list as state", body: { state: [] }, field: "state" },
+    { name: "a list as origin", body: { parent_origin: [origin] }, field: "parent_origin" },
+    { name: "an object as return URL", body: { return_url: {} }, field: "return_url" },
     { name: "a reference with NUL", body: { client_reference: "a\0b" }, field: "client_reference" },
     { name: "a state with NUL", body: { state: "\0" }, field: "state" },
     { name: "a phone with NUL", body: { expected_phone: "0101234\x005678" }, field: "expected_phone" },
@@ -92,40 +92,40 @@ describe("a field that is", () => {
       field: "return_url",
     },
     { name: "an empty return URL", body: { return_url: "" }, field: "return_url" },
-  ])("$name is refused by its name alone", async ({ body, field }) => {
+  ])("$name", async ({ body, field }) => {
     expect(complaintsOf(await shop.create(body))).toEqual([field]);
   });
 
   test.for([
     { name: "an origin", body: { parent_origin: origin }, field: "parent_origin" },
     { name: "a return URL", body: { return_url: returnUrl }, field: "return_url" },
-  ])("$name where the project has none is refused", async ({ body, field }) => {
+  ])("$name if the project has none", async ({ body, field }) => {
     expect(complaintsOf(await bareShop.create(body))).toEqual([field]);
   });
 });
 
-describe("lengths are code points:", () => {
+describe("lengths are in code points:", () => {
   test.for([
     { field: "client_reference", limit: 160 },
     { field: "state", limit: 256 },
-  ])("$field takes $limit and not one more", async ({ field, limit }) => {
+  ])("$field may have $limit and no more", async ({ field, limit }) => {
     for (const character of ["a", "한", "😀"]) {
       expect(complaintsOf(await shop.create({ [field]: character.repeat(limit) }))).toEqual([]);
       expect(complaintsOf(await shop.create({ [field]: character.repeat(limit + 1) }))).toEqual([field]);
     }
   });
 
-  test("an ignored expected_phone takes 32", async () => {
+  test("an ignored expected_phone may have 32", async () => {
     expect(complaintsOf(await shop.create({ expected_phone: "😀".repeat(32) }))).toEqual([]);
   });
 
-  test.for(["parent_origin", "return_url"])("%s takes no more than 2048", async (field) => {
+  test.for(["parent_origin", "return_url"])("%s may have no more than 2048", async (field) => {
     const answer = await shop.create({ [field]: "a".repeat(2049) });
     expect(complaintsOf(answer)).toEqual([field]);
     expect(answer.body.error.fields?.[0]?.message).toContain("2048");
   });
 
-  test("a return URL of 2048 is taken where it is the project's", async () => {
+  test("a return URL of 2048 is accepted if it is the project's", async () => {
     const longest = `https://shop.example.com/${"a".repeat(2048 - 25)}`;
     const { testKey } = await service.createProject({ returnUrl: longest });
     expect(complaintsOf(await merchant(service.httpUrl, testKey).create({ return_url: longest }))).toEqual(
@@ -141,7 +141,7 @@ describe("mode match", () => {
     "010 1234 5678",
     "+82 10-1234-5678",
     "+821012345678",
-  ])("takes the 010 number %s", async (expected_phone) => {
+  ])("accepts the 010 number %s", async (expected_phone) => {
     expect(complaintsOf(await shop.create({ mode: "match", expected_phone }))).toEqual([]);
   });
 
@@ -151,14 +151,14 @@ describe("mode match", () => {
     { name: "empty", expected_phone: "" },
     { name: "a landline", expected_phone: "02-123-4567" },
     { name: "an old mobile prefix", expected_phone: "011-123-4567" },
-    { name: "a digit short", expected_phone: "0101234567" },
-    { name: "a digit long", expected_phone: "010123456789" },
-    { name: "another country's", expected_phone: "+1 010 1234 5678" },
-    { name: "letters", expected_phone: "010-ABCD-5678" },
-    { name: "a number and more", expected_phone: "01012345678;ext=1" },
+    { name: "one digit short", expected_phone: "0101234567" },
+    { name: "one digit too long", expected_phone: "010123456789" },
+    { name: "of another country", expected_phone: "+1 010 1234 5678" },
+    { name: "partly letters", expected_phone: "010-ABCD-5678" },
+    { name: "a number followed by more", expected_phone: "01012345678;ext=1" },
     { name: "a number of type number", expected_phone: 1012345678 },
     { name: "too long", expected_phone: `010${" ".repeat(30)}12345678` },
-  ])("refuses a phone that is $name, once", async ({ expected_phone }) => {
+  ])("refuses a phone that is $name, and names the field once", async ({ expected_phone }) => {
     expect(complaintsOf(await shop.create({ mode: "match", expected_phone }))).toEqual(["expected_phone"]);
   });
 });
@@ -173,11 +173,11 @@ test.for([
   `${origin}/`,
   "https://SHOP.example.com",
   `${origin}:443`,
-])("the origin %s is the project's in another spelling", async (parent_origin) => {
+])("the origin %s is accepted as another spelling of the project's", async (parent_origin) => {
   expect(complaintsOf(await shop.create({ parent_origin }))).toEqual([]);
 });
 
-test("an origin in another script may be written as browsers do and as people do, and as nothing else", async () => {
+test("an internationalized origin is accepted in Punycode and in its own script, and in no other form", async () => {
   const { liveKey } = await service.createProject({ parentOrigin: "https://xn--6q8b.example:8443" });
   const complaints = async (parent_origin: string) =>
     complaintsOf(await merchant(service.httpUrl, liveKey).create({ parent_origin }));
@@ -204,23 +204,23 @@ test.for([
   `${origin}\\`,
   `${origin}/.`,
   "https://\u017fhop.example.com",
-])("the origin %j is none, whatever a parser would make of it", async (parent_origin) => {
+])("the origin %j is refused, although a URL parser would accept it", async (parent_origin) => {
   expect(complaintsOf(await shop.create({ parent_origin }))).toEqual(["parent_origin"]);
 });
 
-test("of thousands of fields that are none each is named, in an answer that is not many times as long", async () => {
+test("each of thousands of unknown fields is named, in an answer of limited length", async () => {
   const names = Array.from({ length: 5_000 }, (_, index) => `f${index}`);
   const answer = await shop.create(Object.fromEntries(names.map((name) => [name, 1])));
   expect(complaintsOf(answer)).toEqual(names.toSorted());
   expect(answer.text.length).toBeLessThan(400_000);
 });
 
-test("null is absence where the contract allows it", async () => {
+test("null means absent where the contract allows it", async () => {
   const body = { expected_phone: null, parent_origin: null, return_url: null };
   expect(complaintsOf(await bareShop.create(body))).toEqual([]);
 });
 
-test("every violation is told at once, one entry each, whoever finds it", async () => {
+test("all violations are reported at once, with one entry per field", async () => {
   const answer = await shop.create({
     mode: "match",
     expected_phone: "02-123-4567",
@@ -237,34 +237,34 @@ test("every violation is told at once, one entry each, whoever finds it", async 
   expect(Object.keys(answer.body.error)).toEqual(["code", "message", "request_id", "fields"]);
 });
 
-test("of two violations of one field the first is told: its type before what the mode asks of it", async () => {
+test("of two violations of a field the first is reported: a wrong type before a requirement of the mode", async () => {
   const { body } = await shop.create({ mode: "match", expected_phone: 1012345678 });
   expect(body.error.fields).toEqual([{ field: "expected_phone", message: "must be a string or null" }]);
 });
 
-test("two thousand unknown fields are told one by one", async () => {
+test("each of two thousand unknown fields is named", async () => {
   const names = Array.from({ length: 2000 }, (_, index) => `field${index}`);
   const answer = await shop.create(Object.fromEntries(names.map((name) => [name, 0])));
   expect(complaintsOf(answer)).toEqual(names.sort());
 });
 
-describe("a body that is JSON but no object is refused as the field body:", () => {
+describe("a JSON body that is not an object is refused as the field body:", () => {
   test.for(["null", "[]", "[{}]", '"text"', "0", "true"])("%s", async (body) => {
     expect(complaintsOf(await shop.create(body))).toEqual(["body"]);
   });
 });
 
-describe("a body is", () => {
+describe("a body", () => {
   const invalid: { name: string; body: string | Uint8Array<ArrayBuffer> }[] = [
-    { name: "empty", body: "" },
-    { name: "cut off", body: '{"state":' },
-    { name: "two objects", body: "{}{}" },
-    { name: "with a comma too many", body: '{"state":"s",}' },
+    { name: "that is empty", body: "" },
+    { name: "that is cut off", body: '{"state":' },
+    { name: "of two objects", body: "{}{}" },
+    { name: "with an extra comma", body: '{"state":"s",}' },
     { name: "with single quotes", body: "{'state':'s'}" },
     { name: "with a comment", body: "{/* */}" },
-    { name: "NaN", body: "NaN" },
+    { name: "of NaN", body: "NaN" },
     { name: "with a raw line break in a string", body: '{"state":"a\nb"}' },
-    { name: "60,000 brackets", body: "[".repeat(60_000) },
+    { name: "of 60,000 brackets", body: "[".repeat(60_000) },
     { name: "in Latin-1", body: Uint8Array.from(Buffer.from('{"state":"é"}', "latin1")) },
     { name: "in UTF-16", body: Uint8Array.from(Buffer.from("{}", "utf16le")) },
     {
@@ -283,13 +283,13 @@ describe("a body is", () => {
     expect(answer.body.error.message).toMatch(/^The body is not JSON in UTF-8/);
   });
 
-  test("after a byte order mark: invalid_json, which says so", async () => {
+  test("with a byte order mark: invalid_json, whose message says so", async () => {
     const answer = await shop.create("\ufeff{}");
     expect(answer).toMatchObject({ status: 400, body: { error: { code: "invalid_json" } } });
     expect(answer.body.error.message).toMatch(/^The body begins with a byte order mark/);
   });
 
-  test("compressed: invalid_json, which says so", async () => {
+  test("that is compressed: invalid_json, whose message says so", async () => {
     const answer = await shop.create(Uint8Array.from(gzipSync("{}")), undefined, {
       "content-encoding": "gzip",
     });
@@ -297,12 +297,12 @@ describe("a body is", () => {
     expect(answer.body.error.message).toMatch(/^The body is compressed/);
   });
 
-  test("nested 30,000 deep in a field: that field alone is refused", async () => {
+  test("with a field nested 30,000 deep: only that field is refused", async () => {
     const body = `{"state":${"[".repeat(30_000)}${"]".repeat(30_000)}}`;
     expect(complaintsOf(await shop.create(body))).toEqual(["state"]);
   });
 
-  test("of duplicate members the last one", async () => {
+  test("with duplicate members: the last one counts", async () => {
     const answer = await shop.create('{"state":1,"state":"last"}');
     expect(answer).toMatchObject({ status: 201, body: { state: "last" } });
   });
@@ -311,7 +311,7 @@ describe("a body is", () => {
     { size: 65_536, status: 201 },
     { size: 65_537, status: 400 },
     { size: 3_000_000, status: 400 },
-  ])("$size bytes: $status", async ({ size, status }) => {
+  ])("of $size bytes: $status", async ({ size, status }) => {
     const answer = await shop.create(`{}${" ".repeat(size - 2)}`);
     expect(answer.status).toBe(status);
     if (status === 400) expect(answer.body.error.code).toBe("body_too_large");
@@ -321,7 +321,7 @@ describe("a body is", () => {
 });
 
 describe("the content type", () => {
-  test("goes with no coding but identity, whatever the body is", async () => {
+  test("is accepted with no content encoding but identity", async () => {
     const statuses = [];
     for (const coding of ["identity", "Identity, ,identity", "", "gzip", "br", "identity, gzip"]) {
       const answer = await shop.create({}, undefined, { "content-encoding": coding });
@@ -337,7 +337,7 @@ describe("the content type", () => {
     "Application/JSON",
     "application/json;charset=utf-8",
     "application/json; charset=latin1; a=b",
-  ])("%s is JSON", async (type) => {
+  ])("%s is accepted", async (type) => {
     expect((await shop.create({}, undefined, { "content-type": type })).status).toBe(201);
   });
 
@@ -349,14 +349,14 @@ describe("the content type", () => {
     "text/json",
     "json",
     "*/*",
-  ])("%s is not", async (type) => {
+  ])("%s is refused", async (type) => {
     const answer = await shop.create({}, undefined, { "content-type": type });
     expect(answer).toMatchObject({ status: 400, body: { error: { code: "unsupported_content_type" } } });
   });
 });
 
 describe("an Idempotency-Key", () => {
-  test.for(["a2345678", "A.b_C:d-", "0".repeat(128)])("%s is taken", async (key) => {
+  test.for(["a2345678", "A.b_C:d-", "0".repeat(128)])("%s is accepted", async (key) => {
     expect((await shop.create({}, key)).status).toBe(201);
   });
 
@@ -368,7 +368,7 @@ describe("an Idempotency-Key", () => {
     "käse-brot",
     "under/slash",
     "comma,comma",
-  ])("%s is invalid", async (key) => {
+  ])("%s is refused", async (key) => {
     const answer = await shop.create({}, key);
     expect(answer).toMatchObject({ status: 400, body: { error: { code: "idempotency_key_invalid" } } });
   });

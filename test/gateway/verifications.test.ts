@@ -45,7 +45,7 @@ function headersOf({ headers }: Answer): Record<string, string> {
   return Object.fromEntries(headers);
 }
 
-/** Expiry is a row's matter: past it, nothing is pending, whatever the clock on this machine says. */
+/** Makes a verification overdue in its row, by enough that differences between clocks do not matter. */
 async function expire(verification: string): Promise<void> {
   const moved = await moveExpiry(service.db, {
     expiresAt: "expires_at - interval '1 day'",
@@ -93,14 +93,14 @@ describe("a creation", () => {
     expect(body.verification_url).not.toContain(body.id);
   });
 
-  test("without any field takes the defaults", async () => {
+  test("without any field uses the defaults", async () => {
     const { testKey } = await service.createProject();
     const { body } = await merchant(service.httpUrl, testKey).create({});
     expect(body).toMatchObject({ mode: "discover", client_reference: "", state: "" });
     expect(Date.parse(body.expires_at) - Date.parse(body.created_at)).toBe(600_000);
   });
 
-  test("with every field echoes what belongs to the merchant, character by character", async () => {
+  test("with every field returns the merchant's texts character by character", async () => {
     const { testKey } = await service.createProject({
       parentOrigin: "https://shop.example.com",
       returnUrl: "https://shop.example.com/done?a=1",
@@ -119,7 +119,7 @@ describe("a creation", () => {
     expect(body.phone).toBeNull();
   });
 
-  test("codes follow the project's setting", async () => {
+  test("has a code in the project's format", async () => {
     const { testKey } = await service.createProject({ codeFormat: 2, codeLength: 10 });
     const { body } = await merchant(service.httpUrl, testKey).create();
     expect(body.sms_text).toMatch(/\b[2-9A-HJKMNP-TV-Z]{10}\b/);
@@ -146,7 +146,7 @@ describe("a read", () => {
     { reported: "KTF", carrier: "KT" },
     { reported: "LG U+", carrier: "LGU+" },
     { reported: "Vodafone", carrier: null },
-  ])("of a verified one tells phone, carrier ($reported) and time", async ({ reported, carrier }) => {
+  ])("of a verified one shows phone, carrier ($reported) and time", async ({ reported, carrier }) => {
     const { testKey } = await service.createProject();
     const shop = merchant(service.httpUrl, testKey);
     const { id, destination, sms_text, created_at } = (await shop.create()).body;
@@ -165,7 +165,7 @@ describe("a read", () => {
     expect(Date.parse(body.verified_at ?? "")).toBeGreaterThanOrEqual(Date.parse(created_at));
   });
 
-  test("past its expiry says expired", async () => {
+  test("of an overdue one shows expired", async () => {
     const { testKey } = await service.createProject();
     const shop = merchant(service.httpUrl, testKey);
     const { id } = (await shop.create({ client_reference: "read-expired" })).body;
@@ -173,7 +173,7 @@ describe("a read", () => {
     expect((await shop.read(id)).body).toMatchObject({ status: "expired", phone: null, verified_at: null });
   });
 
-  test("ignores a query and reads an id however it is encoded", async () => {
+  test("ignores a query and accepts a percent-encoded id", async () => {
     const { testKey } = await service.createProject();
     const shop = merchant(service.httpUrl, testKey);
     const { id } = (await shop.create()).body;
@@ -183,7 +183,7 @@ describe("a read", () => {
 });
 
 describe("a cancel", () => {
-  test("of a pending verification says cancelled, and so does a second one", async () => {
+  test("of a pending verification shows cancelled, and so does a second one", async () => {
     const { testKey } = await service.createProject();
     const shop = merchant(service.httpUrl, testKey);
     const { id } = (await shop.create()).body;
@@ -229,10 +229,10 @@ describe("a cancel", () => {
     { name: "JSON", init: { body: "{}", headers: { "content-type": "application/json" } } },
     { name: "broken JSON", init: { body: '{"a', headers: { "content-type": "application/json" } } },
     { name: "a form", init: { body: new URLSearchParams({ a: "b" }) } },
-    { name: "bytes of no type", init: { body: new Uint8Array([0, 255, 254]) } },
-    { name: "a type that is none", init: { body: "x", headers: { "content-type": ";;;" } } },
+    { name: "bytes without a content type", init: { body: new Uint8Array([0, 255, 254]) } },
+    { name: "an invalid content type", init: { body: "x", headers: { "content-type": ";;;" } } },
     { name: "64 KiB", init: { body: "x".repeat(65_536) } },
-    { name: "a type and no body", init: { headers: { "content-type": "application/json" } } },
+    { name: "a content type without a body", init: { headers: { "content-type": "application/json" } } },
   ])("ignores a body: $name", async ({ init }) => {
     const { testKey } = await service.createProject();
     const shop = merchant(service.httpUrl, testKey);
@@ -241,8 +241,8 @@ describe("a cancel", () => {
   });
 });
 
-describe("another project's verification, or the other environment's,", () => {
-  test.for(["read", "cancel"] as const)("is to a %s as one that never existed", async (operation) => {
+describe("a verification of another project or environment", () => {
+  test.for(["read", "cancel"] as const)("is for a %s like one that never existed", async (operation) => {
     const { testKey, liveKey } = await service.createProject();
     const stranger = merchant(service.httpUrl, (await service.createProject()).testKey);
     const owner = merchant(service.httpUrl, testKey);

@@ -18,13 +18,13 @@ beforeAll(async () => {
 });
 afterAll(() => database.drop());
 
-/** Each starts a process, keeps it busy and ends it. */
+/** For tests that start a process, keep it busy and end it. */
 const timeout = 120_000;
 
 const start = (environment: Record<string, string> = {}, kind?: OutputKind | { readonly file: string }) =>
   startProcess({ DATABASE_URL: database.url, ...environment }, kind);
 
-/** So many requests, some at a time; their request ids. */
+/** Makes so many requests, some of them concurrently. Returns their request ids. */
 async function send(httpUrl: string, count: number): Promise<string[]> {
   const ids: string[] = [];
   const sender = async () => {
@@ -46,7 +46,7 @@ interface Line {
   readonly logLevel?: string;
 }
 
-/** Whole lines only. */
+/** The complete lines. */
 const linesOf = (text: string) =>
   text
     .split("\n")
@@ -54,11 +54,11 @@ const linesOf = (text: string) =>
     .filter((line) => line.startsWith("{"))
     .map((line) => JSON.parse(line) as Line);
 
-/** More lines than what lies between the service and its reader can hold. */
+/** More lines than fit into the buffers between the service and its reader. */
 const manyRequests = 2_200;
 
-describe.for<OutputKind>(["socket", "pipe"])("with a %s for its log", { timeout }, (kind) => {
-  test("a reader that stops for a while under load loses no line, and neither it nor one that is gone holds up a call", async () => {
+describe.for<OutputKind>(["socket", "pipe"])("with a %s as log output", { timeout }, (kind) => {
+  test("a reader that pauses under load loses no line, and neither it nor one that is gone holds up calls", async () => {
     const service = await start({}, kind);
     service.output.pause();
     const ids = await send(service.httpUrl, manyRequests);
@@ -79,7 +79,7 @@ describe.for<OutputKind>(["socket", "pipe"])("with a %s for its log", { timeout 
     expect(await service.ended()).toBe(0);
   });
 
-  test("a reader that has stopped for good does not keep the service from ending", async () => {
+  test("a reader that has stopped reading does not keep the service from ending", async () => {
     const service = await start({}, kind);
     service.output.pause();
     const ids = await send(service.httpUrl, manyRequests);
@@ -92,7 +92,7 @@ describe.for<OutputKind>(["socket", "pipe"])("with a %s for its log", { timeout 
 test.for<OutputKind>([
   "socket",
   "pipe",
-])("a slow reader of a %s is waited for at the end, and loses no line", async (kind) => {
+])("at the end the service waits for a slow reader of a %s, which loses no line", async (kind) => {
   const pipe = kind === "pipe" ? openPipe() : undefined;
   const child = spawn(process.execPath, [path.join(import.meta.dirname, "long-log.ts")], {
     stdio: ["ignore", pipe?.writeEnd ?? "pipe", "inherit"],
@@ -105,14 +105,14 @@ test.for<OutputKind>([
   const reading = setInterval(() => {
     text += reader.read() ?? "";
   }, 100);
-  // It is read here, and not let run when its process has ended.
+  // With this listener the stream stays paused after the process has ended, and is read above.
   reader.setEncoding("utf8").on("readable", () => {});
   await ended;
   clearInterval(reading);
   expect(linesOf(text).length).toBe(3_000);
 });
 
-test("a process that only works says, as others do, that it is running", { timeout }, async () => {
+test("a worker process also logs that it is running", { timeout }, async () => {
   const worker = await start({ ROLES: "worker" });
   await expect
     .poll(() => linesOf(worker.text()), { timeout: 45_000 })
@@ -121,7 +121,7 @@ test("a process that only works says, as others do, that it is running", { timeo
     );
 });
 
-test("a file has every line when the service has ended", { timeout }, async () => {
+test("a log file has every line when the service has ended", { timeout }, async () => {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-log-"));
   onTestFinished(() => rm(directory, { recursive: true }));
   const file = path.join(directory, "service.log");
@@ -133,11 +133,11 @@ test("a file has every line when the service has ended", { timeout }, async () =
   expect(new Set(logged)).toEqual(new Set(ids));
 });
 
-/** A disk without room for a byte. Not everywhere. */
+/** A full disk. Not available everywhere. */
 const fullDisk = ["/dev/full"].filter((file) => existsSync(file));
 
 test.for(fullDisk)(
-  "a disk that is full (%s) keeps no call waiting, and not the end",
+  "a full disk (%s) holds up neither calls nor the end of the service",
   { timeout },
   async (file) => {
     const service = await start({}, { file });
@@ -150,7 +150,7 @@ test.for(fullDisk)(
 );
 
 test.for(fullDisk)(
-  "a service with a database of its own that cannot say where it is (%s) serves and ends as ever",
+  "a service with an embedded database that cannot print where it listens (%s) serves and ends as usual",
   { timeout },
   async (file) => {
     const dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-unseen-"));
@@ -163,7 +163,7 @@ test.for(fullDisk)(
 );
 
 test(
-  "a signal makes the log tell a level more, and after the last one it is as it was set",
+  "each SIGUSR2 raises the log level by one step, and after the last step it is the configured one again",
   { timeout },
   async () => {
     const service = await start({ LOG_LEVEL: "warn" });
@@ -189,7 +189,7 @@ test(
   },
 );
 
-test("each step is told, however quiet the log was", { timeout }, async () => {
+test("each step is logged, even if the log was silent", { timeout }, async () => {
   const service = await start({ LOG_LEVEL: "silent" });
   for (const level of ["fatal", "error", "warn"]) {
     service.child.kill("SIGUSR2");
@@ -198,10 +198,10 @@ test("each step is told, however quiet the log was", { timeout }, async () => {
   expect(linesOf(service.text()).filter(({ logLevel }) => logLevel !== undefined)).toHaveLength(3);
 });
 
-/** Makes a terminal. Most systems have it; npm has nothing that needs no compiler. */
+/** Runs a program on a terminal. Most systems have it; npm's packages for that need a compiler. */
 const script = ["/usr/bin/script"].filter((file) => existsSync(file));
 
-test.for(script)("on a terminal, as %s makes it, lines are laid out for a person", async (terminal) => {
+test.for(script)("on a terminal (made by %s) log lines are formatted for people", async (terminal) => {
   const env = {
     ...process.env,
     NODE: process.execPath,
@@ -213,24 +213,18 @@ test.for(script)("on a terminal, as %s makes it, lines are laid out for a person
   expect(stdout).toMatch(/\d\d:\d\d:\d\d\.\d{3}.*WARN.*something to see.*\{"answer":42\}/);
 });
 
-test(
-  "an admin token that may be guessed is warned of, by its name and without a character of it",
-  { timeout },
-  async () => {
-    const warningsWith = async (token: string) => {
-      const service = await start({ PHONEPROOF_ADMIN_TOKEN: token });
-      service.child.kill("SIGTERM");
-      await service.ended();
-      return linesOf(service.text())
-        .map(({ msg }) => msg)
-        .filter((msg) => msg.includes("ADMIN_TOKEN"));
-    };
-    const [warning, ...more] = await warningsWith("quetzal");
-    expect(more).toEqual([]);
-    expect(warning).toMatch(
-      /^PHONEPROOF_ADMIN_TOKEN has fewer than 24 characters.* openssl rand -base64 32$/,
-    );
-    expect(warning).not.toContain("quetzal");
-    expect(await warningsWith("q".repeat(24))).toEqual([]);
-  },
-);
+test("the log warns about a short admin token, without containing it", { timeout }, async () => {
+  const warningsWith = async (token: string) => {
+    const service = await start({ PHONEPROOF_ADMIN_TOKEN: token });
+    service.child.kill("SIGTERM");
+    await service.ended();
+    return linesOf(service.text())
+      .map(({ msg }) => msg)
+      .filter((msg) => msg.includes("ADMIN_TOKEN"));
+  };
+  const [warning, ...more] = await warningsWith("quetzal");
+  expect(more).toEqual([]);
+  expect(warning).toMatch(/^PHONEPROOF_ADMIN_TOKEN has fewer than 24 characters.* openssl rand -base64 32$/);
+  expect(warning).not.toContain("quetzal");
+  expect(await warningsWith("q".repeat(24))).toEqual([]);
+});

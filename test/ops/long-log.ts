@@ -1,4 +1,4 @@
-/** Writes more lines than a reader takes at once, and ends as the service does. */
+/** Writes more lines than a reader takes at once, and ends like the service. */
 
 import { openLogOutput } from "../../src/log-output.ts";
 

@@ -31,10 +31,10 @@ const phone = "01098761234";
 const receiver = await startReceiver((response, request) =>
   (request.path === "/refuse" ? refuseForLong(500) : answerWith(204))(response, request),
 );
-/** Nobody is there to work off what is due. */
+/** A service without workers, so that what is due stays due. */
 const idle = await startTestService({ ROLES: "api" });
 
-/** What a name has grown by while something was done, once it has grown at all. */
+/** How much each metric has grown during `work`, once all of them have grown. */
 async function growthOf<Names extends string>(
   measured: Readonly<Record<Names, readonly [string, Record<string, string>?]>>,
   work: () => Promise<unknown>,
@@ -46,7 +46,7 @@ async function growthOf<Names extends string>(
   };
   const before = await read();
   await work();
-  // A request is counted when its answer has left, which may be after its client has it: until nothing more comes.
+  // A request is counted after its answer was sent, perhaps after its client has received it: waits until nothing changes.
   let last = "";
   return vi.waitUntil(async () => {
     const after = await read();
@@ -61,7 +61,7 @@ async function growthOf<Names extends string>(
 
 const duration = "phoneproof_http_request_duration_seconds_count";
 
-test("requests are counted by method, route and status, and those that were usage", async () => {
+test("HTTP requests are counted by method, route and status, and counted calls as usage", async () => {
   const route = "/v1/verifications/:verification_id";
   const grown = await growthOf(
     {
@@ -81,12 +81,12 @@ test("requests are counted by method, route and status, and those that were usag
   expect(grown).toEqual({ created: 1, refused: 1, missed: 2, violations: 1, usage: 4 });
 });
 
-test("whatever a client makes up is one label", async () => {
+test("unknown methods and paths share one label", async () => {
   const grown = await growthOf(
     { unknown: [duration, { method: "other", route: "none", status: "404" }] },
     async () => {
       for (const method of ["DELETE", "PUT", "PATCH"]) await shop.call(method, `/made-up-${method}`);
-      // Node's parser does not know that one.
+      // Node's parser does not know this method.
       const { hostname, port } = new URL(service.httpUrl);
       const socket = net.connect(Number(port), hostname).end("MADE-UP / HTTP/1.1\r\nhost: a\r\n\r\n");
       await new Promise((resolve) => socket.on("close", resolve).resume());
@@ -97,7 +97,7 @@ test("whatever a client makes up is one label", async () => {
   expect(text).not.toMatch(/made-up|DELETE/i);
 });
 
-test("gRPC calls of methods and services that there are not are one label", async () => {
+test("unknown gRPC methods and services share one label", async () => {
   const connection = connectRaw(service.grpcAddress);
   onTestFinished(() => connection.destroy());
   const grown = await growthOf(
@@ -113,7 +113,7 @@ test("gRPC calls of methods and services that there are not are one label", asyn
   expect(text).not.toMatch(/made.?up/i);
 });
 
-test("what is not HTTP is counted", async () => {
+test("invalid HTTP is counted", async () => {
   const grown = await growthOf({ malformed: [duration, { route: "none", status: "400" }] }, async () => {
     const { hostname, port } = new URL(service.httpUrl);
     const socket = net.connect(Number(port), hostname).end("nonsense\r\n\r\n");
@@ -136,7 +136,7 @@ test("gRPC calls are counted by method and code", async () => {
   expect(grown).toEqual({ calls: 1, refusals: 1, usage: 1 });
 });
 
-test("what an administrator is refused is counted, and there before it happens", async () => {
+test("refusals to administrators are counted, with counters that exist before the first one", async () => {
   const fresh = await service.startAnother({ ROLES: "api" });
   const codes = ["not_found", "number_exists"];
   const counts = async (face: string) => {
@@ -158,7 +158,7 @@ test("what an administrator is refused is counted, and there before it happens",
   expect(await counts("grpc")).toEqual(["1", "1"]);
 });
 
-test("limits that were hit are counted by their code", async () => {
+test("refusals for limits are counted by their code", async () => {
   const small = await service.createProject({ usageLimit: 1n, rateLimitPerMinute: 2 });
   const merchantOfSmall = merchant(service.httpUrl, small.testKey);
   const grown = await growthOf(
@@ -175,7 +175,7 @@ test("limits that were hit are counted by their code", async () => {
   expect(grown).toEqual({ usage: 1, rate: 1 });
 });
 
-test("a merchant without a number counts as one, however often it calls", async () => {
+test("a project without a number counts as one, however often it calls", async () => {
   const bare = await service.createProject();
   await service.client(DestinationNumberService).removeDestinationNumber({ number: bare.liveNumber });
   const refusedBy = async (key: string) => {
@@ -202,8 +202,8 @@ test("a merchant without a number counts as one, however often it calls", async 
 
 test.for([
   { name: "for ten minutes", later: 600_000, projects: 1 },
-  { name: "and not a millisecond longer", later: 600_001, projects: 0 },
-])("a merchant that met no number counts as one $name", async ({ later, projects }) => {
+  { name: "not a millisecond longer than that", later: 600_001, projects: 0 },
+])("a project that found no number is shown as such $name", async ({ later, projects }) => {
   const registry = new Registry();
   const { unplaced } = createVerificationMetrics(registry);
   const now = Math.ceil(performance.now());
@@ -218,7 +218,7 @@ test.for([
   ]);
 });
 
-test("numbers without a free code are told apart from a merchant without a number", async () => {
+test("numbers without a free code are counted separately from projects without a number", async () => {
   const full = await service.createProject();
   const missing = async () => {
     const { sum } = await scrape(service.opsUrl);
@@ -228,7 +228,7 @@ test("numbers without a free code are told apart from a merchant without a numbe
     ];
   };
   const missingBefore = await missing();
-  // Whatever code is tried is the one that the first creation took.
+  // Every code that is tried is the one that the first creation took.
   await service.db.query(`
     CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.code := 0; RETURN NEW; END';
     CREATE TRIGGER taken BEFORE INSERT ON live_code FOR EACH ROW WHEN (NEW.destination = '${full.liveNumber}')
@@ -245,7 +245,7 @@ test("numbers without a free code are told apart from a merchant without a numbe
   expect(await missing()).toEqual(missingBefore);
 });
 
-test("verifications are counted by transition, messages by outcome and carrier, each once", async () => {
+test("verifications are counted once by transition, and messages once by outcome and carrier", async () => {
   const live = { environment: "live" };
   const transition = (name: string) =>
     ["phoneproof_verifications_total", { transition: name, ...live }] as const;
@@ -307,7 +307,7 @@ test("verifications are counted by transition, messages by outcome and carrier, 
   expect(secondsToVerify).toBeLessThan(400);
 });
 
-test("a message that the database takes in no case is INVALID and a fault; where it has trouble, neither is so", async () => {
+test("a message that the database always refuses is INVALID and a fault; a disk error is neither", async () => {
   const { liveNumber: to } = await idle.createProject();
   await idle.db.query(
     `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -344,7 +344,7 @@ test("batches are counted by operation, with their sizes", async () => {
   expect(grown.waits).toBeLessThanOrEqual(20);
 });
 
-test("attempts to deliver are counted by result", async () => {
+test("delivery attempts are counted by result", async () => {
   const merchantWithWebhook = await openShop(service);
   const attempts = "phoneproof_delivery_attempt_duration_seconds_count";
   const grown = await growthOf(
@@ -358,7 +358,7 @@ test("attempts to deliver are counted by result", async () => {
       for (const url of [receiver.url, `${receiver.origin}/refuse`, "http://127.0.0.1:9/hook"]) {
         await merchantWithWebhook.setWebhook(url);
         await deliveryWhen(service, await merchantWithWebhook.event(), attempted(1));
-        // Or it would be tried again in four seconds.
+        // Otherwise it would be retried in four seconds.
         await service.db.query(
           "UPDATE webhook_delivery SET next_attempt_at = now() + interval '1 hour' WHERE state = 'pending'",
         );
@@ -368,7 +368,7 @@ test("attempts to deliver are counted by result", async () => {
   expect(grown).toEqual({ delivered: 1, refused: 1, unanswered: 1, first: 3 });
 });
 
-test("the delay is that of first attempts, and what is given up is counted when the last has failed", async () => {
+test("only first attempts count in the delay, and a delivery is counted as given up when its last attempt fails", async () => {
   const merchantWithWebhook = await openShop(service);
   await merchantWithWebhook.setWebhook(`${receiver.origin}/refuse`);
   const grown = await growthOf(
@@ -393,12 +393,12 @@ test("the delay is that of first attempts, and what is given up is counted when 
   expect(grown).toEqual({ attempts: 3, first: 1, givenUp: 1 });
 });
 
-test("a webhook that 410 disables is counted once, however many of its events are answered so", async () => {
+test("a webhook disabled by 410 is counted once, even if several events get that answer", async () => {
   const merchantWithWebhook = await openShop(service);
   const waiting: (() => void)[] = [];
   const gone = await startReceiver((response, request) => {
     waiting.push(() => answerWith(410)(response, request));
-    // Both are under way before either is answered.
+    // Both attempts are in progress before either is answered.
     if (waiting.length === 2) for (const answer of waiting) answer();
   });
   await merchantWithWebhook.setWebhook(gone.url);
@@ -415,7 +415,7 @@ test("a webhook that 410 disables is counted once, however many of its events ar
   expect(grown).toEqual({ attempts: 2, disabled: 1 });
 });
 
-test("for how long something has been due is shown, by every process", async () => {
+test("the age of due deliveries and expiries is shown, even by a process without workers", async () => {
   const { liveKey, projectId } = await idle.createProject();
   expect((await scrape(idle.opsUrl)).sum("phoneproof_database_up")).toBe(1);
   const due = async () => {
@@ -444,7 +444,7 @@ test("for how long something has been due is shown, by every process", async () 
   expect(expiry).toBeLessThan(300);
 });
 
-test("that nobody counts for the statistics is shown, by a process that would not count either", async () => {
+test("the delay of the statistics is shown, even by a process without workers", async () => {
   const behind = async () => (await scrape(idle.opsUrl)).sum("phoneproof_statistics_behind_seconds");
   await idle.db.query(
     "UPDATE statistics_progress SET counted_until = now() - interval '1000 seconds' WHERE task = 'creations'",
@@ -453,10 +453,10 @@ test("that nobody counts for the statistics is shown, by a process that would no
   expect(await behind()).toBeLessThan(1_100);
 });
 
-test("while the database is away a scrape says so, shows no figures of it, and those of what was judged before", async () => {
+test("during a database outage a scrape says so, omits figures of the database and keeps earlier judgements", async () => {
   const cable = await startCuttableProxy(service.databaseUrl);
   const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl, ROLES: "worker" });
-  // It would do what other tests have counted.
+  // It would do work that other tests count.
   onTestFinished(() => distant.close());
   const judged = "phoneproof_statistics_counted_until_seconds";
   const ofDatabase = [
@@ -481,10 +481,10 @@ test("while the database is away a scrape says so, shows no figures of it, and t
   await expect.poll(look).toMatchObject(there);
 });
 
-test("when retention last had nothing left to do is shown by workers, and goes on", async () => {
+test("workers show when retention last had nothing left to do; other processes do not", async () => {
   hastenTimers(60_000);
   const worker = await service.startAnother({ ROLES: "worker" });
-  // It would do what other tests have counted.
+  // It would do work that other tests count.
   onTestFinished(() => worker.close());
   const caughtUp = async ({ opsUrl }: TestService) =>
     (await scrape(opsUrl)).samples.find(({ name }) => name.startsWith("phoneproof_retention_"))?.value;
@@ -494,7 +494,7 @@ test("when retention last had nothing left to do is shown by workers, and goes o
   expect(await caughtUp(idle)).toBeUndefined();
 });
 
-test("what an erasure ends is counted as what it becomes", async () => {
+test("verifications ended by an erasure are counted as cancelled or expired", async () => {
   const { liveKey, testKey } = await idle.createProject();
   const expecting = { mode: "match", expected_phone: phone };
   await merchant(idle.httpUrl, testKey).create(expecting);
@@ -518,7 +518,7 @@ test("what an erasure ends is counted as what it becomes", async () => {
   expect(grown).toEqual([2, 1, 0, 1]);
 });
 
-test("what a message finds expired is counted as expired, once", async () => {
+test("verifications that a late message finds expired are counted as expired once", async () => {
   const { liveKey, testKey } = await idle.createProject();
   const late = await Promise.all(
     [liveKey, testKey, testKey].map((key) => merchant(idle.httpUrl, key).create()),
@@ -541,7 +541,7 @@ test("what a message finds expired is counted as expired, once", async () => {
   expect(await counted()).toEqual([live + 1, test + 2]);
 });
 
-test("of numbers that are silent a few are named, and of the others how many they are", async () => {
+test("up to twenty silent numbers are named, and the others are shown as a count", async () => {
   const registry = new Registry();
   const { show } = createSilenceMetrics(registry);
   const silence = (environment: "live" | "test", kind: "number" | "carrier", count: number) =>
@@ -564,13 +564,13 @@ test("of numbers that are silent a few are named, and of the others how many the
   expect((await registry.getSingleMetric("phoneproof_silent")?.get())?.values).toEqual([]);
 });
 
-/** A source that has sent a message and has no other. */
+/** A source that sends one message and stays open. */
 async function* oneThenNone(signal: AbortSignal) {
   yield { messages: [{ messageId: "metrics-open", from: phone, to: project.liveNumber, text: "hello" }] };
   await new Promise((resolve) => signal.addEventListener("abort", resolve));
 }
 
-test("streams and windows are shown while they are open", async () => {
+test("streams and windows are counted while they are open", async () => {
   const open = async () => {
     const { sum } = await scrape(service.opsUrl);
     return {
@@ -604,14 +604,14 @@ test("streams and windows are shown while they are open", async () => {
   await expect.poll(open, { timeout: 30_000 }).toEqual({ watches: 0, inbound: 0, windows: 0 });
 });
 
-test("no phone and no credential is in any of it", async () => {
+test("no label contains a phone, a credential or an id", async () => {
   const { samples } = await scrape(service.opsUrl);
   const labels = samples.map((sample) => JSON.stringify(sample.labels)).join("\n");
   expect(labels).toContain("no_match");
   expect(labels).not.toMatch(/\d{7}|pp_(test|live|svc)_|vrf_|prj_/);
 });
 
-test("a scraper asks time and again on the connection that it has", async () => {
+test("a scraper can reuse its connection", async () => {
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
   const reused: boolean[] = [];
   for (let scrapes = 0; scrapes < 5; scrapes++) {

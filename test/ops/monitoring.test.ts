@@ -31,7 +31,7 @@ const dashboard = JSON.parse(read("deploy/monitoring/dashboard.json")) as { pane
 const monitoring = read("docs/monitoring.md");
 const { headings } = readPage("docs/runbook.md");
 
-/** Every name a registry can show, whether it has a value yet or not. */
+/** Every metric name of a registry, even if it has no value yet. */
 function namesIn(text: string): Set<string> {
   const names = [...text.matchAll(/^# TYPE (\S+) (\S+)$/gm)].flatMap(([, name = "", type]) =>
     type === "histogram" ? [`${name}_bucket`, `${name}_sum`, `${name}_count`] : [name],
@@ -41,7 +41,7 @@ function namesIn(text: string): Set<string> {
 
 const words = new Set(["and", "or", "unless", "by", "without", "on", "ignoring", "bool", "offset"]);
 
-/** The metrics of a PromQL expression: what is neither a function, a word, a label, a number nor a range. */
+/** The metrics of a PromQL expression: what is not a function, keyword, label, number or range. */
 function metricsIn(expression: string): string[] {
   const bare = expression
     .replace(/"[^"]*"/g, "")
@@ -57,20 +57,20 @@ const service = await startTestService();
 const { text } = await scrape(service.opsUrl);
 const names = namesIn(text);
 
-test("what finds metrics in an expression finds them all", () => {
+test("metricsIn finds all metrics of an expression", () => {
   expect(
     metricsIn('sum by (le, a) (rate(one_bucket{b="two"}[5m])) / 1.5e3 > on (c) max(three) and four == 0'),
   ).toEqual(["one_bucket", "three", "four"]);
 });
 
-test.for(rules)("$alert: its metrics are there, and what to do is written down", ({
+test.for(rules)("$alert: its metrics exist, and docs/operations.md says what to do", ({
   alert,
   expr,
   annotations,
 }) => {
   const metrics = metricsIn(expr);
   expect(metrics.length).toBeGreaterThan(0);
-  // Prometheus' own says whether a scrape succeeded.
+  // `up` is Prometheus' own: whether a scrape succeeded.
   expect(metrics.filter((name) => name !== "up" && !names.has(name))).toEqual([]);
   expect(annotations.summary).toMatch(/\.$/);
   expect(annotations.action).toMatch(/\.$/);
@@ -79,12 +79,12 @@ test.for(rules)("$alert: its metrics are there, and what to do is written down",
   expect(headings).toContainEqual({ level: 3, title: alert, anchor });
 });
 
-test("each section about an alert is about one there is", () => {
+test("every alert has a section in docs/operations.md, and every such section an alert", () => {
   const titles = headings.map(({ title }) => title).filter((title) => title.startsWith("Phoneproof"));
   expect(titles.sort()).toEqual(rules.map(({ alert }) => alert).sort());
 });
 
-test("the severities of all alerts are told", () => {
+test("docs/monitoring.md lists every alert under its severity", () => {
   const told = [...monitoring.matchAll(/^\| `(critical|warning|info)` \|.*$/gm)].flatMap(
     ([row, severity = ""]) =>
       [...row.matchAll(/\[(\w+)\]\(runbook\.md#(\w+)\)/g)].map(([, alert = "", anchor]) => {
@@ -96,7 +96,7 @@ test("the severities of all alerts are told", () => {
   expect(ordered(told)).toEqual(ordered(rules.map(({ alert, labels }) => ({ alert, ...labels }))));
 });
 
-test("what to watch first is metrics there are, by queries that show them", () => {
+test("the metrics to watch first exist, with queries that show them", () => {
   const [, section = ""] = /\n## What to watch first\n([\s\S]*?)\n## /.exec(monitoring) ?? [];
   const rows = [...section.matchAll(/^\| `(\w+)` \| `([^`]+)` \|/gm)];
   expect(rows).toHaveLength(5);
@@ -107,7 +107,7 @@ test("what to watch first is metrics there are, by queries that show them", () =
   }
 });
 
-test("each page about an incident names the alerts that lead to it", () => {
+test("each section about an incident names the alerts that lead to it", () => {
   const [, incidents = ""] = read("docs/runbook.md").split("\n## When something is wrong\n");
   const [, leak = ""] = read("docs/secrets.md").split(/\n## (?=A key has leaked\n)/);
   const pages = [...incidents.split("\n### ").slice(1), leak.split("\n## ")[0] ?? ""];
@@ -133,7 +133,7 @@ interface Scraped {
   }[];
 }
 
-test("every process of the compose file is scraped, at the port it is published on, with its role", () => {
+test("every process of the compose file is scraped at its published port, with its role", () => {
   const compose = parse(read("deploy/compose.yaml"), { merge: true }) as {
     services: Record<string, { environment?: Record<string, string>; ports?: string[] }>;
   };
@@ -158,7 +158,7 @@ test("every process of the compose file is scraped, at the port it is published 
   expect(global.external_labels.runbooks).toMatch(/^https:\/\/.*\/docs$/);
 });
 
-test("every pod is scraped by the name of its port, as the manifests name it", () => {
+test("every pod is scraped by the port name that the manifests give it", () => {
   const text = read("deploy/monitoring/prometheus-kubernetes.yml");
   const { scrape_configs, global } = parse(text) as Scraped;
   expect(scrape_configs.map(({ job_name }) => job_name)).toEqual(["phoneproof"]);
@@ -171,7 +171,7 @@ test("every pod is scraped by the name of its port, as the manifests name it", (
   }
 });
 
-test("the dashboard's metrics are there, and its panels are told apart", () => {
+test("the dashboard's metrics exist, and its panels have distinct ids", () => {
   const { panels } = dashboard;
   expect(new Set(panels.map(({ id }) => id)).size).toBe(panels.length);
   const expressions = panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr));
@@ -179,7 +179,7 @@ test("the dashboard's metrics are there, and its panels are told apart", () => {
   expect(expressions.flatMap(metricsIn).filter((name) => !names.has(name))).toEqual([]);
 });
 
-test("every metric of the service stands in the table with its labels and its type, and on the dashboard", async () => {
+test("every metric of the service is in docs/monitoring.md with its labels and type, and on the dashboard", async () => {
   const types = [...text.matchAll(/^# TYPE (phoneproof_\S+) (\S+)$/gm)].map(([, name = "", type]) => [
     name,
     type,
@@ -193,7 +193,7 @@ test("every metric of the service stands in the table with its labels and its ty
   );
   const families = new Set(drawn.map((name) => name.replace(/_(bucket|sum|count)$/, "")));
   expect(shown.filter((name) => !families.has(name) && !drawn.includes(name))).toEqual([]);
-  // As far as they have values by now.
+  // Only metrics that have values by now.
   const { samples } = await scrape(service.opsUrl);
   for (const [, name = "", labels = ""] of documented) {
     const sample = samples.find((found) => found.name === name || found.name === `${name}_count`);
@@ -203,7 +203,7 @@ test("every metric of the service stands in the table with its labels and its ty
   }
 });
 
-/** Prometheus' own tool. Only Debian has it; what the names mean is held against a live scrape above, with it or without. */
+/** Prometheus' own tool, which Debian packages. The tests above compare the metric names with a live scrape without it. */
 const promtool = ["/usr/bin/promtool"].filter((file) => existsSync(file));
 
 test.for(

@@ -11,7 +11,7 @@ beforeAll(async () => {
 });
 afterAll(() => database.drop());
 
-test("the ops port says what it knows where it is asked for anything else", async () => {
+test("the ops port answers an unknown path with 404 and the paths that exist", async () => {
   const { opsUrl } = await startProcess({ DATABASE_URL: database.url });
   const answer = await fetch(`${opsUrl}/nope`);
   expect(answer.status).toBe(404);
@@ -27,7 +27,7 @@ test(
     onTestFinished(() => void socket.destroy());
     socket.on("error", () => {});
     await once(socket, "connect");
-    // One that is answered, so that the half after it has arrived as well.
+    // A whole request first, whose answer shows that the connection is being read.
     socket.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
     await once(socket, "data");
     socket.write("GET /healthz HTTP/1.1\r\nHost: ");

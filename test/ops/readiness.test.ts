@@ -2,7 +2,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { createReadiness } from "../../src/ops/readiness.ts";
 import { startTestService } from "../harness/service.ts";
 
-test("any number who ask share one look at the database, and who asks later has another", async () => {
+test("concurrent readiness checks share one query to the database, and a later check makes another", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout"] });
   onTestFinished(() => void vi.useRealTimers());
   let looks = 0;
@@ -23,7 +23,7 @@ test("any number who ask share one look at the database, and who asks later has 
   expect([await readiness(), looks]).toEqual(["database_away", 2]);
 });
 
-test("a process that starts or stops says so, and looks at nothing", async () => {
+test("a process that is starting or stopping reports that without querying the database", async () => {
   for (const phase of ["starting", "stopping"] as const) {
     const readiness = createReadiness({
       phase: () => phase,
@@ -33,7 +33,7 @@ test("a process that starts or stops says so, and looks at nothing", async () =>
   }
 });
 
-test("over a database that is not migrated a process is not ready, and is again once it is", async () => {
+test("a process is not ready while a migration is missing from its database", async () => {
   const service = await startTestService({ ROLES: "api" });
   const ready = async () => (await fetch(`${service.opsUrl}/readyz`)).status;
   expect(await ready()).toBe(200);

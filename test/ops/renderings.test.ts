@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { shareRenderings } from "../../src/ops/renderings.ts";
 
-test("any number who ask share one rendering, and who has one and asks again has another", async () => {
+test("concurrent requests share one rendering, and later ones get a new one", async () => {
   let count = 0;
   const render = shareRenderings(async () => `${++count}`);
   const ask = (times: number) => Promise.all(Array.from({ length: times }, render));

@@ -1,4 +1,4 @@
-/** What Prometheus reads at the ops port. */
+/** The metrics at the ops port, as Prometheus reads them. */
 
 export interface Sample {
   readonly name: string;
@@ -9,7 +9,7 @@ export interface Sample {
 export interface Scrape {
   readonly text: string;
   readonly samples: readonly Sample[];
-  /** The sum over the samples of a name that have these labels; 0 where there are none. */
+  /** The sum of the samples with this name and these labels; 0 if there are none. */
   sum(name: string, labels?: Readonly<Record<string, string>>): number;
 }
 

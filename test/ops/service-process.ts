@@ -1,4 +1,4 @@
-/** The service as a process of its own, whose standard output the test reads, or does not. */
+/** The service as a separate process, whose standard output a test may leave unread. */
 
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -17,22 +17,22 @@ export interface ServiceProcess {
   readonly child: ChildProcess;
   readonly httpUrl: string;
   readonly opsUrl: string;
-  /** Standard output: flowing into `text` unless it is paused. None of a file, which is nobody's here. */
+  /** Standard output, which flows into `text` unless it is paused; empty if the output is a file. */
   readonly output: Readable;
   text(): string;
-  /** Answers the exit code. */
+  /** Resolves with the exit code. */
   ended(): Promise<number | null>;
 }
 
-/** What standard output is: what Node's own children have, and what a shell's and a container's have. */
+/** The kind of standard output: Node gives its child processes a socket, shells and containers a pipe. */
 export type OutputKind = "socket" | "pipe";
 
-/** Resolves once it is ready. Killed at the end of the test. */
+/** Starts the service and resolves once it is ready. It is killed at the end of the test. */
 export async function startProcess(
   environment: Record<string, string>,
   kind: OutputKind | { readonly file: string } = "socket",
 ): Promise<ServiceProcess> {
-  // A service whose log nobody reads cannot tell which ports it took.
+  // Ports are chosen here because a log that nobody reads cannot say which ones the service took.
   const [httpPort, opsPort] = await freePorts(2);
   const pipe = kind === "pipe" ? openPipe() : undefined;
   const file = typeof kind === "object" ? openSync(kind.file, "a") : undefined;

@@ -1,4 +1,4 @@
-/** A program with a line for its log: run on a terminal by a test. */
+/** Writes one log line. A test runs it on a terminal. */
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 

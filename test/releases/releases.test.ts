@@ -10,7 +10,7 @@ afterAll(() => rmSync(directory, { recursive: true }));
 
 const last = releases().at(-1) ?? "";
 
-/** How buf breaking ends, as npm run check asks it, for these protos. */
+/** Runs buf breaking, as `npm run check` does, for these protos. */
 function bufBreaking(proto: string) {
   const image = path.join(folderOf(last), protobufFile);
   return spawnSync(buf, ["breaking", proto, "--against", image, "--config", path.join(root, "buf.yaml")], {
@@ -19,7 +19,7 @@ function bufBreaking(proto: string) {
   });
 }
 
-test("npm run check holds both APIs against the last release, without the history of git", () => {
+test("npm run check compares both APIs with the last release without needing git's history", () => {
   const { GIT_DIR: _unused, ...env } = process.env;
   execFileSync(process.execPath, [path.join(root, "releases/check.ts")], {
     cwd: directory,
@@ -30,34 +30,34 @@ test("npm run check holds both APIs against the last release, without the histor
 
 test.for([
   {
-    what: "a field that is gone",
+    what: "a removed field",
     file: "verification.proto",
     from: /^ {2}string sms_text = 4;$/m,
     to: "",
     breaks: true,
   },
   {
-    what: "a field of another type",
+    what: "a changed type of a field",
     file: "inbound_message.proto",
     from: "bool duplicate = 4",
     to: "int32 duplicate = 4",
     breaks: true,
   },
   {
-    what: "a method that is gone",
+    what: "a removed method",
     file: "verification.proto",
     from: /^ {2}rpc CancelVerification.*$/m,
     to: "",
     breaks: true,
   },
   {
-    what: "another field",
+    what: "an added field",
     file: "verification.proto",
     from: "  string sms_text = 4;",
     to: "  string sms_text = 4;\n  string more = 99;",
     breaks: false,
   },
-])("buf breaking tells of $what: $breaks", ({ file, from, to, breaks }) => {
+])("buf breaking reports $what: $breaks", ({ file, from, to, breaks }) => {
   cpSync(path.join(root, "proto"), path.join(directory, "proto"), { recursive: true });
   const changed = path.join(directory, "proto/phoneproof/v1", file);
   const text = readFileSync(changed, "utf8");

@@ -29,7 +29,7 @@ const neighbour = await service.createProject();
 
 type Need = "nothing" | "read" | "write" | "ingest" | "admin";
 
-/** What each RPC needs. One that is missing here, or here and nowhere else, fails a test. */
+/** The scope that each RPC requires. The first test compares this table with the generated services. */
 const needs: Record<string, Need> = {
   "grpc.health.v1.Health/Check": "nothing",
   "grpc.health.v1.Health/List": "nothing",
@@ -77,7 +77,7 @@ const { serviceTokens } = await service.client(ServiceTokenService).listServiceT
 const serviceTokenId = serviceTokens.find(({ ending }) => revoked.endsWith(ending))?.id ?? "";
 await service.client(ServiceTokenService).revokeServiceToken({ serviceTokenId });
 
-/** Every kind of credential, and what it is good for. Undefined: it is none. */
+/** Every kind of credential with the scopes that it grants, or the refusal that it gets. */
 const credentials: Record<string, { header: string; allows: readonly Need[] | "missing" | "invalid" }> = {
   "the installation's admin token": bearer(service.adminToken, ["read", "write", "ingest", "admin"]),
   "an admin token": bearer(await service.createToken({ scope: "admin" }), [
@@ -103,8 +103,8 @@ const credentials: Record<string, { header: string; allows: readonly Need[] | "m
     `${project.liveKey.slice(0, -1)}${project.liveKey.endsWith("0") ? "1" : "0"}`,
     "invalid",
   ),
-  "an admin token with a word behind it": { header: `Bearer ${service.adminToken} x`, allows: "invalid" },
-  "another scheme": { header: `Basic ${service.adminToken}`, allows: "invalid" },
+  "an admin token followed by another word": { header: `Bearer ${service.adminToken} x`, allows: "invalid" },
+  "another authorization scheme": { header: `Basic ${service.adminToken}`, allows: "invalid" },
   "no credential": { header: "", allows: "missing" },
 };
 
@@ -112,11 +112,11 @@ function bearer(credential: string, allows: readonly Need[] | "invalid") {
   return { header: `Bearer ${credential}`, allows };
 }
 
-test("every RPC there is has its line in the table, and no other", () => {
+test("the table of required scopes lists every RPC and nothing else", () => {
   expect(rpcs.map(({ name }) => name).sort()).toEqual(Object.keys(needs).sort());
 });
 
-test("what is for this process alone is not there for anybody else, whoever asks", async () => {
+test("internal services are not exposed on the gRPC port, not even to the admin token", async () => {
   const internal = internalServices.flatMap(({ methods }) => methods.filter(isUnary));
   expect(internal.length).toBeGreaterThan(0);
   const transport = transportWith(`Bearer ${service.adminToken}`);
@@ -131,7 +131,7 @@ interface Refusal {
   readonly status: Code | undefined;
 }
 
-/** Calls with an empty request, and answers the refusal where it is one for want of a credential or a scope. */
+/** Calls with an empty request. Returns the refusal if it is about authentication or permission. */
 async function refusalFor(transport: Transport, method: DescMethod): Promise<Refusal | undefined> {
   try {
     await callOnce(transport, method, {});
@@ -159,7 +159,7 @@ function refusalDue(
   return need && allows.includes(need) ? undefined : insufficientScope;
 }
 
-test.for(Object.entries(credentials))("%s opens what it is for and nothing else", async ([
+test.for(Object.entries(credentials))("%s is accepted for exactly the RPCs of its scopes", async ([
   ,
   { header, allows },
 ]) => {
@@ -172,7 +172,7 @@ test.for(Object.entries(credentials))("%s opens what it is for and nothing else"
   );
 });
 
-test("an inbound stream is refused when it is opened, before a message is sent", async () => {
+test("an inbound stream without the ingest scope is refused when it is opened, before any message is sent", async () => {
   for (const credential of [project.liveKey, await service.createToken({ scope: "read" })]) {
     const client = service.client(InboundMessageService, credential);
     const receipts = client.streamInboundMessages((async function* () {})());
@@ -180,7 +180,7 @@ test("an inbound stream is refused when it is opened, before a message is sent",
   }
 });
 
-test("what a key has no scope for costs nothing of its allowance, and is told before the allowance is", async () => {
+test("calls refused for a missing scope do not use up the key's rate limit", async () => {
   const { liveKey } = await service.createProject({ rateLimitPerMinute: 1 });
   const projects = service.client(ProjectService, liveKey);
   for (let call = 0; call < 3; call++) {
@@ -195,7 +195,7 @@ test("what a key has no scope for costs nothing of its allowance, and is told be
 test.for([
   "cli",
   "window",
-])("no token can speak for %s, under which phoneproof records messages of its own", async (source) => {
+])("no ingest token can be created for the source %s, which is reserved for phoneproof's own messages", async (source) => {
   const tokens = service.client(ServiceTokenService);
   const make = (name: string) =>
     answerOf(() => tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: name }));
@@ -205,7 +205,7 @@ test.for([
   expect(await make(`${source}-2`)).toMatchObject({ code: "ok" });
 });
 
-test("a scope that is missing is told before what is wrong with the request", async () => {
+test("a missing scope is reported before validation errors", async () => {
   const client = service.client(VerificationService, await service.createToken({ scope: "read" }));
   const unknown = 99 as UnknownEnum;
   expect(await answerOf((options) => client.createVerification({ mode: unknown }, options))).toMatchObject(
@@ -216,7 +216,7 @@ test("a scope that is missing is told before what is wrong with the request", as
   ).toMatchObject(insufficientScope);
 });
 
-test("with a suspended project's key every RPC of its own is refused, until it is resumed", async () => {
+test("a suspended project's key is refused by every verification RPC until the project is resumed", async () => {
   const { projectId, liveKey } = await service.createProject();
   const projects = service.client(ProjectService);
   const client = service.client(VerificationService, liveKey);
@@ -234,7 +234,7 @@ test("with a suspended project's key every RPC of its own is refused, until it i
   expect(await list()).toMatchObject({ code: "ok" });
 });
 
-describe("a verification", async () => {
+describe("access to a verification", async () => {
   const shop = merchant(service.httpUrl, project.liveKey);
   const { id: verificationId } = await createPending(shop);
   const readToken = await service.createToken({ scope: "read" });
@@ -244,26 +244,26 @@ describe("a verification", async () => {
 
   test.for<[string, string, object, object]>([
     ["its project's key", project.liveKey, {}, ok],
-    ["its project's key that names project and environment", project.liveKey, own, ok],
+    ["its project's key, naming project and environment", project.liveKey, own, ok],
     [
-      "its project's key that names another project",
+      "its project's key, naming another project",
       project.liveKey,
       { projectId: neighbour.projectId },
       insufficientScope,
     ],
     [
-      "its project's key that names no project",
+      "its project's key, naming a project that does not exist",
       project.liveKey,
       { projectId: "prj_none" },
       insufficientScope,
     ],
     [
-      "its project's key that names the other environment",
+      "its project's key, naming the other environment",
       project.liveKey,
       { environment: Environment.TEST },
       insufficientScope,
     ],
-    ["its project's key in the other environment", project.testKey, {}, notFound],
+    ["its project's key of the other environment", project.testKey, {}, notFound],
     ["another project's key", neighbour.liveKey, {}, notFound],
     ["a token of its project", await service.createToken({ scope: "read", projectId }), {}, ok],
     [
@@ -273,27 +273,27 @@ describe("a verification", async () => {
       notFound,
     ],
     [
-      "a token of another project that names its project",
+      "a token of another project, naming the verification's project",
       await service.createToken({ scope: "write", projectId: neighbour.projectId }),
       { projectId },
       insufficientScope,
     ],
     ["a token for every project", readToken, {}, ok],
-    ["a token for every project that names its project and environment", readToken, own, ok],
+    ["a token for every project, naming the verification's project and environment", readToken, own, ok],
     [
-      "a token for every project that names another project",
+      "a token for every project, naming another project",
       readToken,
       { projectId: neighbour.projectId },
       notFound,
     ],
     [
-      "a token for every project that names the other environment",
+      "a token for every project, naming the other environment",
       readToken,
       { environment: Environment.TEST },
       notFound,
     ],
     ["the admin token", service.adminToken, {}, ok],
-  ])("asked for with %s", async ([, credential, named, told]) => {
+  ])("reading and watching it with %s", async ([, credential, named, told]) => {
     const client = service.client(VerificationService, credential);
     const request = { verificationId, ...named };
     const answers = [
@@ -312,7 +312,7 @@ describe("a verification", async () => {
     }
   });
 
-  test("cannot be cancelled from outside its bounds", async () => {
+  test("a credential of another project or environment, or without the write scope, cannot cancel it", async () => {
     for (const [credential, told] of [
       [project.testKey, notFound],
       [neighbour.liveKey, notFound],
@@ -334,7 +334,7 @@ describe("a token of one project", async () => {
     await service.createToken({ scope: "write", projectId }),
   );
 
-  test("creates, lists and cancels in it, in the environment that it names", async () => {
+  test("creates, lists and cancels in its project, in the environment that the request names", async () => {
     const { message: created } = await answerOf((options) =>
       client.createVerification({ environment: Environment.TEST, idempotencyKey: "token-create-1" }, options),
     );
@@ -347,7 +347,7 @@ describe("a token of one project", async () => {
     expect(verification?.status).toBe(VerificationStatus.CANCELLED);
   });
 
-  test("does nothing in another", async () => {
+  test("cannot list or create in another project", async () => {
     const { projectId: elsewhere } = neighbour;
     const environment = Environment.LIVE;
     for (const answer of [
@@ -363,7 +363,7 @@ describe("a token of one project", async () => {
     }
   });
 
-  test("is not counted and has no allowance, and its calls say so by saying nothing", async () => {
+  test("gets a request id but no usage or rate limit headers", async () => {
     const { metadata } = await answerOf((options) => client.listVerifications({}, options));
     expect(metadata.get("x-request-id")).toMatch(/^req_/);
     for (const name of ["x-usage-calls", "x-usage-limit", "ratelimit", "ratelimit-policy"]) {
@@ -372,7 +372,7 @@ describe("a token of one project", async () => {
   });
 });
 
-describe("statistics", async () => {
+describe("access to statistics", async () => {
   const ok = { code: "ok" };
   const invalid = { code: "validation_failed", fields: ["project_id"] };
   const tokenOf = (projectId?: string) =>
@@ -381,25 +381,25 @@ describe("statistics", async () => {
 
   test.for<[string, string, object, object]>([
     ["its project's key", project.liveKey, {}, ok],
-    ["its project's key, of another project", project.liveKey, elsewhere, insufficientScope],
+    ["its project's key, for another project", project.liveKey, elsewhere, insufficientScope],
     [
-      "its project's key, of the other environment",
+      "its project's key, for the other environment",
       project.liveKey,
       { environment: Environment.TEST },
       insufficientScope,
     ],
     ["a token of its project", await tokenOf(projectId), {}, ok],
-    ["a token of its project, of another", await tokenOf(projectId), elsewhere, insufficientScope],
-    ["a token for every project, of one", await tokenOf(), { projectId }, ok],
-    ["a token for every project, of none", await tokenOf(), {}, invalid],
+    ["a token of its project, for another project", await tokenOf(projectId), elsewhere, insufficientScope],
+    ["a token for every project, naming one", await tokenOf(), { projectId }, ok],
+    ["a token for every project, naming none", await tokenOf(), {}, invalid],
     ["the admin token", service.adminToken, { projectId }, ok],
     [
-      "the admin token, of a project there is not",
+      "the admin token, for a project that does not exist",
       service.adminToken,
       { projectId: "prj_01kaex4mpyf2xbtyt1s6vdr4e9" },
       { code: "not_found" },
     ],
-  ])("are asked for with %s", async ([, credential, named, told]) => {
+  ])("with %s", async ([, credential, named, told]) => {
     const client = service.client(StatisticsService, credential);
     const answer = await answerOf((options) => client.getStatistics(named, options));
     expect(answer).toMatchObject(told);
@@ -412,7 +412,7 @@ describe("statistics", async () => {
 describe("a token for every project", async () => {
   const client = service.client(VerificationService, await service.createToken({ scope: "write" }));
 
-  test("must say where it creates, and where it lists", async () => {
+  test("must name project and environment to create, and the project to list", async () => {
     expect(
       await answerOf((options) => client.createVerification({ idempotencyKey: "token-create-3" }, options)),
     ).toMatchObject({
@@ -427,9 +427,9 @@ describe("a token for every project", async () => {
   });
 
   test.for<[string, MessageInitShape<typeof CreateVerificationRequestSchema>, string[]]>([
-    ["of no project", {}, ["client_reference", "environment", "project_id", "state"]],
+    ["without a project", {}, ["client_reference", "environment", "project_id", "state"]],
     [
-      "of an unknown environment",
+      "in an unknown environment",
       {
         projectId,
         environment: 9 as Environment,
@@ -438,7 +438,7 @@ describe("a token for every project", async () => {
       },
       ["client_reference", "environment", "mode", "return_url", "state"],
     ],
-  ])("is told all that is wrong with a creation at once: %s", async ([, more, fields]) => {
+  ])("gets all validation errors of a creation at once: %s", async ([, more, fields]) => {
     const creation = { clientReference: "a".repeat(161), state: "\0", ...more };
     expect(
       await answerOf((options) =>
@@ -451,7 +451,7 @@ describe("a token for every project", async () => {
     });
   });
 
-  test("is told all that is wrong with a question for statistics at once", async () => {
+  test("gets all validation errors of a request for statistics at once", async () => {
     const statistics = service.client(StatisticsService, await service.createToken({ scope: "read" }));
     const environment = 9 as Environment;
     expect(
@@ -459,7 +459,7 @@ describe("a token for every project", async () => {
     ).toMatchObject({ code: "validation_failed", fields: ["environment", "hours", "project_id"] });
   });
 
-  test("cannot create in a project that does not exist, or is suspended", async () => {
+  test("cannot create in a project that does not exist or is suspended", async () => {
     const { projectId: suspended } = await service.createProject();
     await service.client(ProjectService).suspendProject({ projectId: suspended });
     const environment = Environment.LIVE;

@@ -1,4 +1,4 @@
-/** What an administrator may set about a project and a service token: the bounds, and what a refusal names. */
+/** The bounds of what administrators can set on projects and service tokens, and the fields that refusals name. */
 import type { UnknownEnum } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test } from "vitest";
@@ -27,7 +27,7 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
     [{ name: "가".repeat(10) }, { name: "متجر", smsTemplate: "본인확인 {code}" }],
     [
       ...["", " ", "a".repeat(101), "a\0"].map((name) => ({ name })),
-      // With a template that leaves the name out: the window tells it all the same.
+      // Also with a template that does not contain the name: the window shows the name in any case.
       ...["abc\u202emoc.evil", "\u200b", "\u3164", "a\nb", "\u001b[31mShop", "\u2068Shop"].map((name) => ({
         name,
         smsTemplate: "본인확인 {code}",
@@ -94,7 +94,7 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
       { returnUrl: "https:/done" },
     ],
   ],
-])("a project's %s is taken within its bounds, when it is made and later, and nothing beyond", async ([
+])("a project's %s is accepted within its bounds and refused outside them, on creation and on update", async ([
   field,
   taken,
   refused,
@@ -116,7 +116,7 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
   }
 });
 
-test("a project whose name would be refused by now can be changed all the same", async () => {
+test("a project whose stored name no longer passes validation can still be updated", async () => {
   const { project } = await projects.createProject({ name: "Shop", smsTemplate: "본인확인 {code}" });
   const projectId = project?.id ?? "";
   await service.db.query("UPDATE project SET name = $1 WHERE name = 'Shop' AND sms_template IS NOT NULL", [
@@ -131,7 +131,7 @@ test.for([
   ["http://쇼핑몰.한국:8080/결제", "http://xn--352bl7khqr.xn--3e0b707e:8080"],
   ["https://Shop.example:443", "https://shop.example"],
   ["http://shop.example/", "http://shop.example"],
-])("an origin spelt as no browser does, %s, is told the one that is wanted, which is taken", async ([
+])("the origin %s, which no browser writes like that, is refused with the accepted form named", async ([
   sent = "",
   wanted = "",
 ]) => {
@@ -145,7 +145,7 @@ test.for([
   expect(project?.parentOrigin).toBe(wanted);
 });
 
-test("a field that breaks two rules is named once", async () => {
+test("a field that breaks two rules is named once in the refusal", async () => {
   const smsTemplate = `${"가".repeat(60)}a{code}a`;
   const { fields } = await answerOf((options) =>
     projects.createProject({ name: "Shop", smsTemplate }, options),
@@ -153,7 +153,7 @@ test("a field that breaks two rules is named once", async () => {
   expect(fields).toEqual(["sms_template"]);
 });
 
-test("a service token is limited as its scope can be, and in no other way", async () => {
+test("a service token accepts only the restrictions of its scope: a project, or an environment and numbers", async () => {
   const { projectId } = await service.createProject();
   const { READ, WRITE, INGEST, ADMIN } = ServiceTokenScope;
   const limits = {
@@ -180,7 +180,7 @@ test("a service token is limited as its scope can be, and in no other way", asyn
   }
 });
 
-describe("a number that is no value of its enumeration is told with all else that is wrong", async () => {
+describe("an unknown enum value is reported together with all other validation errors", async () => {
   const { projectId } = await service.createProject();
   const keys = service.client(ApiKeyService);
   const numbers = service.client(DestinationNumberService);
@@ -194,7 +194,7 @@ describe("a number that is no value of its enumeration is told with all else tha
       ["code_format", "name"],
     ],
     [
-      "a change of a project",
+      "an update of a project",
       (options) => projects.updateProject({ projectId, codeFormat: unknown, validitySeconds: 1 }, options),
       ["code_format", "validity_seconds"],
     ],
@@ -218,7 +218,7 @@ describe("a number that is no value of its enumeration is told with all else tha
       ["environment", "numbers", "scope"],
     ],
     [
-      "a new token of a scope that is known",
+      "a new token with a known scope",
       (options) =>
         tokens.createServiceToken(
           { scope: ServiceTokenScope.READ, environment: unknown, source: "x" },
@@ -236,12 +236,12 @@ describe("a number that is no value of its enumeration is told with all else tha
       ["environment", "events", "url"],
     ],
     [
-      "a webhook that is disabled",
+      "disabling a webhook",
       (options) => webhooks.disableWebhook({ projectId, environment: unknown, url: "a\0" }, options),
       ["environment", "url"],
     ],
     [
-      "a sample of an event",
+      "a sample event",
       (options) => webhooks.sendTestWebhook({ projectId, environment: unknown, type: unknown }, options),
       ["environment", "type"],
     ],
@@ -261,14 +261,14 @@ describe("a number that is no value of its enumeration is told with all else tha
   });
 });
 
-test("only what changes who may call, and where SMS come in, makes every process look everything up again", async () => {
+test("suspending and resuming a project notifies other processes to reload; changes of webhooks do not", async () => {
   const heard = await service.db.connect();
   onTestFinished(() => heard.release(true));
   let notices = 0;
   heard.on("notification", () => (notices += 1));
   await heard.query("LISTEN phoneproof_directory");
   const heardSoFar = async () => {
-    // What was committed before is told before this is answered.
+    // Notifications of earlier commits are delivered before this query is answered.
     await heard.query("SELECT 1");
     return notices;
   };
@@ -291,7 +291,7 @@ test("only what changes who may call, and where SMS come in, makes every process
   expect(await announced(() => resume(projectId))).toBe(1);
 });
 
-test("the numbers of a project that there is not are no empty list", async () => {
+test("listing the numbers of a project that does not exist is not_found, not an empty list", async () => {
   const absent = "prj_00000000000000000000000000";
   expect(
     await answerOf((options) =>
@@ -300,7 +300,7 @@ test("the numbers of a project that there is not are no empty list", async () =>
   ).toMatchObject({ code: "not_found" });
 });
 
-test("numbers are listed of the project and the environment that are named", async () => {
+test("numbers can be listed by project, by environment or by both", async () => {
   const [one, other] = [await service.createProject(), await service.createProject()];
   const numbers = service.client(DestinationNumberService);
   const listed = async (filter: { projectId?: string; environment?: Environment }) => {
@@ -316,7 +316,7 @@ test("numbers are listed of the project and the environment that are named", asy
   );
 });
 
-test("a webhook is shown where all that is said of it holds", async () => {
+test("a webhook read by its id is not found if the given project or environment is not its own", async () => {
   const [{ projectId }, other] = [await service.createProject(), await service.createProject()];
   const webhooks = service.client(WebhookService);
   const { webhook } = await webhooks.setWebhook({

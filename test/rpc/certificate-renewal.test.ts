@@ -1,4 +1,4 @@
-/** Files of the gRPC port's certificate that are replaced while a process runs: docs/settings.md, docs/secrets.md. */
+/** Replacing the gRPC port's certificate files while a process runs: docs/settings.md, docs/secrets.md. */
 
 import { X509Certificate } from "node:crypto";
 import { once } from "node:events";
@@ -25,11 +25,11 @@ const directory = await mkdtemp(path.join(tmpdir(), "phoneproof-renewal-"));
 afterAll(() => rm(directory, { recursive: true }));
 let placesMade = 0;
 
-/** Files to be replaced, at first the server's, and settings that name them. */
+/** Copies of the server's certificate files for a test to replace, and settings that name them. */
 async function placeFiles(ca: string | null = null) {
   const place = path.join(directory, String(++placesMade));
   const files = { cert: `${place}.crt`, key: `${place}.key`, ca: ca && `${place}-ca.crt` };
-  /** As who renews them does, so that nobody reads half of one. */
+  /** Replaces a file atomically, as renewal tools do, so that nobody reads a half-written one. */
   const replace = async (file: string, source: string) => {
     await copyFile(source, `${file}.new`);
     await rename(`${file}.new`, file);
@@ -41,7 +41,7 @@ async function placeFiles(ca: string | null = null) {
   return { files, settings, replace };
 }
 
-/** The messages of a log, and the log. */
+/** A log, and the messages written to it. */
 function listen() {
   const said: string[] = [];
   const destination = {
@@ -53,7 +53,7 @@ function listen() {
   return { said, log: pino({ level: "info" }, destination) };
 }
 
-/** A service that looks at its files twenty times a second. */
+/** A service that checks its files twenty times a second. */
 async function start(settings: Readonly<Record<string, string>>) {
   hastenTimers(60_000);
   const { url, drop } = await createDatabase();
@@ -75,8 +75,8 @@ const expiryShown = async ({ opsUrl }: { readonly opsUrl: string }) =>
 
 const unfit = "the gRPC port keeps its certificate: the new files are not usable";
 
-describe("files that are replaced under a running process", () => {
-  test("are shown to new connections once they fit each other; half of them changes nothing", async () => {
+describe("certificate files that are replaced while a process runs", () => {
+  test("are used for new connections once certificate and key match; a certificate alone changes nothing", async () => {
     const { files, settings, replace } = await placeFiles();
     const service = await start(settings);
     expect(await statusTo(service)).toBe("OK");
@@ -103,7 +103,7 @@ describe("files that are replaced under a running process", () => {
     });
   });
 
-  test("go on asking clients for a certificate, by the authority that is there now", async () => {
+  test("keep client certificates required, signed by the authority that is configured now", async () => {
     const { files, settings, replace } = await placeFiles(authority);
     const service = await start(settings);
     const refused = "UNAVAILABLE";
@@ -121,7 +121,7 @@ describe("files that are replaced under a running process", () => {
     expect(await statusTo(service, { trusted })).toBe(refused);
   });
 
-  test("let nobody in by a session from before", async () => {
+  test("make TLS sessions from before impossible to resume", async () => {
     const { files, settings, replace } = await placeFiles();
     const service = await start(settings);
     const [host = "", port = ""] = service.grpcAddress.split(":");
@@ -129,7 +129,7 @@ describe("files that are replaced under a running process", () => {
       const options = { host, port: Number(port), ALPNProtocols: ["h2"], rejectUnauthorized: false, session };
       const socket = tls.connect(options);
       onTestFinished(() => void socket.destroy());
-      // What the server says first comes behind the session's tickets.
+      // The server's first data comes after the session tickets.
       await once(socket, "data");
       return { isReused: socket.isSessionReused(), session: socket.getSession() };
     }
@@ -142,7 +142,7 @@ describe("files that are replaced under a running process", () => {
   });
 });
 
-test("an expired certificate does not keep a process from its start, and is told", async () => {
+test("a process starts with an expired certificate and warns about it", async () => {
   const service = await start({ GRPC_TLS_CERT: expired.cert, GRPC_TLS_KEY: expired.key });
   expect(service.said).toContain(
     "GRPC_TLS_CERT names a certificate that expired at 2021-01-01T00:00:00.000Z: clients refuse it",
@@ -150,7 +150,7 @@ test("an expired certificate does not keep a process from its start, and is told
   expect(await expiryShown(service)).toBe(expiryIn(expired.cert));
 });
 
-test("without TLS there is no certificate that could expire", async () => {
+test("without TLS the metric of the certificate's expiry has no value", async () => {
   const service = await start({});
   const { text, samples } = await scrape(service.opsUrl);
   const name = "phoneproof_grpc_certificate_expiry_timestamp_seconds";
@@ -158,13 +158,13 @@ test("without TLS there is no certificate that could expire", async () => {
   expect(samples.filter((sample) => sample.name === name)).toEqual([]);
 });
 
-describe("a look at the files", () => {
+describe("a check of the files", () => {
   afterEach(() => {
     vi.useRealTimers();
   });
   const at = (time: string) => vi.useFakeTimers({ toFake: ["Date"], now: new Date(time) });
 
-  /** What the port begins with is the server's. */
+  /** The port starts with the server's certificate. */
   async function looking() {
     const placed = await placeFiles();
     const { said, log } = listen();
@@ -175,7 +175,7 @@ describe("a look at the files", () => {
     return { ...placed, parts, look: lookForRenewed(parts), said, taken };
   }
 
-  test("that finds what was there says nothing", async () => {
+  test("that finds no change logs nothing", async () => {
     const { look, said, taken, files, replace } = await looking();
     look();
     await replace(files.cert, server.cert);
@@ -183,7 +183,7 @@ describe("a look at the files", () => {
     expect([said, taken()]).toEqual([[], []]);
   });
 
-  test("tells what is no use once for each content, and takes what is", async () => {
+  test("reports unusable files once per content, and uses the files once they are valid", async () => {
     const { look, said, taken, files, replace } = await looking();
     const lookTwice = () => {
       look();
@@ -207,7 +207,7 @@ describe("a look at the files", () => {
     expect(taken()).toEqual([await readFile(renewed.cert, "utf8")]);
   });
 
-  test("leaves what has expired, and takes what is not valid yet when it is", async () => {
+  test("does not use an expired certificate, and uses one that is not valid yet once it is", async () => {
     const { look, said, taken, files, replace } = await looking();
     await replace(files.cert, expired.cert);
     await replace(files.key, expired.key);
@@ -230,7 +230,7 @@ describe("a look at the files", () => {
     expect(taken()).toEqual([await readFile(renewed.cert, "utf8")]);
   });
 
-  test("at the start tells of a certificate whose time has not begun", async () => {
+  test("at the start warns about a certificate that is not valid yet", async () => {
     const { parts, said } = await looking();
     at("2019-12-31T23:59:59Z");
     renewCertificate(parts);

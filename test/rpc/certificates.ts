@@ -1,7 +1,7 @@
 /**
- * Files of certificates and keys that are for tests only: good for a hundred years, and trusted nowhere else. `server` (for
- * localhost and 127.0.0.1) and `client` are signed by `authority`, `strangersClient` by `otherAuthority`. `renewed` is for what
- * `server` is for, and signed by itself; so is `expired`, which was good for 2020.
+ * Certificates and keys for tests only, valid for a hundred years and trusted nowhere else. `server` (for localhost and
+ * 127.0.0.1) and `client` are signed by `authority`, `strangersClient` by `otherAuthority`. `renewed` and `expired` have the
+ * names of `server` and are self-signed; `expired` was valid in 2020.
  */
 
 import path from "node:path";

@@ -1,4 +1,4 @@
-/** Connect's own protocol on the gRPC port, as `buf curl` speaks it where it is told nothing else. */
+/** The Connect protocol on the gRPC port, which `buf curl` speaks by default. */
 import { once } from "node:events";
 import http2 from "node:http2";
 import { gzipSync } from "node:zlib";
@@ -42,7 +42,7 @@ const transport = (token: string) =>
     ],
   });
 
-/** A unary call by hand. */
+/** A unary call without a client library. */
 async function post(token: string, body: Uint8Array | string, headers: Record<string, string> = {}) {
   const stream = session.request({
     ":method": "POST",
@@ -91,7 +91,7 @@ test("a verification is created, watched and verified", async () => {
   });
 });
 
-test("a refusal carries the catalogue's code and what it cost", async () => {
+test("a refusal carries the catalogue's code, and is counted only if the key is valid", async () => {
   const { liveKey } = await service.createProject();
   const { getVerification } = createClient(VerificationService, transport(liveKey));
   const refusal = await getVerification({ verificationId: "vrf_none" }).catch(refusalOf);
@@ -107,53 +107,49 @@ test("a refusal carries the catalogue's code and what it cost", async () => {
 });
 
 test.for<{ what: string; body: Uint8Array | string; headers?: Record<string, string>; code: string }>([
-  { what: "no JSON", body: "{", code: "malformed_request" },
-  { what: "another type than the field's", body: '{"verificationId":1}', code: "validation_failed" },
+  { what: "that is not JSON", body: "{", code: "malformed_request" },
+  { what: "with a field of the wrong type", body: '{"verificationId":1}', code: "validation_failed" },
   {
-    what: "not of the fields that there are",
+    what: "with an unknown field",
     body: '{"verificationId":"vrf_none","projectid":"prj_none"}',
     code: "validation_failed",
   },
   {
-    what: "not of the values that a field has",
+    what: "with an unknown enum value",
     body: '{"verificationId":"vrf_none","environment":"test"}',
     code: "validation_failed",
   },
-  { what: "no object", body: "[]", code: "malformed_request" },
+  { what: "that is not an object", body: "[]", code: "malformed_request" },
   {
-    what: "not in UTF-8",
+    what: "that is not UTF-8",
     body: Buffer.from('{"verificationId":"vrf_\xff"}', "latin1"),
     code: "malformed_request",
   },
   {
-    what: "one field twice",
+    what: "that sets a field twice",
     body: '{"verificationId":"a","verification_id":"a"}',
     code: "malformed_request",
   },
   {
-    what: "no protobuf",
+    what: "that is not protobuf",
     body: Buffer.from("0aff", "hex"),
     headers: { "content-type": "application/proto" },
     code: "malformed_request",
   },
   {
-    what: "not packed as it says",
+    what: "that is not compressed as declared",
     body: "{}",
     headers: { "content-encoding": "gzip" },
     code: "malformed_request",
   },
-  { what: "more than a message may be", body: `"${"a".repeat(65_536)}"`, code: "body_too_large" },
+  { what: "over the size limit", body: `"${"a".repeat(65_536)}"`, code: "body_too_large" },
   {
-    what: "packed, and more than a message may be",
+    what: "over the size limit once decompressed",
     body: gzipSync(Buffer.alloc(65_537)),
     headers: { "content-encoding": "gzip" },
     code: "body_too_large",
   },
-])("a message that is $what is counted, and told of in the catalogue's words", async ({
-  body,
-  headers,
-  code,
-}) => {
+])("a message $what is counted and refused with the catalogue's code", async ({ body, headers, code }) => {
   const { liveKey } = await service.createProject({ rateLimitPerMinute: 10 });
   const shop = merchant(service.httpUrl, liveKey);
   expect(usageOf(await shop.read("vrf_none"))).toBe("1/unlimited");
@@ -235,7 +231,7 @@ test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }
       scope: `must be one of ${["READ", "WRITE", "INGEST", "ADMIN"].map((name) => `SERVICE_TOKEN_SCOPE_${name}`).join(", ")}`,
     },
   },
-])("JSON for $method.name is told what each field must be, and no value is repeated", async ({
+])("invalid JSON for $method.name is refused with what each field must be, without repeating its values", async ({
   method,
   sent,
   named,
@@ -248,7 +244,7 @@ test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }
   expect(JSON.stringify([answer.body, answer.headers])).not.toContain(secret);
 });
 
-test("gRPC in JSON is told the same, of unary calls and of streams", async () => {
+test("gRPC with JSON is refused with the names of the invalid fields too, for unary calls and streams", async () => {
   const { liveKey } = await service.createProject();
   const connection = connectRaw(service.grpcAddress);
   onTestFinished(() => connection.destroy());
@@ -266,7 +262,7 @@ test("gRPC in JSON is told the same, of unary calls and of streams", async () =>
   }
 });
 
-test("of thousands of fields that are none the first are named, so that clients take the trailers", async () => {
+test("of hundreds of unknown fields only the first ten are named, so that clients accept the trailers", async () => {
   const { liveKey } = await service.createProject();
   const names = Array.from({ length: 500 }, (_, index) => `${index}${"\u{1f4f1}".repeat(30)}`);
   const sent = { verificationId: 1, ...Object.fromEntries(names.map((name) => [name, 1])) };
@@ -278,7 +274,7 @@ test("of thousands of fields that are none the first are named, so that clients 
   expect(value.length).toBeLessThan(6_000);
 });
 
-test("a time-out that no timer holds ends nothing", async () => {
+test("a Connect timeout beyond the range of timers does not end a call; 0 does, and a word is invalid", async () => {
   const { liveKey } = await service.createProject();
   const ask = (timeout: string) =>
     post(liveKey, '{"verificationId":"vrf_none"}', { "connect-timeout-ms": timeout });
@@ -289,7 +285,7 @@ test("a time-out that no timer holds ends nothing", async () => {
   expect((await ask("soon")).body.code).toBe("invalid_argument");
 });
 
-test("a method that is not there is unimplemented, whatever it is sent", async () => {
+test("an unknown method is unimplemented, whatever it is sent", async () => {
   const { liveKey } = await service.createProject();
   const paths = [
     "/",
@@ -314,7 +310,7 @@ test.for([
   `/${InboundMessageService.typeName}/StreamInboundMessages`,
   "/grpc.health.v1.Health/Check",
   "/none/Such",
-])("what is no message of any protocol is refused before it has come: %s", async (path) => {
+])("an unsupported content type is refused before the body has arrived: %s", async (path) => {
   const others = [
     ...["text/plain", "application/xml", "application/proto; x=y", "application/grpc+foo", ""],
     "application/json; charset=utf-16",
@@ -335,7 +331,7 @@ test.for([
   }
 });
 
-test("gRPC-Web is not spoken, by no method", async () => {
+test("no method accepts gRPC-Web", async () => {
   const { liveKey } = await service.createProject();
   const services = [
     VerificationService,

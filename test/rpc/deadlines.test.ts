@@ -1,4 +1,4 @@
-/** Deadlines as the server keeps them: the client here keeps none of its own. */
+/** Deadlines as the server enforces them: this client does not enforce its own. */
 import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { afterAll, expect, test } from "vitest";
@@ -46,7 +46,7 @@ const creation = (request: MessageInitShape<typeof CreateVerificationRequestSche
     timeout,
   );
 
-/** Holds what every counted call of the project needs, while `work` is done. */
+/** Locks the project's usage row, which every counted call needs, while `work` runs. */
 async function whileUsageIsHeld(work: () => Promise<void>): Promise<void> {
   const holder = await service.db.connect();
   try {
@@ -62,7 +62,7 @@ async function whileUsageIsHeld(work: () => Promise<void>): Promise<void> {
   }
 }
 
-/** Makes a call that waits for the database when its deadline passes: a longer one where it did not get as far as that. */
+/** Makes a call that waits for the database when its deadline passes. If it did not get that far, tries a longer deadline. */
 async function callTooLate(make: (timeout: string) => RawCall): Promise<void> {
   for (const timeout of ["100m", "1S", "5S"]) {
     const { status } = make(timeout);
@@ -75,11 +75,11 @@ async function callTooLate(make: (timeout: string) => RawCall): Promise<void> {
   throw new Error("no call got as far as the database");
 }
 
-test("a call whose deadline passes is told so at once, and the service goes on", async () => {
+test("a call whose deadline passes gets DEADLINE_EXCEEDED at once, and later calls are answered", async () => {
   const { id } = await createPending(shop);
   await whileUsageIsHeld(async () => {
     await callTooLate((timeout) => get(id, timeout));
-    // What it waits for is held still: it was the deadline that ended it.
+    // The row is still locked: it was the deadline that ended the call.
     await untilWaiting(service.db, 1);
   });
   const inTime = get(id, "60S");
@@ -94,14 +94,14 @@ test.for([
   "60M",
   "99999999S",
   "99999999u",
-])("a call that has %s is answered", async (timeout) => {
+])("a call with the deadline %s is answered", async (timeout) => {
   const { id } = await createPending(shop);
   const call = get(id, timeout);
   expect(await call.next()).toBeDefined();
   expect((await call.status).code).toBe(0);
 });
 
-test("a creation whose deadline passed has happened once when it is tried again with its key", async () => {
+test("a creation whose deadline passed creates one verification when it is retried with its key", async () => {
   await createPending(shop);
   const idempotencyKey = newIdempotencyKey();
   await whileUsageIsHeld(async () => {
@@ -117,7 +117,7 @@ test("a creation whose deadline passed has happened once when it is tried again 
   expect(rows).toHaveLength(1);
 });
 
-test("a client that leaves in the middle of a call troubles nobody", async () => {
+test("a client that disconnects in the middle of a call does not affect later calls", async () => {
   const { id } = await createPending(shop);
   await whileUsageIsHeld(async () => {
     const left = get(id, "60S");

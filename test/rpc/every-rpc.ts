@@ -1,4 +1,4 @@
-/** Every RPC there is, as the generated code tells: what is asked of all of them cannot leave out a new one. */
+/** Every RPC, taken from the generated code, so that tests of all RPCs cannot leave out a new one. */
 
 import { readdir } from "node:fs/promises";
 import path from "node:path";
@@ -16,7 +16,7 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 /** The services of all protos. */
 const all = await generatedServices();
 
-/** What is called in process only, on no other authority than the call itself. */
+/** Services that are called only within the process, without credentials. */
 export const internalServices = all.filter(isInternal);
 
 export const rpcs = all
@@ -44,7 +44,7 @@ function isInternal({ typeName }: DescService): boolean {
 export const isUnary = (method: DescMethod): method is DescMethodUnary => method.methodKind === "unary";
 const isStreaming = (method: DescMethod): method is DescMethodStreaming => method.methodKind !== "unary";
 
-/** Sends one request; answers the first message, or undefined where a stream ends without one. */
+/** Sends one request. Returns the first message, or undefined if a stream ends without one. */
 export async function callOnce(
   transport: Transport,
   method: DescMethod,
@@ -66,7 +66,7 @@ async function* oneOf<T>(value: T): AsyncIterable<T> {
   yield value;
 }
 
-/** To `host:port`, with this Authorization header or none. */
+/** A transport to `host:port` with this Authorization header, or without one if it is empty. */
 export function transportTo(grpcAddress: string, authorization: string): Transport {
   return createGrpcTransport({
     baseUrl: `http://${grpcAddress}`,

@@ -1,4 +1,4 @@
-/** examples/grpc against the service, over connections that break: what docs/grpc.md tells people to build on. */
+/** Runs examples/grpc, which docs/grpc.md recommends to build on, against the service over connections that break. */
 
 import { spawnSync } from "node:child_process";
 import { cp, glob, mkdtemp, readFile, rm } from "node:fs/promises";
@@ -20,7 +20,7 @@ const folder = path.join(root, "examples/grpc");
 const inTypescript = (name: string) => [process.execPath, path.join(folder, "typescript", `${name}.ts`)];
 const inPython = (python: string, name: string) => [python, path.join(folder, "python", `${name}.py`)];
 
-/** The first that has the libraries: Debian's is not always the first on the PATH. */
+/** The first Python that has the libraries: Debian's is not always the first on the PATH. */
 const python = ["python3", "/usr/bin/python3"].find(
   (command) => spawnSync(command, ["-c", "import grpc, google.protobuf"]).status === 0,
 );
@@ -33,7 +33,7 @@ const clients = [
     : [{ name: "Python", watch: inPython(python, "watch"), ingest: inPython(python, "ingest") }]),
 ];
 
-/** None can be sent, and none may be repeated where others read it: they hold numbers. */
+/** Lines that cannot be sent. They contain phone numbers, so the output must not repeat them. */
 const unsendable = [
   '{"message_id":"cut off","from":"01098765432"',
   '["01098765432"]',
@@ -45,7 +45,7 @@ const unsendable = [
     to: "1",
     text: "가".repeat(30_000),
   }),
-  // Its receipt would have its beginning alone.
+  // Its receipt would have only the beginning of the id.
   JSON.stringify({ message_id: "i".repeat(1_100), from: "01098765432", to: "1", text: "x" }),
 ];
 
@@ -72,10 +72,10 @@ async function succeeded({ finished }: Running): Promise<string[]> {
 }
 
 describe.for(clients)("$name", ({ watch, ingest }) => {
-  test("creates once and watches to the end, whatever breaks", async () => {
+  test("creates once and watches to the end over connections that break", async () => {
     const { projectId } = await service.createProject();
     const token = await service.createToken({ scope: "write", projectId });
-    // While the creation is answered, and while it is watched.
+    // During the answer to the creation, and during the watch.
     const cuts: Cut[] = [
       { from: "server", bytes: 120 },
       { from: "server", bytes: 700 },
@@ -94,27 +94,24 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     expect(id).toMatch(/^vrf_/);
   });
 
-  test("gives up, by the catalogue's code, what another try does not change", async () => {
+  test("gives up on a code that another attempt does not change, although the status is UNAVAILABLE", async () => {
     const { project } = await service.client(ProjectService).createProject({ name: "No numbers" });
     const token = await service.createToken({ scope: "write" });
     const { running } = await start([...watch, project?.id ?? ""], token, []);
     const { code, stderr } = await running.finished;
     expect(code).not.toBe(0);
-    // By its status, UNAVAILABLE, it would be tried for ever.
+    // Going by its status, UNAVAILABLE, it would retry forever.
     expect(stderr).toMatch(/^no_receiving_number: .+ \(req_\w+, try again in \d+ s\)\n$/);
   });
 
-  test("tells each field that a call is refused for", async () => {
+  test("prints each invalid field of a refused call", async () => {
     const { running } = await start([...watch, ""], await service.createToken({ scope: "write" }), []);
     const { code, stdout, stderr } = await running.finished;
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(stderr).toMatch(/^validation_failed: .+ \(req_\w+\)\n {2}project_id: is required [^\n]+\n$/);
   });
 
-  test.for([
-    "watch",
-    "ingest",
-  ] as const)("says how it is called where it is called otherwise: %s", async (kind) => {
+  test.for(["watch", "ingest"] as const)("prints its usage if its arguments are wrong: %s", async (kind) => {
     const { program, usage } = {
       watch: { program: watch, usage: / PROJECT_ID$/ },
       ingest: { program: [...ingest, "messages.ndjson"], usage: / < messages.ndjson$/ },
@@ -128,7 +125,7 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     expect(more).toEqual([""]);
   });
 
-  test("brings every message in once, in order, over connections that break", async () => {
+  test("delivers every message once and in order over connections that break", async () => {
     const project = await service.createProject();
     const shop = merchant(service.httpUrl, project.testKey);
     const token = await service.createToken({
@@ -141,7 +138,7 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
       message_id: `sms-${index}`,
       from: `0100${String(index).padStart(7, "0")}`,
       to: created.destination,
-      // JSON may hold what Unicode calls the end of a line.
+      // JSON strings may contain Unicode's line separators.
       text: index === 450 ? created.sms_text : "감사합니다\u2028고맙습니다\u2029",
       carrier: "KT",
     }));
@@ -152,7 +149,7 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
       { from: "server", bytes: 250 },
     ];
     const { proxy, running } = await start(ingest, token, cuts);
-    // Lines that are no messages cost nothing but themselves.
+    // Invalid lines do not affect the others.
     const lines = messages.map((message) => JSON.stringify(message));
     for (const [index, bad] of unsendable.entries()) lines.splice(100 * (index + 1), 0, bad);
     running.child.stdin?.end(`${lines.join("\n")}\n`);
@@ -175,7 +172,7 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
     expect(rows[0]?.taken).toBe(messages.length);
   });
 
-  test.for(["watch", "ingest"] as const)("gives up where it is not wanted: %s", async (kind) => {
+  test.for(["watch", "ingest"] as const)("gives up if its token is invalid: %s", async (kind) => {
     const program = { watch: [...watch, "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], ingest }[kind];
     const { running } = await start(program, "pp_svc_none", []);
     running.child.stdin?.end('{"message_id":"1","from":"01012345678","to":"1","text":"1"}\n');
@@ -185,7 +182,7 @@ describe.for(clients)("$name", ({ watch, ingest }) => {
   });
 });
 
-test("those in Go import each package that they use", async () => {
+test("the Go examples import every package that they use", async () => {
   for (const file of await Array.fromAsync(glob(path.join(folder, "go/**/*.go")))) {
     const source = await readFile(file, "utf8");
     const imported = [...source.matchAll(/^\t(?:(\w+) )?"(?:[^"]*\/)?([^"/]+)"$/gm)].map(
@@ -196,7 +193,7 @@ test("those in Go import each package that they use", async () => {
     const selected = new Set(
       [...code.matchAll(/(?<![\w.)\]])([a-z]\w*)\.[A-Z]/g)].map(([, name = ""]) => name),
     );
-    // What is declared here stands alone somewhere, too.
+    // A name that is declared in the file also occurs without a selector: it is not a package.
     const packages = [...selected].filter((name) => !new RegExp(`(?<![\\w."/])${name}\\b(?!\\.)`).test(code));
     expect(
       packages.filter((name) => !imported.includes(name)),
@@ -205,10 +202,10 @@ test("those in Go import each package that they use", async () => {
   }
 });
 
-/** Not everywhere, and the modules that they need from the network hardly anywhere. */
+/** Go is not installed everywhere, and the modules that the examples need are hardly ever available: stubs replace them. */
 const goFound = spawnSync("go", ["version"]).status === 0 ? ["go"] : [];
 
-test.for(goFound)("those in Go are formatted, and fit together with what they use of gRPC", async (go) => {
+test.for(goFound)("the Go examples are formatted and pass go vet against stubs of gRPC", async (go) => {
   const source = path.join(folder, "go");
   const stubs = path.join(import.meta.dirname, "go-stubs");
   const module = await mkdtemp(path.join(os.tmpdir(), "phoneproof-go-"));

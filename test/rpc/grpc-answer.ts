@@ -1,22 +1,22 @@
 import { type CallOptions, type Code, ConnectError } from "@connectrpc/connect";
 import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
 
-/** All that a call over gRPC is told. */
+/** The answer to a gRPC call. */
 export interface GrpcAnswer<Message> {
-  /** Undefined where it was refused. */
+  /** Undefined if the call was refused. */
   readonly message: Message | undefined;
-  /** The catalogue's code, or `ok`; empty where a refusal carries none. */
+  /** The catalogue's code, or `ok`; empty if a refusal carries none. */
   readonly code: string;
   readonly status: Code | undefined;
-  /** The fields that `validation_failed` names, in order of their names. */
+  /** The fields that `validation_failed` names, sorted. */
   readonly fields: readonly string[];
   readonly requestId: string;
   readonly retryAfterSeconds: number;
-  /** What came as headers, and with a refusal as trailers. */
+  /** The headers, with a refusal also the trailers. */
   readonly metadata: Headers;
 }
 
-/** Makes a unary call and answers whatever it is told, refusals included. */
+/** Makes a unary call and returns its answer, even if it is a refusal. */
 export async function answerOf<Message>(
   call: (options: CallOptions) => Promise<Message>,
 ): Promise<GrpcAnswer<Message>> {
@@ -40,7 +40,7 @@ export async function answerOf<Message>(
   }
 }
 
-/** What a refused call was told. Anything but a refusal is thrown on. */
+/** The answer to a refused call. Rethrows anything but a refusal. */
 export function refusalOf(error: unknown): Omit<GrpcAnswer<never>, "message"> {
   if (!(error instanceof ConnectError)) throw error;
   const [detail] = error.findDetails(ErrorDetailSchema);

@@ -36,10 +36,10 @@ const bytesOf = (messages: readonly SmsFields[]): Uint8Array =>
   });
 
 const connections = new Set<RawConnection>();
-// Before the service is closed, which waits for who does not leave.
+// Before the service closes, which waits for open connections.
 afterAll(() => connections.forEach((connection) => void connection.destroy()));
 
-/** A stream by hand. */
+/** A stream without a client library. */
 function openStream(of: TestService = service, token = of.adminToken, headers: Record<string, string> = {}) {
   const connection = connectRaw(of.grpcAddress);
   connections.add(connection);
@@ -56,7 +56,7 @@ function openStream(of: TestService = service, token = of.adminToken, headers: R
   };
 }
 
-/** At least so many receipts, or those that come until the end. */
+/** At least `count` receipts, or fewer if the stream ends. */
 async function receiptsFrom(call: RawCall, count: number): Promise<Receipt[]> {
   const receipts: Receipt[] = [];
   while (receipts.length < count) {
@@ -69,7 +69,7 @@ async function receiptsFrom(call: RawCall, count: number): Promise<Receipt[]> {
 
 const hello = (messageId: string): SmsFields => ({ messageId, to, text: `hello, ${messageId}` });
 
-test("after the client's half-close every message still gets its receipt, and then the stream ends well", async () => {
+test("after the client's half-close every message still gets its receipt, and then the stream ends with OK", async () => {
   const { call, send, receipts } = openStream();
   const ids = times(3000, (index) => `drain-${index}`);
   for (let from = 0; from < ids.length; from += 1000) void send(...ids.slice(from, from + 1000).map(hello));
@@ -78,7 +78,7 @@ test("after the client's half-close every message still gets its receipt, and th
   expect(await call.status).toEqual({ code: 0, message: "" });
 });
 
-test("receipts come while the stream stays open, in the order of the messages over all requests", async () => {
+test("receipts arrive while the stream stays open, in the order of the messages across requests", async () => {
   const { send, receipts } = openStream();
   for (let round = 0; round < 50; round++) {
     const ids = times(round % 4, (index) => `open-${round}-${index}`);
@@ -87,7 +87,7 @@ test("receipts come while the stream stays open, in the order of the messages ov
   }
 });
 
-test("each of many streams gets the receipts of its own messages", async () => {
+test("each of several concurrent streams gets the receipts of its own messages", async () => {
   const ids = await Promise.all(
     times(8, async (stream) => {
       const { call, send, receipts } = openStream();
@@ -99,7 +99,7 @@ test("each of many streams gets the receipts of its own messages", async () => {
   expect(ids).toEqual(times(8, (stream) => times(20, (request) => `own-${stream}-${request}`)));
 });
 
-test("what a client sends again after its connection was cut gets one receipt each, with the first outcome", async () => {
+test("messages resent after the connection was cut get one receipt each, with the first outcome", async () => {
   const pendings = await Promise.all(times(60, () => createPending(shop)));
   const messages = pendings.map(
     (pending, index): SmsFields => ({
@@ -133,7 +133,7 @@ test("what a client sends again after its connection was cut gets one receipt ea
   }
 });
 
-test("a request may hold 1000 messages; one of more ends the stream, after the receipts of those before", async () => {
+test("a request may hold 1000 messages; one with more ends the stream, after the receipts of earlier requests", async () => {
   const { call, send, receipts } = openStream();
   await send(...times(1000, (index) => hello(`most-${index}`)));
   void send(...times(1001, (index) => hello(`more-${index}`))).catch(() => {});
@@ -158,7 +158,7 @@ test("a request may hold 1000 messages; one of more ends the stream, after the r
   expect(rows).toEqual([]);
 });
 
-/** Messages of protobuf by hand: the same field so often, or in another. */
+/** Hand-encoded protobuf: `again` repeats a field, `within` puts bytes into a length-delimited field. */
 const again = (count: number, hex: string) => Buffer.alloc((count * hex.length) / 2, hex, "hex");
 const within = (tag: number, content: Uint8Array) => {
   const length: number[] = [];
@@ -167,40 +167,40 @@ const within = (tag: number, content: Uint8Array) => {
     if (rest < 128) return Buffer.concat([Buffer.of(tag, ...length), content]);
   }
 };
-/** Ends the decoding of all before it with another refusal. */
+/** A decoder that comes to this refuses the request as malformed. */
 const broken = Buffer.from("0aff", "hex");
 const lots = 4_000_000;
 
 test.for([
   { name: "4 million empty messages", bytes: again(lots, "0a00"), code: "validation_failed" },
   {
-    name: "one empty message too many, and something broken",
+    name: "one empty message too many, followed by malformed bytes",
     bytes: Buffer.concat([again(1_001, "0a00"), broken]),
     code: "validation_failed",
   },
   {
-    name: "a message with 4 million texts",
+    name: "a message with 4 million text fields",
     bytes: within(0x0a, again(lots, "0a00")),
     code: "malformed_request",
   },
   {
-    name: "a message with 4 million instants",
+    name: "a message with 4 million timestamps",
     bytes: within(0x0a, again(lots, "3200")),
     code: "malformed_request",
   },
   {
-    name: "an instant with 4 million seconds",
+    name: "a timestamp with 4 million fields for its seconds",
     bytes: within(0x0a, within(0x32, again(lots, "0801"))),
     code: "malformed_request",
   },
-  { name: "4 million fields that nobody knows", bytes: again(lots, "7801"), code: "malformed_request" },
+  { name: "4 million unknown fields", bytes: again(lots, "7801"), code: "malformed_request" },
   {
-    name: "messages that say they are numbers",
+    name: "4 million messages encoded as numbers",
     bytes: Buffer.concat([again(lots, "0800")]),
     code: "malformed_request",
   },
   {
-    name: "a message that is longer than the request",
+    name: "a message with a length beyond the request's end",
     bytes: Buffer.concat([
       within(0x7a, Buffer.alloc(3_000)),
       Buffer.from("0aff7f", "hex"),
@@ -208,7 +208,7 @@ test.for([
     ]),
     code: "malformed_request",
   },
-] as const)("$name: refused uncounted further, however it is sent, after the receipts of those before", async ({
+] as const)("a request with $name is refused, compressed or not, after the receipts of earlier requests", async ({
   bytes,
   code,
 }) => {
@@ -227,7 +227,7 @@ test.for([
   }
 });
 
-test("a request of a thousand messages is read whole in whatever pieces it comes", async () => {
+test("requests of a thousand messages are accepted in chunks of any size", async () => {
   const session = http2.connect(`http://${service.grpcAddress}`);
   atFileEnd(() => session.destroy());
   const message = bytesOf(times(1_000, (index) => ({ ...hello(`pieces-${index}`), receivedAt: new Date() })));
@@ -253,7 +253,7 @@ test("a request of a thousand messages is read whole in whatever pieces it comes
   expect(status).toBe("0");
 });
 
-test("a request that is cut short ends its own stream, after the receipts of those before", async () => {
+test("a truncated request ends its own stream only, after the receipts of earlier requests", async () => {
   const { call, send, receipts } = openStream();
   const neighbour = openStream();
   await send(hello("before-the-cut"));
@@ -265,7 +265,7 @@ test("a request that is cut short ends its own stream, after the receipts of tho
   expect(await neighbour.receipts(1)).toHaveLength(1);
 });
 
-test("a message whose text is not UTF-8 is INVALID, and those before and after it go on", async () => {
+test("a message whose text is not UTF-8 is INVALID, and the messages before and after it are processed", async () => {
   const { call, send, receipts } = openStream();
   await send(hello("before-the-broken"));
   await call.send(brokenText());
@@ -283,7 +283,7 @@ function brokenText(): Uint8Array {
   return bytes;
 }
 
-test("a message whose id is too long is INVALID under its beginning, however long it is, and those around it go on", async () => {
+test("a message whose id is too long is INVALID, with the id truncated in its receipt; others are processed", async () => {
   const { send, receipts } = openStream();
   const tooLong = ["i".repeat(300), "i".repeat(1_024), "i".repeat(5_000_000), "가".repeat(500)];
   const messages = tooLong.map((messageId) => ({ messageId, to, text: "hello" }));
@@ -298,7 +298,7 @@ test("a message whose id is too long is INVALID under its beginning, however lon
   ]);
 });
 
-test("a client that leaves amid a large answer leaves nothing printed", async () => {
+test("a client that disconnects during a large answer does not cause console output", async () => {
   const printed = vi.spyOn(console, "error");
   onTestFinished(() => printed.mockRestore());
   const connection = connectRaw(service.grpcAddress, { windowBytes: 0 });
@@ -309,7 +309,7 @@ test("a client that leaves amid a large answer leaves nothing printed", async ()
   const leaving = times(4, () => connection.call(path, { authorization }));
   const ids = times(1_000, (index) => `${index}`.padEnd(1_024, "i"));
   for (const call of leaving) await call.send(bytesOf(ids.map((messageId) => ({ messageId, to, text: "" }))));
-  // By then theirs are being written.
+  // By then the answers of `leaving` are being written.
   const other = openStream();
   await other.send(hello("while-others-leave"));
   await other.receipts(1);
@@ -318,11 +318,11 @@ test("a client that leaves amid a large answer leaves nothing printed", async ()
   expect(printed).not.toHaveBeenCalled();
 });
 
-describe("a large request whose rest does not come", () => {
-  /** Invalid for its text, and as large as that makes it. */
+describe("a request whose remaining bytes do not arrive", () => {
+  /** A message with too long a text, which makes the request large. */
   const large = (messageId: string) => bytesOf([{ messageId, to, text: "t".repeat(8_000_000) }]);
 
-  /** All of it but the last byte, which `finish` sends. */
+  /** Sends all of it but the last byte, which `finish` sends. */
   async function begin(messageId: string, token: string) {
     const stream = openStream(service, token);
     const message = large(messageId);
@@ -333,13 +333,14 @@ describe("a large request whose rest does not come", () => {
     return { ...stream, finish: () => stream.call.write(message.subarray(-1)) };
   }
 
-  test("holds no more than two of a token's, and nobody else's", async () => {
+  test("if it is large, holds up only a third large request of the same token, and no other stream", async () => {
     suppressTimers(10_000);
     const token = await service.createToken({ scope: "ingest", source: "large" });
     const other = await service.createToken({ scope: "ingest", source: "other" });
     const begun = [await begin("first", token), await begin("second", token)];
     const third = openStream(service, token);
-    // Its own streams go on with requests of the usual size, and others' with any. Until these have their receipts it would have its own.
+    // The token's streams go on with requests of the usual size, and other tokens' with any size. If the third were not held up,
+    // it would have its receipt before these do.
     let isThird = false;
     void third.call.send(large("third"));
     const thirdReceipts = third.receipts(1).finally(() => {
@@ -355,14 +356,14 @@ describe("a large request whose rest does not come", () => {
     begun[0]?.finish();
     expect(await begun[0]?.receipts(1)).toMatchObject([{ messageId: "first", outcome: "INVALID" }]);
     expect(await thirdReceipts).toMatchObject([{ messageId: "third", outcome: "INVALID" }]);
-    // Whoever leaves gives its room back as well.
+    // A call that is cut frees its place as well.
     begun[1]?.call.cut();
     const last = await begin("last", token);
     last.finish();
     expect(await last.receipts(1)).toMatchObject([{ messageId: "last" }]);
   });
 
-  test("ends its stream when it has been waited for long enough, after the receipts of what was whole", async () => {
+  test("ends its stream after a timeout, after the receipts of earlier requests", async () => {
     hastenTimers(10_000);
     const { call, send, receipts } = openStream();
     await send(hello("before-the-half"));
@@ -378,7 +379,7 @@ describe("a large request whose rest does not come", () => {
 test.for([
   "StreamInboundMessages?as=one",
   "Stream%49nboundMessages",
-])("at %s it is the same stream, and as long as its client likes", async (name) => {
+])("the stream is also served at %s, for as long as its client likes", async (name) => {
   hastenTimers(10_000);
   const connection = connectRaw(service.grpcAddress);
   connections.add(connection);
@@ -388,14 +389,14 @@ test.for([
   for (const round of times(3, (index) => index)) {
     await call.send(bytesOf([hello(`${name}-${round}`)]));
     expect(await receiptsFrom(call, 1)).toHaveLength(1);
-    // Hastened as well, and set later: where the service waited for a whole message, it has given up by then.
+    // Shortened too, and set later: a service that gave the stream ten seconds for a whole message would have ended it by then.
     await new Promise<void>((resolve) => setTimeout(resolve, 10_000));
   }
   call.halfClose();
   expect((await call.status).code).toBe(0);
 });
 
-test("a client that reads no receipts is held back, and loses nothing when it reads them", async () => {
+test("a client that does not read receipts is held back, and gets all of them once it reads", async () => {
   const { call, receipts } = openStream();
   const from = newPhone();
   const atMost = 100_000;
@@ -412,7 +413,7 @@ test("a client that reads no receipts is held back, and loses nothing when it re
     call.halfClose();
   })();
 
-  // Others go on meanwhile; when thirty of their messages have brought no more of this stream's, nothing will.
+  // Other streams go on meanwhile. If this one does not advance during thirty of their messages, it is blocked.
   const other = openStream();
   let [sentBefore, unchanged] = [0, 0];
   for (let round = 0; unchanged < 30; round++) {
@@ -434,12 +435,12 @@ test("a client that reads no receipts is held back, and loses nothing when it re
   expect(ids).toEqual(times(sent, (index) => `held-${index}`));
 });
 
-test("however many receipts have waited for their reader, no answer is larger than clients take", async () => {
+test("however many receipts wait for a slow client, no response exceeds the 4 MiB that clients accept", async () => {
   const { call, send } = openStream();
   const taken = async () =>
     (await scrape(service.opsUrl)).sum("phoneproof_inbound_messages_total", { outcome: "invalid" });
   const before = await taken();
-  // Their ids are too long, so that they wait for nothing but their reader.
+  // Their ids are too long, so that their receipts wait only for the client.
   const ids = times(6_000, (index) => `${index}`.padEnd(1_024, "i"));
   for (let from = 0; from < ids.length; from += 1_000) {
     await send(...ids.slice(from, from + 1_000).map((messageId) => ({ messageId, to, text: "" })));
@@ -455,7 +456,7 @@ test("however many receipts have waited for their reader, no answer is larger th
   expect(read).toEqual(ids);
 });
 
-test("when the service stops, what it has taken gets its receipts, and the client is told to come again", async () => {
+test("when the service stops, messages that it has taken get their receipts, and the stream ends with UNAVAILABLE", async () => {
   const stopping = await startTestService();
   const { liveNumber } = await stopping.createProject();
   const { connection, call, send, receipts } = openStream(stopping);
@@ -469,7 +470,7 @@ test("when the service stops, what it has taken gets its receipts, and the clien
   await send(message(0));
   await receipts(1);
 
-  // A message is under way while the service is told to stop: its sender's row is held.
+  // The sender's row is locked, so that a message is in progress while the service is told to stop.
   const holder = await stopping.db.connect();
   await holder.query("BEGIN");
   await holder.query("SELECT FROM inbound_sender FOR UPDATE");
@@ -487,14 +488,14 @@ test("when the service stops, what it has taken gets its receipts, and the clien
   await closing;
 });
 
-/** Whether nobody listens there any more. */
+/** Whether connections are refused. */
 const isRefused = (url: string) =>
   fetch(url).then(
     () => false,
     () => true,
   );
 
-test("an idle stream is told to come again, too, when the service stops", async () => {
+test("an idle stream also ends with UNAVAILABLE when the service stops", async () => {
   const stopping = await startTestService();
   const { connection, send, receipts, call } = openStream(stopping);
   await send({ to: "0200999995", text: "hello" });
@@ -506,7 +507,7 @@ test("an idle stream is told to come again, too, when the service stops", async 
   await closing;
 });
 
-test("a token that is revoked ends its streams with the next message, which has no effect", async () => {
+test("a stream whose token is revoked ends with the next message, which has no effect", async () => {
   const secret = await service.createToken({ scope: "ingest", source: "gateway" });
   const { call, send, receipts } = openStream(service, secret);
   await send(hello("before-revocation"));

@@ -5,7 +5,7 @@ import { keepOpenStreams } from "../../src/rpc/open-streams.ts";
 
 const callerOf = (tokenId: string) => ({ kind: "service", tokenId }) as Caller;
 
-/** Streams of one credential, which `refuse` makes bad. */
+/** Opens streams of one credential, which `refuse` makes invalid. */
 function openSome(count: number) {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
@@ -39,7 +39,7 @@ function openSome(count: number) {
   };
 }
 
-test("a change that is announced ends at once what is open on a credential that is good no more", async () => {
+test("an announced change ends the streams of a credential that is no longer valid at once", async () => {
   const { announce, refuse, ended, leave } = openSome(3);
   announce();
   await Promise.resolve();
@@ -51,7 +51,7 @@ test("a change that is announced ends at once what is open on a credential that 
   expect(ended).toEqual(["invalid_api_key", "invalid_api_key"]);
 });
 
-test("without word of a change it ends within a second, and a database that is away ends nothing", async () => {
+test("streams of an invalid credential end within a second without an announcement; a database outage ends none", async () => {
   const { refuse, ended } = openSome(1);
   refuse("service_unavailable");
   await vi.advanceTimersByTimeAsync(1_000);
@@ -61,11 +61,11 @@ test("without word of a change it ends within a second, and a database that is a
   expect(ended).toEqual(["invalid_api_key"]);
 });
 
-test("one caller's streams leave room for the others', and those that have ended for its own", () => {
+test("open streams are limited per caller and in total, and a stream that ends frees its place once", () => {
   const { open, leave } = openSome(2_500);
   expect(() => open("one")).toThrow("More than 2500 streams");
   open("other");
-  // Told twice, it counts once.
+  // Leaving twice frees one place.
   leave[0]?.();
   leave[0]?.();
   open("one");

@@ -1,4 +1,4 @@
-/** What a list may cost: rows read for a page, and connections held by many lists, or statistics, at once. */
+/** What a list may cost: rows read per page, and connections held by concurrent lists or statistics. */
 import { type CallOptions, type Client, Code } from "@connectrpc/connect";
 import { expect, test, vi } from "vitest";
 import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
@@ -16,11 +16,11 @@ import { answerOf } from "./grpc-answer.ts";
 const service = await startTestService({ ROLES: "api" });
 const { db } = service;
 
-/** Of an environment, for a page. */
+/** The rows that one page may read per environment. */
 const walked = 2_000;
 const ours = "FROM pg_stat_activity WHERE application_name = 'phoneproof' AND datname = current_database()";
 
-/** Verified verifications like one that is there, a millisecond after each other, until so long ago, in the order they come in. */
+/** Inserts copies of an existing verification as verified, one per millisecond, the newest `ago`, in the order of creation. */
 async function fill(project: TestProject, count: number, ago: string): Promise<void> {
   for (const key of [project.liveKey, project.testKey]) await createPending(merchant(service.httpUrl, key));
   await db.query(
@@ -30,14 +30,14 @@ async function fill(project: TestProject, count: number, ago: string): Promise<v
        '010' || lpad(n::text, 8, '0'), CASE WHEN n % 1500 < 2 THEN 'rare' ELSE '' END, '', destination, '', created_at - $2::interval,
        created_at - $2::interval + interval '10 minutes', created_at - $2::interval
      FROM verification, generate_series(1, $3::int) n
-     -- Fewer in test, so that the two environments do not go in step.
+     -- Fewer in test, so that the two environments differ.
      WHERE project_id = (SELECT id FROM project WHERE name = $1) AND n <= CASE environment WHEN 'live' THEN $3::int ELSE $3::int / 2 END
      ORDER BY n DESC`,
     [project.projectId, ago, count],
   );
 }
 
-/** A project that can be told apart in the tables. */
+/** A project that can be found in its table by its name. */
 async function newProject(): Promise<TestProject> {
   const project = await service.createProject();
   await db.query("UPDATE project SET name = $1 WHERE name = 'Shop'", [project.projectId]);
@@ -66,7 +66,7 @@ async function walk(
   return found;
 }
 
-/** Rows that are read of verifications meanwhile. Connections tell their counts at the latest when they end. */
+/** The rows of `verification` that `work` reads. Connections report their counts at the latest when they end. */
 async function rowsRead(work: () => Promise<void>): Promise<number> {
   await db.query("SELECT pg_stat_reset()");
   await work();
@@ -86,15 +86,15 @@ async function rowsRead(work: () => Promise<void>): Promise<number> {
 const big = await newProject();
 const small = await newProject();
 const clientOf = (project: TestProject, of = service) => of.client(VerificationService, project.liveKey);
-/** Has few connections, and planned the list on them while there was nothing. */
+/** Has few connections, and planned the list's statements on them while the table was empty. */
 const older = await service.startAnother({ DATABASE_POOL_SIZE: "4" });
 for (let times = 0; times < 8; times++) await clientOf(big, older).listVerifications({});
 await fill(big, 7_000, "2 hours");
 await fill(small, 10, "3 hours");
-/** Of what is not the list's. */
+/** Rows that other statements may read. */
 const besides = 50;
 
-test("a page reads so many rows and no more, as planned while the table was small", async () => {
+test("a page reads at most 2000 rows per environment, with plans made while the table was empty", async () => {
   const read = await rowsRead(async () => {
     expect((await walk(clientOf(big, older), { phone: "01000007000" })).sizes).toEqual([0, 0, 0, 1]);
   });
@@ -102,8 +102,8 @@ test("a page reads so many rows and no more, as planned while the table was smal
   expect(read).toBeLessThanOrEqual(4 * walked + besides);
 });
 
-test("a page reads so many rows and no more, as planned for a table that is mostly another project's", async () => {
-  // As where there are so many that a sample meets no other.
+test("a page reads at most 2000 rows per environment, with plans for a table of mostly one project's rows", async () => {
+  // As if the project had so many rows that ANALYZE's sample contains no others.
   await db.query("ALTER TABLE verification ALTER project_id SET (n_distinct = 1)");
   await db.query("VACUUM ANALYZE verification");
   const oldest = await rowsRead(async () => {
@@ -131,7 +131,7 @@ test("a page reads so many rows and no more, as planned for a table that is most
   expect(ofSmall).toBeLessThan(besides);
 });
 
-test("over both environments what matches is found once each, in order, and pages end", async () => {
+test("a list over both environments returns each match once, in order, and its pages end", async () => {
   const rpc = service.client(VerificationService);
   const { projectId } = big;
   for (const pageSize of [1, 2, 100]) {
@@ -147,7 +147,7 @@ test("over both environments what matches is found once each, in order, and page
   expect(ids).toHaveLength(7_000 + 3_500 + 2);
 });
 
-test("the command goes on over empty pages until it has as many as were asked for, or the end", async () => {
+test("the command reads on over empty pages until it has as many as --limit says, or reaches the end", async () => {
   const list = (...options: string[]) =>
     printed(
       ["verification", "list", "--project", big.projectId, "--environment", "live", ...options],
@@ -175,7 +175,7 @@ test.for<{ name: string; table: string; ask: (options?: CallOptions) => Promise<
     ask: (options) => shop.listVerifications({ environment: Environment.LIVE }, options),
   },
   { name: "statistics", table: "number_statistics", ask: (options) => statistics.getStatistics({}, options) },
-])("many $name at once hold a quarter of the pool; the others are told to come again, uncounted", async ({
+])("concurrent $name hold at most a quarter of the pool; the rest get service_unavailable, uncounted", async ({
   table,
   ask,
 }) => {
@@ -211,7 +211,7 @@ test.for<{ name: string; table: string; ask: (options?: CallOptions) => Promise<
     expect(answers.filter(({ code }) => code === "ok")).toHaveLength(4);
     expect(answers.filter(({ status }) => status === Code.Unavailable)).toHaveLength(20);
     expect((await usage()) - before, told.join(", ")).toBe(4);
-    // Those that end make room.
+    // Finished calls free their places.
     await Promise.all(Array.from({ length: 24 }, () => ask()));
     expect((await usage()) - before).toBe(28);
   } finally {

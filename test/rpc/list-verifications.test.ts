@@ -15,7 +15,7 @@ import { createPending, eventsOf, letExpire, type Pending } from "../service/pen
 import { newPhone, smsSource } from "../service/sms-source.ts";
 import { answerOf } from "./grpc-answer.ts";
 
-// No sweep: what is expired is found so by whoever looks.
+// Without the expiry job: an expiry is detected by whoever reads.
 const service = await startTestService({ ROLES: "api" });
 const { send } = smsSource(service);
 
@@ -35,7 +35,7 @@ async function inOrder(count: number, make: (index: number) => Promise<Pending>)
   return ids;
 }
 
-/** `nanoseconds` beyond the whole millisecond. */
+/** `instant`, in whole milliseconds, plus `nanoseconds`. */
 function nanosecondsAfter(instant: Date, nanoseconds: number) {
   const { seconds, nanos } = timestampFromDate(instant);
   return { seconds, nanos: nanos + nanoseconds };
@@ -43,7 +43,7 @@ function nanosecondsAfter(instant: Date, nanoseconds: number) {
 
 const idsOf = (verifications: readonly Verification[]) => verifications.map(({ id }) => id);
 
-/** Follows the tokens to the end. */
+/** The ids of all pages, following the page tokens. */
 async function pagesOf(rpc: Client<typeof VerificationService>, filter: Filter): Promise<string[][]> {
   const pages: string[][] = [];
   let pageToken = "";
@@ -56,7 +56,7 @@ async function pagesOf(rpc: Client<typeof VerificationService>, filter: Filter):
 }
 
 describe("pages", () => {
-  test("hold every verification once, newest first", async () => {
+  test("contain every verification once, newest first", async () => {
     const { shop, rpc } = await newShop();
     const newestFirst = (await inOrder(7, () => createPending(shop))).reverse();
     expect(await pagesOf(rpc, {})).toEqual([newestFirst]);
@@ -68,14 +68,14 @@ describe("pages", () => {
     expect(await pagesOf(rpc, { pageSize: 1 })).toEqual(newestFirst.map((id) => [id]));
   });
 
-  test("end without an empty one where the last is full", async () => {
+  test("end without an empty page if the last one is full", async () => {
     const { shop, rpc } = await newShop();
     const newestFirst = (await inOrder(4, () => createPending(shop))).reverse();
     expect(await pagesOf(rpc, { pageSize: 2 })).toEqual([newestFirst.slice(0, 2), newestFirst.slice(2)]);
     expect(await pagesOf(rpc, { pageSize: 4 })).toEqual([newestFirst]);
   });
 
-  test("are one that is empty where there is nothing", async () => {
+  test("are a single empty one if there is nothing to list", async () => {
     const { rpc } = await newShop();
     expect(await pagesOf(rpc, {})).toEqual([[]]);
   });
@@ -90,14 +90,14 @@ describe("pages", () => {
     expect(second.nextPageToken).toBe("");
   });
 
-  test("hold 100 where nothing is said, and at most 1000", async () => {
+  test("have 100 verifications by default, and more on request", async () => {
     const { shop, rpc } = await newShop();
     await Promise.all(Array.from({ length: 101 }, () => createPending(shop)));
     expect((await pagesOf(rpc, {})).map(({ length }) => length)).toEqual([100, 1]);
     expect((await pagesOf(rpc, { pageSize: 1000 })).map(({ length }) => length)).toEqual([101]);
   });
 
-  test("go on under the same filter", async () => {
+  test("keep the filter of the first", async () => {
     const { shop, rpc } = await newShop();
     const ids = await inOrder(6, (index) =>
       createPending(shop, { client_reference: index % 2 === 0 ? "even" : "odd" }),
@@ -140,14 +140,14 @@ describe("filters", async () => {
     ["cancelled", { statuses: [CANCELLED] }, ["cancelled"]],
     ["two statuses", { statuses: [CANCELLED, EXPIRED] }, ["cancelled", "expired"]],
     ["a client reference, exactly", { clientReference: "order-1" }, ["pending", "verified"]],
-    ["a client reference that nobody has", { clientReference: "order-" }, []],
+    ["the beginning of a client reference", { clientReference: "order-" }, []],
     ["a phone", { phone }, ["verified"]],
     [
       "a phone with the country code",
       { phone: `+82 10-${phone.slice(3, 7)}-${phone.slice(7)}` },
       ["verified"],
     ],
-    ["a phone that verified nothing", { phone: "01012349999" }, []],
+    ["a phone that has verified nothing", { phone: "01012349999" }, []],
     ["a client reference and a status", { clientReference: "order-1", statuses: [VERIFIED] }, ["verified"]],
     [
       "its own environment",
@@ -155,47 +155,47 @@ describe("filters", async () => {
       ["cancelled", "expired", "pending", "verified"],
     ],
     [
-      "from an instant on",
+      "created from an instant on",
       { createdFrom: timestampFromDate(firstCreated) },
       ["cancelled", "pending", "verified"],
     ],
     [
-      "from the millisecond after it",
+      "created from the next millisecond on",
       { createdFrom: timestampFromDate(new Date(firstCreated.getTime() + 1)) },
       ["cancelled", "verified"],
     ],
     [
-      "from a nanosecond after it",
+      "created from a nanosecond later on",
       { createdFrom: nanosecondsAfter(firstCreated, 1) },
       ["cancelled", "verified"],
     ],
     [
-      "from the last nanosecond before it",
+      "created from a nanosecond earlier on",
       { createdFrom: nanosecondsAfter(new Date(firstCreated.getTime() - 1), 999_999) },
       ["cancelled", "pending", "verified"],
     ],
-    ["before an instant", { createdBefore: timestampFromDate(firstCreated) }, ["expired"]],
+    ["created before an instant", { createdBefore: timestampFromDate(firstCreated) }, ["expired"]],
     [
-      "before a nanosecond after it",
+      "created before a nanosecond later",
       { createdBefore: nanosecondsAfter(firstCreated, 1) },
       ["expired", "pending"],
     ],
     [
-      "before the last instant there is",
+      "created before the last possible instant",
       { createdBefore: { seconds: 253_402_300_799n, nanos: 999_999_999 } },
       ["cancelled", "expired", "pending", "verified"],
     ],
     [
-      "before the millisecond after it",
+      "created before the next millisecond",
       { createdBefore: timestampFromDate(new Date(firstCreated.getTime() + 1)) },
       ["expired", "pending"],
     ],
-  ])("by %s", async ([, filter, names]) => {
+  ])("%s", async ([, filter, names]) => {
     const { verifications } = await rpc.listVerifications(filter);
     expect(namesOf(verifications)).toEqual(names);
   });
 
-  test("a merchant's key sees its environment alone, a service token both or the one that it names", async () => {
+  test("a merchant's key lists its own environment only, a service token both or the one that it names", async () => {
     const testRpc = service.client(VerificationService, testKey);
     expect(namesOf((await testRpc.listVerifications({})).verifications)).toEqual(["of test"]);
     const token = await service.createToken({ scope: "read", projectId });
@@ -209,7 +209,7 @@ describe("filters", async () => {
   });
 });
 
-test("what is expired is listed as expired before anything has swept it, and stays so", async () => {
+test("an overdue verification is listed as expired before the expiry job has run, and stays expired", async () => {
   const { shop, rpc } = await newShop();
   const { id, to, text } = await createPending(shop);
   await letExpire(service.db, id);
@@ -221,7 +221,7 @@ test("what is expired is listed as expired before anything has swept it, and sta
   expect(await send({ to, text })).toMatchObject({ outcome: "LATE", verificationId: id });
 });
 
-describe("a list that cannot be made", async () => {
+describe("a request for a list", async () => {
   const { shop, rpc } = await newShop();
   await createPending(shop);
   const otherShop = await newShop();
@@ -229,16 +229,20 @@ describe("a list that cannot be made", async () => {
   const unknown = 99 as VerificationStatus;
 
   test.for<[string, Filter, string[]]>([
-    ["a page of less than none", { pageSize: -1 }, ["page_size"]],
-    ["a page of 1001", { pageSize: 1001 }, ["page_size"]],
-    ["a token that is none", { pageToken: "next" }, ["page_token"]],
+    ["a negative page size", { pageSize: -1 }, ["page_size"]],
+    ["a page size of 1001", { pageSize: 1001 }, ["page_size"]],
+    ["a page token that was never issued", { pageToken: "next" }, ["page_token"]],
     ["an unknown status", { statuses: [unknown] }, ["statuses"]],
-    // As many as a message has room for, which must not take minutes of the process.
-    ["sixty thousand of them", { statuses: Array<VerificationStatus>(60_000).fill(unknown) }, ["statuses"]],
-    ["no status", { statuses: [VerificationStatus.UNSPECIFIED] }, ["statuses"]],
+    // As many as fit into a message: checking them must not take minutes.
+    [
+      "sixty thousand unknown statuses",
+      { statuses: Array<VerificationStatus>(60_000).fill(unknown) },
+      ["statuses"],
+    ],
+    ["an unspecified status", { statuses: [VerificationStatus.UNSPECIFIED] }, ["statuses"]],
     ["a client reference of 161 characters", { clientReference: "가".repeat(161) }, ["client_reference"]],
     ["a client reference that holds NUL", { clientReference: "\0" }, ["client_reference"]],
-    ["a phone that is none", { phone: "0212345678" }, ["phone"]],
+    ["an invalid phone", { phone: "0212345678" }, ["phone"]],
     [
       "the first instant after the year 9999",
       { createdBefore: { seconds: 253_402_300_800n, nanos: 0 } },
@@ -260,12 +264,12 @@ describe("a list that cannot be made", async () => {
       ["created_from"],
     ],
     [
-      "an instant with fewer nanoseconds than none",
+      "an instant with negative nanoseconds",
       { createdBefore: { seconds: 0n, nanos: -1 } },
       ["created_before"],
     ],
     [
-      "everything wrong at once",
+      "every field invalid at once",
       {
         environment: 7 as Environment,
         pageSize: -1,
@@ -295,7 +299,7 @@ describe("a list that cannot be made", async () => {
     });
   });
 
-  test("is one of a project that there is not", async () => {
+  test("is not found if its project does not exist", async () => {
     const forAll = service.client(VerificationService, await service.createToken({ scope: "read" }));
     for (const projectId of ["prj_00000000000000000000000000", "prj_none"]) {
       const answer = await answerOf((options) => forAll.listVerifications({ projectId }, options));
@@ -303,7 +307,7 @@ describe("a list that cannot be made", async () => {
     }
   });
 
-  test("takes a token with the same statuses in any order, however often each is named", async () => {
+  test("may repeat the statuses of its page token in another order and several times", async () => {
     const { shop: own, rpc: ownRpc } = await newShop();
     await createPending(own);
     await createPending(own);
@@ -315,7 +319,7 @@ describe("a list that cannot be made", async () => {
     expect(next.verifications).toHaveLength(1);
   });
 
-  test("takes a token with what it was given for and nothing else", async () => {
+  test("is refused if its page token was issued for another filter or project; the page size may change", async () => {
     await createPending(shop);
     const { nextPageToken: pageToken } = await rpc.listVerifications({ pageSize: 1 });
     expect((await rpc.listVerifications({ pageToken, pageSize: 2 })).verifications).toHaveLength(1);
@@ -324,7 +328,7 @@ describe("a list that cannot be made", async () => {
       const refused = await answerOf((options) => rpc.listVerifications({ ...filter, pageToken }, options));
       expect(refused).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
     }
-    // Nobody can say of which list it is where another field does not name one; a page's size does.
+    // A token cannot be compared with a filter that is invalid itself; the page size is not part of the filter.
     const fieldsOf = async (filter: Filter) =>
       (await answerOf((options) => rpc.listVerifications(filter, options))).fields;
     expect(await fieldsOf({ phone: "x", pageSize: -1, pageToken })).toEqual(["page_size", "phone"]);
@@ -335,7 +339,7 @@ describe("a list that cannot be made", async () => {
   });
 });
 
-test("every listed verification says all that reading it says", async () => {
+test("a listed verification has everything that reading it returns", async () => {
   const { shop, rpc } = await newShop();
   const { id, to, text } = await createPending(shop, { client_reference: "r", state: "s" });
   await send({ to, text, carrier: "KT" });

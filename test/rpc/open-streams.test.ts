@@ -19,20 +19,20 @@ import { connectRaw } from "./raw-grpc.ts";
 
 const service = await startTestService();
 
-/** Until the end of the test: what is believed for a time is believed on. */
+/** Stops performance.now() until the end of the test, so that nothing cached for a time becomes stale. */
 function haveTimeStandStill(): void {
   const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now());
   onTestFinished(() => clock.mockRestore());
 }
 
-test("a method that is not there is UNIMPLEMENTED", async () => {
+test("an unknown method is UNIMPLEMENTED and has a request id", async () => {
   const call = connectRaw(service.grpcAddress).call("phoneproof.v1.VerificationService/NoSuchMethod");
   call.halfClose();
   expect(await call.status).toEqual({ code: 12, message: "no such method" });
   expect((await call.trailers)["x-request-id"]).toMatch(/^req_/);
 });
 
-test("a token that is revoked, and a project that is suspended, end what is open within a second", async () => {
+test("active streams end when their token is revoked or their project is suspended", async () => {
   const tokens = service.client(ServiceTokenService);
   const { secret, serviceToken } = await tokens.createServiceToken({
     scope: ServiceTokenScope.INGEST,
@@ -70,7 +70,7 @@ test("a token that is revoked, and a project that is suspended, end what is open
   await expect(watching.next()).rejects.toMatchObject({ code: Code.PermissionDenied });
 });
 
-test("a message that comes while a change is being looked up waits for what is found", async () => {
+test("a message that arrives while its token is being looked up again waits for the result", async () => {
   const tokens = service.client(ServiceTokenService);
   const { secret } = await tokens.createServiceToken({
     scope: ServiceTokenScope.INGEST,
@@ -87,7 +87,7 @@ test("a message that comes while a change is being looked up waits for what is f
         messages: [{ messageId, from: "01087652222", to: "0200999999", text: "hello" }],
       }),
     );
-  // For as long as the credential holds without another look.
+  // So that the cached credential stays valid without another lookup.
   haveTimeStandStill();
   await stream.send(message("before the change"));
   expect(await stream.next()).toBeDefined();
@@ -97,7 +97,7 @@ test("a message that comes while a change is being looked up waits for what is f
     await service.db.query("NOTIFY phoneproof_directory");
     await untilWaiting(service.db, 1);
     await stream.send(message("amid the look"));
-    // What comes later on the same connection has been answered: the message is there.
+    // A later call on the same connection has been answered, so the message has arrived.
     const later = held.call("phoneproof.v1.VerificationService/NoSuchMethod");
     later.halfClose();
     await later.status;
@@ -110,7 +110,7 @@ test("a message that comes while a change is being looked up waits for what is f
   expect((await stream.status).code).toBe(Code.Unauthenticated);
 });
 
-test("a credential that is revoked ends what is open also where nothing moves on it", async () => {
+test("idle streams end when their token is revoked or their project is suspended", async () => {
   const tokens = service.client(ServiceTokenService);
   const { projectId, liveKey } = await service.createProject();
   const { READ, INGEST } = ServiceTokenScope;
@@ -137,7 +137,7 @@ test("a credential that is revoked ends what is open also where nothing moves on
   });
   await stream.send(toBinary(StreamInboundMessagesRequestSchema, create(StreamInboundMessagesRequestSchema)));
 
-  // What is known of credentials stays known until a change is heard of.
+  // Cached credentials stay valid until a change is announced.
   haveTimeStandStill();
   for (const { serviceToken } of [reading, ingesting]) {
     await tokens.revokeServiceToken({ serviceTokenId: serviceToken?.id ?? "" });
@@ -149,7 +149,7 @@ test("a credential that is revoked ends what is open also where nothing moves on
   connection.destroy();
 });
 
-test("a revoked token ends each of a thousand streams with invalid_api_key, and none counts as a failed authentication of its address", async () => {
+test("a revoked token ends a thousand streams with invalid_api_key, none counted as a failed authentication", async () => {
   const tokens = service.client(ServiceTokenService);
   const { secret, serviceToken } = await tokens.createServiceToken({
     scope: ServiceTokenScope.INGEST,
@@ -169,7 +169,7 @@ test("a revoked token ends each of a thousand streams with invalid_api_key, and 
   held.destroy();
 });
 
-test("and where the notice of it is lost", async () => {
+test("a stream ends when its token is revoked even if the notification is lost", async () => {
   const { serviceToken, secret } = await service
     .client(ServiceTokenService)
     .createServiceToken({ scope: ServiceTokenScope.INGEST, source: "unheard" });
@@ -184,7 +184,7 @@ test("and where the notice of it is lost", async () => {
   expect((await stream.status).code).toBe(Code.Unauthenticated);
 });
 
-/** What was refused on the face of gRPC, by code. */
+/** The counted refusals over gRPC, by code. */
 async function refusals(): Promise<Record<string, number>> {
   const { sum } = await scrape(service.opsUrl);
   const codes = ["internal_error", "service_unavailable"];
@@ -198,7 +198,7 @@ async function streamsEnded(code: string): Promise<number> {
   return sum("phoneproof_rpc_streams_ended_total", { code });
 }
 
-test("a client that leaves was refused nothing, whatever it was being told", async () => {
+test("a client that disconnects from a stream is not counted as refused, whatever it was receiving", async () => {
   const { liveKey, liveNumber } = await service.createProject();
   const before = await refusals();
   const endedBefore = await streamsEnded("canceled");
@@ -224,7 +224,7 @@ test("a client that leaves was refused nothing, whatever it was being told", asy
       text: "hello",
     }));
     const request = create(StreamInboundMessagesRequestSchema, { messages });
-    // More than the client's window holds of answers, so that one is being written when it goes.
+    // More answers than the client's window holds, so that one is being written when it disconnects.
     for (let group = 0; group < 4; group++) {
       await stream.send(toBinary(StreamInboundMessagesRequestSchema, request));
     }
@@ -236,7 +236,7 @@ test("a client that leaves was refused nothing, whatever it was being told", asy
   expect(await refusals()).toEqual(before);
 });
 
-test("nor was one that leaves while it is held back for receipts that it does not take", async () => {
+test("a client that disconnects while it is held back for unread receipts is not counted as refused", async () => {
   const before = await refusals();
   const endedBefore = await streamsEnded("canceled");
   const streams = 10;
@@ -254,19 +254,19 @@ test("nor was one that leaves while it is held back for receipts that it does no
     });
     for (let group = 0; group < 10; group++) stream.send(request).catch(() => {});
   }
-  // As many as a stream may have without a receipt that was taken.
+  // As many messages as a stream may send without reading receipts.
   await expect.poll(taken, { timeout: 30_000 }).toBeGreaterThanOrEqual(takenBefore + streams * 5_000);
   connection.destroy();
   await expect.poll(() => streamsEnded("canceled")).toBe(endedBefore + streams);
   expect(await refusals()).toEqual(before);
 });
 
-test("what cannot be read is refused with the catalogue's code, alone and on a stream", async () => {
+test("an unreadable message is refused with the catalogue's code, in a unary call and on a stream", async () => {
   const connection = connectRaw(service.grpcAddress);
   const authorization = `Bearer ${service.adminToken}`;
   const refused = async (method: string, message: Uint8Array) => {
     const call = connection.call(`phoneproof.v1.${method}`, { authorization });
-    // It may be refused before all of it was sent.
+    // It may be refused before all of it has been sent.
     call.send(message).catch(() => {});
     call.halfClose();
     await call.next();
@@ -291,7 +291,7 @@ test("what cannot be read is refused with the catalogue's code, alone and on a s
   connection.destroy();
 });
 
-test("what is no call, and what cannot be refused in the words of its client, is refused and printed nowhere", async () => {
+test("malformed requests, and JSON that a refusal cannot quote, are refused without console output", async () => {
   const printed = vi.spyOn(console, "error");
   onTestFinished(() => printed.mockRestore());
   const connection = connectRaw(service.grpcAddress);
@@ -302,7 +302,7 @@ test("what is no call, and what cannot be refused in the words of its client, is
     call.halfClose();
     return (await call.status).code;
   };
-  // Half a character, which Connect repeats in its refusal, and cannot write.
+  // A lone surrogate, which Connect quotes in its refusal and cannot encode.
   const broken = JSON.stringify({ "\ud800": 1 });
   for (const path of [
     "grpc.health.v1.Health/Check",
@@ -310,7 +310,7 @@ test("what is no call, and what cannot be refused in the words of its client, is
     "phoneproof.v1.VerificationService/GetVerification",
     "phoneproof.v1.VerificationService/WatchVerification",
   ]) {
-    // Of what is malformed HTTP/2 cuts the stream.
+    // HTTP/2 resets the stream of a malformed request.
     expect(await refused(path, { ":authority": "%" })).toBe(-1);
     const json = { "content-type": "application/grpc+json" };
     expect(await refused(path, json, broken), path).toBe(Code.InvalidArgument);
@@ -319,7 +319,7 @@ test("what is no call, and what cannot be refused in the words of its client, is
   expect(printed).not.toHaveBeenCalled();
 });
 
-test("strangers have no more streams than a process keeps for them", async () => {
+test("unauthenticated streams are limited to 500 in a process, and those that end free their places", async () => {
   const connection = connectRaw(service.grpcAddress);
   const watchers = Array.from({ length: 600 }, () => {
     const call = connection.call("grpc.health.v1.Health/Watch");
@@ -335,7 +335,7 @@ test("strangers have no more streams than a process keeps for them", async () =>
   expect(answers.filter((answer) => answer === "status")).toHaveLength(500);
   expect(answers.filter((answer) => answer === Code.ResourceExhausted)).toHaveLength(100);
   connection.destroy();
-  // Those who have gone make room.
+  // Those that have ended free their places.
   const health = createClient(Health, createGrpcTransport({ baseUrl: `http://${service.grpcAddress}` }));
   await expect
     .poll(async () => {
@@ -347,7 +347,7 @@ test("strangers have no more streams than a process keeps for them", async () =>
     .toBe(HealthCheckResponse_ServingStatus.SERVING);
 });
 
-test("nor more from an IPv6 host that has another address for each", async () => {
+test("an IPv6 host with a different address for each stream also gets at most 500 unauthenticated ones", async () => {
   const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
   const connection = connectRaw(api.grpcAddress);
   const told = Array.from({ length: 600 }, async (_, host) => {
@@ -361,7 +361,7 @@ test("nor more from an IPv6 host that has another address for each", async () =>
   connection.destroy();
 });
 
-test("whoever takes no refusal of what was never asked about its credential keeps nobody from the others", async () => {
+test("unauthenticated clients that do not read their refusals do not use up other clients' calls", async () => {
   const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
   const { liveKey } = await service.createProject();
   const path = "phoneproof.v1.VerificationService/GetVerification";
@@ -376,7 +376,7 @@ test("whoever takes no refusal of what was never asked about its credential keep
       refused.send(Buffer.of()).catch(() => {});
       refused.halfClose();
     }
-    // What comes behind all of them on their connection is answered once they have been.
+    // A call behind them on the same connection is answered once they have been.
     await connection.call("none").status;
   }
   const asking = connectRaw(api.grpcAddress);
@@ -387,7 +387,7 @@ test("whoever takes no refusal of what was never asked about its credential keep
   for (const connection of [asking, ...connections]) connection.destroy();
 });
 
-test("beside a good credential, too, refusals that are not taken are no more than strangers may have", async () => {
+test("unread refusals are limited to 500 even on a connection with a valid credential", async () => {
   const { liveKey } = await service.createProject();
   const path = "phoneproof.v1.VerificationService/GetVerification";
   const notFound = async () =>
@@ -403,7 +403,7 @@ test("beside a good credential, too, refusals that are not taken are no more tha
     const good = connection.call(path, { authorization: `Bearer ${liveKey}` });
     good.send(Buffer.of());
     good.halfClose();
-    // The client itself does not hear it without a window.
+    // With a window of 0 the client itself does not receive the answer.
     await expect.poll(notFound).toBe(before + 1);
     let ended = 0;
     for (let call = 0; call < 600; call++) {
@@ -417,9 +417,9 @@ test("beside a good credential, too, refusals that are not taken are no more tha
   }
 });
 
-test("one caller has no more unary calls open than a process keeps for it, and those that end make room", async () => {
-  // However long it takes until all are open, none of them is overdue, nor has the token to be looked up again, for which a machine
-  // that is so busy may have no connection to the database in time.
+test("a caller has at most 2500 unary calls open in a process, and those that end free their places", async () => {
+  // However long it takes to open all of them, none must time out, and the token must not be looked up again: on a busy machine
+  // there may be no database connection for that in time.
   suppressTimers(10_000);
   haveTimeStandStill();
   const token = await service.createToken({ scope: "read" });
@@ -431,7 +431,7 @@ test("one caller has no more unary calls open than a process keeps for it, and t
     call.halfClose();
     return (await call.status).detail?.code;
   };
-  // A connection on which a credential was good: what is in question is bounded more narrowly.
+  // Connections on which a credential was valid: there are fewer places for unauthenticated calls.
   for (const connection of connections) expect(await ask(connection)).toBeUndefined();
   const ended: Record<string, number> = {};
   const waiting = connections.flatMap((connection) =>
@@ -448,7 +448,7 @@ test("one caller has no more unary calls open than a process keeps for it, and t
   await expect.poll(() => ended).toEqual({ rate_limited: 200 });
   const last = connections.at(-1) as (typeof connections)[number];
   expect(await ask(last)).toBe("rate_limited");
-  // Others have room, and a stream is none of these.
+  // Other callers have places of their own, and a stream is not counted with the unary calls.
   const another = last.call(path, { authorization: `Bearer ${service.adminToken}` });
   another.halfClose();
   expect((await another.status).code).toBe(Code.Unimplemented);
@@ -461,7 +461,7 @@ test("one caller has no more unary calls open than a process keeps for it, and t
   for (const connection of connections) connection.destroy();
 });
 
-test("strangers whose deadline has passed before they began take no stream from the others", async () => {
+test("unauthenticated calls with an expired deadline do not use up the streams of others", async () => {
   const connection = connectRaw(service.grpcAddress);
   for (let call = 0; call < 600; call++) {
     const late = connection.call("grpc.health.v1.Health/Watch", { "grpc-timeout": "0m" });

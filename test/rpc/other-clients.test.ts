@@ -9,7 +9,7 @@ import { startTestService } from "../harness/service.ts";
 const service = await startTestService();
 const project = await service.createProject();
 
-describe("buf curl, which knows nothing but what reflection tells it", () => {
+describe("buf curl, which knows the service only from reflection", () => {
   const buf = path.join(import.meta.dirname, "../../node_modules/.bin/buf");
 
   async function curl(method: string, request: object): Promise<Record<string, unknown>> {
@@ -38,25 +38,25 @@ describe("buf curl, which knows nothing but what reflection tells it", () => {
     expect(await curl("GetVerification", { verificationId: id })).toMatchObject({ verification: { id } });
   });
 
-  test("is told what is wrong, with the catalogue's code", async () => {
+  test("gets a refusal with its status and its ErrorDetail", async () => {
     const refused = await curl("GetVerification", { verificationId: "vrf_none" }).catch((error) => error);
     expect(refused.stderr).toContain("not_found");
     expect(refused.stderr).toContain("phoneproof.v1.ErrorDetail");
   });
 });
 
-describe("@grpc/grpc-js with messages made by hand", () => {
+describe("@grpc/grpc-js with hand-encoded messages", () => {
   const client = new grpc.Client(service.grpcAddress, grpc.credentials.createInsecure());
   const authorized = new grpc.Metadata();
   authorized.set("authorization", `Bearer ${project.liveKey}`);
 
-  /** Protobuf's wire format, as far as strings go. */
+  /** A string field in protobuf's wire format. */
   const text = (field: number, value: string): Buffer => {
     const bytes = Buffer.from(value);
     expect(bytes.length).toBeLessThan(128);
     return Buffer.concat([Buffer.of((field << 3) | 2, bytes.length), bytes]);
   };
-  /** The length-delimited fields of a message that has short ones only; numbers are passed over. */
+  /** The length-delimited fields of a message; numbers are skipped. */
   function fieldsOf(message: Buffer): Map<number, Buffer> {
     const fields = new Map<number, Buffer>();
     const varint = (at: number): [number, number] => {
@@ -100,7 +100,7 @@ describe("@grpc/grpc-js with messages made by hand", () => {
       });
     });
 
-  test("creates a verification, reads it, cancels it, and is told what it has used", async () => {
+  test("creates, reads and cancels a verification, and gets its usage in the headers", async () => {
     const { fields, headers } = await call("CreateVerification", text(3, "grpc-js-1"));
     expect(fields.get(3)?.toString()).toBe(project.liveNumber);
     expect(Number(headers.get("x-usage-calls")[0])).toBeGreaterThan(0);
@@ -121,7 +121,7 @@ describe("@grpc/grpc-js with messages made by hand", () => {
     expect(again.fields.has(1)).toBe(true);
   });
 
-  test("is refused with gRPC's status and the catalogue's code in its details", async () => {
+  test("gets a refusal with gRPC's status and the catalogue's code in its details", async () => {
     const refused: grpc.ServiceError = await call("GetVerification", text(1, "vrf_none")).catch(
       (error) => error,
     );
@@ -131,7 +131,7 @@ describe("@grpc/grpc-js with messages made by hand", () => {
     expect(refused.metadata.get("x-request-id")[0]).toMatch(/^req_/);
   });
 
-  test("shows what it is told as it was written", async () => {
+  test("shows a refusal's message as the service wrote it", async () => {
     const metadata = new grpc.Metadata();
     metadata.set("authorization", "Bearer nobody");
     const refused: grpc.ServiceError = await call("GetVerification", text(1, "vrf_none"), { metadata }).catch(
@@ -140,7 +140,7 @@ describe("@grpc/grpc-js with messages made by hand", () => {
     expect(refused.details).toMatch(/^The API key or token is not valid: it is unknown, mistyped, /);
   });
 
-  test("is told of a method and of a service that are not there, alone and as a stream", async () => {
+  test("gets UNIMPLEMENTED for an unknown method and an unknown service, in unary calls and streams", async () => {
     for (const method of ["VerificationService/NoSuchMethod", "NoSuchService/Get"]) {
       const unary = call(`/phoneproof.v1.${method}`, Buffer.of());
       await expect(unary).rejects.toMatchObject({
@@ -156,7 +156,7 @@ describe("@grpc/grpc-js with messages made by hand", () => {
     }
   });
 
-  test("may set a deadline that is further away than timers reach", async () => {
+  test("may set a deadline beyond the range of timers", async () => {
     const deadline = Date.now() + 30 * 86_400_000;
     await expect(call("GetVerification", text(1, "vrf_none"), { deadline })).rejects.toMatchObject({
       code: grpc.status.NOT_FOUND,

@@ -1,6 +1,6 @@
 /**
- * gRPC by hand over HTTP/2: for what no library sends or holds back, and for what a library would do on the
- * client's side before the server has a chance.
+ * gRPC directly over HTTP/2: for bytes and pauses that no client library produces, and for errors that a library would detect
+ * before the server does.
  */
 import http2 from "node:http2";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
@@ -13,35 +13,35 @@ export interface RawStatus {
 }
 
 export interface RawCall {
-  /** Sends a message, with `packed` one that is in the call's `grpc-encoding`; resolves when HTTP/2 has taken it off this side's hands. */
+  /** Sends a message, if `packed` one compressed in the call's `grpc-encoding`. Resolves when HTTP/2 has accepted it. */
   send(message: Uint8Array, packed?: boolean): Promise<void>;
   /** Sends bytes that need not be a message. */
   write(bytes: Uint8Array): void;
   /** Ends this side. */
   halfClose(): void;
-  /** Cuts the call, as a client does that goes away. */
+  /** Cancels the call, as a client that disconnects does. */
   cut(): void;
-  /** The next message; undefined after the last. Until it is asked for, nothing is read. */
+  /** The next message; undefined after the last. Nothing is read before the first call. */
   next(): Promise<Uint8Array | undefined>;
-  /** What the server ended with: the gRPC status as a number, its message, and what details it gave. */
+  /** How the server ended the call: the gRPC status as a number, its message and its details. */
   readonly status: Promise<RawStatus>;
-  /** What came in the block that held the status. */
+  /** The header block that contained the status. */
   readonly trailers: Promise<http2.IncomingHttpHeaders>;
-  /** When nothing is left of it, though this side has not ended. */
+  /** Resolves when the call is closed, even if this side has not ended it. */
   readonly closed: Promise<void>;
 }
 
 export interface RawConnection {
   call(path: string, headers?: Record<string, string>): RawCall;
-  /** As a client ends that has made its calls: settles when the server has nothing left of them either. */
+  /** Closes the connection gracefully: resolves when the server has finished all calls too. */
   close(): Promise<void>;
-  /** As if the cable were cut. */
+  /** Cuts the connection. */
   destroy(): void;
 }
 
 const prefixBytes = 5;
 
-/** To `host:port`. `windowBytes`: so much of an answer is taken before it is asked for. */
+/** Connects to `host:port`. `windowBytes`: how much of an answer is received before it is read. */
 export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawConnection {
   const session = http2.connect(`http://${address}`, { settings: { initialWindowSize: windowBytes } });
   session.on("error", () => {});
@@ -101,7 +101,7 @@ function detailOf(fields: http2.IncomingHttpHeaders): ErrorDetail | undefined {
   return findTrailerError(headers)?.findDetails(ErrorDetailSchema)[0];
 }
 
-/** `packed`: in the call's `grpc-encoding`. */
+/** `packed`: the message is compressed in the call's `grpc-encoding`. */
 export function framed(message: Uint8Array, packed = false): Buffer {
   const frame = Buffer.alloc(prefixBytes + message.length);
   frame[0] = packed ? 1 : 0;
@@ -110,7 +110,7 @@ export function framed(message: Uint8Array, packed = false): Buffer {
   return frame;
 }
 
-/** What the other side of a call sends. */
+/** The messages that the other side of a call sends. */
 export async function* messagesOf(stream: http2.Http2Stream): AsyncGenerator<Uint8Array, undefined> {
   let rest = Buffer.alloc(0);
   try {

@@ -2,7 +2,7 @@ import { setImmediate } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { MemoryBudget } from "../../src/rpc/memory-budget.ts";
 
-test("who has waited longest for much is not passed by whoever asks for less", async () => {
+test("a large request that has waited longest is not overtaken by a smaller one", async () => {
   const room = new MemoryBudget({ inAll: 10, each: 10 });
   const entered: string[] = [];
   const enter = (key: string, bytes: number) =>
@@ -21,7 +21,7 @@ test("who has waited longest for much is not passed by whoever asks for less", a
   expect(entered).toEqual(["first", "much", "little"]);
 });
 
-test("who waits for its own room to be given back keeps nobody from theirs", async () => {
+test("a caller that waits for its own share does not hold up others", async () => {
   const room = new MemoryBudget({ inAll: 10, each: 5 });
   await room.enter("one", 5);
   let isIn = false;

@@ -15,7 +15,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test("a connection without a call for five minutes is closed, and one with a silent stream is not", async () => {
+test("a connection without a call for five minutes is closed; one with an idle open stream is not", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "performance"] });
   const server = http2.createServer();
   keepSessions().watch(server);
@@ -44,7 +44,7 @@ test("a connection without a call for five minutes is closed, and one with a sil
   await pass(30_000, [unused, silent]);
   expect([unused.session.closed, silent.session.closed]).toEqual([true, false]);
 
-  // The five minutes begin with the end of the last call.
+  // The five minutes start at the end of the last call.
   await end(streams[1]);
   await pass(300_000, [silent]);
   expect(silent.session.closed).toBe(false);
@@ -53,7 +53,7 @@ test("a connection without a call for five minutes is closed, and one with a sil
   server.close();
 });
 
-test("a client that says it is leaving and does not go is cut off, and ends nothing else", async () => {
+test("a client that sends GOAWAY and keeps its connection open is disconnected", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   const server = http2.createServer();
   keepSessions().watch(server);
@@ -72,7 +72,7 @@ test("a client that says it is leaving and does not go is cut off, and ends noth
   server.close();
 });
 
-/** Either side of a connection. */
+/** Both sides of a connection. */
 interface Connection {
   readonly client: ClientHttp2Session;
   readonly session: ServerHttp2Session;
@@ -88,18 +88,18 @@ async function connectTo(server: Http2Server): Promise<Connection> {
   return { client, session };
 }
 
-/** Lets time pass, and each ping of the connections be answered. */
+/** Lets time pass, with each ping of the connections answered. */
 async function pass(milliseconds: number, connections: readonly Connection[]): Promise<void> {
   for (let passed = 0; passed < milliseconds; passed += 30_000) {
     vi.advanceTimersByTime(30_000);
     for (const { session } of connections) {
-      // Pings are answered in their order: with this one those before it are.
+      // Pings are answered in order: once this one is, those before it are.
       if (!session.closed) await new Promise((answered) => session.ping(answered));
     }
   }
 }
 
-/** Its side of the connection stays open. */
+/** Opens a connection, sends GOAWAY and leaves its side open. */
 async function openAndLeave(port: number): Promise<void> {
   const client = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true });
   client.on("error", () => {}).resume();

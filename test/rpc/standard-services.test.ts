@@ -47,7 +47,7 @@ async function servicesListed(): Promise<string[]> {
 }
 
 describe("health", () => {
-  test("is told of the server and of each of its services to anybody", async () => {
+  test("is SERVING for the server and each of its services, without a credential", async () => {
     expect(await health.check({})).toMatchObject({ status: Status.SERVING });
     for (const name of await servicesListed()) {
       if (name === ServerReflection.typeName) continue;
@@ -55,7 +55,7 @@ describe("health", () => {
     }
   });
 
-  test("of a service that is not here is not found, and unknown to who watches", async () => {
+  test("of an unknown service is NOT_FOUND for a check, and SERVICE_UNKNOWN for a watch", async () => {
     const answer = await answerOf(() => health.check({ service: "phoneproof.v1.NoService" }));
     expect(answer.status).toBe(Code.NotFound);
     const left = new AbortController();
@@ -65,7 +65,7 @@ describe("health", () => {
     left.abort();
   });
 
-  test("is lost while the database cannot be reached, and comes back by itself", async () => {
+  test("is NOT_SERVING while the database cannot be reached, and recovers by itself", async () => {
     const cable = await startCuttableProxy(service.databaseUrl);
     const { databaseUrl } = cable;
     const distant = await service.startAnother({ DATABASE_URL: databaseUrl });
@@ -92,7 +92,7 @@ test.for([
   "grpc.health.v1.Health/Check",
   "grpc.health.v1.Health/Watch",
   "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-])("a message to %s that cannot be read is its client's fault", async (method) => {
+])("an unreadable message to %s is INVALID_ARGUMENT", async (method) => {
   const connection = connectRaw(service.grpcAddress);
   onTestFinished(() => connection.destroy());
   const call = connection.call(method);
@@ -106,7 +106,7 @@ test.for([
   });
 });
 
-test("nor does one break off where its JSON holds half a character, in whatever case its type is named", async () => {
+test("JSON with a lone surrogate is INVALID_ARGUMENT, however its content type is capitalized", async () => {
   const connection = connectRaw(service.grpcAddress);
   onTestFinished(() => connection.destroy());
   for (const type of ["application/grpc+json", "application/grpc+JSON", "Application/gRPC+Json"]) {
@@ -117,7 +117,7 @@ test("nor does one break off where its JSON holds half a character, in whatever 
   }
 });
 
-test("in Connect's own protocol, too", async () => {
+test("an unreadable message over the Connect protocol is invalid_argument", async () => {
   const session = http2.connect(`http://${service.grpcAddress}`);
   onTestFinished(() => session.destroy());
   const stream = session.request({
@@ -134,14 +134,14 @@ test("in Connect's own protocol, too", async () => {
   ]);
 });
 
-/** How many files come before one, each counted as often as it is imported. */
+/** How many files a file imports, directly and indirectly; a file counts once per import. */
 function importsWithin(files: readonly FileDescriptorProto[], { dependency }: FileDescriptorProto): number {
   const imported = dependency.map((name) => files.find((file) => file.name === name));
   return imported.reduce((count, file) => count + 1 + (file ? importsWithin(files, file) : 0), 0);
 }
 
 describe("reflection", () => {
-  test("lists every service that is served", async () => {
+  test("lists the services, each once", async () => {
     const names = await servicesListed();
     expect(names).toEqual(
       expect.arrayContaining([
@@ -158,7 +158,7 @@ describe("reflection", () => {
     expect(new Set(names).size).toBe(names.length);
   });
 
-  test("gives of each service all the files that a client needs to call it", async () => {
+  test("returns for each service all files that a client needs to call it", async () => {
     for (const name of await servicesListed()) {
       const [answer] = await ask({ case: "fileContainingSymbol", value: name });
       if (answer?.case !== "fileDescriptorResponse") throw new Error(`${name} is not described`);
@@ -184,15 +184,15 @@ describe("reflection", () => {
     ["the detail of errors", { case: "fileContainingSymbol", value: "phoneproof.v1.ErrorDetail" }, true],
     ["a file", { case: "fileByFilename", value: "phoneproof/v1/verification.proto" }, true],
     ["a file of Google's", { case: "fileByFilename", value: "google/protobuf/timestamp.proto" }, true],
-    // Each part would be looked for, with all that stands before it.
+    // A lookup of each prefix would take long.
     [
-      "a name of more parts than there can be",
+      "a name with more parts than any symbol has",
       { case: "fileContainingSymbol", value: `phoneproof.v1.Verification${".part".repeat(13_000)}` },
       false,
     ],
     ["a symbol that does not exist", { case: "fileContainingSymbol", value: "phoneproof.v1.Nothing" }, false],
     ["a file that does not exist", { case: "fileByFilename", value: "nothing.proto" }, false],
-  ])("answers for %s, and goes on", async ([, question, known]) => {
+  ])("answers for %s, and answers the next question", async ([, question, known]) => {
     const [answer, afterwards] = await ask(question, { case: "listServices", value: "" });
     if (known) expect(answer?.case).toBe("fileDescriptorResponse");
     else expect(answer).toMatchObject({ case: "errorResponse", value: { errorCode: Code.NotFound } });

@@ -3,7 +3,7 @@ import grpc from "@grpc/grpc-js";
 import { onTestFinished } from "vitest";
 import { certificates } from "./certificates.ts";
 
-/** The status that grpc-js comes to over a connection of its own, which shows `own` to the server and trusts `trusted`. */
+/** The status that grpc-js gets over a new connection, with `own` as the client's certificate and trust in `trusted`. */
 export async function statusTo(
   { grpcAddress }: { readonly grpcAddress: string },
   {
@@ -14,7 +14,7 @@ export async function statusTo(
   const files = [trusted, ...(own ? [own.key, own.cert] : [])].map((file) => readFile(file));
   const credentials = grpc.credentials.createSsl(...(await Promise.all(files)));
   const caller = new grpc.Client(grpcAddress, credentials, {
-    // An IP address goes as no server's name.
+    // An IP address cannot be sent as the server's name.
     "grpc.ssl_target_name_override": "localhost",
     "grpc.use_local_subchannel_pool": 1,
   });

@@ -7,14 +7,14 @@ import { keepSessions } from "../../src/rpc/sessions.ts";
 import { scheduleStreams } from "../../src/rpc/stream-scheduling.ts";
 import { callHeaders, endHeaders, frame, preface } from "../security/http2-frames.ts";
 
-/** What a client gives as the reason of a reset (RFC 9113, 7). */
+/** Error codes of a reset (RFC 9113, 7). */
 const [protocolError, cancel] = [1, 8];
 const enhanceYourCalm = 11;
 
 test.for([
-  { name: "taken back", reason: cancel },
-  { name: "called broken", reason: protocolError },
-])("a stream that is $name before its turn is passed over, and who goes on so loses its connection", async ({
+  { name: "cancelled", reason: cancel },
+  { name: "reset as a protocol error", reason: protocolError },
+])("a stream that is $name before its turn is skipped, and a client that does so repeatedly is disconnected", async ({
   reason,
 }) => {
   const server = http2.createServer();
@@ -41,7 +41,7 @@ test.for([
   expect(goAwayIn(Buffer.concat(heard))).toBe(enhanceYourCalm);
 });
 
-/** The reason of the last GOAWAY. */
+/** The error code of the last GOAWAY. */
 function goAwayIn(bytes: Buffer): number | undefined {
   let reason: number | undefined;
   for (let at = 0; at + 17 <= bytes.length; at += 9 + bytes.readUIntBE(at, 3)) {
@@ -50,7 +50,7 @@ function goAwayIn(bytes: Buffer): number | undefined {
   return reason;
 }
 
-/** A server that hears of streams without a connection, and those it has taken up. */
+/** A server that gets streams as events, without connections, and the paths of the requests that it has started. */
 function deafServer(known: readonly object[] = []) {
   const server = http2.createServer();
   scheduleStreams(server, (session) => known.includes(session));
@@ -65,7 +65,7 @@ function deafServer(known: readonly object[] = []) {
 
 const connection = () => ({ destroyed: false }) as unknown as Http2Session;
 
-test("who takes back a few at a time before their turn loses its connection as well, beyond what may happen", async () => {
+test("a client that cancels a few streams at a time before their turn is also disconnected beyond a limit", async () => {
   const { taken, open } = deafServer();
   const destroy = vi.fn();
   const fickle = { destroyed: false, destroy };
@@ -80,7 +80,7 @@ test("who takes back a few at a time before their turn loses its connection as w
   expect(taken).toEqual([]);
 });
 
-test("a call without a body, whose end comes before its turn, is heard to its end", async () => {
+test("a call without a body whose end arrives before its turn is read to its end", async () => {
   const server = http2.createServer();
   scheduleStreams(server, () => false);
   server.on("request", (request, response) => {
@@ -97,7 +97,7 @@ test("a call without a body, whose end comes before its turn, is heard to its en
   expect(heard.join("")).toBe("heard");
 });
 
-test("connections take turns, however much one of them has opened, and the event loop comes to others in between", async () => {
+test("connections take turns, however many streams one of them opens, and the event loop runs in between", async () => {
   const { taken, open } = deafServer();
   const [greedy, modest] = [connection(), connection()];
   for (let count = 0; count < 100; count++) open(greedy, "greedy");
@@ -109,7 +109,7 @@ test("connections take turns, however much one of them has opened, and the event
   expect(taken.filter((name) => name === "greedy")).toHaveLength(100);
 });
 
-test("a connection on which a credential was good waits for no turn", async () => {
+test("a connection on which a credential was valid does not wait for a turn", async () => {
   const known = connection();
   const { taken, open } = deafServer([known]);
   for (let count = 0; count < 100; count++) open(connection(), "unknown");

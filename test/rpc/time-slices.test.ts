@@ -7,10 +7,10 @@ import { connectRaw } from "./raw-grpc.ts";
 const service = await startTestService();
 const token = await service.createToken({ scope: "ingest", source: "gateway" });
 const connection = connectRaw(service.grpcAddress);
-// Before the service is closed, which waits for who does not leave.
+// Before the service closes, which waits for open connections.
 afterAll(() => connection.destroy());
 
-/** Counts how often the event loop, which the service shares with this test, comes round. */
+/** Counts the turns of the event loop, which the service shares with this test. */
 function countTurns() {
   let count = 0;
   let next = setImmediate(function turn() {
@@ -23,16 +23,16 @@ function countTurns() {
   };
 }
 
-/** Whole messages of no bytes: no more of them can come at once. */
+/** Empty messages, the most requests that fit into so many bytes. */
 const requestsOf = (bytes: number) => new Uint8Array(Math.floor(bytes / 5) * 5);
 const window = 65_535;
 
-test("ingestion that gets thousands of requests at once lets everybody else have turns in between", async () => {
+test("an inbound stream with thousands of requests at once yields to the event loop in between", async () => {
   const { typeName, method } = InboundMessageService;
   const call = connection.call(`${typeName}/${method.streamInboundMessages.name}`, {
     authorization: `Bearer ${token}`,
   });
-  // The stream has been taken up, and is read, when something comes behind it on its connection.
+  // The stream is being read once a later call on its connection has been answered.
   call.write(requestsOf(5));
   const health = connection.call("grpc.health.v1.Health/Check");
   health.write(requestsOf(5));
@@ -43,11 +43,11 @@ test("ingestion that gets thousands of requests at once lets everybody else have
   call.write(requestsOf(window - 5));
   call.halfClose();
   expect((await call.status).code).toBe(0);
-  // Two, were they all read one right behind the other.
+  // Without a pause in reading there would be two.
   expect(turns()).toBeGreaterThan(5);
 });
 
-/** Requests that are all there, and keep the event loop for a moment each. */
+/** Requests that are available at once, each of which blocks the event loop for a moment. */
 async function* busyRequests(count: number, taken: string[], name: string) {
   for (let index = 0; index < count; index++) {
     const until = performance.now() + 1;
@@ -57,7 +57,7 @@ async function* busyRequests(count: number, taken: string[], name: string) {
   }
 }
 
-test("streams take turns, and each gets all of its requests in their order", async () => {
+test("streams take turns, and each gets all of its requests in order", async () => {
   const taken: string[] = [];
   const read = (name: string) => Array.fromAsync(inTimeSlices(busyRequests(30, taken, name)));
   const all = await Promise.all(["one", "two", "three"].map(read));
@@ -65,7 +65,7 @@ test("streams take turns, and each gets all of its requests in their order", asy
   for (const name of ["one", "two", "three"]) expect(taken.slice(0, 60)).toContain(name);
 });
 
-test("what is left early is told so, and what fails is heard", async () => {
+test("a source that is left early is closed, and the error of one that fails is passed on", async () => {
   let wasLeft = false;
   async function* requests() {
     try {

@@ -1,4 +1,4 @@
-/** gRPC beyond the own machine: docs/grpc.md, docs/settings.md. */
+/** gRPC over TLS: docs/grpc.md, docs/settings.md. */
 
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -24,7 +24,7 @@ await writeFile(
 const oneSided = await startTestService(ofServer);
 const mutual = await startTestService({ ...ofServer, GRPC_TLS_CA: authority });
 
-/** The command over TLS, with the settings that its help names. */
+/** Runs the command over TLS, with the settings that its help names. */
 const listProjects = (
   { grpcAddress, adminToken }: TestService,
   environment: Readonly<Record<string, string>> = {},
@@ -38,8 +38,8 @@ const listProjects = (
 
 const refused = { code: 3, stdout: "" };
 
-describe("with a certificate the port speaks TLS", () => {
-  test("to clients that trust its authority, the command among them", async () => {
+describe("a gRPC port with a certificate", () => {
+  test("serves clients that trust its authority, including the command", async () => {
     expect(await statusTo(oneSided)).toBe("OK");
     expect(await listProjects(oneSided, { PHONEPROOF_TLS_CA: authority })).toMatchObject({
       code: 0,
@@ -47,7 +47,7 @@ describe("with a certificate the port speaks TLS", () => {
     });
   });
 
-  test("not to those that trust another, and the command says what it needs", async () => {
+  test("is not trusted by clients of another authority, and the command names the setting it needs", async () => {
     expect(await statusTo(oneSided, { trusted: otherAuthority })).toBe("UNAVAILABLE");
     for (const environment of [{}, { PHONEPROOF_TLS_CA: otherAuthority }]) {
       const answer = await listProjects(oneSided, environment);
@@ -58,22 +58,22 @@ describe("with a certificate the port speaks TLS", () => {
     }
   });
 
-  test("and nothing else", async () => {
+  test("does not serve plaintext clients, and the command says to use https", async () => {
     const { grpcAddress } = oneSided;
     const answer = await listProjects(oneSided, {}, `http://${grpcAddress}`);
     expect(answer).toMatchObject(refused);
     expect(answer.stderr).toContain(`write https://${grpcAddress}\n`);
   });
 
-  test("beyond this machine, too, and needs no word that it may do without", async () => {
+  test("listens on other interfaces without the setting that allows plaintext", async () => {
     const service = await startTestService({ ...ofServer, GRPC_HOST: "0.0.0.0" });
     const address = service.grpcAddress.replace("0.0.0.0", "127.0.0.1");
     expect(await statusTo({ ...service, grpcAddress: address })).toBe("OK");
   });
 });
 
-describe("with an authority for clients", () => {
-  test("a client with a certificate of it is served, the command among them", async () => {
+describe("a gRPC port with an authority for client certificates", () => {
+  test("serves clients with a certificate of that authority, including the command", async () => {
     expect(await statusTo(mutual, { own: client })).toBe("OK");
     const environment = {
       PHONEPROOF_TLS_CA: authority,
@@ -95,7 +95,7 @@ describe("with an authority for clients", () => {
       advice:
         "the service may have rejected the certificate in PHONEPROOF_TLS_CERT: an authority in the service's GRPC_TLS_CA must have signed it",
     },
-  ])("a client $name is refused, whatever token it has, and the command says what is wanted", async ({
+  ])("refuses a client $name, even with the admin token, and the command says what is required", async ({
     own,
     advice,
   }) => {
@@ -109,7 +109,7 @@ describe("with an authority for clients", () => {
     expect(answer.stderr.endsWith(`; ${advice}\n`)).toBe(true);
   });
 
-  test("that is changed, the old one and the new one are both good while the file holds both", async () => {
+  test("accepts certificates of an old and a new authority while its file contains both", async () => {
     const service = await startTestService({ ...ofServer, GRPC_TLS_CA: bothAuthorities });
     for (const own of [client, strangersClient]) expect(await statusTo(service, { own })).toBe("OK");
     expect(await statusTo(service)).toBe("UNAVAILABLE");

@@ -1,4 +1,4 @@
-/** Usage of calls that are made up of more than one statement: what is answered 503 is not counted. */
+/** Usage of calls that consist of more than one statement: a call that fails is not counted. */
 import { type CallOptions, Code } from "@connectrpc/connect";
 import { expect, test } from "vitest";
 import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
@@ -17,7 +17,11 @@ const count = (options: CallOptions): Promise<unknown> => statistics.getStatisti
 test.for([
   { name: "a list of verifications", table: "verification", ask: list, calls: "1" },
   { name: "statistics", table: "statistics_progress", ask: count, calls: "2" },
-])("$name that cannot be read counts no call, and counts one when it can", async ({ table, ask, calls }) => {
+])("$name: a failed call is not counted, and the next one that succeeds is", async ({
+  table,
+  ask,
+  calls,
+}) => {
   await service.db.query(`ALTER TABLE ${table} RENAME TO away`);
   const refused = await answerOf(ask);
   await service.db.query(`ALTER TABLE away RENAME TO ${table}`);
@@ -31,6 +35,6 @@ test.for([
 test.for([
   { name: "a list of verifications", ask: list },
   { name: "statistics", ask: count },
-])("$name beyond the limit is refused", async ({ ask }) => {
+])("$name: a call beyond the usage limit is refused", async ({ ask }) => {
   expect(await answerOf(ask)).toMatchObject({ code: "usage_limit_exceeded", message: undefined });
 });

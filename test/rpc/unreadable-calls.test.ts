@@ -1,4 +1,4 @@
-/** Calls of a good caller whose message cannot be read: the same rules as over REST, where a body cannot be. */
+/** Calls with a valid credential and an unreadable message: the same rules as for an unreadable body over REST. */
 import { gzipSync } from "node:zlib";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
@@ -54,7 +54,7 @@ async function toldOf(call: RawCall) {
 
 const malformed = { status: Code.InvalidArgument, code: "malformed_request" };
 const tooLarge = { status: Code.InvalidArgument, code: "body_too_large" };
-/** gRPC's own word. */
+/** gRPC's own refusal, without a code of the catalogue. */
 const unimplemented = { status: Code.Unimplemented, code: undefined };
 
 interface Unread {
@@ -65,33 +65,37 @@ interface Unread {
 }
 
 test.for<Unread>([
-  { what: "no protobuf", body: (call) => void call.send(broken), told: malformed },
+  { what: "a message that is not protobuf", body: (call) => void call.send(broken), told: malformed },
   {
-    what: "more than a message may be",
+    what: "a message over the size limit",
     body: (call) => void call.send(Buffer.alloc(64 * 1024 + 1)).catch(() => {}),
     told: tooLarge,
   },
   {
-    what: "packed, and more than a message may be",
+    what: "a message over the size limit once decompressed",
     headers: { "grpc-encoding": "gzip" },
     body: (call) => void call.send(gzipSync(Buffer.alloc(64 * 1024 + 1)), true),
     told: tooLarge,
   },
   {
-    what: "not packed as it says",
+    what: "a message that is not compressed as declared",
     headers: { "grpc-encoding": "gzip" },
     body: (call) => void call.send(sound, true),
     told: malformed,
   },
-  { what: "packed, and does not say how", body: (call) => void call.send(sound, true), told: malformed },
   {
-    what: "packed in a way that is not known",
+    what: "a compressed message without a declared compression",
+    body: (call) => void call.send(sound, true),
+    told: malformed,
+  },
+  {
+    what: "a message in an unknown compression",
     headers: { "grpc-encoding": "snappy" },
     body: (call) => void call.send(sound, true),
     told: unimplemented,
   },
   {
-    what: "half of a message",
+    what: "half a message",
     body: (call) => call.write(Buffer.from("000000000a0a", "hex")),
     told: malformed,
   },
@@ -105,12 +109,12 @@ test.for<Unread>([
     told: unimplemented,
   },
   {
-    what: "one whose time-out is none",
+    what: "a message with an invalid timeout",
     headers: { "grpc-timeout": "soon" },
     body: (call) => void call.send(sound),
     told: malformed,
   },
-])("$what is counted, told of and taken from the allowance, as a body is that cannot be read", async ({
+])("$what is refused, counted and charged to the rate limit, like an unreadable body over REST", async ({
   headers,
   body,
   told,
@@ -148,13 +152,13 @@ test.for([0, 2])("a watch with %i messages is counted, as a unary call is", asyn
 
 test.for([
   { what: "nothing", bytes: "" },
-  { what: "half of a message", bytes: "000000000a0a" },
+  { what: "half a message", bytes: "000000000a0a" },
   {
-    what: "a message, and not the end of it",
+    what: "a message but not the end of the call",
     bytes: `000000000a0a08${Buffer.from("vrf_none").toString("hex")}`,
   },
-])("a call of which $what comes in ten seconds is told so, counted, and over", async ({ bytes }) => {
-  // A call that nobody has come to read by then is cut, without a word.
+])("a call that has sent $what within ten seconds is refused, counted and closed", async ({ bytes }) => {
+  // A call that has not been read by then is reset without a status.
   hastenTimers(10_000, 2_000);
   const { liveKey } = await service.createProject();
   const calls = [getVerification.name, watchVerification.name].map((name) => open(liveKey, {}, name));
@@ -170,11 +174,11 @@ test.for([
 
 test.for([
   { what: "nothing", bytes: "" },
-  { what: "half of a message", bytes: "000000000a0a" },
-])("a call of which $what comes before its own deadline is told that, is over, and is not counted", async ({
+  { what: "half a message", bytes: "000000000a0a" },
+])("a call that has sent $what by its own deadline gets DEADLINE_EXCEEDED, is closed and not counted", async ({
   bytes,
 }) => {
-  // Those that it would be told of, and ended, by otherwise.
+  // Without these timers, which would otherwise refuse and close the call.
   suppressTimers(10_000);
   const { liveKey } = await service.createProject();
   for (const timeout of ["0m", "50000u", "200m"]) {
@@ -197,12 +201,12 @@ test.for([
   { what: "a read", path: pathOf(getVerification.name), bytes: 180_000 },
   { what: "a watch", path: pathOf(watchVerification.name), bytes: 900_000 },
   {
-    what: "a stream of SMS",
+    what: "an inbound stream",
     path: `${InboundMessageService.typeName}/StreamInboundMessages`,
     bytes: 9_000_000,
   },
-  { what: "health", path: "grpc.health.v1.Health/Check", bytes: 900_000 },
-])("$what whose message is far too large is over once it is refused, and so is its connection", async ({
+  { what: "a health check", path: "grpc.health.v1.Health/Check", bytes: 900_000 },
+])("$what whose message is far too large is closed once it is refused, and its connection can be closed", async ({
   path,
   bytes,
 }) => {
@@ -216,7 +220,7 @@ test.for([
   await own.close();
 });
 
-test("one whose client goes on sending after its refusal is over ten seconds later", async () => {
+test("a refused call whose client does not end its side is closed ten seconds later", async () => {
   hastenTimers(10_000);
   const call = open(service.adminToken);
   call.send(Buffer.alloc(180_000)).catch(() => {});
@@ -224,7 +228,7 @@ test("one whose client goes on sending after its refusal is over ten seconds lat
   await call.closed;
 });
 
-test("health is told so in gRPC's own words", async () => {
+test("a health check without a message times out with INVALID_ARGUMENT, without a code of the catalogue", async () => {
   hastenTimers(10_000);
   const call = connection.call("grpc.health.v1.Health/Check");
   await call.next();
@@ -232,7 +236,7 @@ test("health is told so in gRPC's own words", async () => {
   await call.closed;
 });
 
-test("a call beyond the rate limit is told so before its message is awaited, and is not counted", async () => {
+test("a call beyond the rate limit is refused before its message arrives, and is not counted", async () => {
   const { liveKey } = await service.createProject({ rateLimitPerMinute: 2 });
   for (const usage of ["1/unlimited", "2/unlimited"]) {
     const call = open(liveKey, {}, createVerification.name);
@@ -248,13 +252,13 @@ test("a call beyond the rate limit is told so before its message is awaited, and
     policy: '"create";q=2;w=60',
   });
   expect(Number(beyond.retryAfter)).toBeGreaterThanOrEqual(1);
-  // Each allowance is one by itself, and the faces share it.
+  // Each kind of call has a rate limit of its own, which REST and gRPC share.
   const shop = merchant(service.httpUrl, liveKey);
   expect((await shop.create()).body.error.code).toBe("rate_limited");
   expect(usageOf(await shop.read("vrf_none"))).toBe("3/unlimited");
 });
 
-test("a call beyond the usage limit is told that, whatever its message is", async () => {
+test("a call beyond the usage limit is refused for that, even if its message is unreadable", async () => {
   const { liveKey } = await service.createProject({ usageLimit: 1n });
   const ask = async () => {
     const call = open(liveKey);
@@ -273,7 +277,7 @@ test("a call beyond the usage limit is told that, whatever its message is", asyn
   expect(Number(beyond.retryAfter)).toBeGreaterThanOrEqual(1);
 });
 
-test("a client that leaves before its message is whole is not charged, nor is a service's token", async () => {
+test("a client that disconnects before its message is complete is not charged, nor is a service token", async () => {
   const { liveKey } = await service.createProject();
   const canceled = async () =>
     (await scrape(service.opsUrl)).sum("phoneproof_rpc_duration_seconds_count", { code: "canceled" });
@@ -296,7 +300,7 @@ test("a client that leaves before its message is whole is not charged, nor is a 
   expect(usageOf(await shop.read("vrf_none"))).toBe("2/unlimited");
 });
 
-test("while the charge cannot be made the call is told to come again, and is not counted", async () => {
+test("an unreadable call that cannot be charged gets service_unavailable", async () => {
   const { liveKey } = await service.createProject();
   await merchant(service.httpUrl, liveKey).read("vrf_none");
   const lock = await service.db.connect();
@@ -317,7 +321,7 @@ test("while the charge cannot be made the call is told to come again, and is not
   expect([answer.code, answer.usage]).toEqual(["service_unavailable", undefined]);
 });
 
-test("a credential that is good no more when the message comes is refused", async () => {
+test("a credential that is no longer valid when the message arrives is refused", async () => {
   const { projectId, liveKey } = await service.createProject();
   const call = open(liveKey);
   const other = open(liveKey);

@@ -29,7 +29,7 @@ const { send } = smsSource(service);
 type Rpc = Client<typeof VerificationService>;
 type CreationFields = MessageInitShape<typeof CreateVerificationRequestSchema>;
 
-/** A merchant with both faces. */
+/** A merchant with a REST and a gRPC client. */
 interface Both extends TestProject {
   readonly rest: Merchant;
   readonly rpc: Rpc;
@@ -49,7 +49,7 @@ const shop = await newMerchant({
   returnUrl: "https://shop.example.com/done?x=1",
 });
 
-/** What both faces must agree on. */
+/** What REST and gRPC must agree on. */
 interface Told {
   readonly code: string;
   readonly fields: readonly string[];
@@ -103,7 +103,7 @@ const statuses: Partial<Record<FailureCode, readonly [number, Code]>> = {
   no_receiving_number: [503, Code.Unavailable],
 };
 
-/** Makes one call over each face and answers what they agree on. */
+/** Makes one call over REST and one over gRPC, and returns what they agree on. */
 async function overBoth(rest: () => Promise<Answer>, rpc: Parameters<typeof answerOf>[0]): Promise<Told> {
   const answers = [await rest(), await answerOf(rpc)] as const;
   const [overRest, overGrpc] = [toldOverRest(answers[0]), toldOverGrpc(answers[1])];
@@ -124,7 +124,7 @@ const createOverBoth = ({ rest, rpc }: Creation, by: { rest: Merchant; rpc: Rpc 
     (options) => by.rpc.createVerification({ idempotencyKey: newIdempotencyKey(), ...rpc }, options),
   );
 
-describe("a creation is told the same over REST and gRPC", () => {
+describe("a creation gets the same answer over REST and gRPC", () => {
   const { MATCH, DISCOVER } = VerificationMode;
   const sound = (rest: object, rpc: CreationFields): [Creation, readonly string[]] => [{ rest, rpc }, []];
   const unsound = (
@@ -134,7 +134,7 @@ describe("a creation is told the same over REST and gRPC", () => {
   ): [Creation, readonly string[]] => [{ rest, rpc }, fields];
 
   test.for<[string, readonly [Creation, readonly string[]]]>([
-    ["with nothing", sound({}, {})],
+    ["without any field", sound({}, {})],
     ["in mode discover", sound({ mode: "discover" }, { mode: DISCOVER })],
     [
       "in mode match",
@@ -143,10 +143,7 @@ describe("a creation is told the same over REST and gRPC", () => {
         { mode: MATCH, expectedPhone: "+82 10-1234-5678" },
       ),
     ],
-    [
-      "in mode discover with a phone that is none",
-      sound({ expected_phone: "abc" }, { expectedPhone: "abc" }),
-    ],
+    ["in mode discover with an invalid phone", sound({ expected_phone: "abc" }, { expectedPhone: "abc" })],
     [
       "with the longest texts",
       sound(
@@ -192,7 +189,7 @@ describe("a creation is told the same over REST and gRPC", () => {
     ],
     ["with a state that holds NUL", unsound(["state"], { state: "a\0b" }, { state: "a\0b" })],
     [
-      "with an origin of somebody else",
+      "with another site's origin",
       unsound(
         ["parent_origin"],
         { parent_origin: "https://evil.example.com" },
@@ -224,7 +221,7 @@ describe("a creation is told the same over REST and gRPC", () => {
       ),
     ],
     [
-      "with an unknown mode and more",
+      "with an unknown mode and other invalid fields",
       unsound(
         ["client_reference", "mode", "state"],
         { mode: "guess", client_reference: "\0", state: "가".repeat(257) },
@@ -241,7 +238,7 @@ describe("a creation is told the same over REST and gRPC", () => {
     });
   });
 
-  test("of an environment nobody knows, and with more that is wrong", async () => {
+  test("over gRPC, with an unknown environment and other invalid fields", async () => {
     const creation = { environment: 9 as Environment, clientReference: "\0", mode: MATCH };
     const refused = await answerOf((options) =>
       shop.rpc.createVerification({ ...creation, idempotencyKey: newIdempotencyKey() }, options),
@@ -261,7 +258,7 @@ describe("a creation is told the same over REST and gRPC", () => {
     ["idempotency_key_invalid", "with space"],
     ["ok", "A-Z_a.z:09"],
     ["ok", "k".repeat(128)],
-  ] as const)("%s for the key %j", async ([code, key]) => {
+  ] as const)("%s for the idempotency key %j", async ([code, key]) => {
     const by = await newMerchant();
     const other = await newMerchant();
     const told = await overBoth(
@@ -271,7 +268,7 @@ describe("a creation is told the same over REST and gRPC", () => {
     expect(told).toMatchObject({ code, counted: true });
   });
 
-  test("that repeats a key with another body", async () => {
+  test("that repeats an idempotency key with another body", async () => {
     const key = newIdempotencyKey();
     await shop.rest.create({ state: "a" }, key);
     const told = await overBoth(
@@ -281,7 +278,7 @@ describe("a creation is told the same over REST and gRPC", () => {
     expect(told).toMatchObject({ code: "idempotency_conflict", counted: true });
   });
 
-  test("without a number to send to", async () => {
+  test("without a receiving number", async () => {
     const by = await newMerchant();
     await service.client(DestinationNumberService).removeDestinationNumber({ number: by.liveNumber });
     expect(await createOverBoth({ rest: {}, rpc: {} }, by)).toEqual({
@@ -295,7 +292,7 @@ describe("a creation is told the same over REST and gRPC", () => {
 });
 
 describe("a verification is the same over REST and gRPC", () => {
-  test("as it is created, and a key repeats one face's answer on the other", async () => {
+  test("when it is created over REST and repeated over gRPC with the same idempotency key", async () => {
     const key = newIdempotencyKey();
     const { body } = await shop.rest.create({ client_reference: "r", state: "s" }, key);
     const overGrpc = await shop.rpc.createVerification({
@@ -313,7 +310,7 @@ describe("a verification is the same over REST and gRPC", () => {
     ]);
   });
 
-  test("as it is created over gRPC first", async () => {
+  test("when it is created over gRPC and repeated over REST with the same idempotency key", async () => {
     const key = newIdempotencyKey();
     const first = await shop.rpc.createVerification({ idempotencyKey: key, state: "s" });
     expect(first.idempotentReplayed).toBe(false);
@@ -363,7 +360,7 @@ describe("a verification is the same over REST and gRPC", () => {
   });
 });
 
-describe("reading and cancelling are told the same over REST and gRPC", () => {
+describe("reading and cancelling get the same answers over REST and gRPC", () => {
   const over = (verificationId: string, by: { rest: Merchant; rpc: Rpc } = shop) => ({
     read: () =>
       overBoth(
@@ -386,7 +383,7 @@ describe("reading and cancelling are told the same over REST and gRPC", () => {
     expect(await over(id).cancel()).toMatchObject({ code: "verification_not_found", counted: true });
   });
 
-  test("for another project's and the other environment's", async () => {
+  test("for a verification of another project or the other environment", async () => {
     const { id } = await createPending(shop.rest);
     for (const by of [withKey(shop.testKey), await newMerchant()]) {
       expect(await over(id, by).read()).toMatchObject({ code: "verification_not_found", counted: true });
@@ -394,13 +391,13 @@ describe("reading and cancelling are told the same over REST and gRPC", () => {
     }
   });
 
-  test("for one's own", async () => {
+  test("for a verification of the caller's own", async () => {
     const { id } = await createPending(shop.rest);
     expect(await over(id).read()).toMatchObject({ code: "ok", counted: true, rateLimit: policy("read") });
     expect(await over(id).cancel()).toMatchObject({ code: "ok", counted: true, rateLimit: policy("cancel") });
   });
 
-  test("for one that cannot be cancelled any more", async () => {
+  test("for one that can no longer be cancelled", async () => {
     const [verified, expired] = [await createPending(shop.rest), await createPending(shop.rest)];
     await send(verified);
     await letExpire(service.db, expired.id);
@@ -413,7 +410,9 @@ describe("reading and cancelling are told the same over REST and gRPC", () => {
 test.for([
   { name: "that never existed", projectId: "prj_00000000000000000000000000" },
   { name: "that cannot exist", projectId: "junk" },
-])("a verification of a project $name is not found, whoever may read all projects", async ({ projectId }) => {
+])("a verification in a project $name is not found, even with a token for every project", async ({
+  projectId,
+}) => {
   const { id } = await createPending((await newMerchant()).rest);
   const anybodys = service.client(VerificationService, await service.createToken({ scope: "write" }));
   const request = { verificationId: id, projectId };
@@ -435,7 +434,7 @@ describe("admission is the same over REST and gRPC", () => {
   test.for([
     ["a key that was never made", newCredential("live")],
     ["a key with a typo", `${newCredential("live").slice(0, -1)}_`],
-    ["a word", "hello"],
+    ["a word that is no key", "hello"],
   ] as const)("with %s", async ([, key]) => {
     expect(await reading(withKey(key))).toMatchObject({
       code: "invalid_api_key",
@@ -444,7 +443,7 @@ describe("admission is the same over REST and gRPC", () => {
     });
   });
 
-  test("with a key that was revoked, from the very next call on", async () => {
+  test("with a revoked key, from the very next call on", async () => {
     const by = await newMerchant();
     expect(await reading(by)).toMatchObject({ code: "verification_not_found" });
     const keys = service.client(ApiKeyService);
@@ -474,7 +473,7 @@ describe("admission is the same over REST and gRPC", () => {
     });
   });
 
-  test("beyond the rate limit, which both faces share, for each kind of call apart", async () => {
+  test("beyond the rate limit, which REST and gRPC share for each kind of call", async () => {
     const by = await newMerchant({ rateLimitPerMinute: 2 });
     expect(await reading(by)).toMatchObject({ code: "verification_not_found", rateLimit: policy("read", 2) });
     expect(await reading(by)).toEqual({
@@ -491,7 +490,7 @@ describe("admission is the same over REST and gRPC", () => {
     expect(metadata.get("ratelimit")).toMatch(/^"cancel";r=1;t=\d+$/);
   });
 
-  test("a list, a watch and the statistics take from the allowance to read", async () => {
+  test("lists, watches and statistics count towards the rate limit for reads", async () => {
     const by = await newMerchant({ rateLimitPerMinute: 10 });
     const { id: verificationId } = await createPending(by.rest);
     await by.rest.cancel(verificationId);
@@ -507,7 +506,7 @@ describe("admission is the same over REST and gRPC", () => {
     }
   });
 
-  test("counts in one row: every call of either face has the next number", async () => {
+  test("with one usage counter: every call over either protocol gets the next number", async () => {
     const by = await newMerchant({ usageLimit: 100n });
     const grpcUsage = async (call: Parameters<typeof answerOf>[0]) => {
       const { metadata } = await answerOf(call);
@@ -534,13 +533,13 @@ describe("admission is the same over REST and gRPC", () => {
   });
 });
 
-/** The members of 2.2 of the contract, from a body that may have more. */
+/** The fields of section 2.2 of the contract, without those that only a creation has. */
 function resultOf(body: Answer["body"]) {
   const { verification_url: _, destination: __, sms_text: ___, ...result } = body;
   return result;
 }
 
-/** A verification as the contract would show it, made of the message alone. */
+/** A verification as REST shows it, made from the message alone. */
 function shown(verification: Verification | undefined) {
   if (verification === undefined) throw new Error("an answer without a verification");
   const nameOf = (names: Record<string, number>, value: number) =>

@@ -16,7 +16,7 @@ import { newPhone, smsSource } from "../service/sms-source.ts";
 import { createWindow, openStream } from "../window/open-window.ts";
 import { answerOf, refusalOf } from "./grpc-answer.ts";
 
-// No sweep: an expiry is told because somebody watches.
+// Without the expiry job: an expiry is sent because somebody watches.
 const here = await startTestService({ ROLES: "api" });
 const there = await here.startAnother();
 const project = await here.createProject();
@@ -24,7 +24,7 @@ const shop = merchant(here.httpUrl, project.liveKey);
 const { send } = smsSource(here);
 const { PENDING, VERIFIED, CANCELLED, EXPIRED } = VerificationStatus;
 
-/** Follows a verification on one process. */
+/** Watches a verification on one process. */
 function watch(verificationId: string, process = there) {
   const left = new AbortController();
   const rpc = process.client(VerificationService, project.liveKey);
@@ -39,7 +39,7 @@ function watch(verificationId: string, process = there) {
   };
 }
 
-/** Lets it expire so soon from now. */
+/** Makes the verification expire so many milliseconds from now. */
 async function expireIn(milliseconds: number, id: string): Promise<void> {
   await moveExpiry(here.db, {
     expiresAt: "now() + make_interval(secs => $2)",
@@ -48,7 +48,7 @@ async function expireIn(milliseconds: number, id: string): Promise<void> {
   });
 }
 
-describe("a watcher is told what is, then what it becomes, and that is the end", () => {
+describe("a watch of a verification gets its current state, then its terminal state, and ends", () => {
   test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
     ["verified by an SMS", VERIFIED, ({ to, text }) => send({ to, text })],
     ["cancelled", CANCELLED, ({ id }) => shop.cancel(id)],
@@ -71,10 +71,10 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     }
   });
 
-  test("when it ends while the first answer is still on its way", async () => {
+  test("when it is verified while the first answer is still on its way", async () => {
     const verification = await createWindow(here, project, {}, "live");
     const somebody = await here.db.connect();
-    // The watch is counted in the statement that reads, which has seen the row by now and waits.
+    // The call is counted in the statement that reads, which has seen the row by now and waits for the lock.
     await somebody.query("BEGIN; SELECT FROM usage FOR UPDATE");
     const watching = watch(verification.id);
     const first = watching.next();
@@ -92,8 +92,8 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     ]);
   });
 
-  test("when it expires, though nothing happens anywhere", async () => {
-    // Where that is over before anybody has looked, another has more time.
+  test("when it expires without any other event", async () => {
+    // If it expires before the first read, another attempt has more time.
     let seen: VerificationStatus | undefined;
     for (let milliseconds = 250; seen !== PENDING; milliseconds *= 3) {
       const pending = await createPending(shop);
@@ -107,7 +107,7 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     }
   });
 
-  test("however many they are", async () => {
+  test("for sixty watches at once", async () => {
     const pending = await createPending(shop);
     const watching = Array.from({ length: 60 }, (_, index) =>
       watch(pending.id, index % 2 === 0 ? here : there),
@@ -122,11 +122,11 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
     );
   });
 
-  test("even if the word of it was lost with the connection that hears it", async () => {
+  test("even if the notification was lost with the connection that listens for it", async () => {
     const pending = await createPending(shop);
     const watching = watch(pending.id);
     expect(await watching.next()).toBe(PENDING);
-    // One may be about to be replaced, or be away: that both are there is waited for.
+    // A connection may be missing until it is replaced: waits until both are there.
     await vi.waitUntil(
       async () => {
         const { rowCount } = await here.db.query(
@@ -143,7 +143,7 @@ describe("a watcher is told what is, then what it becomes, and that is the end",
   });
 });
 
-test("what happens to a verification that stays pending is told to no watcher", async () => {
+test("an event that leaves a verification pending is not sent to its watches", async () => {
   const expected = newPhone();
   const pending = await createPending(shop, { mode: "match", expected_phone: expected });
   const watching = watch(pending.id);
@@ -152,16 +152,16 @@ test("what happens to a verification that stays pending is told to no watcher", 
     (await scrape(there.opsUrl)).sum("phoneproof_batch_size_sum", { operation: "read" });
   const before = await looks();
   expect((await send({ ...pending, from: newPhone() })).outcome).toBe("SENDER_MISMATCH");
-  // It has looked again, whatever became of it.
+  // The watch has read again after that.
   await expect.poll(looks, { timeout: 45_000 }).toBeGreaterThan(before);
   await send({ ...pending, from: expected });
   expect([await watching.next(), await watching.next()]).toEqual([VERIFIED, undefined]);
 });
 
-test("a database that is away ends no watch: it goes on when that is back, though the verification has expired", async () => {
+test("a database outage ends no watch: it goes on afterwards, even if the verification has expired meanwhile", async () => {
   const cable = await startCuttableProxy(here.databaseUrl);
   const far = await here.startAnother({ DATABASE_URL: cable.databaseUrl });
-  // Where that is over before anybody has looked, another has more time.
+  // If it expires before the first read, another attempt has more time.
   for (let milliseconds = 2_000; ; milliseconds *= 3) {
     const { id, token } = await createWindow(here, project, {}, "live");
     await expireIn(milliseconds, id);
@@ -187,7 +187,7 @@ test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
   ["verified", VERIFIED, ({ to, text }) => send({ to, text, from: newPhone() })],
   ["cancelled", CANCELLED, ({ id }) => shop.cancel(id)],
   ["expired", EXPIRED, ({ id }) => letExpire(here.db, id)],
-])("one that is %s already is told once", async ([, status, end]) => {
+])("a watch of a verification that is already %s gets it once and ends", async ([, status, end]) => {
   const pending = await createPending(shop);
   await end(pending);
   const watching = watch(pending.id);
@@ -195,7 +195,7 @@ test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
   expect(await watching.next()).toBeUndefined();
 });
 
-test("what it becomes is told whole", async () => {
+test("a watch gets the terminal state with all its fields", async () => {
   const pending = await createPending(shop, { client_reference: "r" });
   const rpc = there.client(VerificationService, project.liveKey);
   const seen = rpc.watchVerification({ verificationId: pending.id })[Symbol.asyncIterator]();
@@ -208,7 +208,7 @@ test("what it becomes is told whole", async () => {
   expect((await seen.next()).done).toBe(true);
 });
 
-test("a transition between the opening and the first look is not missed", async () => {
+test("a transition between the opening of a watch and its first read is not missed", async () => {
   for (let round = 0; round < 20; round++) {
     const pending = await createPending(shop);
     const watching = watch(pending.id);
@@ -219,7 +219,7 @@ test("a transition between the opening and the first look is not missed", async 
   }
 });
 
-test("there is nothing to watch of what does not exist", async () => {
+test("a watch of a verification that does not exist is refused as not found", async () => {
   const rpc = there.client(VerificationService, project.liveKey);
   for (const verificationId of ["vrf_00000000000000000000000000", "vrf_none", ""]) {
     const answer = await answerOf(() => Array.fromAsync(rpc.watchVerification({ verificationId })));
@@ -227,7 +227,7 @@ test("there is nothing to watch of what does not exist", async () => {
   }
 });
 
-test("watchers who leave and verifications nobody watches trouble nobody", async () => {
+test("watches that are cancelled and unwatched verifications do not affect other watches", async () => {
   const pending = await createPending(shop);
   const [leaving, staying] = [watch(pending.id), watch(pending.id)];
   expect([await leaving.next(), await staying.next()]).toEqual([PENDING, PENDING]);
@@ -238,7 +238,7 @@ test("watchers who leave and verifications nobody watches trouble nobody", async
   expect(await staying.next()).toBeUndefined();
 });
 
-test("when the service stops, a watcher is told to come again: nothing but a terminal state is an end", async () => {
+test("when the service stops, a watch ends with service_unavailable: only a terminal state is a normal end", async () => {
   const stopping = await startTestService();
   const { liveKey } = await stopping.createProject();
   const { id } = await createPending(merchant(stopping.httpUrl, liveKey));

@@ -7,7 +7,7 @@ import { messageTimeoutSignal, startMessageTimeout } from "../../src/rpc/message
 const half = Buffer.of(0, 0, 0, 0, 100);
 const calls = 100;
 
-test("however many of a connection's calls are overdue at once, each ends with its refusal, though its client ends none", async () => {
+test("if a hundred calls of a connection time out at once, each gets its refusal though the client ends none", async () => {
   const server = http2.createServer();
   server.on("request", (request, response) => {
     startMessageTimeout(request, 100);

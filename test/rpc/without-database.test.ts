@@ -16,7 +16,7 @@ const idempotencyKey = "without-a-database";
 const message = { messageId: "1", from: "01012345678", to: "0212345678", text: "12345678" };
 const webhook = { ...place, url: "https://shop.example/hooks" };
 
-/** What each is asked, so that it has to look into the database. */
+/** A request to each RPC that makes it query the database. */
 const requests: Record<string, Record<string, unknown>> = {
   "ApiKeyService/CreateApiKey": place,
   "ApiKeyService/ListApiKeys": place,
@@ -59,11 +59,11 @@ const ours = rpcs.flatMap(({ name, method }) => {
   return short === undefined ? [] : [{ name: short, method }];
 });
 
-test("every RPC is asked", () => {
+test("the table of requests lists every RPC", () => {
   expect(ours.map(({ name }) => name).sort()).toEqual(Object.keys(requests).sort());
 });
 
-test("none blames itself or its caller while the database is away", async () => {
+test("every RPC answers service_unavailable while the database cannot be reached", async () => {
   const transport = transportTo(distant.grpcAddress, `Bearer ${service.adminToken}`);
   cable.cut();
   const told: Record<string, string> = {};

@@ -1,7 +1,7 @@
 /**
- * `npm run audit:dependencies`: the licences in use, what is wrong with them or with install scripts, and what npm's
- * advisories know of the versions in use. Ends with 0 where all is well, 1 where something was found, and 2 where the
- * registry has no advisories to ask, so that nobody takes that for a clean bill.
+ * `npm run audit:dependencies`: prints the licences in use, problems with them or with install scripts, and npm's advisories
+ * about the versions in use. Exits with 0 if there is no problem, 1 if there is one, and 2 if the registry provides no
+ * advisories, so that this is not mistaken for a result without findings.
  */
 
 import { execFile } from "node:child_process";
@@ -29,7 +29,7 @@ function licenceTable(): string {
     .join("\n");
 }
 
-/** npm tells of what it has found by its exit code, too. */
+/** npm exits with an error if it has findings. */
 async function advisories(): Promise<AuditReport> {
   try {
     const { stdout } = await promisify(execFile)("npm", ["audit", "--json"], { maxBuffer: 2 ** 26 });

@@ -3,13 +3,13 @@ import { allowScripts, dependenciesIn, type Lock, lock, scriptProblems, unlicens
 
 const dependencies = dependenciesIn(lock);
 
-test("every package's licence is on the list, and the service's own are permissive", () => {
+test("every package's licence is on the list, and those in the service are permissive", () => {
   expect(dependencies.length).toBeGreaterThan(300);
   expect(dependencies.filter(({ inService }) => inService).length).toBeGreaterThan(50);
   expect(unlicensed(dependencies)).toEqual([]);
 });
 
-test("install scripts run where they are needed, and are refused by name everywhere else", () => {
+test("install scripts run only where they are needed, and all others are refused by name", () => {
   expect(scriptProblems(dependencies, allowScripts)).toEqual([]);
 });
 
@@ -25,7 +25,7 @@ test.for<[string, Lock["packages"][string], string | undefined]>([
   expect(unlicensed(dependenciesIn(planted))).toEqual(problem === undefined ? [] : [problem]);
 });
 
-test("planted: an install script that nobody has decided on, and one that runs for nothing", () => {
+test("planted: an undecided install script, and one that runs without need", () => {
   const planted = { packages: { "node_modules/planted": { hasInstallScript: true, license: "MIT" } } };
   const found = dependenciesIn(planted);
   expect(scriptProblems(found, {})).toEqual(["planted: its install script is neither allowed nor refused"]);

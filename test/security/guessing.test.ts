@@ -1,4 +1,4 @@
-/** What guessing leads to at the best rate there is: the limits themselves, and the odds that docs/security.md tells from them. */
+/** Guessing at the highest possible rate: the limits, and the odds that docs/security.md derives from them. */
 
 import { readFileSync } from "node:fs";
 import path from "node:path";
@@ -22,12 +22,12 @@ const to = project.liveNumber;
 
 let guessed = 10_000_000;
 
-/** So many codes of eight digits that nobody has, in one text. */
+/** A text with `count` codes of eight digits that are not in use. */
 function wrongCodes(count: number): string {
   return Array.from({ length: count }, () => `${guessed++}`).join(", ");
 }
 
-test("a sender has its misses, each of as many codes as a message may hold, and is not looked at after that", async () => {
+test("a sender is muted after its misses, each with as many codes as a message may contain", async () => {
   const from = newPhone();
   const { id, code } = await createPending(shop);
   const outcomes: string[] = [];
@@ -42,7 +42,10 @@ test("a sender has its misses, each of as many codes as a message may hold, and 
 test.for([
   { name: "expired", outcome: "LATE", end: ({ id }: Pending) => letExpire(service.db, id) },
   { name: "cancelled", outcome: "NOT_PENDING", end: ({ id }: Pending) => shop.cancel(id) },
-])("guesses beside a code that is over ($name) are misses, too", async ({ outcome, end }) => {
+])("guesses in a message that also contains an ended code ($name) count as misses", async ({
+  outcome,
+  end,
+}) => {
   const from = newPhone();
   const [own, other] = [await createPending(shop), await createPending(shop)];
   await end(own);
@@ -62,7 +65,7 @@ const asking = merchant(service.httpUrl, hotline.liveKey);
 test.for([
   { name: "expired", outcome: "LATE", end: ({ id }: Pending) => letExpire(service.db, id) },
   { name: "cancelled", outcome: "NOT_PENDING", end: ({ id }: Pending) => asking.cancel(id) },
-])("what stands in the text that was asked for is no guess, when that is over ($name)", async ({
+])("other digits of the requested text do not count as guesses when its verification has ended ($name)", async ({
   outcome,
   end,
 }) => {
@@ -78,20 +81,20 @@ test.for([
   expect(outcomes).toEqual([...Array.from({ length: missesUntilMuted + 1 }, () => outcome), "VERIFIED"]);
 });
 
-test("a message of more codes than that is none, with the right one among them too", async () => {
+test("a message with more codes than allowed verifies nothing, even if the right one is among them", async () => {
   const { id, code } = await createPending(shop);
   const text = `${code}, ${wrongCodes(candidateLimit)}`;
   expect(await source.send({ to, text })).toMatchObject({ outcome: "AMBIGUOUS" });
   expect((await shop.read(id)).body.status).toBe("pending");
 });
 
-describe("the odds that docs/security.md tells", () => {
+describe("the odds in docs/security.md", () => {
   const day = 24 * 60;
   const space = codeSpace(defaultCodeFormat, defaultCodeLength);
-  /** Misses in the day's first minutes, and again whenever the mute is over. */
+  /** The misses in the day's first minutes, and again after each mute. */
   const messagesADay = missesUntilMuted * ((day * 60_000) / muteMs + 1);
   const guessesADay = messagesADay * candidateLimit;
-  /** Sent before and after one mute at most, with the usual validity. */
+  /** With the default validity, guesses fit before and after one mute at most. */
   const guessesWhilePending = 2 * missesUntilMuted * candidateLimit;
   const networks = 1_000_000;
   const secretsThereAre = 1_000_000;
@@ -102,7 +105,7 @@ describe("the odds that docs/security.md tells", () => {
     ["One verification that is pending for ten minutes, by one phone", guessesWhilePending / space],
     ["Any of 100 that are pending on a number, by one phone in a day", (guessesADay * 100) / space],
     ["Any of 1,000 that are pending on a number, by one phone in a day", (guessesADay * 1_000) / space],
-    // What limits wrong guesses lets the right one in: only limits on all requests count.
+    // The limits on failed authentications do not stop the right guess: only limits on all requests count.
     [
       "One of a million keys, by a million guesses a second for a day",
       (1_000_000 * 60 * day * secretsThereAre) / keySpace,
@@ -120,12 +123,12 @@ describe("the odds that docs/security.md tells", () => {
     );
   });
 
-  test("a code is not so crowded that one guess has better odds than a thousand to one", () => {
+  test("a number counts as crowded before one guess on it has better odds than one in a thousand", () => {
     expect(crowdedShare).toBeLessThanOrEqual(1 / 1_000);
     expect(docs).toContain(`${guessesADay.toLocaleString("en")} guesses a day`);
   });
 
-  test("rest on misses that are remembered as long as a mute lasts, and on secrets of the length that is told", async () => {
+  test("assume misses that are remembered for at least a mute, and secrets of the documented length", async () => {
     expect(missWindowMs).toBeGreaterThanOrEqual(muteMs);
     expect(newCredential("live")).toMatch(/^pp_live_[0-9A-Za-z]{32}[0-9A-Za-z]{6}$/);
     const { body } = await shop.create();

@@ -1,4 +1,4 @@
-/** Connections that mean harm, beside a client that means none: it is answered throughout, and memory stays bounded. */
+/** Hostile connections beside a well-behaved client, which is answered throughout while memory stays bounded. */
 
 import { once } from "node:events";
 import http2 from "node:http2";
@@ -34,15 +34,15 @@ afterAll(() => sockets.forEach((socket) => void socket.destroy()));
 
 interface Hostile {
   readonly socket: net.Socket;
-  /** What the service has said. */
+  /** What the service has sent. */
   heard(): string;
   /** Resolves when the service has ended the connection. */
   readonly ended: Promise<void>;
-  /** Sends it again and again until the connection ends, or so many bytes have left. */
+  /** Sends the bytes repeatedly until the connection ends or `atMost` bytes have been sent. */
   flood(bytes: Uint8Array, atMost?: number): Promise<void>;
 }
 
-/** Says `first` and listens; `deaf`: reads nothing that it is answered. */
+/** Connects, sends `first` and reads; if `deaf`, it reads nothing. */
 async function connect(address: string, first: Uint8Array | string, { deaf = false } = {}): Promise<Hostile> {
   const [host, port] = address.replace("http://", "").split(":");
   const socket = net.connect({ host: host ?? "", port: Number(port) });
@@ -76,7 +76,7 @@ async function connect(address: string, first: Uint8Array | string, { deaf = fal
   };
 }
 
-/** So many at a time as the kernel's queue of new connections has room for. */
+/** Opens connections in groups that fit into the kernel's queue of new connections. */
 async function connectMany(
   count: number,
   ...[address, first]: Parameters<typeof connect>
@@ -90,8 +90,8 @@ async function connectMany(
 }
 
 /**
- * Attacks while a merchant goes on with its business, over connections old and new, and at least until it has done so
- * for a while. Answers by how much the service's memory had grown at most.
+ * Runs the attack while a merchant makes calls over old and new connections, for at least ten rounds. Returns the highest
+ * growth of the service's memory.
  */
 async function besideAGoodClient(attack: () => Promise<unknown>): Promise<number> {
   const before = await attacked.memoryMiB();
@@ -112,7 +112,7 @@ async function besideAGoodClient(attack: () => Promise<unknown>): Promise<number
   return most - before;
 }
 
-/** As the contract asks: where the machine has no time for all of it, the service may ask to be asked again. */
+/** Retries while the service answers service_unavailable, as the contract requires: on a slow machine it may. */
 async function insisting(call: () => Promise<Answer>): Promise<Answer> {
   let answer = await call();
   for (let left = 50; left > 0 && answer.body.error?.code === "service_unavailable"; left--) {
@@ -125,7 +125,7 @@ async function insisting(call: () => Promise<Answer>): Promise<Answer> {
 const slowFrom = performance.now();
 const slowTook = () => performance.now() - slowFrom;
 
-/** Takes ten seconds, in which the rest goes on. */
+/** Takes ten seconds, during which the other tests run. */
 const slow = Promise.all([
   ...[
     "GET / HTTP/1.1\r\nHost: localhost\r\nName: ",
@@ -139,7 +139,7 @@ const slow = Promise.all([
 const slowCall = connectHttp2();
 const slowCalls = Array.from({ length: 100 }, () => {
   const stream = slowCall.request({ ...callTo(createVerification), authorization: `Bearer ${liveKey}` });
-  // The head of a message that never comes.
+  // The prefix of a message that never comes.
   stream.write(Buffer.of(0, 0, 0, 0, 100));
   stream.on("error", () => {}).resume();
   return once(stream, "close").then(slowTook);
@@ -156,7 +156,7 @@ function callTo(path: string) {
   return { ":method": "POST", ":path": path, "content-type": "application/grpc" };
 }
 
-/** The status that a call ends with. */
+/** The gRPC status of a call. */
 async function statusOf(stream: http2.ClientHttp2Stream): Promise<string | undefined> {
   let status: string | undefined;
   stream.on("trailers", (trailers) => {
@@ -167,7 +167,7 @@ async function statusOf(stream: http2.ClientHttp2Stream): Promise<string | undef
   return status;
 }
 
-/** How many streams the service has ended on a connection, by what it was heard to say. */
+/** How many streams the service has ended on a connection, counted from its frames. */
 function endedStreams(heard: Buffer): number {
   const ended = new Set<number>();
   for (let at = 0; at + 9 <= heard.length; at += 9 + heard.readUIntBE(at, 3)) {
@@ -178,7 +178,7 @@ function endedStreams(heard: Buffer): number {
   return ended.size;
 }
 
-/** A byte at a time, as long as the service puts up with it. */
+/** Sends a byte at a time until the service ends the connection. */
 async function drip({ socket, ended }: Hostile): Promise<void> {
   let over = false;
   void ended.then(() => {
@@ -190,7 +190,7 @@ async function drip({ socket, ended }: Hostile): Promise<void> {
   }
 }
 
-test("ten thousand connections that say nothing cost some memory, and nobody else's answer", async () => {
+test("ten thousand idle connections cost a limited amount of memory, and others are still answered", async () => {
   const idle: Hostile[] = [];
   const growth = await besideAGoodClient(async () => {
     idle.push(...(await connectMany(7_000, attacked.httpUrl, "")));
@@ -201,7 +201,7 @@ test("ten thousand connections that say nothing cost some memory, and nobody els
   expect(growth).toBeLessThan(600);
 });
 
-test("headers without end are refused where they pass the limit", async () => {
+test("endless headers are refused when they exceed the limit", async () => {
   const growth = await besideAGoodClient(async () => {
     const all = await connectMany(100, attacked.httpUrl, "GET / HTTP/1.1\r\nHost: localhost\r\n");
     const header = Buffer.from(`Name: ${"a".repeat(1_000)}\r\n`);
@@ -211,7 +211,7 @@ test("headers without end are refused where they pass the limit", async () => {
   expect(growth).toBeLessThan(200);
 });
 
-test("who asks and asks and never reads an answer is not read any further", async () => {
+test("a client that sends requests and never reads an answer is not read any further", async () => {
   const request = `GET /v1/verifications/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${liveKey}\r\n\r\n`;
   const atMost = 50_000_000;
   const growth = await besideAGoodClient(async () => {
@@ -223,8 +223,8 @@ test("who asks and asks and never reads an answer is not read any further", asyn
   expect(growth).toBeLessThan(300);
 });
 
-describe("on the operations port", () => {
-  test("who asks for the metrics again and again without reading an answer is let go", async () => {
+describe("on the ops port", () => {
+  test("a client that requests the metrics repeatedly without reading an answer is disconnected", async () => {
     const requests = Buffer.from("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(500));
     const growth = await besideAGoodClient(async () => {
       const deaf = Array.from({ length: 4 }, () => connect(attacked.opsUrl, "", { deaf: true }));
@@ -236,7 +236,7 @@ describe("on the operations port", () => {
     expect(growth).toBeLessThan(200);
   });
 
-  test("connections that are kept and not used make room for whoever asks", async () => {
+  test("unused connections are closed to make room for new ones", async () => {
     const kept = await connectMany(300, attacked.opsUrl, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
     await Promise.race(kept.map(({ ended }) => ended));
     await expect
@@ -246,13 +246,13 @@ describe("on the operations port", () => {
   });
 });
 
-describe("on the port of gRPC", () => {
-  test("strangers are refused before their messages are read, however much they would send", async () => {
+describe("on the gRPC port", () => {
+  test("unauthenticated calls are refused before their messages are read, however large they are", async () => {
     const growth = await besideAGoodClient(async () => {
       const connection = connectHttp2();
       const statuses = Array.from({ length: 50 }, () => {
         const stream = connection.request(callTo(listProjects));
-        // The head of a message of 8 MiB, and nearly all of it.
+        // The prefix of a message of 8 MiB, and most of the message.
         const message = (function* () {
           yield Buffer.of(0, 0, 128, 0, 0);
           for (let piece = 0; piece < 7 * 64; piece++) yield Buffer.alloc(2 ** 14);
@@ -266,7 +266,7 @@ describe("on the port of gRPC", () => {
     expect(growth).toBeLessThan(200);
   });
 
-  test("answers that nobody takes and calls that nobody ends hold no more than strangers' room, and nobody else's", async () => {
+  test("unread answers and unfinished calls take only the places of unauthenticated calls, and not for long", async () => {
     const noWindow = Buffer.concat([preface, frame("settings", 0, 0, Buffer.of(0, 4, 0, 0, 0, 0))]);
     const ids = Array.from({ length: 1_000 }, (_, index) => 2 * index + 1);
     const bogus = { authorization: "Bearer pp_live_nobodys" };
@@ -290,7 +290,7 @@ describe("on the port of gRPC", () => {
         }),
       );
       const ended = () => floods.reduce((sum, { streamsEnded }) => sum + streamsEnded(), 0);
-      // One address has half of the room.
+      // One address has half of the places.
       await expect.poll(ended).toBeGreaterThanOrEqual(4_000 - 500);
 
       const connection = connectHttp2();
@@ -302,7 +302,7 @@ describe("on the port of gRPC", () => {
       }
       connection.destroy();
 
-      // What was answered or begun is not waited for any longer than this takes.
+      // The service stops waiting for calls that were answered or begun.
       await expect.poll(ended).toBe(4_000);
       for (const { socket } of floods) socket.destroy();
     });
@@ -323,14 +323,14 @@ describe("on the port of gRPC", () => {
 
   test.for<{ name: string; first: Uint8Array; flood: Uint8Array; deaf?: true }>([
     {
-      name: "calls that are taken back at once",
+      name: "calls that are cancelled at once",
       first: preface,
       flood: Buffer.concat(Array.from({ length: 3_000 }, (_, index) => resetOf(2 * index + 1))),
     },
-    { name: "pings by somebody who reads no answer", first: preface, flood: pings, deaf: true },
-    { name: "settings by somebody who reads no answer", first: preface, flood: settings, deaf: true },
-    { name: "headers that go on and on", first: opened, flood: continuation },
-  ])("a flood of $name ends its connection", async ({ first, flood, deaf = false }) => {
+    { name: "pings from a client that reads no answer", first: preface, flood: pings, deaf: true },
+    { name: "settings from a client that reads no answer", first: preface, flood: settings, deaf: true },
+    { name: "endless headers", first: opened, flood: continuation },
+  ])("a flood of $name gets its connection closed", async ({ first, flood, deaf = false }) => {
     const growth = await besideAGoodClient(async () => {
       const hostile = await connect(attacked.grpcAddress, first, { deaf });
       await hostile.flood(flood, 200_000_000);
@@ -345,25 +345,22 @@ describe("on the port of gRPC", () => {
       Buffer.from("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".repeat(10), "latin1"),
     ],
     ["HTTP/1.1", Buffer.from("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")],
-    ["a frame of no type", Buffer.concat([preface, Buffer.alloc(500, 0xaa)])],
+    ["a frame of an unknown type", Buffer.concat([preface, Buffer.alloc(500, 0xaa)])],
     ["a frame over the limit", Buffer.concat([preface, frame("data", 0, 1, Buffer.alloc(20_000))])],
     ["data on no stream", Buffer.concat([preface, frame("data", 0, 0, Buffer.alloc(10))])],
     ["data on a stream that is not open", Buffer.concat([preface, frame("data", 0, 5, Buffer.alloc(10))])],
     [
-      "a stream of the server's own",
+      "a stream id reserved for the server",
       Buffer.concat([preface, frame("headers", endHeaders, 2, callHeaders("/"))]),
     ],
+    ["invalid headers", Buffer.concat([preface, frame("headers", endHeaders, 1, Buffer.alloc(9, 0xff))])],
+    ["a window update of zero", Buffer.concat([preface, frame("windowUpdate", 0, 0, Buffer.alloc(4))])],
     [
-      "headers that are none",
-      Buffer.concat([preface, frame("headers", endHeaders, 1, Buffer.alloc(9, 0xff))]),
+      "settings with an incomplete setting",
+      Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(5))]),
     ],
-    [
-      "a window that grows by nothing",
-      Buffer.concat([preface, frame("windowUpdate", 0, 0, Buffer.alloc(4))]),
-    ],
-    ["settings of half a setting", Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(5))])],
     ["a ping of three bytes", Buffer.concat([preface, frame("ping", 0, 0, Buffer.alloc(3))])],
-  ])("%s ends its connection", async ([, bytes]) => {
+  ])("%s gets its connection closed", async ([, bytes]) => {
     const hostile = await connect(attacked.grpcAddress, bytes);
     await hostile.ended;
   });
@@ -375,8 +372,8 @@ describe("on the port of gRPC", () => {
     return Buffer.concat([head, body]);
   };
 
-  test("requests that unpack to eight megabytes each are unpacked a few at a time", async () => {
-    // One message with one unknown field, nearly as long as a request may be.
+  test("requests that decompress to eight megabytes each are decompressed a few at a time", async () => {
+    // One message with one unknown field, of nearly the maximum size of a request.
     const bytes = Buffer.alloc(8 * 2 ** 20);
     const sizeOf = (length: number) =>
       [0, 7, 14, 21].map((shift) => ((length >> shift) & 127) | (shift < 21 ? 128 : 0));
@@ -399,7 +396,7 @@ describe("on the port of gRPC", () => {
     expect(growth).toBeLessThan(250);
   });
 
-  test("a message that unpacks to more than a call may say is refused, not unpacked", async () => {
+  test("a message that decompresses to more than the limit is refused, with bounded memory", async () => {
     const bomb = packed(Buffer.alloc(100 * 2 ** 20));
     const growth = await besideAGoodClient(async () => {
       const connection = connectHttp2();
@@ -415,13 +412,13 @@ describe("on the port of gRPC", () => {
   });
 });
 
-test("what comes a byte at a time is told so after ten seconds, and who sent half a call is let go", async () => {
+test("requests sent a byte at a time are refused after ten seconds, and unfinished calls are closed", async () => {
   const told = await slow;
   for (const heard of told.flat()) expect(heard).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
   for (const tookMs of await Promise.all(slowCalls)) expect(tookMs).toBeGreaterThanOrEqual(9_900);
 });
 
-test("after all of this the service answers as before, and nothing of it was a fault", async () => {
+test("after all these attacks the service still answers, and has logged no error", async () => {
   expect((await shop.create()).status).toBe(201);
   expect(attacked.output()).not.toMatch(/"level":[56]0/);
 });

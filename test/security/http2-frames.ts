@@ -1,4 +1,4 @@
-/** HTTP/2 as bytes: frames that no library would send (RFC 9113), with headers spelled out (RFC 7541, 6.2.2). */
+/** HTTP/2 as bytes: frames that no library would send (RFC 9113), with literal headers (RFC 7541, 6.2.2). */
 
 export const frameTypes = {
   data: 0,
@@ -27,7 +27,7 @@ export function frame(
   return Buffer.concat([head, payload]);
 }
 
-/** What a client begins with. */
+/** The first bytes of a client. */
 export const preface = Buffer.concat([
   Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
   frame("settings", 0, 0),
@@ -52,7 +52,7 @@ export function callHeaders(path: string, more: Readonly<Record<string, string>>
   });
 }
 
-/** Its length in a prefix of seven bits, then the bytes as they are. */
+/** The length with a prefix of seven bits, then the plain bytes. */
 function text(value: string): Buffer {
   const bytes = Buffer.from(value, "latin1");
   const length: number[] = [];

@@ -1,6 +1,6 @@
 /**
- * Whatever stands in a text is data and stays that: to the database, the log, headers, the window's page and a terminal. The
- * fields come from the descriptors, so that a new one is tried as well.
+ * Any text stays data: in the database, the log, headers, the window's page and a terminal. The fields of RPCs come from their
+ * descriptors, so that new ones are covered as well.
  */
 
 import { create, type DescField, ScalarType } from "@bufbuild/protobuf";
@@ -31,7 +31,7 @@ const controls = Array.from({ length: 0xa0 }, (_, code) => code)
   .map((code) => String.fromCodePoint(code))
   .join("");
 
-/** By whom they are meant for. */
+/** Hostile texts, by what they attack. */
 const hostile: Record<string, string> = {
   "a statement's end": "'; DROP TABLE verification; --",
   "a parameter": "$1 $$1 %s :id ?",
@@ -54,7 +54,10 @@ const nul = "a\0b";
 
 test.for(
   Object.entries(hostile),
-)("a merchant gets back what it has written, to the letter, and finds it: %s", async ([, text]) => {
+)("a merchant's text is returned unchanged, can be searched for, and is escaped on the window's page: %s", async ([
+  ,
+  text,
+]) => {
   const request = { state: text, client_reference: text, return_url: returnUrl };
   const { status, body, headers } = await shop.create(request);
   expect([status, body.state, body.client_reference]).toEqual([201, text, text]);
@@ -65,7 +68,7 @@ test.for(
     .listVerifications({ clientReference: text });
   expect(verifications.map(({ id, state }) => [id, state])).toEqual([[body.id, text]]);
 
-  // The page of one that is over holds the state, in the address that it goes back to.
+  // The page of an ended verification contains the state in its return URL.
   await shop.cancel(body.id);
   const page = await (await fetch(body.verification_url.replace("localhost", "127.0.0.1"))).text();
   const [, back = ""] = /data-return href="([^"]*)"/.exec(page) ?? [];
@@ -74,9 +77,10 @@ test.for(
   expect(page).not.toMatch(/<script>|<img|Set-Cookie: |forged\r?\n/);
 });
 
-test.for(
-  Object.entries(hostile),
-)("a project's name is a text on the window's page, or is refused: %s", async ([, text]) => {
+test.for(Object.entries(hostile))("a project's name is escaped on the window's page, or refused: %s", async ([
+  ,
+  text,
+]) => {
   const named = await service.createProject({ name: text }).catch((error) => refusalOf(error).status);
   if (typeof named !== "object") {
     expect(named).toBe(Code.InvalidArgument);
@@ -99,7 +103,7 @@ const isText = (field: DescField) =>
   (field.fieldKind === "scalar" || (field.fieldKind === "list" && field.listKind === "scalar")) &&
   field.scalar === ScalarType.STRING;
 
-/** What makes the rest of a request sound, so that it gets as far as it can. */
+/** Valid values for the other fields of a request, so that it gets as far as possible. */
 const sound: Record<string, unknown> = {
   projectId,
   environment: Environment.LIVE,
@@ -112,7 +116,7 @@ const sound: Record<string, unknown> = {
 test.for([
   ...Object.entries(hostile),
   ["NUL", nul] as const,
-])("no text of any RPC is more than a text: %s", async ([, text]) => {
+])("a text in any field of any RPC is accepted or refused without a fault: %s", async ([, text]) => {
   const transport = transportTo(heard.grpcAddress, `Bearer ${service.adminToken}`);
   const calls = rpcs.flatMap(({ name, method }) =>
     method.input.fields.filter(isText).map(async (field) => {
@@ -140,7 +144,7 @@ test.for([
   expect(told.filter(([, code]) => !refusals.includes(String(code)))).toEqual([]);
 });
 
-test("an SMS of any text is stored as it came, and matches nothing by it", async () => {
+test("an SMS with any text is stored unchanged and matches nothing", async () => {
   const listener: TestService = service;
   const source = smsSource(listener);
   for (const text of Object.values(hostile)) {
@@ -161,7 +165,7 @@ test("an SMS of any text is stored as it came, and matches nothing by it", async
   expect(await source.send({ to: liveNumber, text: nul })).toMatchObject({ outcome: "INVALID" });
 });
 
-test("no text of an address or a header comes back as a header", async () => {
+test("no text in a URL or a header comes back as a header", async () => {
   const evil = "%0d%0aSet-Cookie:%20forged=1%0d%0a";
   for (const path of [
     `/v/${evil}/`,
@@ -177,7 +181,7 @@ test("no text of an address or a header comes back as a header", async () => {
   }
 });
 
-test("no command lets through what a terminal would obey, whoever wrote it", async () => {
+test("no command prints control characters that came from texts", async () => {
   const evil = `${hostile["a terminal's escapes"]}${hostile["other directions"]}\x01\x7f\x85\r\n`;
   const receiver = await startReceiver(answerWith(500, {}, evil));
   const where = { projectId, environment: Environment.LIVE };
@@ -210,7 +214,7 @@ test("no command lets through what a terminal would obey, whoever wrote it", asy
     ["key", "create", "--project", evil, "--environment", evil],
   ];
   const said: string[] = [];
-  // Laid out for a person, and for a program.
+  // As output for people, and as JSON.
   for (const args of commands.flatMap((command) => [command, [...command, "--json"]])) {
     const { stdout, stderr } = await run(args, { ...towards(service), COLUMNS: "200" });
     said.push(stdout + stderr);
@@ -219,7 +223,7 @@ test("no command lets through what a terminal would obey, whoever wrote it", asy
   for (const text of said) expect(text).not.toMatch(/[^\P{Cc}\n]|(?![\u200c\u200d])\p{Cf}|[\u2028\u2029]/u);
 });
 
-test("after all of this every line of the log is the service's own, and the database is whole", async () => {
+test("after all these texts the log contains no forged line and no error, and the database still works", async () => {
   expect(
     (await answerOf((options) => service.client(ProjectService).getProject({ projectId }, options))).code,
   ).toBe("ok");

@@ -1,6 +1,6 @@
 /**
- * Keys, tokens, secrets, codes and phones are told to whom they belong and to nobody else. Everything is driven, what fails
- * included, and whatever the service says where it is not asked for them is searched.
+ * Keys, tokens, secrets, codes and phones are returned only to their owners. The test uses everything, failures included, and
+ * searches all other output of the service for them.
  */
 
 import { readFile } from "node:fs/promises";
@@ -24,7 +24,7 @@ import { startServiceProcess } from "./service-process.ts";
 const inner = await startTestService({ ROLES: "api" });
 const heard = await startServiceProcess(inner, { LOG_LEVEL: "trace", WEBHOOK_ALLOW_PRIVATE: "true" });
 
-/** The process that is listened to, with the database and the credentials of the other. */
+/** The process whose output is searched, with the database and the credentials of `inner`. */
 const service: TestService = {
   ...inner,
   client: (definition, token = inner.adminToken) =>
@@ -35,7 +35,7 @@ const { projectId, liveKey, testKey, liveNumber, testNumber } = await inner.crea
 const ingestToken = await inner.createToken({ scope: "ingest", source: "gateway" });
 const readToken = await inner.createToken({ scope: "read", projectId });
 
-/** What nothing may hold but the answers that are for it, by what it is. */
+/** The values that must not appear anywhere else, by their names. */
 const secrets: Record<string, string> = {
   "the live key": liveKey,
   "the test key": testKey,
@@ -48,7 +48,7 @@ const secrets: Record<string, string> = {
   "the database's password": new URL(inner.databaseUrl).password,
 };
 
-/** Whoever sent it, whichever way it is written. */
+/** Phones, in all spellings. */
 const phones = ["5550001", "5550002", "5550003", "5550004", "5550005"].map((digits) => `010${digits}9`);
 const [expected = "", sender = "", stranger = "", guesser = "", played = ""] = phones;
 const dashed = (phone: string) => phone.replace(/^(...)(....)/, "$1-$2-");
@@ -58,7 +58,7 @@ for (const phone of phones) {
   secrets[`the phone ${phone} without its zero`] = phone.slice(1);
 }
 
-/** What was answered to those who were refused. */
+/** The answers to refused calls. */
 const refusals: string[] = [];
 
 function told(answer: Answer): Answer {
@@ -148,7 +148,7 @@ async function tellWebhooks(): Promise<void> {
   await webhooks.listWebhookDeliveries({ ...where, verificationId: id });
 }
 
-/** The database refuses rows, whose values its errors name, and is without a table. */
+/** Makes the database refuse rows with errors that name their values, and removes a table for a while. */
 async function breakTheDatabase(): Promise<void> {
   const request = { mode: "match", expected_phone: dashed(expected) };
   await inner.db.query(`
@@ -171,7 +171,7 @@ async function breakTheDatabase(): Promise<void> {
   await inner.db.query("ALTER TABLE elsewhere RENAME TO inbound_message");
 }
 
-/** Every RPC, by callers who may, may not and are nobody, with phones and keys wherever a text is asked for. */
+/** Calls every RPC with allowed, insufficient and unknown credentials, with phones and keys in every text field. */
 async function callEveryRpc(): Promise<void> {
   const credentials = [inner.adminToken, readToken, secrets["a token of nobody's"], `${liveKey} ${testKey}`];
   for (const credential of credentials) {
@@ -190,7 +190,7 @@ async function callEveryRpc(): Promise<void> {
   for await (const _ of service.client(ErasureService).erasePhone({ phone: dashed(expected) }));
 }
 
-test("no secret and no phone is in a log, an answer to who is refused, a metric or a process's arguments", async () => {
+test("no secret and no phone is in the log, a refusal, the metrics or the process's arguments", async () => {
   await callMerchants();
   await sendSms();
   await openWindows();
@@ -202,13 +202,13 @@ test("no secret and no phone is in a log, an answer to who is refused, a metric 
   await heard.stop();
 
   const output = heard.output();
-  // It was listened to, and there was something to be heard.
+  // The output is there, and it contains what the calls above must cause.
   expect(output).toContain('"msg":"internal error"');
   expect(output).toContain('"msg":"rpc"');
   expect(output).toContain('"msg":"an inbound message could not be processed"');
   expect(output.split("\n").length).toBeGreaterThan(200);
   expect(refusals.length).toBeGreaterThan(100);
-  // Nor anywhere in the database: what is kept of a credential is a digest, and its last characters.
+  // Nor is a credential anywhere in the database, which stores a digest and the last characters.
   for (const credential of [liveKey, testKey, ingestToken, readToken, inner.adminToken]) {
     expect(await tablesWith(inner.db, credential)).toEqual([]);
   }
@@ -221,7 +221,7 @@ test("no secret and no phone is in a log, an answer to who is refused, a metric 
   expect(found).toEqual([]);
 });
 
-/** Digits alone would be found by chance in longer numbers, such as times. */
+/** Digits could be found by chance in longer numbers, such as times. */
 function holds(text: string, secret: string): boolean {
   if (!/^\d+$/.test(secret)) return text.includes(secret);
   return new RegExp(`(?<![\\d.])${secret}(?!\\d)`).test(text);

@@ -1,4 +1,4 @@
-/** The service as a process of its own, as production starts it: what it prints and takes is its alone. */
+/** The service as a separate process, as in production, with an output and a memory of its own. */
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -13,7 +13,7 @@ export interface ServiceProcess {
   /** `host:port` */
   readonly grpcAddress: string;
   readonly opsUrl: string;
-  /** All that it has printed so far, on either output. */
+  /** Everything it has written so far to standard output and standard error. */
   output(): string;
   /** Resident memory. */
   memoryMiB(): Promise<number>;
@@ -22,7 +22,7 @@ export interface ServiceProcess {
 
 const program = path.join(import.meta.dirname, "../../src/start.ts");
 
-/** Another process on the database and with the admin token of a service under test. */
+/** Another process with the database and the admin token of a service under test. */
 export async function startServiceProcess(
   { databaseUrl, adminToken }: TestService,
   environment: Record<string, string> = {},
@@ -44,7 +44,7 @@ export async function startServiceProcess(
     });
   }
   const exited = once(child, "exit");
-  // When all that it has printed has been read, too.
+  // After the exit, when all its output has been read.
   const closed = once(child, "close");
   const stop = async () => {
     child.kill("SIGTERM");

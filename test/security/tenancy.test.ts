@@ -1,6 +1,6 @@
 /**
- * Nobody learns of, or touches, what belongs to another project or environment: whatever is asked about it is answered as
- * if it had never existed. How long that takes is compared by bench/tenancy-timing.ts.
+ * Callers can neither see nor change anything of another project or environment: every request about it is answered as if it
+ * had never existed. bench/tenancy-timing.ts compares the times.
  */
 
 import { create, type DescMethod, type Message, ScalarType, toJsonString } from "@bufbuild/protobuf";
@@ -44,7 +44,7 @@ const { serviceTokens } = await service.client(ServiceTokenService).listServiceT
 
 const never = (prefix: Parameters<typeof encodeId>[0]) => newRequestId().replace("req_", prefix);
 
-/** What a request can name, by its field: first what there is and is another's, then what never existed. */
+/** What a request can name, by field: first an existing thing of another project, then one that never existed. */
 const named: Record<string, readonly [existing: string, never: string]> = {
   project_id: [owner.projectId, never("prj_")],
   verification_id: [pending.id, never("vrf_")],
@@ -64,12 +64,12 @@ const named: Record<string, readonly [existing: string, never: string]> = {
   return_url: [returnUrl, "https://nobody.example/back"],
 };
 
-/** Texts of requests that name nothing. A page's token is tried in test/rpc/list-verifications.test.ts. */
+/** Text fields that name nothing. Page tokens are tested in test/rpc/list-verifications.test.ts. */
 const nameless = new Set(
   "name state expected_phone sms_template url actor source page_token service host".split(" "),
 );
 
-/** Who is a stranger to all of it, the owner's key of the other environment among them. */
+/** Credentials without access to any of it, including the owner's key of the other environment. */
 const strangers: Record<string, { credential: string; namesProject: boolean }> = {
   "another project's live key": { credential: neighbour.liveKey, namesProject: true },
   "another project's test key": { credential: neighbour.testKey, namesProject: true },
@@ -92,7 +92,7 @@ const strangers: Record<string, { credential: string; namesProject: boolean }> =
   },
 };
 
-/** All that belongs to the owner's live environment and can be changed. */
+/** Everything of the owner's live environment that can be changed. */
 async function belongings(): Promise<unknown> {
   const tables = ["verification", "event", "api_key", "webhook_configuration", "destination_number"];
   const rows = tables.map((table) => `SELECT to_jsonb(t) - 'last_used_at' AS row FROM "${table}" t`);
@@ -115,7 +115,7 @@ afterAll(async () => {
   expect(await belongings()).toEqual(before);
 });
 
-/** Without what differs between any two answers: ids, times, codes, and what is given back as it was sent. */
+/** Removes what differs between any two answers: ids, times, codes, and texts that are returned as they were sent. */
 function withoutChance(text: string): string {
   return text
     .replace(/\b(vrf|prj|key|evt|whk|tok|req)_[0-9a-z]{26}/g, "$1_…")
@@ -132,7 +132,7 @@ const texts = ({ input }: DescMethod) =>
       (field.fieldKind === "list" && field.listKind === "scalar" && field.scalar === ScalarType.STRING),
   );
 
-test("the table knows every text that a request of any RPC may hold", () => {
+test("the tables contain every text field of every RPC's request", () => {
   const unknown = rpcs.flatMap(({ name, method }) =>
     texts(method)
       .filter((field) => !(field.name in named) && !nameless.has(field.name))
@@ -166,12 +166,14 @@ async function told(transport: Transport, method: DescMethod, request: Message):
 
 const ours = rpcs.filter(({ name }) => name.startsWith("phoneproof."));
 
-test.for(Object.entries(strangers))("over gRPC %s is told the same of everything, in every RPC", async ([
+test.for(
+  Object.entries(strangers),
+)("over gRPC %s gets the same answers about existing and nonexistent things from every RPC", async ([
   ,
   { credential, namesProject },
 ]) => {
   const transport = transportTo(service.grpcAddress, `Bearer ${credential}`);
-  // What belongs to the project belongs to both its environments.
+  // What belongs to the project as a whole is not foreign to its other environment.
   const own = namesProject ? [] : ["project_id", "parent_origin", "return_url"];
   const omissions = [own, [...own, "environment"]];
   if (namesProject) omissions.push(["project_id"], ["project_id", "environment"]);
@@ -198,7 +200,7 @@ test.for(
     "another project's test key": neighbour.testKey,
     "the other environment's key": owner.testKey,
   }),
-)("over REST %s is told the same of everything", async ([stranger, apiKey]) => {
+)("over REST %s gets the same answers about existing and nonexistent things", async ([stranger, apiKey]) => {
   const other = merchant(service.httpUrl, apiKey);
   for (const [what, call] of Object.entries({
     "reads a pending verification": (which: 0 | 1) => other.read(named.verification_id?.[which] ?? ""),
@@ -217,7 +219,7 @@ test.for(
   }
 });
 
-test("a source that may not deliver to a number is told the same of it as of no number, and verifies nothing", async () => {
+test("a source that may not deliver to a number gets the same receipt as for an unknown number", async () => {
   const elsewhere = [
     await service.createToken({ scope: "ingest", source: "of-test", environment: Environment.TEST }),
     await service.createToken({ scope: "ingest", source: "of-others", numbers: [neighbour.liveNumber] }),
@@ -233,7 +235,7 @@ test("a source that may not deliver to a number is told the same of it as of no 
   }
 });
 
-test("a token that may not deliver to a number learns nothing from another of its source that does, by the ids of its messages", async () => {
+test("a restricted token cannot learn from message ids what another token of its source has delivered", async () => {
   const shared = { scope: "ingest", source: "shared" } as const;
   const whole = smsSource(service, await service.createToken(shared));
   const bound = [
@@ -255,7 +257,7 @@ test("a token that may not deliver to a number learns nothing from another of it
         duplicate: false,
       });
     }
-    // Its own repeats are repeats.
+    // Repeats of its own messages are reported as duplicates.
     const own = { messageId: `own-${to}`, to, text: "hello", from: newPhone() };
     expect(await source.send(own)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
     expect(await source.send(own)).toMatchObject({ outcome: "NO_MATCH", duplicate: true });

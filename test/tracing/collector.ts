@@ -1,4 +1,4 @@
-/** A collector of OTLP over HTTP, as far as spans go: what arrives is decoded from protobuf's wire format by hand. */
+/** A collector of spans over OTLP/HTTP that decodes protobuf's wire format by itself. */
 
 import { once } from "node:events";
 import { createServer, type IncomingHttpHeaders } from "node:http";
@@ -13,7 +13,7 @@ export interface Link {
 }
 
 export interface CollectedSpan extends Link {
-  /** Empty: the first of its trace. */
+  /** Empty for the root of a trace. */
   readonly parentSpanId: string;
   readonly name: string;
   /** 1 internal, 2 server, 3 client, 5 consumer. */
@@ -27,11 +27,11 @@ export interface CollectedSpan extends Link {
 export interface Collector {
   readonly endpoint: string;
   readonly spans: CollectedSpan[];
-  /** All that came, as it came. */
+  /** The decompressed bodies of all requests. */
   readonly bodies: Buffer[];
   readonly requests: { readonly path: string; readonly headers: IncomingHttpHeaders }[];
   readonly resources: Readonly<Record<string, unknown>>[];
-  /** The first span that is as wanted, once it is there. */
+  /** Waits for a span that satisfies `wanted`. */
   spanWhere(wanted: (span: CollectedSpan) => boolean): Promise<CollectedSpan>;
 }
 
@@ -79,7 +79,7 @@ const all = (message: Buffer, number: number) =>
   [...fieldsOf(message)].filter((field) => field.number === number);
 const one = (message: Buffer, number: number) => all(message, number)[0]?.bytes ?? Buffer.alloc(0);
 
-/** Of repeated KeyValue: strings, booleans and whole numbers are all that the service writes. */
+/** Decodes repeated KeyValue. The service writes only strings, booleans and whole numbers. */
 function attributesOf(pairs: readonly Field[]): Record<string, unknown> {
   return Object.fromEntries(
     pairs.map(({ bytes }) => {

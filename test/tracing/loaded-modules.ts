@@ -1,4 +1,4 @@
-/** A program that starts the service, ends it, and prints the files of all modules that were loaded for it. */
+/** Starts and ends the service, and prints the files of all modules that were loaded for it. */
 
 import { createRequire, registerHooks } from "node:module";
 

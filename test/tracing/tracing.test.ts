@@ -18,7 +18,7 @@ import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
 import { type CollectedSpan, startCollector } from "./collector.ts";
 
 const collector = await startCollector();
-// The exporter reads the standard variables itself, and so they are this process' own.
+// The exporter reads the standard variables itself, so this process has to have them.
 vi.stubEnv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint);
 vi.stubEnv("OTEL_EXPORTER_OTLP_HEADERS", "x-collector-key=of-the-tests");
 vi.stubEnv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=tests");
@@ -44,7 +44,7 @@ const serverSpanOf = (trace: string) =>
 const childOf = (span: CollectedSpan, name: string) =>
   collector.spanWhere((found) => found.parentSpanId === span.spanId && found.name === name);
 
-test("a call is a span under the one its headers name, with what gateway, core and storage did under it", async () => {
+test("a REST call is a span under its traceparent, with spans of the core, the storage and the statement below", async () => {
   const answer = await api.create({ state: "secret-state" }, "tracing-1", parent);
   const request = await collector.spanWhere(
     (span) => span.attributes["phoneproof.request_id"] === answer.headers.get("x-request-id"),
@@ -70,7 +70,7 @@ test("a call is a span under the one its headers name, with what gateway, core a
   expect(statement).toMatchObject({ traceId, kind: 3, attributes: { "db.system.name": "postgresql" } });
 });
 
-test("a call over gRPC is one too", async () => {
+test("a gRPC call is a span with spans of the core and the storage below", async () => {
   const client = service.client(VerificationService, shop.liveKey);
   const grpcTrace = "1af7651916cd43dd8448eb211c80319c";
   await client
@@ -90,13 +90,13 @@ test("a call over gRPC is one too", async () => {
       "phoneproof.project_id": shop.projectId,
     },
   });
-  // Whoever asked is at fault: a rate of errors is of what failed.
+  // The caller's fault: it must not count in the error rate.
   const core = await childOf(span, "core getVerification");
   expect(core).toMatchObject({ failed: false, attributes: { "error.type": "verification_not_found" } });
   await childOf(core, "storage read");
 });
 
-test("a statement that gives way to another has not failed, nor has the creation", async () => {
+test("for a replayed creation neither of the two statements is marked as failed", async () => {
   await api.create({}, "tracing-repeated");
   const trace = "2bf7651916cd43dd8448eb211c80319c";
   await api.create({}, "tracing-repeated", under(trace));
@@ -106,7 +106,7 @@ test("a statement that gives way to another has not failed, nor has the creation
   expect(await childOf(batch, "create")).toMatchObject({ failed: false });
 });
 
-test("a call over gRPC that is refused before its message is read is one, too", async () => {
+test("a gRPC call that is refused before its message is read is a span too", async () => {
   const { liveKey } = await service.createProject({ rateLimitPerMinute: 1 });
   const client = service.client(VerificationService, liveKey);
   const refusedTrace = "5af7651916cd43dd8448eb211c80319c";
@@ -125,7 +125,7 @@ test("a call over gRPC that is refused before its message is read is one, too", 
   expect(span.attributes["phoneproof.request_id"]).toMatch(/^req_/);
 });
 
-test("a call over gRPC that is answered says so, and a stream is one span with all that it does under it", async () => {
+test("the span of an answered gRPC call has status OK, and a stream is one span with its reads below", async () => {
   const client = service.client(VerificationService, shop.liveKey);
   const [answeredTrace, watchTrace] = [
     "6af7651916cd43dd8448eb211c80319c",
@@ -163,7 +163,7 @@ test("a call over gRPC that is answered says so, and a stream is one span with a
   await collector.spanWhere((span) => span.traceId === watchTrace && span.parentSpanId === watch.spanId);
 });
 
-test("a call over gRPC that the service could not answer has failed, and one whose client left has not", async () => {
+test("the span of a gRPC call that the service could not answer has failed; one whose client left has not", async () => {
   const [faultTrace, leftTrace] = ["8af7651916cd43dd8448eb211c80319c", "9af7651916cd43dd8448eb211c80319c"];
   const cable = await startCuttableProxy(service.databaseUrl);
   const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
@@ -197,7 +197,7 @@ test("a call over gRPC that the service could not answer has failed, and one who
   expect((await serverSpanOf(leftTrace)).failed).toBe(false);
 });
 
-test("a call over gRPC whose client left before its answer was cancelled, by the caller", async () => {
+test("the span of a gRPC call whose client left before the answer is CANCELLED and not failed", async () => {
   const trace = "aaf7651916cd43dd8448eb211c80319c";
   const leaving = new AbortController();
   const holder = await service.db.connect();
@@ -224,7 +224,7 @@ test("a call over gRPC whose client left before its answer was cancelled, by the
   }
 });
 
-test("requests that share a statement are linked to it, and it to them", async () => {
+test("requests that share a statement and its span are linked to each other", async () => {
   const creation = (index: number) =>
     [
       "POST /v1/verifications HTTP/1.1",
@@ -237,7 +237,7 @@ test("requests that share a statement are linked to it, and it to them", async (
       "",
       "{}",
     ].join("\r\n");
-  // While the first is held up, the others are behind it: all have been read when one that was sent later is answered.
+  // While the first is held up, the others queue behind it: all have been read once a later request is answered.
   const lock = await service.db.connect();
   await lock.query("BEGIN; LOCK TABLE verification");
   const created = Array.from({ length: 30 }, (_, index) =>
@@ -258,7 +258,7 @@ test("requests that share a statement are linked to it, and it to them", async (
   }
 });
 
-test("the message that verifies, and the webhook that tells of it, are linked to the creation", async () => {
+test("the spans of the verifying message and of its webhook are linked to the creation", async () => {
   await shop.setWebhook(receiver.url);
   const creationTrace = "2af7651916cd43dd8448eb211c80319c";
   const { body } = await api.create({}, "tracing-2", {
@@ -268,7 +268,7 @@ test("the message that verifies, and the webhook that tells of it, are linked to
     ({ name, traceId }) => name === "core createVerification" && traceId === creationTrace,
   );
   const creation = { traceId: created.traceId, spanId: created.spanId };
-  // It is written down beside the answer: a message that overtook it would lack the link.
+  // It is stored concurrently with the answer: a message that came earlier would lack the link.
   const noted = "SELECT FROM creation_trace WHERE verification_id = $1";
   await expect
     .poll(async () => (await service.db.query(noted, [decodeId("vrf_", body.id)])).rowCount)
@@ -304,11 +304,11 @@ test("the message that verifies, and the webhook that tells of it, are linked to
     attributes: { "phoneproof.event_type": "verification.verified", "http.response.status_code": 204 },
   });
   expect(attempt.links).toEqual([creation]);
-  // The endpoint is told which span its own belong to.
+  // The endpoint gets the attempt's span as the parent of its own.
   expect(receiver.received[0]?.headers.traceparent).toBe(`00-${attempt.traceId}-${attempt.spanId}-01`);
 });
 
-test("a message that has to be judged has the statements that read and store under it", async () => {
+test("a message without a plain match has spans of the statements that read and store", async () => {
   await service.sms({ to: "0200000000", from: phone, text: "hello", messageId: "judged-1" });
   const message = await collector.spanWhere(
     ({ name, attributes }) => name === "inbound message" && attributes["phoneproof.outcome"] === "no_match",
@@ -318,10 +318,10 @@ test("a message that has to be judged has the statements that read and store und
   await childOf(batch, "inbound_store");
 });
 
-test("what was not sampled upstream is not collected", async () => {
+test("a call that was not sampled upstream is not collected", async () => {
   const unsampled = "3af7651916cd43dd8448eb211c80319c";
   await api.create({}, "tracing-3", { traceparent: `00-${unsampled}-b7ad6b7169203331-00` });
-  // What came after it is there.
+  // The span of a later call has arrived.
   const { headers } = await api.read("vrf_none");
   await collector.spanWhere(
     (span) => span.attributes["phoneproof.request_id"] === headers.get("x-request-id"),
@@ -329,7 +329,7 @@ test("what was not sampled upstream is not collected", async () => {
   expect(collector.spans.filter((span) => span.traceId === unsampled)).toEqual([]);
 });
 
-test("no phone, code, text, secret or window's token is in any span", async () => {
+test("no span contains a phone, a code, a merchant's text, a credential or a window's token", async () => {
   const { body } = await api.create({ mode: "match", expected_phone: phone });
   const token = body.verification_url.split("/").at(-1) ?? "";
   const answer = await fetch(`${service.httpUrl}/v/${token}?secret-query`);
@@ -342,7 +342,7 @@ test("no phone, code, text, secret or window's token is in any span", async () =
   }
 });
 
-test("what the standard variables say goes with the spans", () => {
+test("the headers and resource attributes of the standard variables are sent with the spans", () => {
   const [request] = collector.requests;
   expect(request).toMatchObject({
     path: "/v1/traces",
@@ -354,7 +354,7 @@ test("what the standard variables say goes with the spans", () => {
   });
 });
 
-test("a collector that takes no spans is told of once in the log, and so is that it does again", async () => {
+test("the log reports once that a collector refuses spans, and once that it accepts them again", async () => {
   let refused = 0;
   let taken = 0;
   const endpoint = createServer((request, response) => {
@@ -395,7 +395,7 @@ test("a collector that takes no spans is told of once in the log, and so is that
   ]);
 });
 
-test("without an endpoint nothing of OpenTelemetry is loaded", () => {
+test("without an endpoint no module of OpenTelemetry is loaded except its API", () => {
   const program = path.join(import.meta.dirname, "loaded-modules.ts");
   const { OTEL_EXPORTER_OTLP_ENDPOINT: _, ...environment } = process.env;
   const loaded = execFileSync(process.execPath, [program], {
@@ -403,7 +403,7 @@ test("without an endpoint nothing of OpenTelemetry is loaded", () => {
     env: { ...environment, DATABASE_URL: service.databaseUrl },
   });
   expect(loaded).toContain("node_modules/pino/");
-  // The metrics' library loads the interface, for exemplars.
+  // The metrics library loads the API, for exemplars.
   expect(loaded.split("\n").filter((file) => /@opentelemetry\/(?!api\/)|open-telemetry/.test(file))).toEqual(
     [],
   );

@@ -1,4 +1,4 @@
-// Package grpc declares what the examples use of google.golang.org/grpc: the signatures, without an implementation.
+// Package grpc has the parts of google.golang.org/grpc that the examples use: its signatures, without implementations.
 package grpc
 
 import (
