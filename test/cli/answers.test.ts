@@ -119,7 +119,11 @@ describe("project", () => {
   });
 
   test("list returns the projects, oldest first", async () => {
+    const second = await answer("project", "create", "--name", "Second");
     const { projects } = await answer("project", "list");
+    expect(projects.at(-1)).toMatchObject({ id: second.id });
+    const times = projects.map(({ created_at }: { created_at: string }) => created_at);
+    expect(times).toEqual(times.toSorted());
     expect(projects[0]).toMatchObject({ id: shop.projectId, name: "Shop" });
     expect(projects[0]).toEqual(await answer("project", "show", shop.projectId));
   });
