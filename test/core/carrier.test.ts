@@ -40,7 +40,7 @@ test.for([
   ["45008", "KT"],
   ["450-06", "LGU+"],
   ["45006", "LGU+"],
-] as const)("%j is %j", ([text, carrier]) => {
+] as const)("%j is the carrier %j", ([text, carrier]) => {
   expect(normaliseCarrier(text)).toBe(carrier);
 });
 
@@ -77,11 +77,11 @@ test.for([
   "AT&T",
   "constructor",
   "__proto__",
-])("%j is nothing that is known", (text) => {
+])("%j is no known carrier", (text) => {
   expect(normaliseCarrier(text)).toBeNull();
 });
 
-test("case, width and white space around it make no difference", () => {
+test("case, width and surrounding white space make no difference", () => {
   const widen = (text: string) =>
     text.replace(/[!-~]/g, (character) => String.fromCharCode(character.charCodeAt(0) + 0xfee0));
   fc.assert(

@@ -31,11 +31,11 @@ describe("a new code", () => {
     ["alphanumeric", 13],
     ["numeric", 7.5],
     ["numeric", Number.NaN],
-  ] as const)("of format %s is never made with %d characters", ([format, length]) => {
+  ] as const)("of format %s cannot be created with %d characters", ([format, length]) => {
     expect(() => newCode(format, length)).toThrow(RangeError);
   });
 
-  // The share of the characters which a plain remainder of a byte would favour, and what it would make of it.
+  // How many characters a plain remainder of a byte would favour, and their share with that bias.
   test.for([
     { format: "numeric", favoured: 6, biased: 156 / 256 },
     { format: "alphanumeric", favoured: 16, biased: 144 / 256 },
@@ -51,31 +51,31 @@ describe("a new code", () => {
     for (const character of alphabet.slice(0, favoured)) share += (counts.get(character) ?? 0) / characters;
     expect(Math.abs(share - fair)).toBeLessThan((biased - fair) / 2);
     for (const character of alphabet) {
-      // One byte too many or too few would make one of them more frequent, or rarer, by more than 0.0036.
+      // One byte value too many or too few would change a character's frequency by more than 0.0036.
       const distance = Math.abs((counts.get(character) ?? 0) / characters - 1 / alphabet.length);
       expect(distance).toBeLessThan(0.0018);
     }
   });
 
-  test("is not made of the same bytes as another", () => {
+  test("is not created from the same random bytes as another", () => {
     const codes = Array.from({ length: 20_000 }, () => newCode("alphanumeric", 12));
     expect(new Set(codes).size).toBe(codes.length);
   });
 });
 
-test("the alphanumeric alphabet has 30 symbols, none of which is taken for another", () => {
+test("the alphanumeric alphabet has 30 symbols, none of them easily confused", () => {
   expect(codeAlphabets.alphanumeric).toHaveLength(30);
   expect(new Set(codeAlphabets.alphanumeric).size).toBe(30);
   expect(codeAlphabets.alphanumeric).not.toMatch(/[01OILU]/);
 });
 
-test("numeric codes have 6 to 10 characters, alphanumeric ones 6 to 12, and the default is within", () => {
+test("numeric codes have 6 to 10 characters, alphanumeric ones 6 to 12, and the default is numeric with 8", () => {
   expect(codeLengthRange("numeric")).toEqual({ min: 6, max: 10 });
   expect(codeLengthRange("alphanumeric")).toEqual({ min: 6, max: 12 });
   expect([defaultCodeFormat, defaultCodeLength]).toEqual(["numeric", 8]);
 });
 
-test("the code space is the number of codes", () => {
+test("the code space is the number of possible codes", () => {
   expect(codeSpace("numeric", 6)).toBe(1_000_000);
   expect(codeSpace("numeric", 10)).toBe(10_000_000_000);
   expect(codeSpace("alphanumeric", 6)).toBe(729_000_000);

@@ -23,7 +23,7 @@ function crc32(text: string): number {
 }
 
 describe("a new credential", () => {
-  test.for(kinds)("of kind %s has its shape, and ends in the CRC-32 of what is before", (kind) => {
+  test.for(kinds)("of kind %s has the right format, and ends in the CRC-32 of the rest", (kind) => {
     for (let round = 0; round < 200; round++) {
       const credential = newCredential(kind);
       expect(credential).toMatch(new RegExp(`^pp_${kind}_[0-9A-Za-z]{38}$`));
@@ -39,7 +39,7 @@ describe("a new credential", () => {
     expect(new Set(credentials).size).toBe(credentials.length);
   });
 
-  test("draws its characters evenly: the first eight are no likelier, as a plain remainder makes them", () => {
+  test("draws its characters evenly, without favouring the first eight as a plain remainder would", () => {
     let characters = 0;
     let firstEight = 0;
     for (let round = 0; round < 4000; round++) {
@@ -48,13 +48,13 @@ describe("a new credential", () => {
         if (base62.indexOf(character) < 8) firstEight++;
       }
     }
-    // A remainder would make it 40/256 = 0.156; the deviation of 128,000 draws is 0.001.
+    // A remainder would give 40/256 = 0.156; the standard deviation of 128,000 draws is 0.001.
     expect(Math.abs(firstEight / characters - 8 / 62)).toBeLessThan(0.01);
   });
 });
 
 describe("a credential", () => {
-  test("with any one character changed is none", () => {
+  test("with any single character changed is invalid", () => {
     for (const kind of kinds) {
       const credential = newCredential(kind);
       for (let position = 0; position < credential.length; position++) {
@@ -67,7 +67,7 @@ describe("a credential", () => {
     }
   });
 
-  test("with two neighbours swapped, one left out or one doubled is none", () => {
+  test("with two neighbours swapped, one left out or one doubled is invalid", () => {
     fc.assert(
       fc.property(fc.constantFrom(...kinds), fc.nat({ max: 44 }), (kind, position) => {
         const credential = newCredential(kind);
@@ -85,14 +85,14 @@ describe("a credential", () => {
     expect(parseCredential(text)).toBeNull();
   });
 
-  test("is not itself with anything around it", () => {
+  test("is invalid with anything around it", () => {
     const credential = newCredential("test");
     for (const text of [`${credential}\n`, ` ${credential}`, `${credential} `, credential + credential]) {
       expect(parseCredential(text)).toBeNull();
     }
   });
 
-  test("is stored as its SHA-256", () => {
+  test("has its SHA-256 as its digest", () => {
     const credential = newCredential("live");
     expect(digestCredential(credential)).toBe(createHash("sha256").update(credential).digest("hex"));
     expect(digestCredential("abc")).toBe("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -111,7 +111,7 @@ describe("an Authorization header", () => {
     expect(bearerCredential(header)).toBe(credential);
   });
 
-  test.for([undefined, "", " ", "\t"])("%j is missing", (header) => {
+  test.for([undefined, "", " ", "\t"])("%j counts as missing", (header) => {
     expect(bearerCredential(header)).toBeUndefined();
   });
 

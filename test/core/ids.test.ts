@@ -25,12 +25,12 @@ describe("an identifier", () => {
     ["ffffffff-ffff-ffff-ffff-ffffffffffff", "7zzzzzzzzzzzzzzzzzzzzzzzzz"],
     ["0110c853-1d09-52d8-d73e-1194e95b5f19", "0123456789abcdefghjkmnpqrs"],
     ["01890a5d-ac96-774b-bcce-b302099a8057", "01h455vb4pex5vsknk084sn02q"],
-  ] as const)("of %s is what the TypeID specification says", ([uuid, encoded]) => {
+  ] as const)("of %s is as the TypeID specification says", ([uuid, encoded]) => {
     expect(encodeId("vrf_", uuid)).toBe(`vrf_${encoded}`);
     expect(decodeId("vrf_", `vrf_${encoded}`)).toBe(uuid);
   });
 
-  test("leads back to its UUID, under every prefix, and is the UUID's number in base 32", () => {
+  test("decodes to its UUID with every prefix, and is the UUID's number in base 32", () => {
     fc.assert(
       fc.property(fc.constantFrom(...prefixes), fc.uuid(), (prefix, uuid) => {
         const id = encodeId(prefix, uuid);
@@ -41,7 +41,7 @@ describe("an identifier", () => {
     );
   });
 
-  test("sorts as its UUID does", () => {
+  test("sorts like its UUID", () => {
     fc.assert(
       fc.property(fc.uuid(), fc.uuid(), (one, other) => {
         expect(encodeId("vrf_", one) < encodeId("vrf_", other)).toBe(one < other);
@@ -49,7 +49,7 @@ describe("an identifier", () => {
     );
   });
 
-  test("has one spelling: whatever decodes is what encoding gives", () => {
+  test("has one spelling: any text that decodes is what encoding gives", () => {
     const nearly = fc
       .tuple(fc.uuid(), fc.nat({ max: 29 }), fc.constantFrom(..."0123456789abzilouILOU8ABZ_- \u0000é가"))
       .map(([uuid, position, character]) => {
@@ -66,7 +66,7 @@ describe("an identifier", () => {
   });
 
   test.for([
-    ["nothing", ""],
+    ["an empty text", ""],
     ["the prefix alone", "vrf_"],
     ["another prefix", "prj_01h455vb4pex5vsknk084sn02q"],
     ["no prefix", "01h455vb4pex5vsknk084sn02q"],
@@ -82,7 +82,7 @@ describe("an identifier", () => {
     ["a full-width digit", "vrf_０1h455vb4pex5vsknk084sn02q"],
     ["a space after it", "vrf_01h455vb4pex5vsknk084sn02 "],
     ["a UUID", "01890a5d-ac96-774b-bcce-b302099a8057"],
-  ] as const)("is not read from %s", ([, text]) => {
+  ] as const)("is not decoded from %s", ([, text]) => {
     expect(decodeId("vrf_", text)).toBeNull();
   });
 
@@ -92,12 +92,12 @@ describe("an identifier", () => {
     "01890a5d-ac96-774b-bcce-b302099a80570",
     "가",
     "01890a5g-ac96-774b-bcce-b302099a8057",
-  ])("is never made of %j, which is no UUID", (text) => {
+  ])("cannot be encoded from %j, which is no UUID", (text) => {
     expect(() => encodeId("vrf_", text)).toThrow(RangeError);
   });
 });
 
-test("new ids are UUIDv7, each of its own, and of the present millisecond", () => {
+test("new ids are distinct UUIDv7 of the current millisecond", () => {
   const before = Date.now();
   const ids = Array.from({ length: 10_000 }, newId);
   const after = Date.now();
@@ -110,11 +110,11 @@ test("new ids are UUIDv7, each of its own, and of the present millisecond", () =
   }
 });
 
-test("a request id decodes as one", () => {
+test("a new request id decodes to a UUIDv7", () => {
   expect(decodeId("req_", newRequestId())).toMatch(uuidV7);
 });
 
-test("an id made at a time begins with it, and is a UUIDv7 like others", () => {
+test("an id created for a given time begins with it, and is a UUIDv7 like others", () => {
   fc.assert(
     fc.property(fc.nat({ max: 2 ** 48 - 1 }), (time) => {
       const [one, other] = [newIdAt(time), newIdAt(time)];

@@ -17,7 +17,7 @@ const message: InboundMessageFields = {
 };
 
 describe("an inbound message", () => {
-  test("that is whole has its numbers and carrier normalised, and its text untouched", () => {
+  test("that is valid gets its numbers and carrier normalised, and its text is unchanged", () => {
     expect(validateInboundMessage({ ...message, text: " １２\n" })).toEqual({
       ok: true,
       message: {
@@ -51,7 +51,7 @@ describe("an inbound message", () => {
     ["a text of 2,000 characters", { text: "가".repeat(2000) }, { text: "가".repeat(2000) }],
     ["a text of 2,000 characters beyond the BMP", { text: "😀".repeat(2000) }, { text: "😀".repeat(2000) }],
     ["a sender of 64 characters", { from: `${" ".repeat(53)}01012345678` }, { from: "01012345678" }],
-    ["a destination that nobody registered", { to: "#1234" }, { to: "#1234" }],
+    ["an unregistered destination", { to: "#1234" }, { to: "#1234" }],
   ] as const)("with %s is valid", ([, changes, normalised]) => {
     expect(validateInboundMessage({ ...message, ...changes })).toMatchObject({
       ok: true,
@@ -72,17 +72,17 @@ describe("an inbound message", () => {
     ["a text of 2,001 characters", { text: "a".repeat(2001) }],
     ["a text of 2,001 characters beyond the BMP", { text: "😀".repeat(2001) }],
     ["NUL in its text", { text: "12345678\u0000" }],
-    ["half a character in its text", { text: "12345678 \ud83d" }],
+    ["a lone surrogate in its text", { text: "12345678 \ud83d" }],
     ["a carrier of 65 characters", { carrier: "x".repeat(65) }],
     ["NUL in its carrier", { carrier: "SKT\u0000" }],
-    ["half a character in its carrier", { carrier: "\udc00" }],
-    ["a time that is no number", { receivedAt: { seconds: Number.NaN, nanos: 0 } }],
-    ["a time without end", { receivedAt: { seconds: Number.POSITIVE_INFINITY, nanos: 0 } }],
+    ["a lone surrogate in its carrier", { carrier: "\udc00" }],
+    ["a time that is not a number", { receivedAt: { seconds: Number.NaN, nanos: 0 } }],
+    ["an infinite time", { receivedAt: { seconds: Number.POSITIVE_INFINITY, nanos: 0 } }],
     ["a time after the year 9999", { receivedAt: { seconds: 253_402_300_800, nanos: 0 } }],
     ["a time before the year 1", { receivedAt: { seconds: -62_135_596_801, nanos: 0 } }],
-    ["more nanoseconds than a second has", { receivedAt: { seconds: 0, nanos: 1_000_000_000 } }],
-    ["fewer nanoseconds than none", { receivedAt: { seconds: 0, nanos: -1 } }],
-  ] as const)("with %s is invalid, under its own id, and that field is why", ([, changes]) => {
+    ["a second or more of nanoseconds", { receivedAt: { seconds: 0, nanos: 1_000_000_000 } }],
+    ["negative nanoseconds", { receivedAt: { seconds: 0, nanos: -1 } }],
+  ] as const)("with %s is invalid, keeps its id, and is refused for that field", ([, changes]) => {
     const refused = { ...message, ...changes };
     expect(validateInboundMessage(refused)).toEqual({ ok: false, messageId: "m-1" });
     const [field = ""] = Object.keys(changes);
@@ -96,8 +96,8 @@ describe("an inbound message", () => {
     ["an id of 256 characters", "x".repeat(256)],
     ["an id of 256 characters beyond the BMP", "😀".repeat(256)],
     ["NUL in its id", "m\u0000"],
-    ["half a character in its id", "\ud83d"],
-  ] as const)("with %s is invalid, under no id", ([, messageId]) => {
+    ["a lone surrogate in its id", "\ud83d"],
+  ] as const)("with %s is invalid and has no id", ([, messageId]) => {
     expect(validateInboundMessage({ ...message, messageId })).toEqual({ ok: false, messageId: null });
     expect(validateInboundMessage({ ...message, messageId, text: "" })).toEqual({
       ok: false,
@@ -107,7 +107,7 @@ describe("an inbound message", () => {
     expect(why.map(({ field }) => field)).toEqual(["message_id", "text"]);
   });
 
-  test("of any content is judged without throwing, what is valid can be stored, and what is not has a reason", () => {
+  test("with any content is judged without throwing; valid ones can be stored, and invalid ones have a reason", () => {
     const strings = fc.oneof(
       fc.string({ unit: anyCharacter }),
       fc.string({ unit: fc.constantFrom("\u0000", "\ud800", "0", "1", "+", "8", "2") }),

@@ -41,7 +41,7 @@ describe("a normalised text", () => {
     expect(normaliseText(text)).toBe(normal);
   });
 
-  test("is in NFKC, with single spaces, and stays itself", () => {
+  test("is in NFKC with single spaces, and does not change when normalised again", () => {
     const texts = fc.string({
       unit: fc.oneof(fc.constantFrom(...sharpEdges), anyCharacter),
       maxLength: 30,
@@ -95,7 +95,7 @@ describe("a message sent from the web", () => {
     "[",
   );
 
-  test("is known by its mark in any case, spacing, bracket, width and normal form", () => {
+  test("is recognised by its mark in any case, spacing, bracket, width and normal form", () => {
     fc.assert(
       fc.property(
         fc.constantFrom(
@@ -141,14 +141,14 @@ describe("a message sent from the web", () => {
   });
 });
 
-describe("the candidates", () => {
+describe("the code candidates", () => {
   test.for([
     ["the code alone", "12345678", ["12345678"]],
-    ["Hangul against it", "번호는12345678입니다", ["12345678"]],
-    ["punctuation against it", "(12345678).", ["12345678"]],
+    ["adjacent Hangul", "번호는12345678입니다", ["12345678"]],
+    ["adjacent punctuation", "(12345678).", ["12345678"]],
     ["quotes around it", "“12345678”", ["12345678"]],
-    ["accents that stand alone, put for quotes, around it", "´12345678´", ["12345678"]],
-    ["overlines against it", "\uffe312345678‾", ["12345678"]],
+    ["spacing accents used as quotes around it", "´12345678´", ["12345678"]],
+    ["adjacent overlines", "\uffe312345678‾", ["12345678"]],
     ["a space inside it", "1234 5678", ["12345678"]],
     ["hyphens and spaces inside it", "12-34 - 56 78", ["12345678"]],
     ["typographic hyphens inside it", "12‐34–56−78", ["12345678"]],
@@ -156,18 +156,18 @@ describe("the candidates", () => {
     ["a space after every digit", "1 2 3 4 5 6 7 8", ["12345678"]],
     ["zero-width characters inside it", "1234\u200b\u20605678", ["12345678"]],
     ["full-width digits", "１２３４５６７８", ["12345678"]],
-    ["a sign with an emoji selector against it", "☎\ufe0f12345678", ["12345678"]],
-    ["an emoji against it", "😀12345678😀", ["12345678"]],
+    ["an adjacent sign with an emoji selector", "☎\ufe0f12345678", ["12345678"]],
+    ["adjacent emoji", "😀12345678😀", ["12345678"]],
     ["leading zeros", "00000000", ["00000000"]],
     ["the same code twice", "12345678, 12345678", ["12345678"]],
     ["two codes, in their order", "87654321, 12345678", ["87654321", "12345678"]],
     ["two codes side by side", "87654321 12345678", ["87654321", "12345678"]],
     ["a short group beside it", "24 12345678", ["12345678"]],
-    ["a code and a joined one that reaches into it", "1234 5678 9012", ["12345678", "56789012"]],
+    ["a code and a joined group that overlaps it", "1234 5678 9012", ["12345678", "56789012"]],
     ["a word of another script beside it", "é 12345678", ["12345678"]],
     ["a run between Hangul", "가1234 5678나", ["12345678"]],
-    ["Han characters against it", "認證番號12345678番", ["12345678"]],
-    ["kana against it", "コード12345678です", ["12345678"]],
+    ["adjacent Han characters", "認證番號12345678番", ["12345678"]],
+    ["adjacent kana", "コード12345678です", ["12345678"]],
   ] as const)("with %s: %j", ([, text, candidates]) => {
     expect(codeCandidates(text, eightDigits)).toEqual({ candidates, capped: false });
   });
@@ -176,23 +176,23 @@ describe("the candidates", () => {
     ["no text", ""],
     ["too few digits", "1234567"],
     ["a part of a longer group", "123456789"],
-    ["a letter against it", "A12345678"],
-    ["a letter after it", "12345678k"],
+    ["a letter right before it", "A12345678"],
+    ["a letter right after it", "12345678k"],
     ["a letter inside it", "1234a678"],
-    ["an accented letter against it", "é12345678"],
-    ["an accented letter in two characters against it", "e\u030112345678"],
-    ["a digit of another script against it", "12345678\u0669"],
+    ["an accented letter right before it", "é12345678"],
+    ["an accented letter in two characters right before it", "e\u030112345678"],
+    ["a digit of another script right after it", "12345678\u0669"],
     ["only digits of another script", "\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668"],
     ["a combining mark inside it", "1234\u03365678"],
-    ["more marks inside it than any language writes", `1234${"\u0316\u0301".repeat(500)}5678`],
+    ["more combining marks inside it than any language uses", `1234${"\u0316\u0301".repeat(500)}5678`],
     ["a zero-width character that hides a longer group", "123456789\u200b"],
     ["a digit that a zero-width character seems to cut off", "9\u200b12345678"],
-    ["an enclosed digit against it", "①12345678"],
+    ["an enclosed digit right before it", "①12345678"],
     ["Hangul inside it", "1234가5678"],
     ["a compatibility jamo inside it", "1234ㅋ5678"],
     ["a full stop inside it", "1234.5678"],
     ["an underscore inside it", "1234_5678"],
-    ["an accent that stands alone inside it", "1234´5678"],
+    ["a spacing accent inside it", "1234´5678"],
     ["a long s, which is a letter", "ſ12345678"],
     ["a sharp s, which is one letter and not two", "ß12345678"],
   ] as const)("are none with %s: %j", ([, text]) => {
@@ -209,7 +209,7 @@ describe("the candidates", () => {
     ["an O in it", "KXP429OZ", []],
     ["a u in it", "kxp429uz", []],
     ["an I beside it", "I KXP429QZ", ["KXP429QZ"]],
-    ["an I against it", "IKXP429QZ", []],
+    ["an I right before it", "IKXP429QZ", []],
     ["digits with 0 and 1", "10345678", []],
     ["a dotless i in it", "kxp429qı", []],
     ["an accent in it", "kxp429qé", []],
@@ -217,7 +217,7 @@ describe("the candidates", () => {
     expect(codeCandidates(text, eightCharacters)).toEqual({ candidates, capped: false });
   });
 
-  test("are of each format's own lengths", () => {
+  test("have the lengths of their format", () => {
     const lengths: CodeLengths = { numeric: [6], alphanumeric: [8] };
     expect(codeCandidates("123456, 10345678, 23456789, ABCDEF, 222222", lengths).candidates).toEqual([
       "123456",
@@ -230,7 +230,7 @@ describe("the candidates", () => {
     });
   });
 
-  test("are exactly the whole groups and joined groups of a length in use: never a part of a group", () => {
+  test("are exactly the whole groups and joined groups of a length in use, and never a part of a group", () => {
     const texts = fc.array(fc.oneof(fc.constantFrom(...sharpEdges), fc.constantFrom(..."123 -aB0o가")), {
       maxLength: 24,
     });
@@ -239,7 +239,7 @@ describe("the candidates", () => {
       eightDigits,
       eightCharacters,
       { numeric: [6, 10], alphanumeric: [7] },
-      // Shorter than any code is, so that the small texts above have more to find.
+      // Shorter than any real code, so that the short texts above contain more candidates.
       { numeric: [1, 2, 3, 4], alphanumeric: [2, 3] },
     );
     fc.assert(
@@ -255,7 +255,7 @@ describe("the candidates", () => {
     );
   });
 
-  test("stop at 32 distinct ones, and say so at the 33rd", () => {
+  test("stop at 32 distinct ones, and are reported as capped at the 33rd", () => {
     const codes = Array.from({ length: 33 }, (_, index) => String(12345600 + index));
     const [last = ""] = codes.slice(-1);
     const full = codes.slice(0, 32);
@@ -278,7 +278,7 @@ describe("the candidates", () => {
     });
   });
 
-  test("leave room for the longest code, sent with a space after every character", () => {
+  test("have room for the longest code with a space after every character", () => {
     const { candidates, capped } = codeCandidates("본인확인 2 3 4 5 6 7 8 9 A B C D 보냅니다", everyLength);
     expect(capped).toBe(false);
     expect(candidates).toContain("23456789ABCD");
@@ -293,17 +293,17 @@ describe("the candidates", () => {
     ["brackets", "[ ", false],
     ["beginnings of a mark", "[web발 ", false],
     ["accents", "e\u0301", false],
-    ["marks, which are to be put in order", "\u0316\u0301", false],
+    ["combining marks that have to be put in order", "\u0316\u0301", false],
     ["voiced sound marks among accents", "\u0301\uff9e", false],
     ["Han characters", "字", false],
     ["zero-width characters", "\u200b", false],
     ["ligatures of eighteen characters", "\ufdfa", false],
     ["white space", " \n", false],
   ] as const)(
-    "and the web mark are looked for in linear time among nothing but %s",
+    "and the web mark are searched for in linear time in a text of nothing but %s",
     { timeout: 20_000 },
     ([, piece, finds]) => {
-      // A hundred times what a message may hold: milliseconds in linear time, minutes in quadratic.
+      // A hundred times the length of a message: milliseconds in linear time, minutes in quadratic time.
       const text = piece.repeat(200_000 / piece.length);
       expect(codeCandidates(`${text}1`, everyLength).candidates.length > 0).toBe(finds);
       expect(isWebSent(text)).toBe(false);
@@ -311,7 +311,7 @@ describe("the candidates", () => {
   );
 });
 
-/** Pieces at which groups and runs begin, end or spoil. */
+/** Pieces at which groups and runs begin, end or break. */
 const sharpEdges = [
   ..."012 -.가",
   "24",
@@ -355,8 +355,8 @@ const sharpEdges = [
 ];
 
 /**
- * The definition, by trying every substring: code characters, with spaces and hyphens only between them,
- * and no letter, digit or mark but Hangul on either side.
+ * The definition, by trying every substring: code characters with only spaces and hyphens between them, and on either
+ * side no letter, digit or mark other than Hangul, Han and kana.
  */
 function candidatesByDefinition(normal: string, lengths: CodeLengths): Set<string> {
   const ofGroup = (character: string) =>

@@ -3,7 +3,9 @@ import { parsePhoneNumberFromString } from "libphonenumber-js/max";
 import { describe, expect, test } from "vitest";
 import { maskPhone, normaliseDestination, normaliseMobile } from "../../src/core/phone.ts";
 
-/** What libphonenumber makes of it, in national digits. It knows no `0082`, which dials Korea from most of the world. */
+/**
+ * The national digits that libphonenumber parses. It does not know `0082`, which dials Korea from most of the world.
+ */
 function nationalByLibrary(text: string): string | null {
   const known = text.normalize("NFKC").replace(/^[^\d+]*0[^\d+]*0[^\d+]*8[^\d+]*2/, "+82");
   const parsed = parsePhoneNumberFromString(known, "KR");
@@ -19,7 +21,7 @@ const widths = fc.constantFrom<(text: string) => string>(
   (text) => text.replace(/\d/g, (digit) => String.fromCharCode(digit.charCodeAt(0) + 0xfee0)),
 );
 
-/** The number with a separator drawn for the place before each of its digits. */
+/** The number with a random separator before each digit except the first. */
 const spelled = (number: fc.Arbitrary<string>) =>
   fc
     .tuple(number, fc.array(separators, { minLength: 24, maxLength: 24 }), widths)
@@ -97,11 +99,11 @@ describe("a mobile number", () => {
     "01012345678\u0000",
     "010１２３４567",
     "٠١٠١٢٣٤٥٦٧٨",
-  ])("is not read from %j", (text) => {
+  ])("is not parsed from %j", (text) => {
     expect(normaliseMobile(text)).toBeNull();
   });
 
-  test("in every accepted spelling is what libphonenumber reads", () => {
+  test("in every accepted spelling is what libphonenumber parses", () => {
     const prefixes = fc.constantFrom("010", "+8210", "8210", "008210", "+82010", "82010", "0082010");
     const numbers = fc.tuple(prefixes, digits(8)).map(([prefix, subscriber]) => prefix + subscriber);
     fc.assert(
@@ -114,7 +116,7 @@ describe("a mobile number", () => {
     );
   });
 
-  test("is found in no other run of digits than libphonenumber finds it in, and in all of those", () => {
+  test("is found in exactly those runs of digits in which libphonenumber finds it", () => {
     const runs = fc
       .tuple(
         fc.constantFrom(
@@ -136,7 +138,7 @@ describe("a mobile number", () => {
         fc.string({ unit: fc.constantFrom(..."0123456789"), minLength: 6, maxLength: 12 }),
       )
       .map(([prefix, rest]) => prefix + rest)
-      // Here malformed: a trunk 0 lost, which the library restores, and the 081 to 088 that once chose a carrier.
+      // Malformed here: a lost trunk 0, which the library restores, and 081 to 088, which once selected a carrier.
       .filter((text) => !/^10\d{8}$/.test(text) && !/^(\+?82)?08/.test(text));
     fc.assert(
       fc.property(runs, (text) => {
@@ -149,7 +151,7 @@ describe("a mobile number", () => {
     );
   });
 
-  test("is never read where libphonenumber reads another or none, whatever the text", () => {
+  test("is never parsed where libphonenumber parses another number or none, whatever the text", () => {
     const texts = fc.oneof(
       fc.string({ unit: fc.constantFrom(..."0011228810+-() .#a０１é"), maxLength: 20 }),
       fc
@@ -165,7 +167,7 @@ describe("a mobile number", () => {
     );
   });
 
-  test("stays itself when it is normalised again", () => {
+  test("does not change when normalised again", () => {
     fc.assert(
       fc.property(digits(8), (subscriber) => {
         expect(normaliseMobile(`010${subscriber}`)).toBe(`010${subscriber}`);
@@ -208,7 +210,7 @@ describe("a destination", () => {
     ["8212345", "8212345"],
     ["82-123-4567", "821234567"],
     ["12345678901234567890", "12345678901234567890"],
-  ] as const)("%j is dialled %j", ([text, dialled]) => {
+  ] as const)("%j is normalised to %j", ([text, dialled]) => {
     expect(normaliseDestination(text)).toBe(dialled);
     expect(normaliseDestination(dialled)).toBe(dialled);
   });
@@ -237,11 +239,11 @@ describe("a destination", () => {
     "(02) 123-4567",
     "1234\u0000",
     "١٢٣٤",
-  ])("is not read from %j", (text) => {
+  ])("is not parsed from %j", (text) => {
     expect(normaliseDestination(text)).toBeNull();
   });
 
-  test("with a country code in front is the national number libphonenumber reads", () => {
+  test("with a country code is the national number that libphonenumber parses", () => {
     const national = fc.oneof(
       fc.tuple(fc.constantFrom("10", "70", "2", "31", "51", "64"), digits(8)).map((parts) => parts.join("")),
       fc
@@ -259,7 +261,7 @@ describe("a destination", () => {
     );
   });
 
-  test("is 3 to 20 digits and #, and stays itself when it is normalised again", () => {
+  test("consists of 3 to 20 digits and #, at least one of them a digit", () => {
     fc.assert(
       fc.property(fc.string({ unit: fc.constantFrom(..."0128#+- ８"), maxLength: 24 }), (text) => {
         const dialled = normaliseDestination(text);
@@ -273,7 +275,7 @@ describe("a destination", () => {
 });
 
 describe("a masked phone", () => {
-  test("keeps the last four digits of a mobile number and nothing else of its subscriber", () => {
+  test("shows the last four digits of a mobile number and nothing else of its subscriber", () => {
     expect(maskPhone("01012345678")).toBe("010-****-5678");
   });
 

@@ -3,11 +3,11 @@ import { type Reception, silenceOf } from "../../src/core/silence.ts";
 
 const hour = 3_600_000;
 const day = 24 * hour;
-/** Half past noon of some Saturday, UTC. */
+/** Half past noon on a Saturday, UTC. */
 const now = Date.UTC(2026, 10, 21, 12, 30);
 const thisHour = now - hour / 2;
 
-/** What each hour of the last nine days brought, by how many days and hours ago it was. */
+/** The count of each hour of the last nine days, by how many days and hours ago it was. */
 function countsOf(count: (daysAgo: number, hoursAgo: number) => number): Map<number, number> {
   const counts = new Map<number, number>();
   for (let hoursAgo = 0; hoursAgo < 9 * 24; hoursAgo++) {
@@ -17,40 +17,40 @@ function countsOf(count: (daysAgo: number, hoursAgo: number) => number): Map<num
 }
 
 const silentFor = (minutes: number) => now - minutes * 60_000;
-/** The hour that is now is half over. */
+/** The current hour is half over. */
 const steady = (perHour: number) => countsOf((_, hoursAgo) => (hoursAgo === 0 ? perHour / 2 : perHour));
 
 const usual: Reception = { lastVerifiedAt: silentFor(30), verified: steady(100), created: steady(120) };
 
-test("what should have brought dozens and brought none is silent, since the last one", () => {
+test("a number or carrier from which dozens were expected and none came is silent since its last one", () => {
   expect(silenceOf(usual, now)).toEqual({ since: silentFor(30), expected: expect.closeTo(50, 5) });
 });
 
 describe("not silent is", () => {
   test.for<[string, Partial<Reception>]>([
-    ["what may be chance", { lastVerifiedAt: silentFor(15) }],
-    ["what brings few at any time", { verified: steady(4), lastVerifiedAt: silentFor(300) }],
-    ["what was asked for in the hour of the last one only", { lastVerifiedAt: silentFor(29) }],
-    ["what nobody asks for", { created: countsOf((daysAgo) => (daysAgo === 0 ? 0 : 120)) }],
-    ["what is younger than a week", { verified: countsOf((daysAgo) => (daysAgo < 6 ? 100 : 0)) }],
+    ["one whose gap may be chance", { lastVerifiedAt: silentFor(15) }],
+    ["one with few verifications at any time", { verified: steady(4), lastVerifiedAt: silentFor(300) }],
+    ["one with requests only in the hour of its last verification", { lastVerifiedAt: silentFor(29) }],
+    ["one without requests", { created: countsOf((daysAgo) => (daysAgo === 0 ? 0 : 120)) }],
+    ["one younger than a week", { verified: countsOf((daysAgo) => (daysAgo < 6 ? 100 : 0)) }],
     [
-      "what is as quiet as the same day a week ago",
+      "one that was as quiet on the same day a week ago",
       { verified: countsOf((daysAgo) => (daysAgo === 7 ? 3 : 100)) },
     ],
-    ["what had but one busy day", { verified: countsOf((daysAgo) => (daysAgo === 7 ? 100 : 3)) }],
-    ["what has brought nothing for days", { lastVerifiedAt: null }],
+    ["one that had only one busy day", { verified: countsOf((daysAgo) => (daysAgo === 7 ? 100 : 3)) }],
+    ["one without verifications for days", { lastVerifiedAt: null }],
   ])("%s", ([, different]) => {
     expect(silenceOf({ ...usual, ...different }, now)).toBeNull();
   });
 });
 
-test("a day that is half as busy lets half as many be expected", () => {
+test("on a day that is half as busy, half as many are expected", () => {
   const created = countsOf((daysAgo, hoursAgo) => (hoursAgo === 0 ? 30 : daysAgo === 0 ? 60 : 120));
   const silence = silenceOf({ ...usual, created, lastVerifiedAt: silentFor(90) }, now);
   expect(silence?.expected).toBeCloseTo(75, 5);
 });
 
-test("of a long silence the last day counts", () => {
+test("of a long silence only the last day counts", () => {
   const silence = silenceOf({ ...usual, lastVerifiedAt: now - 3 * day }, now);
   expect(silence?.expected).toBeCloseTo(2400, 5);
 });

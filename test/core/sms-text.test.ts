@@ -24,12 +24,12 @@ const settings = (changes: Partial<SmsTextSettings>): SmsTextSettings => ({
 });
 
 /**
- * CP949 without a table of it: ASCII in one byte; all Hangul syllables and, as the platform's decoder
- * knows it, KS X 1001 in two, with the euro and the registered sign, which came to KS X 1001 in 1998.
+ * CP949 without a table of it: ASCII in one byte; all Hangul syllables, and KS X 1001 as the platform's decoder knows
+ * it, in two; and so the euro and the registered sign, which KS X 1001 got in 1998.
  */
 const ksX1001 = new Set("€®");
 for (let high = 0xa1; high <= 0xfe; high++) {
-  // Left to users to define.
+  // Reserved for user-defined characters.
   if (high === 0xc9 || high === 0xfe) continue;
   for (let low = 0xa1; low <= 0xfe; low++) {
     const text = new TextDecoder("euc-kr").decode(Uint8Array.of(high, low));
@@ -47,7 +47,7 @@ function bytesByDefinition(text: string): number | null {
 }
 
 describe("the length in CP949", () => {
-  test("of every single character is what the character sets say", () => {
+  test("of every single character is as the character sets say", () => {
     const differing: string[] = [];
     for (let unit = 0; unit <= 0xffff; unit++) {
       const character = String.fromCharCode(unit);
@@ -56,7 +56,7 @@ describe("the length in CP949", () => {
     expect(differing).toEqual([]);
   });
 
-  test("of a text is that of its characters together", () => {
+  test("of a text is the sum of its characters' lengths", () => {
     const characters = fc.oneof(fc.constantFrom(..."aZ0?[]~ \n가힣똠뷁漢字あ─①㈜€®"), anyCharacter);
     fc.assert(
       fc.property(fc.string({ unit: characters, maxLength: 40 }), (text) => {
@@ -74,7 +74,7 @@ describe("the length in CP949", () => {
     "한".normalize("NFD"),
     "₩",
     "\u0080",
-  ])("does not exist for %j, which is no question mark either", (text) => {
+  ])("does not exist for %j, which is not counted as a question mark either", (text) => {
     expect(cp949ByteLength(text)).toBeNull();
     expect(cp949ByteLength(`?${text}?`)).toBeNull();
   });
@@ -97,15 +97,15 @@ describe("a template", () => {
     { name: "the default", template: defaultSmsTemplate },
     { name: "the code alone", template: "{code}" },
     { name: "no project", template: "인증번호 {code} 를 보내세요" },
-    { name: "Hangul against the code", template: "번호{code}입니다" },
-    { name: "Han characters against the code", template: "番號{code}" },
+    { name: "Hangul adjacent to the code", template: "번호{code}입니다" },
+    { name: "Han characters adjacent to the code", template: "番號{code}" },
     { name: "a line break", template: "[{project}]\n{code}" },
     { name: "English", template: "{project}: send {code} only if you asked for it yourself" },
     { name: "digits near the code", template: "문의 02-123-4567 코드 {code}" },
     { name: "a short group beside the code", template: "{code} 24" },
     { name: "exactly 90 bytes of ASCII", template: `${"a".repeat(79)}:{code}` },
     { name: "exactly 90 bytes of Hangul", template: `${"가".repeat(40)}{code}` },
-    { name: "more characters, of ASCII with a line break", template: `${"a".repeat(79)}\n{code}` },
+    { name: "more than 70 characters of ASCII with a line break", template: `${"a".repeat(79)}\n{code}` },
     { name: "exactly 70 characters that are not pure ASCII", template: `가${"a".repeat(58)} {code}` },
   ])("with $name is accepted", ({ template }) => {
     expect(checkSmsTemplate(settings({ template }))).toEqual([]);
@@ -113,7 +113,7 @@ describe("a template", () => {
 
   test.for([
     { name: "no code", template: "[{project}]" },
-    { name: "nothing", template: "" },
+    { name: "no text", template: "" },
     { name: "two codes", template: "{code} 또는 {code}" },
     { name: "two projects", template: "{project} {project} {code}" },
     { name: "an unknown placeholder", template: "{name} {code}" },
@@ -131,23 +131,26 @@ describe("a template", () => {
     { name: "91 bytes of ASCII", template: `${"a".repeat(80)}:{code}` },
     { name: "92 bytes of Hangul", template: `${"가".repeat(41)}{code}` },
     { name: "71 characters that are not pure ASCII", template: `가${"a".repeat(59)} {code}` },
-    { name: "a letter against the code", template: "No{code}" },
-    { name: "a digit against the code", template: "{code}1" },
-    { name: "a Greek letter against the code", template: "Ω{code}" },
-    { name: "a sign that becomes letters against the code", template: "㎏{code}" },
+    { name: "a letter adjacent to the code", template: "No{code}" },
+    { name: "a digit adjacent to the code", template: "{code}1" },
+    { name: "a Greek letter adjacent to the code", template: "Ω{code}" },
+    { name: "a sign that normalises to letters adjacent to the code", template: "㎏{code}" },
     { name: "a web mark in front", template: "[Web발신] {code}" },
     {
-      name: "more groups than candidates are kept",
+      name: "more candidates than are kept before the code",
       template: "23 45 67 89 24 35 46 57 68 79 25 36 47 58 69 {code}",
     },
-    { name: "the code and then too many", template: "{code}, 23 45 67 89 24 35 46 57 68 79 25 36 47 58 69" },
-    { name: "the project's name against the code", template: "{project}{code}" },
+    {
+      name: "more candidates than are kept after the code",
+      template: "{code}, 23 45 67 89 24 35 46 57 68 79 25 36 47 58 69",
+    },
+    { name: "the project's name adjacent to the code", template: "{project}{code}" },
   ])("with $name is refused", ({ template }) => {
     const violations = checkSmsTemplate(settings({ template }));
     expect(violations.map(({ field }) => field)).toContain("sms_template");
   });
 
-  test("of a script that a Korean SMS does not know is refused in a few words", () => {
+  test("in a script that a Korean SMS cannot carry is refused with a short message", () => {
     const script = Array.from({ length: 10_000 }, (_, index) => String.fromCodePoint(0x20000 + index)).join(
       "",
     );
@@ -159,18 +162,18 @@ describe("a template", () => {
   test.for([
     "2345678923",
     "9876543298",
-  ])("cannot pass by holding %s, one of the codes it is tried with", (code) => {
+  ])("is refused if it contains %s, one of the codes that it is checked with", (code) => {
     expect(checkSmsTemplate(settings({ template: `a{code} ${code}`, codeLength: 10 }))).toHaveLength(1);
   });
 
   test.for([
     { name: "length, in bytes and in characters", template: `가${"a".repeat(80)} {code}` },
-    { name: "control character, which no SMS carries besides", template: "\u0080{code}" },
-  ])("is refused once for its $name", ({ template }) => {
+    { name: "control character, which an SMS cannot carry either", template: "\u0080{code}" },
+  ])("is refused with a single error for its $name", ({ template }) => {
     expect(checkSmsTemplate(settings({ template }))).toHaveLength(1);
   });
 
-  test("is refused for all its faults at once", () => {
+  test("is refused with all its errors at once", () => {
     expect(checkSmsTemplate(settings({ template: "{x} {project} {project} é", projectName: "é" }))).toEqual([
       { field: "sms_template", message: "must contain {code} exactly once" },
       { field: "sms_template", message: "must contain {project} at most once" },
@@ -185,7 +188,7 @@ describe("a template", () => {
     { codeFormat: "numeric", codeLength: 10, filler: 80 },
     { codeFormat: "alphanumeric", codeLength: 6, filler: 78 },
     { codeFormat: "alphanumeric", codeLength: 12, filler: 78 },
-  ] as const)("has to hold the longest $codeFormat code where $codeLength characters are set", (row) => {
+  ] as const)("must have room for the longest $codeFormat code, even if $codeLength characters are set", (row) => {
     const { filler, ...code } = row;
     const template = (length: number) => `${"a".repeat(length - 1)}:{code}`;
     expect(checkSmsTemplate(settings({ ...code, template: template(filler) }))).toEqual([]);
@@ -193,11 +196,11 @@ describe("a template", () => {
   });
 });
 
-test("the code is found again between groups that would make it together", () => {
+test("the code is found again between groups that together would be the same code", () => {
   expect(codesIn("123 123456 456", settings({ template: "123 {code} 456" }))).toContain("123456");
 });
 
-test("what is in the text since before the settings changed is no code of another format", () => {
+test("a text from before a change of settings contains no code of another format", () => {
   expect(codesIn("[BCDEFG] 12345678", settings({}))).toEqual(["12345678"]);
 });
 
@@ -210,7 +213,7 @@ describe("a project's name", () => {
     "a\tb",
     "\udc00",
     "한".normalize("NFD"),
-  ])("%j is refused where the template shows it, and only there", (projectName) => {
+  ])("%j is refused if the template shows it, and only then", (projectName) => {
     expect(checkSmsTemplate(settings({ projectName })).map(({ field }) => field)).toEqual(["name"]);
     expect(checkSmsTemplate(settings({ projectName, template: "{code}" }))).toEqual([]);
   });
@@ -219,7 +222,7 @@ describe("a project's name", () => {
     "Web발신",
     "web 발신",
     "국제발신",
-  ])("%j does not make every text one that was sent from the web", (projectName) => {
+  ])("%j is refused, because it would mark every text as web-sent", (projectName) => {
     expect(checkSmsTemplate(settings({ projectName }))).toHaveLength(1);
   });
 
@@ -228,7 +231,7 @@ describe("a project's name", () => {
     { codeFormat: "numeric", character: "a", longest: 35 },
     { codeFormat: "alphanumeric", character: "가", longest: 18 },
     { codeFormat: "alphanumeric", character: "a", longest: 33 },
-  ] as const)("of $longest times $character fits the default text with $codeFormat codes", (row) => {
+  ] as const)("of at most $longest times $character fits the default text with $codeFormat codes", (row) => {
     const { codeFormat, character, longest } = row;
     const check = (length: number) =>
       checkSmsTemplate(settings({ codeFormat, projectName: character.repeat(length) }));
@@ -247,7 +250,7 @@ describe("a project's name", () => {
     "010-1234-5678",
     "字",
     "é".normalize("NFD"),
-  ])("%j adds no candidate to the default text but what it holds by itself", (projectName) => {
+  ])("%j adds no candidates to the default text except those that it contains itself", (projectName) => {
     const text = renderSmsText(defaultSmsTemplate, projectName, "87654329");
     const own = codeCandidates(normaliseText(projectName), everyLength).candidates;
     expect(codeCandidates(normaliseText(text), everyLength)).toEqual({
@@ -257,7 +260,7 @@ describe("a project's name", () => {
   });
 });
 
-describe("a text made with accepted settings", () => {
+describe("a text rendered with accepted settings", () => {
   const formats = fc.constantFrom<CodeFormat>("numeric", "alphanumeric");
   const names = fc.string({ unit: fc.constantFrom(..."aB3 24-1.&가나㈜[]①字"), maxLength: 16 });
   const codes = formats.chain((codeFormat) =>
@@ -274,7 +277,7 @@ describe("a text made with accepted settings", () => {
     "{project}-{code}번",
     "코드{code}입니다 {project}",
   );
-  /** Separators that a person may put into a code, and where. */
+  /** Separators that a person may put into a code, and their positions. */
   const gaps = fc.array(
     fc.tuple(fc.nat({ max: 12 }), fc.constantFrom(" ", "-", "  ", " - ", "–", "\n", "\u200b")),
     { maxLength: 3 },
@@ -292,7 +295,7 @@ describe("a text made with accepted settings", () => {
     ["> ", "\n> "],
   );
 
-  test("leads back to its code, and is one SMS that counts as sent from a handset", () => {
+  test("contains its code, fits into one SMS and does not count as web-sent", () => {
     let accepted = 0;
     fc.assert(
       fc.property(templates, names, codes, (template, projectName, { code, codeFormat, codeLength }) => {
@@ -310,7 +313,7 @@ describe("a text made with accepted settings", () => {
     expect(accepted).toBeGreaterThan(1000);
   });
 
-  test("by the default leads back to exactly its code, as people retype it", () => {
+  test("of the default template yields exactly its code, as people retype it", () => {
     fc.assert(
       fc.property(
         names,

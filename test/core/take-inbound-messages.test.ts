@@ -8,11 +8,11 @@ const call = {
 } as unknown as Call;
 const message = { messageId: "1", from: "01012345678", to: "16661234", text: "12345678", carrier: "" };
 
-/** A failure that nobody hears of ends the process; here it fails the run. */
+/** An unhandled rejection ends the process; here it fails the run. */
 test.for([
   "codeLengths",
   "number",
-] as const)("of %s that cannot be looked up the call hears, and nothing is judged", async (failing) => {
+] as const)("if %s cannot be looked up, the call fails and nothing is judged", async (failing) => {
   const away = () => Promise.reject(new Error("away")).then(() => undefined);
   const directory = {
     codeLengths: () => ({ numeric: [8], alphanumeric: [] }),
@@ -32,7 +32,7 @@ test.for([
   expect(receiver.resolve).not.toHaveBeenCalled();
 });
 
-test("whoever counts receipts and fails takes none of another message with it", () => {
+test("a failure to count one message's receipt does not affect another message", () => {
   const take = takeInboundMessages({
     directory: {
       codeLengths: () => ({ numeric: [8], alphanumeric: [] }),

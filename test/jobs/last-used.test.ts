@@ -10,7 +10,7 @@ afterEach(() => {
 
 const minute = 60_000;
 
-test("uses are written every minute, one failure or not, and once more at the stop", async () => {
+test("uses are written every minute, even after a failure, and once more at the stop", async () => {
   const write = vi.fn(async () => {});
   const onError = vi.fn();
   const job = writeLastUses({ write, onError });
@@ -28,14 +28,14 @@ test("uses are written every minute, one failure or not, and once more at the st
   expect(write).toHaveBeenCalledTimes(5);
 });
 
-test("a stop is a stop though the last write fails", async () => {
+test("a stop succeeds even if the last write fails", async () => {
   const onError = vi.fn();
   const job = writeLastUses({ write: () => Promise.reject(new Error("the database is away")), onError });
   await job.stop();
   expect(onError).toHaveBeenCalledTimes(1);
 });
 
-test("a stop takes two seconds where the database says nothing", async () => {
+test("a stop takes two seconds if the database does not answer", async () => {
   const write = vi.fn(() => new Promise<void>(() => {}));
   const job = writeLastUses({ write, onError() {} });
   const stopped = vi.fn();

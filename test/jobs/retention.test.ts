@@ -10,14 +10,14 @@ afterEach(() => {
 
 const minute = 60_000;
 
-/** Where a test does not say otherwise nothing more is waiting for it. */
+/** A task that has no backlog, unless the test says otherwise. */
 function taskOf(name: string) {
   return { name, work: vi.fn<() => Promise<boolean | null>>(async () => false) };
 }
 
 const runs = (...tasks: ReturnType<typeof taskOf>[]) => tasks.map(({ work }) => work.mock.calls.length);
 
-test("only a task with a backlog is gone on with, until it has none; all have their turn a minute later", async () => {
+test("only a task with a backlog continues at once, until it has none; all run again a minute later", async () => {
   const [deep, shallow, done] = [taskOf("deep"), taskOf("shallow"), taskOf("done")];
   for (let batch = 0; batch < 5; batch++) deep.work.mockResolvedValueOnce(true);
   shallow.work.mockResolvedValueOnce(true);
@@ -30,7 +30,7 @@ test("only a task with a backlog is gone on with, until it has none; all have th
   await job.stop();
 });
 
-test("a backlog without end keeps the others from none of their rounds", async () => {
+test("an endless backlog does not keep other tasks from their rounds", async () => {
   const [endless, failing, done] = [taskOf("endless"), taskOf("failing"), taskOf("done")];
   endless.work.mockResolvedValue(true);
   failing.work.mockRejectedValue(new Error("out of reach"));
@@ -47,7 +47,7 @@ test("a backlog without end keeps the others from none of their rounds", async (
   await job.stop();
 });
 
-test("what has had its time is gone once no task has a backlog any more", async () => {
+test("catching up is reported once no task has a backlog any more", async () => {
   const [deep, done] = [taskOf("deep"), taskOf("done")];
   deep.work.mockResolvedValueOnce(true).mockResolvedValueOnce(true);
   const onCaughtUp = vi.fn(() => deep.work.mock.calls.length);
@@ -61,9 +61,9 @@ test("what has had its time is gone once no task has a backlog any more", async 
 });
 
 test.for([
-  { name: "has failed", first: () => Promise.reject(new Error("out of reach")) },
-  { name: "was another process' to do", first: () => Promise.resolve(null) },
-])("not after a round in which something $name, however short a backlog that leaves, but after the next", async ({
+  { name: "failed", first: () => Promise.reject(new Error("out of reach")) },
+  { name: "was held by another process", first: () => Promise.resolve(null) },
+])("catching up is not reported after a round in which a task $name, but after the next", async ({
   first,
 }) => {
   const [unlucky, deep] = [taskOf("unlucky"), taskOf("deep")];
@@ -80,7 +80,7 @@ test.for([
   await job.stop();
 });
 
-test("a stop begins no further task, and waits for the one under way", async () => {
+test("a stop starts no further task, and waits for the current one", async () => {
   const [slow, next] = [taskOf("slow"), taskOf("next")];
   const { promise, resolve } = Promise.withResolvers<boolean>();
   slow.work.mockReturnValueOnce(promise);
@@ -100,7 +100,7 @@ test("a stop begins no further task, and waits for the one under way", async () 
   expect(onCaughtUp).not.toHaveBeenCalled();
 });
 
-test("a task that is never done is waited for two seconds", async () => {
+test("a stop waits two seconds for a task that never ends", async () => {
   const [stuck, next] = [taskOf("stuck"), taskOf("next")];
   stuck.work.mockReturnValue(new Promise(() => {}));
   const job = keepRetention({ tasks: [stuck, next], onError() {}, onCaughtUp() {} });

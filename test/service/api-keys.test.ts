@@ -1,4 +1,4 @@
-/** A project's API keys: how many there may be, and when they end. */
+/** API keys of a project: how many there may be, and when they expire. */
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import { describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
@@ -30,7 +30,7 @@ async function newKey(projectId: string, settings: object = {}): Promise<ApiKey>
   return apiKey;
 }
 
-/** What a further key is told. */
+/** Creates another key; resolves to the result code. */
 async function another(
   projectId: string,
   environment: Environment = Environment.LIVE,
@@ -51,8 +51,8 @@ async function found({ id, projectId }: ApiKey): Promise<ApiKey | undefined> {
 const expire = ({ id }: ApiKey) =>
   here.db.query("UPDATE api_key SET expires_at = now() WHERE id = $1", [decodeId("key_", id)]);
 
-describe("of a project's active keys", () => {
-  test("there are at most five in each environment", async () => {
+describe("the limit on active API keys", () => {
+  test("is five per environment", async () => {
     const projectId = await newProject();
     for (let made = 0; made < 5; made++) await newKey(projectId);
     expect(await another(projectId)).toBe("too_many_api_keys");
@@ -61,7 +61,7 @@ describe("of a project's active keys", () => {
     expect(await another(await newProject())).toBe("ok");
   });
 
-  test("those that are revoked or have expired are none", async () => {
+  test("does not count revoked or expired keys", async () => {
     const projectId = await newProject();
     const [first, second] = [await newKey(projectId), await newKey(projectId)];
     for (let made = 2; made < 5; made++) await newKey(projectId);
@@ -71,7 +71,7 @@ describe("of a project's active keys", () => {
     expect([await another(projectId), await another(projectId)]).toEqual(["ok", "too_many_api_keys"]);
   });
 
-  test("no sixth is made by two processes at once", async () => {
+  test("cannot be exceeded by two processes that create a key at the same time", async () => {
     const projectId = await newProject();
     for (let made = 0; made < 4; made++) await newKey(projectId);
     const told = await raceTo(here.db, "api_key", [
@@ -81,7 +81,7 @@ describe("of a project's active keys", () => {
     expect(told).toEqual(["ok", "too_many_api_keys"]);
   });
 
-  test("nor where one makes a key and the other rotates one that goes on for a while", async () => {
+  test("cannot be exceeded by creating a key while another process rotates one with an overlap", async () => {
     const projectId = await newProject();
     const first = await newKey(projectId);
     for (let made = 1; made < 4; made++) await newKey(projectId);
@@ -93,7 +93,7 @@ describe("of a project's active keys", () => {
     expect(await found(first)).toEqual(first);
   });
 
-  test("one of five can be rotated where it ends at once, and keeps its time where there is no room for both", async () => {
+  test("with five keys, rotation works without an overlap; with one it is refused and the expiry is unchanged", async () => {
     const projectId = await newProject();
     const first = await newKey(projectId);
     for (let made = 1; made < 5; made++) await newKey(projectId);
@@ -104,8 +104,8 @@ describe("of a project's active keys", () => {
   });
 });
 
-describe("a key", () => {
-  test("that is rotated ends after 72 hours where nothing is said", async () => {
+describe("an API key", () => {
+  test("rotated without a given overlap expires after 72 hours", async () => {
     const { id } = await newKey(await newProject());
     const { apiKey, replaced } = await keys.rotateApiKey({ apiKeyId: id });
     if (!(apiKey?.createdAt && replaced?.expiresAt)) throw new Error("there is no key");
@@ -117,28 +117,28 @@ describe("a key", () => {
   test.for([
     { environment: Environment.LIVE, prefix: "pp_live_" },
     { environment: Environment.TEST, prefix: "pp_test_" },
-  ])("that is rotated is replaced by one of its environment: $prefix", async ({ environment, prefix }) => {
+  ])("is replaced by one of the same environment when rotated: $prefix", async ({ environment, prefix }) => {
     const { id, projectId, name } = await newKey(await newProject(), { environment, name: "till" });
     const { apiKey, secret } = await keys.rotateApiKey({ apiKeyId: id });
     expect(secret.slice(0, prefix.length)).toBe(prefix);
     expect(apiKey).toMatchObject({ projectId, environment, name, ending: secret.slice(-4) });
   });
 
-  test("that is rotated ends no later than it would have ended anyway, and its replacement has no end", async () => {
+  test("keeps an earlier expiry when rotated, and its replacement has none", async () => {
     const old = await newKey(await newProject(), { expiresIn: { seconds: hourSeconds } });
     const { apiKey, replaced } = await keys.rotateApiKey({ apiKeyId: old.id });
     expect(replaced?.expiresAt).toEqual(old.expiresAt);
     expect([apiKey?.projectId, apiKey?.expiresAt]).toEqual([old.projectId, undefined]);
   });
 
-  test("that is revoked again was revoked when it first was", async () => {
+  test("revoked again keeps the time of its first revocation", async () => {
     const { id } = await newKey(await newProject());
     const first = await keys.revokeApiKey({ apiKeyId: id });
     expect(first.apiKey?.revokedAt).toBeDefined();
     expect(await keys.revokeApiKey({ apiKeyId: id })).toEqual(first);
   });
 
-  test("that no longer works cannot be rotated", async () => {
+  test("that was revoked or has expired cannot be rotated", async () => {
     const projectId = await newProject();
     const [revoked, expired] = [await newKey(projectId), await newKey(projectId)];
     await keys.revokeApiKey({ apiKeyId: revoked.id });
@@ -152,7 +152,7 @@ describe("a key", () => {
     { seconds: 1n, told: ["ok"] },
     { seconds: 3650n * 86_400n, told: ["ok"] },
     { seconds: 3650n * 86_400n + 1n, told: ["validation_failed", "expires_in"] },
-  ])("that is to work for $seconds s: $told", async ({ seconds, told }) => {
+  ])("created to expire in $seconds s: $told", async ({ seconds, told }) => {
     const request = { projectId: await newProject(), environment: Environment.LIVE, expiresIn: { seconds } };
     const { code, fields } = await answerOf((options) => keys.createApiKey(request, options));
     expect([code, ...fields]).toEqual(told);
@@ -162,7 +162,7 @@ describe("a key", () => {
     { seconds: -1n, told: ["validation_failed", "overlap"] },
     { seconds: 30n * 86_400n, told: ["ok"] },
     { seconds: 30n * 86_400n + 1n, told: ["validation_failed", "overlap"] },
-  ])("that is to work for $seconds s beside its replacement: $told", async ({ seconds, told }) => {
+  ])("rotated with an overlap of $seconds s: $told", async ({ seconds, told }) => {
     const { id } = await newKey(await newProject());
     const request = { apiKeyId: id, overlap: { seconds } };
     const { code, fields } = await answerOf((options) => keys.rotateApiKey(request, options));
@@ -172,12 +172,16 @@ describe("a key", () => {
 
 test.for([
   {
-    name: "in the last millisecond before its end works, is one of the five, and can be rotated",
+    name: "works, counts towards the limit and can be rotated until the last millisecond before its expiry",
     late: -1,
     told: [404, "too_many_api_keys", "ok"],
   },
-  { name: "at the instant of its end does no more", late: 0, told: [401, "ok", "not_found"] },
-])("a key $name", async ({ late, told }) => {
+  {
+    name: "is refused, not counted towards the limit and cannot be rotated from the instant of its expiry",
+    late: 0,
+    told: [401, "ok", "not_found"],
+  },
+])("an API key $name", async ({ late, told }) => {
   await stopClock(here.db, "2031-05-01T00:00:00Z");
   const projectId = await newProject();
   const byClock = clocked.client(ApiKeyService);
@@ -186,7 +190,7 @@ test.for([
   const { apiKey, secret } = await make();
   for (let made = 1; made < 5; made++) await make();
   await moveClock(here.db, 3_600_000 + late);
-  // Of no verification, where the key is good.
+  // A valid key gets 404, because there is no such verification.
   const { status } = await merchant(clocked.httpUrl, secret).read("nothing");
   const sixth = await another(projectId, Environment.LIVE, byClock);
   const rotated = await answerOf((options) =>

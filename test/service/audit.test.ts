@@ -22,7 +22,7 @@ const { projectId } = await service.createProject();
 const audit = service.client(AuditService);
 const environment = Environment.TEST;
 
-/** What an act adds to the log, oldest first. */
+/** The entries that `act` adds to the audit log, oldest first. */
 async function written(act: () => Promise<unknown>) {
   const { entries: before } = await audit.listAuditEntries({ pageSize: 1 });
   await act();
@@ -31,7 +31,7 @@ async function written(act: () => Promise<unknown>) {
   return entries.slice(0, known === -1 ? undefined : known).toReversed();
 }
 
-describe("an administrative act leaves one entry", () => {
+describe("an administrative action writes one audit log entry", () => {
   const projects = service.client(ProjectService);
   const keys = service.client(ApiKeyService);
   const numbers = service.client(DestinationNumberService);
@@ -39,7 +39,7 @@ describe("an administrative act leaves one entry", () => {
   const webhooks = service.client(WebhookService);
   const place = { projectId, environment };
 
-  test("that says who, what, when and from where", async () => {
+  test("with actor, action, subject, time and address", async () => {
     const startedAt = Date.now();
     const [entry, ...others] = await written(() => projects.suspendProject({ projectId }));
     expect(others).toEqual([]);
@@ -58,7 +58,7 @@ describe("an administrative act leaves one entry", () => {
     expect(occurredAt).toBeLessThanOrEqual(Date.now());
   });
 
-  test("that names the token it was done with", async () => {
+  test("that names the token used", async () => {
     const { serviceToken, secret } = await tokens.createServiceToken({ scope: ServiceTokenScope.ADMIN });
     const [entry] = await written(() => service.client(ProjectService, secret).resumeProject({ projectId }));
     expect(entry).toMatchObject({ actor: serviceToken?.id, action: "project.resumed" });
@@ -66,22 +66,22 @@ describe("an administrative act leaves one entry", () => {
 
   test.for<[name: string, act: () => Promise<unknown>, entry: object]>([
     [
-      "a project made",
+      "creating a project",
       () => projects.createProject({ name: "Shop" }),
       { action: "project.created", details: { name: "Shop" } },
     ],
     [
-      "a project changed, with what was changed",
+      "updating a project, with the changed fields",
       () => projects.updateProject({ projectId, name: "New", usageLimit: 7n }),
       { action: "project.updated", details: { name: "New", usage_limit: "7" } },
     ],
     [
-      "a key made",
+      "creating a key",
       () => keys.createApiKey({ projectId, environment }),
       { action: "api_key.created", projectId, details: { environment: "test" } },
     ],
     [
-      "a key rotated",
+      "rotating a key",
       async () => {
         const { apiKeys } = await keys.listApiKeys({ projectId });
         await keys.rotateApiKey({ apiKeyId: apiKeys.at(-1)?.id ?? "" });
@@ -89,7 +89,7 @@ describe("an administrative act leaves one entry", () => {
       { action: "api_key.rotated", details: { replaced: expect.stringMatching(/^key_/) } },
     ],
     [
-      "a key revoked",
+      "revoking a key",
       async () => {
         const { apiKeys } = await keys.listApiKeys({ projectId });
         await keys.revokeApiKey({ apiKeyId: apiKeys.at(-1)?.id ?? "" });
@@ -97,22 +97,22 @@ describe("an administrative act leaves one entry", () => {
       { action: "api_key.revoked", projectId },
     ],
     [
-      "a number added",
+      "adding a number",
       () => numbers.addDestinationNumber({ number: "0200009991", environment, projectId }),
       { action: "number.added", subject: "0200009991", projectId, details: { environment: "test" } },
     ],
     [
-      "a number removed",
+      "removing a number",
       () => numbers.removeDestinationNumber({ number: "0200009991" }),
       { action: "number.removed", subject: "0200009991", projectId },
     ],
     [
-      "a token made",
+      "creating a token",
       () => tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: "gateway-1" }),
       { action: "service_token.created", projectId: "", details: { scope: "ingest", source: "gateway-1" } },
     ],
     [
-      "a token revoked",
+      "revoking a token",
       async () => {
         const { serviceTokens } = await tokens.listServiceTokens({});
         await tokens.revokeServiceToken({ serviceTokenId: serviceTokens.at(-1)?.id ?? "" });
@@ -120,25 +120,29 @@ describe("an administrative act leaves one entry", () => {
       { action: "service_token.revoked", subject: expect.stringMatching(/^tok_/) },
     ],
     [
-      "a webhook set",
+      "setting a webhook",
       () => webhooks.setWebhook({ ...place, url: "http://127.0.0.1:9/hook" }),
       { action: "webhook.set", projectId, details: { url: "http://127.0.0.1:9/hook", environment: "test" } },
     ],
     [
-      "its secret rotated",
+      "rotating a webhook's secret",
       () => webhooks.rotateWebhookSecret(place),
       { action: "webhook.secret_rotated", projectId },
     ],
-    ["a webhook tried", () => webhooks.sendTestWebhook(place), { action: "webhook.tested", projectId }],
-    ["a webhook disabled", () => webhooks.disableWebhook(place), { action: "webhook.disabled", projectId }],
-    ["a webhook removed", () => webhooks.removeWebhook(place), { action: "webhook.removed", projectId }],
+    [
+      "sending a test webhook",
+      () => webhooks.sendTestWebhook(place),
+      { action: "webhook.tested", projectId },
+    ],
+    ["disabling a webhook", () => webhooks.disableWebhook(place), { action: "webhook.disabled", projectId }],
+    ["removing a webhook", () => webhooks.removeWebhook(place), { action: "webhook.removed", projectId }],
   ])("for %s", async ([, act, expected]) => {
     const entries = await written(act);
     expect(entries).toHaveLength(1);
     expect(entries[0]).toMatchObject({ actor: "installation", ...expected });
   });
 
-  test("for an event sent again", async () => {
+  test("for resending an event", async () => {
     const shop = await service.createProject();
     const { projectId } = shop;
     await webhooks.setWebhook({ projectId, environment: Environment.LIVE, url: "http://127.0.0.1:9/hook" });
@@ -159,7 +163,7 @@ describe("an administrative act leaves one entry", () => {
     expect(entries).toMatchObject([{ action: "webhook.resent", subject: eventId, projectId }]);
   });
 
-  test("never with a secret in it", async () => {
+  test("without API keys, webhook secrets or the query of a webhook's URL", async () => {
     const { secret } = await keys.createApiKey({ projectId, environment });
     const { secret: webhookSecret } = await webhooks.setWebhook({
       ...place,
@@ -175,8 +179,8 @@ describe("an administrative act leaves one entry", () => {
   });
 });
 
-describe("no entry is left", () => {
-  test("by what is only read", async () => {
+describe("no audit log entry is written", () => {
+  test("for reads", async () => {
     expect(
       await written(async () => {
         await service.client(ProjectService).listProjects({});
@@ -186,7 +190,7 @@ describe("no entry is left", () => {
     ).toEqual([]);
   });
 
-  test("by an update that changes nothing", async () => {
+  test("for an update that changes nothing", async () => {
     const projects = service.client(ProjectService);
     const settings = { name: "Same", codeLength: 8, parentOrigin: "https://shop.example", usageLimit: 7n };
     const { project } = await projects.createProject(settings);
@@ -194,7 +198,7 @@ describe("no entry is left", () => {
     expect(await written(() => projects.updateProject(again))).toEqual([]);
   });
 
-  test("by what is refused", async () => {
+  test("for refused calls", async () => {
     expect(
       await written(async () => {
         const missing = "prj_01kaex4mpyf2xbtyt1s6vdr4e9";
@@ -210,7 +214,7 @@ describe("no entry is left", () => {
   });
 });
 
-test("what cannot be written down is not done", async () => {
+test("an action whose audit log entry cannot be written is not done", async () => {
   const projects = service.client(ProjectService);
   const { projects: before } = await projects.listProjects({});
   const shop = merchant(service.httpUrl, (await service.createProject()).liveKey);
@@ -235,7 +239,7 @@ test("what cannot be written down is not done", async () => {
   expect(rowCount).toBe(0);
 });
 
-describe("an SMS", () => {
+describe("SMS sent", () => {
   const sent = (token: string) =>
     written(async () => {
       async function* requests() {
@@ -251,19 +255,19 @@ describe("an SMS", () => {
       for await (const _ of service.client(InboundMessageService, token).streamInboundMessages(requests()));
     });
 
-  test("that an administrator sends is written down, once a request", async () => {
+  test("by an administrator are logged with one entry per request", async () => {
     expect(await sent(service.adminToken)).toMatchObject([
       { actor: "installation", action: "sms.sent", subject: "cli", details: { messages: "2" } },
     ]);
   });
 
-  test("that the network hands on is not", async () => {
+  test("with an ingest token are not logged", async () => {
     expect(await sent(await service.createToken({ scope: "ingest", source: "gateway-1" }))).toEqual([]);
   });
 });
 
-describe("the log is read", () => {
-  test("in pages, the newest first, by project and by actor", async () => {
+describe("reading the audit log", () => {
+  test("returns pages, newest first, filtered by project and actor", async () => {
     const { serviceToken, secret } = await service
       .client(ServiceTokenService)
       .createServiceToken({ scope: ServiceTokenScope.ADMIN });
@@ -282,7 +286,7 @@ describe("the log is read", () => {
     } while (pageToken !== "");
     expect(seen).toEqual(["three", "two", "one", "Paged"]);
     expect((await audit.listAuditEntries({ actor: "service", projectId: paged })).entries).toEqual([]);
-    // An actor that there is not has done nothing, which must not read as an all-clear.
+    // An unknown actor is an error: an empty list could be read as an all-clear.
     const refusalFor = (nobody: string) =>
       audit.listAuditEntries({ actor: nobody }).then(
         () => undefined,
@@ -295,7 +299,7 @@ describe("the log is read", () => {
     expect((await audit.listAuditEntries({ actor, projectId })).entries).toEqual([]);
   });
 
-  test("by administrators only", async () => {
+  test("requires the admin scope", async () => {
     for (const scope of ["read", "write", "ingest"] as const) {
       const token = await service.createToken({
         scope,
@@ -306,7 +310,7 @@ describe("the log is read", () => {
     }
   });
 
-  test("with a clear error for what cannot be", async () => {
+  test("refuses invalid page sizes, page tokens and projects", async () => {
     const code = Code.InvalidArgument;
     await expect(audit.listAuditEntries({ pageSize: 201 })).rejects.toMatchObject({ code });
     await expect(audit.listAuditEntries({ pageSize: -1 })).rejects.toMatchObject({ code });

@@ -1,7 +1,7 @@
 import type pg from "pg";
 import { vi } from "vitest";
 
-/** What the contenders were told, in their order. */
+/** The contenders' results, in their order. */
 type Told<Contenders extends readonly (() => Promise<unknown>)[]> = {
   -readonly [Index in keyof Contenders]: Awaited<ReturnType<Contenders[Index]>>;
 };
@@ -9,9 +9,9 @@ type Told<Contenders extends readonly (() => Promise<unknown>)[]> = {
 const barrier = 4711;
 
 /**
- * Makes a race happen every time, in the order given: whoever is about to insert a row into the table stands
- * still, with all locks it has taken by then, until each contender, started when those before it
- * stood still, waits there too or for one of them. Then all go on at once.
+ * Makes a race happen every time, in the given order: each statement that is about to insert a row into the table
+ * stops there, with all locks it has taken so far. A contender starts once those before it have stopped, and must
+ * stop there too or wait for one of them. Then all continue at once.
  */
 export async function raceTo<const Contenders extends readonly (() => Promise<unknown>)[]>(
   db: pg.Pool,
@@ -28,7 +28,7 @@ export async function raceTo<const Contenders extends readonly (() => Promise<un
     await holder.query(`SELECT pg_advisory_lock(${barrier})`);
     for (const contender of contenders) {
       const started = contender();
-      // Heard even where the wait below fails.
+      // Avoids an unhandled rejection if the wait below fails.
       started.catch(() => {});
       running.push(started);
       const unheld = started.then((told) => {
@@ -44,7 +44,7 @@ export async function raceTo<const Contenders extends readonly (() => Promise<un
   return (await Promise.all(running)) as Told<Contenders>;
 }
 
-/** Until so many connections to this database wait for a lock. */
+/** Waits until at least `count` connections to this database wait for a lock. */
 export async function untilWaiting(db: pg.Pool, count: number): Promise<void> {
   await vi.waitUntil(
     async () => {

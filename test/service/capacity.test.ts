@@ -13,7 +13,7 @@ const service = await startTestService({ ROLES: "api" });
 const numbers = service.client(DestinationNumberService);
 const { LIVE, TEST } = Environment;
 
-/** More than a thousandth of the codes of six digits. */
+/** More than a thousandth of all six-digit codes. */
 const crowd = 1001;
 
 let added = 0;
@@ -25,7 +25,7 @@ async function addNumber(projectId = "", environment: Environment = LIVE): Promi
   return number;
 }
 
-/** Makes so many codes of a length wait on a number. They begin with 9. */
+/** Inserts `count` pending codes of this length for the number. They begin with 9. */
 async function fill(number: string, count: number, length = 6): Promise<void> {
   await service.db.query(
     `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
@@ -35,7 +35,7 @@ async function fill(number: string, count: number, length = 6): Promise<void> {
   );
 }
 
-/** A process that has counted the codes as they are now. */
+/** A process that has just started, and so has just counted the codes in use. */
 const startedNow = (): Promise<TestService> => service.startAnother();
 
 const shopOf = (process: TestService, apiKey: string): Merchant => merchant(process.httpUrl, apiKey);
@@ -45,7 +45,7 @@ async function placesOf(shop: Merchant, count: number): Promise<{ number: string
   return made.map(({ to, code }) => ({ number: to, length: code.length }));
 }
 
-describe("where more than a thousandth of a number's codes is pending", async () => {
+describe("when more than a thousandth of a number's codes is pending", async () => {
   const [lone, spread, twice, nearly, other] = await Promise.all(
     Array.from({ length: 5 }, () => service.createProject({ codeLength: 6, rateLimitPerMinute: 1_000_000 })),
   );
@@ -58,17 +58,17 @@ describe("where more than a thousandth of a number's codes is pending", async ()
   await fill(nearly.liveNumber, crowd - 10);
   const process = await startedNow();
 
-  test("another number of the project is taken, with the code's length as it is", async () => {
+  test("another number of the project is used, with the configured code length", async () => {
     const places = await placesOf(shopOf(process, spread.liveKey), 20);
     expect(places).toEqual(places.map(() => ({ number: free, length: 6 })));
   });
 
-  test("and there is no other, the code is longer", async () => {
+  test("and the project has no other number, codes are longer", async () => {
     const places = await placesOf(shopOf(process, lone.liveKey), 20);
     expect(places).toEqual(places.map(() => ({ number: lone.liveNumber, length: 7 })));
   });
 
-  test("which is written down once, not for each of them", async () => {
+  test("the longer code length is recorded once, not for every verification", async () => {
     await placesOf(shopOf(process, lone.liveKey), 1);
     const lock = await service.db.connect();
     await lock.query("BEGIN; LOCK TABLE used_code_length IN SHARE MODE");
@@ -81,12 +81,12 @@ describe("where more than a thousandth of a number's codes is pending", async ()
     }
   });
 
-  test("on every number, the code is as much longer as it must be somewhere", async () => {
+  test("and every other number is as full, the one that allows the shortest longer code is used", async () => {
     const places = await placesOf(shopOf(process, twice.liveKey), 20);
     expect(places).toEqual(places.map(() => ({ number: second, length: 7 })));
   });
 
-  test("it is so from the very code on that makes it so", async () => {
+  test("codes are longer from the moment the threshold is exceeded", async () => {
     const shop = shopOf(process, nearly.liveKey);
     const lengths: number[] = [];
     for (let made = 0; made < 20; made++) lengths.push((await createPending(shop)).code.length);
@@ -96,12 +96,12 @@ describe("where more than a thousandth of a number's codes is pending", async ()
     expect(lengths.slice(short)).toEqual(lengths.slice(short).map(() => 7));
   });
 
-  test("nothing changes on the numbers of others", async () => {
+  test("the numbers of other projects are not affected", async () => {
     const places = await placesOf(shopOf(process, other.liveKey), 10);
     expect(places).toEqual(places.map(() => ({ number: other.liveNumber, length: 6 })));
   });
 
-  test("a shared number is no way out for a project that has its own", async () => {
+  test("a project with numbers of its own does not fall back to a shared number", async () => {
     const shared = await addNumber();
     const places = await placesOf(shopOf(process, lone.liveKey), 10);
     expect(places).toEqual(places.map(() => ({ number: lone.liveNumber, length: 7 })));
@@ -109,10 +109,10 @@ describe("where more than a thousandth of a number's codes is pending", async ()
   });
 });
 
-test("where the codes that are tried are taken, though that was not counted yet, a longer one is found", async () => {
+test("if every code tried is taken, though the count does not show it yet, a longer one is used", async () => {
   const { testKey, testNumber } = await service.createProject({ codeLength: 6 });
   const shop = shopOf(service, testKey);
-  // Whatever code of six digits is tried is the one that the first creation took.
+  // Every six-digit code tried becomes the one that the first creation took.
   await service.db.query(`
     CREATE FUNCTION one_short_code() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.code := 0; RETURN NEW; END';
     CREATE TRIGGER one_short_code BEFORE INSERT ON live_code FOR EACH ROW
@@ -124,10 +124,10 @@ test("where the codes that are tried are taken, though that was not counted yet,
   expect(second.body.sms_text).toMatch(/(?<!\d)\d{7}(?!\d)/);
 });
 
-test("where no free code is found, the refusal shows no usage and burns no key, though the call is counted", async () => {
+test("if no free code is found, the refusal is counted, shows no usage and leaves the idempotency key unused", async () => {
   const { testKey, testNumber } = await service.createProject({ usageLimit: 100n });
   const shop = shopOf(service, testKey);
-  // Whatever code is tried is the one that the first creation took.
+  // Every code tried becomes the one that the first creation took.
   await service.db.query(`
     CREATE FUNCTION same_code() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.code := 0; RETURN NEW; END';
     CREATE TRIGGER same_code BEFORE INSERT ON live_code FOR EACH ROW WHEN (NEW.destination = '${testNumber}')
@@ -142,22 +142,22 @@ test("where no free code is found, the refusal shows no usage and burns no key, 
   expect([again.status, usageOf(again)]).toEqual([201, "3/100"]);
 });
 
-test("a code that was made longer is matched at once by a process that knew only shorter ones", async () => {
+test("a longer code is matched at once by a process that knew only shorter lengths", async () => {
   const { liveKey, liveNumber } = await service.createProject({ codeLength: 6 });
   await fill(liveNumber, crowd, 6);
   await fill(liveNumber, 10 * crowd, 7);
   await fill(liveNumber, 100 * crowd, 8);
-  // Whatever other tests have made: this is the first of nine.
+  // Whatever other tests have created, these are the first codes of nine digits.
   await service.db.query("DELETE FROM used_code_length WHERE code_length = 9");
   await service.db.query("NOTIFY phoneproof_directory");
   const { rows } = await service.db.query("SELECT FROM project WHERE code_length = 9");
   expect(rows).toEqual([]);
   const process = await startedNow();
-  // It has just looked up what lengths there are.
+  // The process has just looked up which lengths exist.
   const { send } = smsSource(service);
   const now = performance.now();
   expect((await send({ to: liveNumber, text: "hello" })).outcome).toBe("NO_MATCH");
-  // Word of the longer ones is on its way; without that, what was looked up is believed for a second by this clock.
+  // The notice of the new length is on its way. Without it, the lookup would stay cached for a second by this clock.
   const clock = vi.spyOn(performance, "now").mockReturnValue(now);
   onTestFinished(() => clock.mockRestore());
   const { id, to, text, code } = await createPending(shopOf(process, liveKey));
@@ -167,7 +167,7 @@ test("a code that was made longer is matched at once by a process that knew only
     .toMatchObject({ outcome: "VERIFIED", verificationId: id });
 });
 
-describe("without a number", () => {
+describe("a project without a receiving number", () => {
   async function withoutNumber(settings: Parameters<typeof service.createProject>[0] = {}) {
     const project = await service.createProject(settings);
     const shop = shopOf(service, project.liveKey);
@@ -178,7 +178,7 @@ describe("without a number", () => {
     return { ...project, shop, known, first };
   }
 
-  test("a creation is refused with no_receiving_number, is not counted, and burns no key", async () => {
+  test("refuses a creation with no_receiving_number, without counting it or using up the idempotency key", async () => {
     const { projectId, shop } = await withoutNumber();
     const key = newIdempotencyKey();
     const refused = await shop.create({ state: "a" }, key);
@@ -199,10 +199,10 @@ describe("without a number", () => {
     ]);
   });
 
-  test("one that was added elsewhere is used, though this process has not been told of it", async () => {
+  test("uses a number added elsewhere, even if this process has not been notified of it", async () => {
     const { projectId, shop } = await withoutNumber();
     expect((await shop.create()).status).toBe(503);
-    // Written as another process would, without the notice that may be late.
+    // Inserted as another process would, but without the notice, which may be late.
     await service.db.query(
       "INSERT INTO destination_number (id, number, environment, project_id) VALUES (gen_random_uuid(), '0202000001', 'live', $1)",
       [decodeId("prj_", projectId)],
@@ -211,7 +211,7 @@ describe("without a number", () => {
     expect([created.status, created.body.destination]).toEqual([201, "0202000001"]);
   });
 
-  test("it is refused on every process from then on", async () => {
+  test("refuses creations on other processes, too, after its number was removed", async () => {
     const process = await startedNow();
     const project = await service.createProject();
     const shop = shopOf(process, project.liveKey);
@@ -220,7 +220,7 @@ describe("without a number", () => {
     await expect.poll(async () => (await shop.create()).status, { interval: 10 }).toBe(503);
   });
 
-  test("a replay is answered as ever and counted, on both faces, and a conflict is one", async () => {
+  test("still replays creations over REST and gRPC and reports conflicts, all of them counted", async () => {
     const { shop, known, first, liveKey } = await withoutNumber();
     const replay = await shop.create({ state: "s" }, known);
     expect([replay.status, replay.headers.get("idempotent-replayed")]).toEqual([200, "true"]);
@@ -235,7 +235,7 @@ describe("without a number", () => {
     expect(usageOf(conflict)).toBe("4/unlimited");
   });
 
-  test("what else is wrong is told first", async () => {
+  test("reports other errors first", async () => {
     const { projectId, shop } = await withoutNumber();
     expect((await shop.create({ state: "\0" })).body.error.code).toBe("validation_failed");
     expect((await shop.create({}, "short")).body.error.code).toBe("idempotency_key_invalid");
@@ -243,12 +243,12 @@ describe("without a number", () => {
     expect((await shop.create()).body.error.code).toBe("usage_limit_exceeded");
   });
 
-  test("a limit of none is told first, too, before the first call of the month", async () => {
+  test("reports a usage limit of zero first, even before the first call of the month", async () => {
     const project = await service.createProject({ usageLimit: 0n });
     await numbers.removeDestinationNumber({ number: project.liveNumber });
     const refused = await shopOf(service, project.liveKey).create();
     expect([refused.status, refused.body.error.code]).toEqual([429, "usage_limit_exceeded"]);
-    // A service token's calls have no limit.
+    // Calls with a service token have no limit.
     const { projectId } = project;
     const request = { projectId, environment: LIVE, idempotencyKey: newIdempotencyKey() };
     const uncounted = await answerOf((options) =>
@@ -257,14 +257,14 @@ describe("without a number", () => {
     expect(uncounted.code).toBe("no_receiving_number");
   });
 
-  test("the project's other environment goes on", async () => {
+  test("still works in its other environment", async () => {
     const { testKey, testNumber } = await withoutNumber();
     expect((await createPending(shopOf(service, testKey))).to).toBe(testNumber);
   });
 });
 
-describe("a number that is removed", () => {
-  test("takes no new verification, while those pending on it go on working", async () => {
+describe("a removed number", () => {
+  test("gets no new verifications, and those pending on it still work", async () => {
     const project = await service.createProject();
     const shop = shopOf(service, project.liveKey);
     const pendings = await Promise.all(Array.from({ length: 3 }, () => createPending(shop)));
@@ -283,7 +283,7 @@ describe("a number that is removed", () => {
     expect((await shop.cancel(third.id)).body.status).toBe("cancelled");
   });
 
-  test("and added again for another project still serves what is pending on it", async () => {
+  test("that was added again for another project still serves the verifications pending on it", async () => {
     const [former, latter] = [await service.createProject(), await service.createProject()];
     const pending = await createPending(shopOf(service, former.liveKey));
     const number = former.liveNumber;
@@ -300,7 +300,7 @@ describe("a number that is removed", () => {
 });
 
 describe("a project", () => {
-  test("with numbers of its own uses all of those and no other", async () => {
+  test("with numbers of its own uses all of them and no others", async () => {
     const [shared, project] = [await addNumber(), await service.createProject()];
     const second = await addNumber(project.projectId);
     const places = await placesOf(shopOf(service, project.liveKey), 60);
@@ -308,7 +308,7 @@ describe("a project", () => {
     await numbers.removeDestinationNumber({ number: shared });
   });
 
-  test("without any uses the shared ones of its environment, and none of another project's", async () => {
+  test("without numbers of its own uses the shared ones of its environment, and no other project's", async () => {
     const project = await service.createProject();
     await service.createProject();
     await numbers.removeDestinationNumber({ number: project.liveNumber });
@@ -324,7 +324,7 @@ describe("a project", () => {
     await numbers.removeDestinationNumber({ number: trial });
   });
 
-  test("shares a number with others, and every code on it finds its own verification", async () => {
+  test("can share a number with others, and every code on it finds its own verification", async () => {
     const shared = await addNumber();
     const projects = await Promise.all(Array.from({ length: 3 }, () => service.createProject()));
     for (const { liveNumber } of projects) await numbers.removeDestinationNumber({ number: liveNumber });

@@ -1,4 +1,4 @@
-/** Creations, and what is counted of them, raced over both faces of several processes. */
+/** Races of creations, and of the usage that is counted for them, over both APIs of several processes. */
 import { createHash, randomUUID } from "node:crypto";
 import { afterAll, afterEach, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
@@ -34,8 +34,8 @@ const dayMs = 86_400_000;
 const times = <T>(count: number, make: (index: number) => T): T[] =>
   Array.from({ length: count }, (_, index) => make(index));
 
-describe("of creations with one idempotency key", () => {
-  test("at the same time, over both faces of both processes, exactly one creates", async () => {
+describe("creations with the same idempotency key", () => {
+  test("at the same time, over both APIs of both processes, create exactly one verification", async () => {
     const { liveKey } = await knownProject([here, there]);
     for (let round = 0; round < 3; round++) {
       const key = newIdempotencyKey();
@@ -53,7 +53,7 @@ describe("of creations with one idempotency key", () => {
     expect(rows).toEqual([{ count: 3 }]);
   });
 
-  test("the one that loses on another process gets the winner's answer, byte for byte", async () => {
+  test("on two processes: the loser gets the winner's response, byte for byte", async () => {
     const key = newIdempotencyKey();
     const [first, second] = await raceTo(service.db, "verification", [
       () => shopHere.create({ state: "s" }, key),
@@ -67,7 +67,9 @@ describe("of creations with one idempotency key", () => {
   test.for([
     { name: "project", other: () => knownProject([here, there]).then(({ liveKey }) => liveKey) },
     { name: "environment", other: async () => project.testKey },
-  ])("the one that loses on another process gets no other $name's answer to that key", async ({ other }) => {
+  ])("on two processes: the loser does not get the response that another $name got for that key", async ({
+    other,
+  }) => {
     const key = newIdempotencyKey();
     const elsewhere = merchant(here.httpUrl, await other());
     expect((await elsewhere.create({ state: "s" }, key)).status).toBe(201);
@@ -79,7 +81,7 @@ describe("of creations with one idempotency key", () => {
     expect(second.text).toBe(first.text);
   });
 
-  test("the one that loses on another process is a conflict where its body differs", async () => {
+  test("on two processes: the loser gets a conflict if its body differs", async () => {
     const key = newIdempotencyKey();
     const [first, second] = await raceTo(service.db, "verification", [
       () => shopHere.create({ state: "s" }, key),
@@ -89,7 +91,7 @@ describe("of creations with one idempotency key", () => {
     expect(second.body.error.code).toBe("idempotency_conflict");
   });
 
-  test("24 hours later exactly one creates anew, and the others repeat that one", async () => {
+  test("raced again after 24 hours create exactly one new verification, which the others replay", async () => {
     await stopClock(service.db, start);
     const key = newIdempotencyKey();
     const old = await shopHere.create({}, key);
@@ -107,7 +109,7 @@ describe("of creations with one idempotency key", () => {
     expect(repeated.text).toBe(made.text);
   });
 
-  test("24 hours later, twenty keys raced tenfold make twenty verifications", async () => {
+  test("after 24 hours: twenty keys, raced ten times each, create twenty verifications", async () => {
     await stopClock(service.db, start);
     const keys = times(20, newIdempotencyKey);
     const old = await Promise.all(keys.map((key) => shopHere.create({}, key)));
@@ -126,8 +128,8 @@ describe("of creations with one idempotency key", () => {
   });
 });
 
-test("what is written of a creation is the same whether or not a key was repeated just before it", async () => {
-  // A process that has just started has met no key twice.
+test("a creation writes the same rows whether or not a key was repeated just before it", async () => {
+  // A process that has just started has not seen a repeated key.
   const fresh = await service.startAnother();
   const registered = { parentOrigin: "https://shop.example", returnUrl: "https://shop.example/done" };
   const { projectId, liveKey } = await fresh.createProject(registered);
@@ -163,7 +165,7 @@ test("what is written of a creation is the same whether or not a key was repeate
   expect(await writtenOf(after.body.id)).toEqual(written);
 });
 
-/** All rows of a creation, without what is each one's own; times as seconds from one to the other. */
+/** All rows of a creation, without values that are unique to it; times as differences in seconds. */
 async function writtenOf(verificationId: string) {
   const { rows } = await service.db.query(
     `SELECT to_jsonb(v) - '{id,created_at,expires_at,sms_text}'::text[] AS verification,
@@ -190,7 +192,7 @@ interface Created {
   readonly url: string;
 }
 
-/** Over REST or gRPC, here or there, by turns. */
+/** Creates over REST or gRPC, on either process, by turns. */
 async function createAnyhow(index: number, apiKey: string, idempotencyKey: string): Promise<Created> {
   const process = index % 2 === 0 ? here : there;
   if (index % 4 < 2) {
@@ -213,7 +215,7 @@ async function createAnyhow(index: number, apiKey: string, idempotencyKey: strin
 }
 
 describe("the usage limit", () => {
-  test("lets exactly its number of calls pass on three processes, and no two see one number", async () => {
+  test("lets exactly its number of calls pass on three processes, each with a number of its own", async () => {
     const limit = 200;
     const third = await service.startAnother(clocked);
     const { liveKey } = await knownProject([here, there, third], {
@@ -236,7 +238,7 @@ describe("the usage limit", () => {
     }
   });
 
-  test("is one of a calendar month in Seoul", async () => {
+  test("applies to a calendar month in Seoul", async () => {
     const { liveKey } = await here.createProject({ usageLimit: 2n });
     const shop = merchant(there.httpUrl, liveKey);
     const usage = async () => usageOf(await shop.read("vrf_none"));
@@ -248,7 +250,7 @@ describe("the usage limit", () => {
 
   test.for([
     1, 2, 3, 7, 20,
-  ])("of %d lets exactly that many of calls at once on one process pass", async (limit) => {
+  ])("of %d lets exactly that many concurrent calls on one process pass", async (limit) => {
     const { liveKey } = await here.createProject({ usageLimit: BigInt(limit) });
     const shop = merchant(here.httpUrl, liveKey);
     const answers = await Promise.all(times(40, () => shop.read("vrf_none")));
@@ -260,11 +262,11 @@ describe("the usage limit", () => {
 
 interface CallTold {
   readonly code: string;
-  /** `7/200`, or null where nothing was recorded. */
+  /** `7/200`, or null if the response shows no usage. */
   readonly usage: string | null;
 }
 
-/** One of the calls that count, those that fail included, over either face. */
+/** One of the calls that count, including those that fail, over either API. */
 async function anyCall(process: TestService, apiKey: string, kind: number): Promise<CallTold> {
   const shop = merchant(process.httpUrl, apiKey);
   const rpc = process.client(VerificationService, apiKey);
@@ -294,12 +296,12 @@ async function anyCall(process: TestService, apiKey: string, kind: number): Prom
 const byNumber = (one: string | null, other: string | null) =>
   Number.parseInt(one ?? "", 10) - Number.parseInt(other ?? "", 10);
 
-test("codes never collide, though a fifth of those on the number cannot be had", async () => {
+test("codes never collide, even if a fifth of the number's codes are unavailable", async () => {
   const { liveKey, liveNumber } = await knownProject([here, there], {
     codeLength: 6,
     rateLimitPerMinute: 1_000_000,
   });
-  // Still in quarantine: over for nearly a day.
+  // In quarantine: they expired nearly a day ago.
   await service.db.query(
     `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
      SELECT $1, lpad(code::text, 6, '0'), 'numeric', gen_random_uuid(), now() - interval '23 hours 50 minutes'
@@ -312,7 +314,7 @@ test("codes never collide, though a fifth of those on the number cannot be had",
   const codes = created.map((answer) => codeIn(answer?.body.sms_text ?? ""));
   expect(new Set(codes).size).toBe(300);
   for (const code of codes) expect(code).toMatch(/^[2-9]\d{5}$/);
-  // Another try for a code is no other call.
+  // Trying another code does not count as another call.
   const { headers } = await merchant(there.httpUrl, liveKey).read("vrf_none");
   expect(headers.get("x-usage-calls")).toBe("301");
 });
@@ -333,7 +335,7 @@ describe("in one batch", () => {
   afterAll(() => database.close());
   const { create } = createCreations(database);
 
-  /** The first goes alone; what arrives while it is on its way is the next batch. */
+  /** The first request is sent alone; those that arrive meanwhile form the next batch. */
   async function createTogether(requests: readonly Partial<NewVerification>[]) {
     statements.length = 0;
     const { projectId, liveNumber } = await service.createProject();
@@ -363,7 +365,7 @@ describe("in one batch", () => {
       };
     });
     const told = await Promise.all(asked.map((request) => create(request, null)));
-    // The batch did not fail for any of them, to be taken apart.
+    // The batch did not fail, which would have split it.
     expect(statements).toEqual(["create_new", "create"]);
     const { rows } = await service.db.query(
       "SELECT code FROM live_code WHERE destination = $1 ORDER BY code",
@@ -386,7 +388,7 @@ describe("in one batch", () => {
     expect(codes).toEqual([...new Set(drawn)]);
   });
 
-  test("a code whose quarantine is over is taken anew, and its former holder's window is forgotten", async () => {
+  test("a code can be reused after its quarantine, and the window of its former holder is forgotten", async () => {
     const held = { destination: "0209999999", code: "55555555", idempotencyKey: "order-2-try" };
     await service.db.query(
       `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, window_digest)
@@ -404,7 +406,7 @@ describe("in one batch", () => {
     expect(rows).toEqual([{ verification_id: id, digest: windowDigest }]);
   });
 
-  test("of equal idempotency keys one creates, the same bodies repeat it, and another is a conflict", async () => {
+  test("of equal idempotency keys one creates, equal bodies replay it, and a different body is a conflict", async () => {
     const requestDigest = createHash("sha256").update("body").digest("hex");
     const same = { idempotencyKey: "order-1-try", requestDigest };
     const { told, codes } = await createTogether([{}, same, { idempotencyKey: "order-1-try" }, same]);

@@ -1,6 +1,6 @@
 /**
- * What is changed about a key, a token or a project on one process is in force on another: at once where the notice of
- * it arrives, and within a second where it is lost.
+ * A change of a key, a token or a project on one process takes effect on another: at once if its notice arrives, and
+ * within a second if the notice is lost.
  */
 import { once } from "node:events";
 import http from "node:http";
@@ -25,7 +25,7 @@ const keys = here.client(ApiKeyService);
 const projects = here.client(ProjectService);
 const tokens = here.client(ServiceTokenService);
 
-/** What a call with the key is answered on the other process. Reading nothing costs least. */
+/** The status of a call with the key on the other process. Reading a verification that does not exist costs least. */
 async function keyThere(secret: string): Promise<number> {
   return (await merchant(there.httpUrl, secret).read("nothing")).status;
 }
@@ -35,7 +35,7 @@ async function tokenThere(secret: string): Promise<string> {
   return (await answerOf((options) => client.getVerification({ verificationId: "nothing" }, options))).code;
 }
 
-/** The key is good: there is no such verification. */
+/** The status if the key is valid: there is no such verification. */
 const good = 404;
 
 interface Made {
@@ -60,7 +60,7 @@ async function knownToken(): Promise<{ id: string; secret: string }> {
   return { id: serviceToken?.id ?? "", secret };
 }
 
-/** The service measures how long it has believed something by this clock, which then never tells it to stop. */
+/** Stops the clock by which the service ages its cached credentials, so that they never expire. */
 function believeForEver(): void {
   const now = performance.now();
   vi.spyOn(performance, "now").mockReturnValue(now);
@@ -75,7 +75,7 @@ async function heard<T>(call: () => Promise<T>, wanted: T): Promise<void> {
   await vi.waitUntil(async () => (await call()) === wanted, { timeout: 45_000, interval: 20 });
 }
 
-/** Calls until the answer is the wanted one. It may not be another to any call that began a second after the change. */
+/** Calls until the answer is the wanted one. Calls that begin a second or more after the change must get it. */
 async function effective<T>(call: () => Promise<T>, wanted: T): Promise<void> {
   const changedAt = Date.now();
   for (;;) {
@@ -90,12 +90,12 @@ async function effective<T>(call: () => Promise<T>, wanted: T): Promise<void> {
 
 const uuidOf = (id: string) => decodeId("key_", id) ?? decodeId("tok_", id) ?? decodeId("prj_", id);
 
-/** Ends the connections that notices come by, and makes a change before they are back. */
+/** Terminates the connections that receive notices, and commits a change before they are back. */
 async function whileDeaf(change: string, id: string): Promise<void> {
   const client = await here.db.connect();
   await client.query("BEGIN");
   await client.query(change, [uuidOf(id)]);
-  // One may be about to be replaced, or be away: that both are there is waited for.
+  // One of them may be reconnecting: wait until both are there.
   await vi.waitUntil(
     async () => {
       const { rowCount } = await here.db.query(
@@ -109,7 +109,7 @@ async function whileDeaf(change: string, id: string): Promise<void> {
   client.release();
 }
 
-test("tokens that nobody has are looked up together, and keep no connection from anybody else", async () => {
+test("unknown tokens are looked up together and do not take the connections that other calls need", async () => {
   const { secret } = await knownKey();
   const lock = await here.db.connect();
   await lock.query("BEGIN; LOCK TABLE service_token");
@@ -125,11 +125,11 @@ test("tokens that nobody has are looked up together, and keep no connection from
   expect(new Set(await Promise.all(madeUp))).toEqual(new Set([401]));
 });
 
-test("keys that are looked up together are each their own project's, and what is none of them is nobody's", async () => {
+test("keys that are looked up together are each matched to their own project, and unknown ones to none", async () => {
   const shops = await Promise.all(Array.from({ length: 40 }, () => here.createProject()));
   const strangers = Array.from({ length: 40 }, () => newCredential("test"));
   const callers = shops.flatMap(({ testKey, liveKey }, index) => [testKey, strangers[index] ?? "", liveKey]);
-  // Whoever is the first to look stands still; the others gather behind it.
+  // The first lookup waits for this lock; the others gather behind it.
   const lock = await here.db.connect();
   await lock.query("BEGIN; LOCK TABLE api_key");
   const created = callers.map((key) => merchant(there.httpUrl, key).create());
@@ -146,8 +146,8 @@ test("keys that are looked up together are each their own project's, and what is
   }
 });
 
-describe("by the notice, though the other process would believe for ever what it knows:", () => {
-  test("a new key works, though the project was asked for before it", async () => {
+describe("by the notice alone, with a cache on the other process that never expires:", () => {
+  test("a new key works, even if its project was already cached", async () => {
     const { projectId } = await knownKey();
     believeForEver();
     const { secret } = await keys.createApiKey({ projectId, environment: Environment.LIVE });
@@ -162,7 +162,7 @@ describe("by the notice, though the other process would believe for ever what it
     expect(await keyThere(rotated.secret)).toBe(good);
   });
 
-  test("a rotated key with overlap goes on working beside its replacement", async () => {
+  test("a rotated key with overlap still works beside its replacement", async () => {
     const { key, secret } = await knownKey();
     believeForEver();
     const rotated = await keys.rotateApiKey({ apiKeyId: key.id, overlap: { seconds: 3600n } });
@@ -183,7 +183,7 @@ describe("by the notice, though the other process would believe for ever what it
     await heard(() => tokenThere(secret), "invalid_api_key");
   });
 
-  test("a suspended project's key is answered 403, and works again when the project is resumed", async () => {
+  test("the key of a suspended project gets 403, and works again when the project is resumed", async () => {
     const { projectId, secret } = await knownKey();
     believeForEver();
     await projects.suspendProject({ projectId });
@@ -192,7 +192,7 @@ describe("by the notice, though the other process would believe for ever what it
     await heard(() => keyThere(secret), good);
   });
 
-  test("a key revoked while the connection for notices was cut is refused once that is back", async () => {
+  test("a key revoked while the connection for notices was cut is refused once it is back", async () => {
     const { key, secret } = await knownKey();
     believeForEver();
     await whileDeaf("UPDATE api_key SET revoked_at = now() WHERE id = $1", key.id);
@@ -200,14 +200,14 @@ describe("by the notice, though the other process would believe for ever what it
   });
 });
 
-describe("within a second, though no notice is sent:", () => {
-  test("it is believed meanwhile, so it is time that ends it", async () => {
+describe("within a second, without a notice:", () => {
+  test("a revoked key works until the second is over, because its lookup is cached", async () => {
     const { key, secret } = await knownKey();
     const revoke = (at: "now()" | "NULL") =>
       here.db.query(`UPDATE api_key SET revoked_at = ${at} WHERE id = $1`, [uuidOf(key.id)]);
     believeForEver();
     const aSecondPasses = () => vi.mocked(performance.now).mockReturnValue(performance.now() + 1_000);
-    // The notice of the key's own making may still come in between: then once more.
+    // The notice of the key's own creation may still arrive in between: then try again.
     await vi.waitUntil(
       async () => {
         await revoke("NULL");
@@ -222,7 +222,7 @@ describe("within a second, though no notice is sent:", () => {
     expect(await keyThere(secret)).toBe(401);
   });
 
-  test("a key that was unknown works", async () => {
+  test("a key that was unknown before works", async () => {
     const { key } = await knownKey();
     const secret = newCredential("test");
     expect(await keyThere(secret)).toBe(401);
@@ -237,7 +237,7 @@ describe("within a second, though no notice is sent:", () => {
   test.for([
     { name: "a revoked key is refused", change: "UPDATE api_key SET revoked_at = now() WHERE id = $1" },
     {
-      name: "a key whose time has come is refused, and no notice tells of that ever",
+      name: "an expired key is refused, for which there is never a notice",
       change: "UPDATE api_key SET expires_at = now() WHERE id = $1",
     },
   ])("$name", async ({ change }) => {
@@ -252,7 +252,7 @@ describe("within a second, though no notice is sent:", () => {
     await effective(() => tokenThere(secret), "invalid_api_key");
   });
 
-  test("a suspended project's key is answered 403, and works again when the project is resumed", async () => {
+  test("the key of a suspended project gets 403, and works again when the project is resumed", async () => {
     const { projectId, secret } = await knownKey();
     await here.db.query("UPDATE project SET suspended_at = now() WHERE id = $1", [uuidOf(projectId)]);
     await effective(() => keyThere(secret), 403);
@@ -267,8 +267,11 @@ describe("within a second, though no notice is sent:", () => {
   });
 });
 
-describe("a call whose body comes long after its headers is let in by what is so then", () => {
-  /** A call with half of its body sent, which the process has let in. The answer comes once the rest is sent. */
+describe("a call whose body arrives long after its headers is authenticated again", () => {
+  /**
+   * Sends half of a call's body, after the process has admitted it. Returns a function that sends the rest and
+   * resolves to the status.
+   */
   async function halfCalled(path: string, secret: string) {
     const { hostname, port } = new URL(there.httpUrl);
     const request = http.request({
@@ -301,17 +304,17 @@ describe("a call whose body comes long after its headers is let in by what is so
     { call: "a cancel", path: "/v1/verifications/nothing/cancel", otherwise: 404 },
   ];
 
-  test.for(calls)("$call with a key that was revoked meanwhile", async ({ path, otherwise }) => {
+  test.for(calls)("$call with a key revoked meanwhile is refused", async ({ path, otherwise }) => {
     const { key, secret } = await knownKey();
     const [finish, another] = [await halfCalled(path, secret), await halfCalled(path, secret)];
-    // Of a project without a number, or of no verification: it was let in.
+    // The project has no number, or there is no such verification: the key was accepted.
     expect(await another()).toBe(otherwise);
     await keys.revokeApiKey({ apiKeyId: key.id });
     await heard(() => keyThere(secret), 401);
     expect(await finish()).toBe(401);
   });
 
-  test("a creation with a key that was revoked meanwhile is not charged, whatever its body turns out to be", async () => {
+  test("a creation with a key revoked meanwhile is not charged, whatever its body turns out to be", async () => {
     const { projectId, key, secret } = await knownKey();
     const finish = await halfCalled("/v1/verifications", secret);
     const finishOverGrpc = await halfCalledOverGrpc(secret);
@@ -327,14 +330,14 @@ describe("a call whose body comes long after its headers is let in by what is so
     expect((await usage()).rows).toEqual(before.rows);
   });
 
-  /** With the prefix of a message, which turns out to be none. */
+  /** Sends the prefix of a message that turns out to be unreadable. */
   async function halfCalledOverGrpc(secret: string) {
     const connection = connectRaw(there.grpcAddress);
     const call = connection.call("phoneproof.v1.VerificationService/GetVerification", {
       authorization: `Bearer ${secret}`,
     });
     call.write(Buffer.of(0, 0, 0, 0, 2));
-    // Answered once the process has come to what was sent before it on this connection.
+    // This is answered once the process has read everything sent before it on this connection.
     await connection.call("nothing/There").status;
     return async () => {
       call.write(Buffer.from("0aff", "hex"));
@@ -345,7 +348,7 @@ describe("a call whose body comes long after its headers is let in by what is so
     };
   }
 
-  test.for(calls)("$call of a project that was suspended meanwhile", async ({ path }) => {
+  test.for(calls)("$call for a project suspended meanwhile is refused", async ({ path }) => {
     const { projectId, secret } = await knownKey();
     const finish = await halfCalled(path, secret);
     await projects.suspendProject({ projectId });
@@ -354,9 +357,9 @@ describe("a call whose body comes long after its headers is let in by what is so
   });
 });
 
-test("a key that was made to expire works until then on every process, and not a second longer", async () => {
+test("a key works on another process, too, and at most a second beyond its expiry", async () => {
   const { projectId } = await knownKey();
-  // Where a second is over before the key was tried, another has more.
+  // If the key expired before it could be tried, try one that lasts longer.
   for (let [seconds, answer] = [1n, 0]; answer !== good; seconds *= 3n) {
     const { apiKey, secret } = await keys.createApiKey({
       projectId,

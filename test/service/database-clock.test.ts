@@ -13,11 +13,11 @@ const minute = 60_000;
 const phone = "01012345678";
 
 test.for([
-  { name: "100 days behind the database's", databaseAhead: 100 * day },
+  { name: "100 days behind", databaseAhead: 100 * day },
   { name: "9 hours behind", databaseAhead: 9 * hour },
-  { name: "9 hours ahead", databaseAhead: -9 * hour },
-  { name: "100 days ahead", databaseAhead: -100 * day },
-])("a process whose clock is $name tells why nothing has happened, and phones go when they are due", async (row) => {
+  { name: "9 hours ahead of", databaseAhead: -9 * hour },
+  { name: "100 days ahead of", databaseAhead: -100 * day },
+])("a process whose clock is $name the database's still gives the pending hint and erases phones when due", async (row) => {
   const plain = await startTestService({ ROLES: "api" });
   await installClock(plain.db);
   await moveClock(plain.db, row.databaseAhead);
@@ -46,7 +46,7 @@ test.for([
     expect(rows).toEqual([{ reason: "without_code" }]);
 
     expect(await service.sms({ to, from: phone, text })).toMatchObject([{ outcome: "VERIFIED" }]);
-    // Others go by meanwhile.
+    // Other verifications are created meanwhile.
     for (let passed = 0; passed < 9; passed++) {
       await retain();
       expect(await phoneOf(id)).toBe(phone);
@@ -62,7 +62,7 @@ test.for([
   }
 });
 
-/** Milliseconds since the epoch, which a UUIDv7 begins with. */
+/** Milliseconds since the epoch, with which a UUIDv7 begins. */
 function timeOf(id: string): number {
   const uuid = decodeId("vrf_", id) ?? "";
   return Number.parseInt(uuid.slice(0, 8) + uuid.slice(9, 13), 16);

@@ -1,4 +1,4 @@
-/** Whatever the database, its server or the role has sessions begin with. */
+/** The service must not depend on the session defaults of the database, its server or the role. */
 
 import pg from "pg";
 import { expect, test } from "vitest";
@@ -32,7 +32,7 @@ function startOn(url: string, settings: Readonly<Record<string, string>> = {}) {
   return startService(config, createLog("silent", openLogOutput()));
 }
 
-test("of another time zone, date style, isolation and durability, the service says and does the same", async () => {
+test("the service works the same with another default time zone, date style, isolation and durability", async () => {
   const before = await startTestService();
   await haveSessionsBegin(
     { connectionString: before.databaseUrl, database: new URL(before.databaseUrl).pathname.slice(1) },
@@ -64,7 +64,7 @@ test("of another time zone, date style, isolation and durability, the service sa
   expect(new Set(statuses)).toEqual(new Set([201]));
 });
 
-test("its own connections have its own name, and time of their own", async () => {
+test("the service's connections use its own application names and timeouts, not those of the URL", async () => {
   const { connection, url, drop } = await createDatabase();
   await haveSessionsBegin(connection, elsewhere);
   const service = await startOn(`${url}?application_name=myapp&statement_timeout=1`);
@@ -81,7 +81,7 @@ test("its own connections have its own name, and time of their own", async () =>
 
 test.for(
   Object.entries(elsewhere),
-)("behind a pooler the database itself has to have it right: %s = %s ends the start", async ([
+)("behind a pooler, an unsuitable session default of the database ends the start: %s = %s", async ([
   name,
   value,
 ]) => {
@@ -93,7 +93,7 @@ test.for(
   await drop();
 });
 
-test("and the line says whose setting it is", async () => {
+test("the error about a session default says where it is set", async () => {
   const { connection, url, drop } = await createDatabase();
   const client = new pg.Client(connection);
   await client.connect();
@@ -106,7 +106,7 @@ test("and the line says whose setting it is", async () => {
   await drop();
 });
 
-test("a database that takes no writes ends the start, and one that takes none any more makes a process unready and is not up", async () => {
+test("a read-only database ends the start; one that becomes read-only makes a process unready and counts as down", async () => {
   const service = await startTestService();
   const database = new URL(service.databaseUrl).pathname.slice(1);
   const isReady = async () => (await fetch(`${service.opsUrl}/readyz`)).status;

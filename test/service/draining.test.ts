@@ -34,7 +34,7 @@ test.for(["SIGINT", "SIGHUP"] as const)("%s ends a process as SIGTERM does", asy
   await expect(fetch(`${opsUrl}/readyz`)).rejects.toThrow();
 });
 
-test("at SIGTERM a process says that it is stopping, answers whoever has not heard of it, and ends with 0", async () => {
+test("on SIGTERM a process becomes unready, answers further requests with connection: close, and exits with 0", async () => {
   const life = await service.running();
   const shop = merchant(life.httpUrl, liveKey);
   expect((await fetch(`${life.opsUrl}/readyz`)).status).toBe(200);

@@ -21,14 +21,14 @@ afterEach(() => resetClock(service.db));
 
 const start = new Date("2031-05-01T00:00:00.000Z");
 
-/** A message that verifies, with its sender fixed. */
+/** A message that verifies, from a fixed sender. */
 async function newMessage(): Promise<SmsFields & { readonly verificationId: string; readonly from: string }> {
   const { id, to, text } = await createPending(shop);
   return { to, text, from: newPhone(), verificationId: id };
 }
 
-describe("a message of an id that its source has sent before", () => {
-  test("gets the first receipt again, on any process, and has no effect", async () => {
+describe("a message with an id that its source has sent before", () => {
+  test("gets the first receipt again on any process, and has no effect", async () => {
     const message = { ...(await newMessage()), messageId: "repeated-1" };
     const first = await sourceHere.send(message);
     expect(first).toEqual({
@@ -48,7 +48,7 @@ describe("a message of an id that its source has sent before", () => {
     expect(await eventsOf(service.db, message.verificationId)).toEqual(["verification.verified"]);
   });
 
-  test("is a repeat whatever else it says now", async () => {
+  test("is a repeat even if its other fields differ", async () => {
     const message = { ...(await newMessage()), messageId: "repeated-2" };
     const first = await sourceHere.send({ ...message, text: "hello" });
     expect(first.outcome).toBe("NO_MATCH");
@@ -58,7 +58,7 @@ describe("a message of an id that its source has sent before", () => {
     expect((await shop.read(message.verificationId)).body.status).toBe("pending");
   });
 
-  test("is a repeat for as long as its record is kept, though the verification has changed since", async () => {
+  test("is a repeat for as long as its record is kept, even if the verification has changed since", async () => {
     await stopClock(service.db, start);
     const { id, to, text } = await createPending(shop, { mode: "match", expected_phone: "01012348100" });
     const message = { messageId: "repeated-3", to, text, from: newPhone() };
@@ -69,14 +69,14 @@ describe("a message of an id that its source has sent before", () => {
     expect(await sourceThere.send(message)).toEqual({ ...first, duplicate: true });
   });
 
-  test("is a repeat when it was INVALID, too", async () => {
+  test("is a repeat even if the first one was INVALID", async () => {
     const message = { messageId: "repeated-4", to: project.liveNumber, text: "", from: newPhone() };
     const first = await sourceHere.send(message);
     expect(first).toMatchObject({ outcome: "INVALID", duplicate: false });
     expect(await sourceThere.send(message)).toEqual({ ...first, duplicate: true });
   });
 
-  test("is a repeat from a token that is bound to a number, too, when it was INVALID or has been erased", async () => {
+  test("is a repeat from a token bound to a number, too, even if it was INVALID or has been erased", async () => {
     const token = await here.createToken({ scope: "ingest", source: "bound", numbers: [project.liveNumber] });
     const bound = smsSource(here, token);
     const { verificationId, ...sound } = await newMessage();
@@ -99,7 +99,7 @@ describe("a message of an id that its source has sent before", () => {
     ]);
   });
 
-  test("is a repeat from another token of that source, and news from another source", async () => {
+  test("is a repeat from another token of that source, but not from another source", async () => {
     const [token, sameSource, otherSource] = await Promise.all([
       here.createToken({ scope: "ingest", source: "gateway-a" }),
       here.createToken({ scope: "ingest", source: "gateway-a" }),
@@ -121,7 +121,7 @@ describe("a message of an id that its source has sent before", () => {
     });
   });
 
-  test("is a repeat from another admin token: their source is cli, all the same", async () => {
+  test("is a repeat from another admin token, because all of them have the source cli", async () => {
     const token = await here.createToken({ scope: "admin" });
     const message = { ...(await newMessage()), messageId: "admins" };
     const first = await sourceHere.send(message);
@@ -133,7 +133,7 @@ describe("a message of an id that its source has sent before", () => {
     expect(rows).toEqual([{ source: "cli" }]);
   });
 
-  test("is news from another source at the very same time, too", async () => {
+  test("is not a repeat if another source sends it, even at the same time", async () => {
     const tokens = ["gateway-e", "gateway-f"].map((source) => here.createToken({ scope: "ingest", source }));
     const sources = (await Promise.all(tokens)).map((token) => smsSource(here, token));
     const messages = await Promise.all(Array.from({ length: 40 }, newMessage));
@@ -147,7 +147,7 @@ describe("a message of an id that its source has sent before", () => {
     );
   });
 
-  test("is taken once when it reaches two processes at the same time", async () => {
+  test("takes effect once if it reaches two processes at the same time", async () => {
     const message = { ...(await newMessage()), messageId: "race-1" };
     const receipts = await raceTo(service.db, "inbound_message", [
       () => sourceHere.send(message),
@@ -158,7 +158,7 @@ describe("a message of an id that its source has sent before", () => {
     expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
   });
 
-  test("is taken once when it reaches two processes at the same time from different senders", async () => {
+  test("takes effect once if it reaches two processes at the same time from different senders", async () => {
     const [one, other] = [await newMessage(), await newMessage()];
     const messageId = "race-2";
     const receipts = await raceTo(service.db, "inbound_message", [
@@ -174,8 +174,8 @@ describe("a message of an id that its source has sent before", () => {
   });
 });
 
-describe("a message with destination, sender and text of an earlier one", () => {
-  test("is a duplicate under any id, from any source, on any process, however its sender is spelled", async () => {
+describe("a message with the destination, sender and text of an earlier one", () => {
+  test("is a duplicate with any id, from any source, on any process, however its sender is written", async () => {
     const message = await newMessage();
     const { from, verificationId } = message;
     const token = await here.createToken({ scope: "ingest", source: "gateway-c" });
@@ -201,13 +201,13 @@ describe("a message with destination, sender and text of an earlier one", () => 
   test.for([
     ["another sender", { from: "01012348101" }],
     ["another text", { text: "안녕하세요" }],
-  ] as const)("is none with %s", async ([, change]) => {
+  ] as const)("is no duplicate with %s", async ([, change]) => {
     const message = await newMessage();
     await sourceHere.send(message);
     expect(await sourceThere.send({ ...message, ...change })).toMatchObject({ duplicate: false });
   });
 
-  test("is none on another destination", async () => {
+  test("is no duplicate on another destination", async () => {
     const message = await newMessage();
     await sourceHere.send(message);
     const elsewhere = await sourceThere.send({ ...message, to: project.testNumber });
@@ -215,9 +215,9 @@ describe("a message with destination, sender and text of an earlier one", () => 
   });
 
   test.for([
-    { name: "is one in the last millisecond of the minute", later: 59_999, duplicate: true },
-    { name: "is processed anew after the minute", later: 60_001, duplicate: false },
-  ])("$name, whatever it was told", async ({ later, duplicate }) => {
+    { name: "is a duplicate until the last millisecond of a minute", later: 59_999, duplicate: true },
+    { name: "is processed again after a minute", later: 60_001, duplicate: false },
+  ])("$name, whatever its outcome was", async ({ later, duplicate }) => {
     await stopClock(service.db, start);
     const guess = { to: project.liveNumber, text: "안녕하세요", from: newPhone() };
     expect(await sourceHere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
@@ -234,7 +234,7 @@ describe("a message with destination, sender and text of an earlier one", () => 
     });
   });
 
-  test("does not begin a minute of its own", async () => {
+  test("does not start another minute", async () => {
     await stopClock(service.db, start);
     const { to, text } = await createPending(shop);
     const from = newPhone();
@@ -250,7 +250,7 @@ describe("a message with destination, sender and text of an earlier one", () => 
     ]);
   });
 
-  test("tells what the first was told, though it would be told otherwise by now", async () => {
+  test("gets the first outcome, even if it would be judged differently by now", async () => {
     const { id, to, text } = await createPending(shop, { mode: "match", expected_phone: "01012348102" });
     const from = newPhone();
     expect((await sourceHere.send({ to, text, from })).outcome).toBe("SENDER_MISMATCH");
@@ -262,11 +262,11 @@ describe("a message with destination, sender and text of an earlier one", () => 
     });
   });
 
-  test("tells what the first was told, though what it guessed has been drawn as a code since", async () => {
+  test("gets the first outcome, even if the code that it guessed has been assigned since", async () => {
     const { id, to, code } = await createPending(shop);
     const guess = { to, text: "[인증] 00000007", from: newPhone() };
     expect((await sourceHere.send(guess)).outcome).toBe("NO_MATCH");
-    // Of its sender nothing is known any more; of its content it is, for a minute.
+    // The sender is forgotten, but the content is known for a minute.
     await Array.fromAsync(here.client(ErasureService).erasePhone({ phone: guess.from }));
     await service.db.query("UPDATE live_code SET code = '00000007' WHERE destination = $1 AND code = $2", [
       to,
@@ -280,10 +280,10 @@ describe("a message with destination, sender and text of an earlier one", () => 
     });
   });
 
-  test("is one within one batch, too", async () => {
+  test("is a duplicate within one batch, too", async () => {
     const guess = { to: project.liveNumber, text: "[인증] 00000000", from: newPhone() };
     const message = await newMessage();
-    // The first goes alone, those that come meanwhile together.
+    // The first is sent alone; those that arrive meanwhile form a batch.
     const receipts = await sourceHere.sendAll([guess, message, guess, message]);
     expect(receipts.map(({ outcome, duplicate }) => [outcome, duplicate])).toEqual([
       ["NO_MATCH", false],
@@ -293,7 +293,7 @@ describe("a message with destination, sender and text of an earlier one", () => 
     ]);
   });
 
-  test("is taken once when it reaches two processes at the same time under two ids", async () => {
+  test("takes effect once if it reaches two processes at the same time with two ids", async () => {
     const message = await newMessage();
     const receipts = await raceTo(service.db, "inbound_message", [
       () => sourceHere.send(message),
@@ -304,7 +304,7 @@ describe("a message with destination, sender and text of an earlier one", () => 
     expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
   });
 
-  test("is taken once when it reaches two processes at the same time, on a number that nobody has", async () => {
+  test("takes effect once if it reaches two processes at the same time for an unregistered number", async () => {
     const message = { to: "0200999998", text: "hello", from: newPhone() };
     const receipts = await raceTo(service.db, "inbound_message", [
       () => sourceHere.send(message),
@@ -314,7 +314,7 @@ describe("a message with destination, sender and text of an earlier one", () => 
     expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
   });
 
-  test("is none of what a token sent to a number that it may not deliver to", async () => {
+  test("is no duplicate of one from a token that may not deliver to that number", async () => {
     const confined = await here.createToken({
       scope: "ingest",
       source: "gateway-d",

@@ -26,7 +26,7 @@ let receiver: Receiver;
 let liveKey: string;
 let shop: Merchant;
 
-/** As careless endpoints do. */
+/** Echoes the event, as careless endpoints do. */
 const echo: Answer = (response, { body }) => response.writeHead(200).end(body);
 
 beforeAll(async () => {
@@ -60,7 +60,7 @@ const nothing: Counts = { verifications: 0, cancelled: 0, messages: 0, answers: 
 
 const spelled = (phone: string) => `${phone.slice(0, 3)}-${phone.slice(3, 7)}-${phone.slice(7)}`;
 
-/** Where a number stands, in either spelling. */
+/** The tables that contain the number, in either spelling. */
 async function tablesWithPhone(phone: string): Promise<string[]> {
   const found = [...(await tablesWith(service.db, phone)), ...(await tablesWith(service.db, spelled(phone)))];
   return [...new Set(found)].sort();
@@ -79,7 +79,7 @@ async function verifiedBy(phone: string, request: object = {}): Promise<Pending>
 const expecting = (phone: string) => ({ mode: "match", expected_phone: phone });
 
 describe("erasing a phone", () => {
-  test("takes it from every table, and leaves the verifications and everybody else as they are", async () => {
+  test("removes it from every table, and leaves finished verifications and other phones as they are", async () => {
     const [phone, stranger] = [newPhone(), newPhone()];
     const verified = await verifiedBy(phone);
     const expired = await createPending(shop, expecting(spelled(phone)));
@@ -91,7 +91,7 @@ describe("erasing a phone", () => {
     for (const text of ["hello", "hello again"]) await service.sms({ to: pending.to, from: phone, text });
     await service.sms({ to: pending.to, from: stranger, text: `call me: +82 ${spelled(phone).slice(1)}` });
     for (const { id } of [verified, another]) await deliveryWhen(service, id, delivered);
-    // What the loser of a race for an idempotency key has left.
+    // Left behind by the loser of a race for an idempotency key.
     await service.db.query(
       `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
        SELECT destination, '0' || code, code_format, gen_random_uuid(), expires_at, expected_phone FROM live_code
@@ -108,7 +108,7 @@ describe("erasing a phone", () => {
     ]);
     await deliveryWhen(service, cancelled.id, delivered);
     await deliveryWhen(service, expired.id, delivered);
-    // Of what the erasure cancels, the event may be answered before the answers are counted, or after.
+    // The event of the verification that this cancels may be answered before or after answers are counted.
     receiver.answer = answerWith(200);
 
     expect(await erasePhone(`+82 ${spelled(phone).slice(1)}`)).toEqual({
@@ -131,11 +131,11 @@ describe("erasing a phone", () => {
     expect(await erasePhone(phone)).toEqual(nothing);
   });
 
-  test("takes it from the code that a creation had reserved when it lost its key to one with another phone", async () => {
+  test("removes it from a code reserved by a creation that lost its idempotency key to another phone's", async () => {
     const [winner, loser] = [newPhone(), newPhone()];
     const key = newIdempotencyKey();
     const shopThere = merchant((await service.startAnother()).httpUrl, liveKey);
-    // A process that has just met a key twice reserves codes first.
+    // A process that has just seen a repeated key reserves codes first.
     const met = newIdempotencyKey();
     for (const status of [201, 200]) expect((await shopThere.create({}, met)).status).toBe(status);
     const told = await raceTo(service.db, "verification", [
@@ -149,7 +149,7 @@ describe("erasing a phone", () => {
     expect(await tablesWithPhone(winner)).toEqual(["live_code", "verification"]);
   });
 
-  test("that nobody has answers zeros, on an empty installation too", async () => {
+  test("reports zeros for an unknown phone, also on an empty installation", async () => {
     expect(await erasePhone("010-9999-9999")).toEqual(nothing);
     const empty = await startTestService({ ROLES: "api" });
     expect(await erasePhone("01099999999", empty)).toEqual(nothing);
@@ -170,15 +170,15 @@ describe("erasing a phone", () => {
 
   test.for([
     ["with hyphens", (a: string, b: string, c: string) => `call ${a}-${b}-${c} please`],
-    ["as from abroad", (a: string, b: string, c: string) => `+82 (${a.slice(1)}) ${b} ${c}`],
+    ["in international format", (a: string, b: string, c: string) => `+82 (${a.slice(1)}) ${b} ${c}`],
     ["with spaces around hyphens", (a: string, b: string, c: string) => `${a} - ${b} - ${c}`],
     ["digit by digit", (...parts: string[]) => [...parts.join("")].join(" ")],
     [
-      "in full width",
+      "in full-width digits",
       (...parts: string[]) =>
         parts.join("").replace(/\d/g, (digit) => String.fromCharCode(0xff10 + Number(digit))),
     ],
-  ] as const)("finds it in a stranger's text %s", async ([, spell]) => {
+  ] as const)("finds it in another sender's text %s", async ([, spell]) => {
     const phone = newPhone();
     const text = spell(phone.slice(0, 3), phone.slice(3, 7), phone.slice(7));
     await service.sms({ to: "0200000000", from: newPhone(), text });
@@ -186,7 +186,7 @@ describe("erasing a phone", () => {
     expect(await tablesWith(service.db, text)).toEqual([]);
   });
 
-  test("leaves no digest that it could be computed from, and every creation is repeated all the same", async () => {
+  test("leaves no request digest from which it could be computed, and every creation can still be replayed", async () => {
     const phone = newPhone();
     const bodies = [
       { ...expecting(phone), state: "상태", client_reference: 'ref "1"' },
@@ -211,7 +211,7 @@ describe("erasing a phone", () => {
     expect(after).toHaveLength(3);
     for (const digest of before) expect(after).not.toContain(digest);
 
-    // Whichever phone was expected makes no difference to what is kept.
+    // What is kept does not depend on the phone that was expected.
     const other = newPhone();
     const twin = await shop.create({ ...bodies[0], ...expecting(other) });
     await service.client(ErasureService).eraseVerification({ verificationId: twin.body.id });
@@ -230,7 +230,7 @@ describe("erasing a phone", () => {
     expect((await shop.read(created[0]?.body.id ?? "")).body.status).toBe("cancelled");
   });
 
-  test("finds it in what an endpoint answered to an event of somebody else", async () => {
+  test("finds it in what an endpoint answered to an event of another verification", async () => {
     const phone = newPhone();
     receiver.answer = answerWith(200, {}, JSON.stringify({ user: { phone: spelled(phone) } }));
     try {
@@ -245,14 +245,14 @@ describe("erasing a phone", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
-  test("is in the audit log, masked", async () => {
+  test("is logged in the audit log, with the phone masked", async () => {
     const phone = newPhone();
     await erasePhone(phone);
     const { entries } = await service.client(AuditService).listAuditEntries({ pageSize: 1 });
     expect(entries).toMatchObject([{ action: "data.erased", subject: `010-****-${phone.slice(7)}` }]);
   });
 
-  test.for(["live", "test"])("a miss that counted against it in %s counts no more", async (environment) => {
+  test.for(["live", "test"])("removes its misses in the %s environment", async (environment) => {
     const phone = newPhone();
     const { testKey } = await service.createProject();
     const pending = await createPending(environment === "live" ? shop : merchant(service.httpUrl, testKey));
@@ -265,7 +265,7 @@ describe("erasing a phone", () => {
     expect(await send(pending, phone)).toBe("VERIFIED");
   });
 
-  test("a message sent again under its id gets its first receipt, and brings nothing back", async () => {
+  test("a message sent again with its id gets its first receipt, and nothing of it is stored again", async () => {
     const phone = newPhone();
     const pending = await createPending(shop);
     const message = { to: pending.to, from: phone, text: pending.text, messageId: "again" };
@@ -277,11 +277,11 @@ describe("erasing a phone", () => {
 });
 
 describe("erasing a verification", () => {
-  test("takes its phone from the codes that were reserved for it on other numbers, when its creation raced itself", async () => {
+  test("removes its phone from codes reserved on other numbers by a race of its own creation", async () => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
     const others = await createPending(shop, expecting(phone));
-    // What the loser of the race has left: no verification was made of it.
+    // Left behind by the loser of the race, of which no verification was created.
     await service.db.query(
       `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
        SELECT '0299999999', code, code_format, gen_random_uuid(), expires_at, expected_phone FROM live_code
@@ -300,7 +300,7 @@ describe("erasing a verification", () => {
     expect(await barred()).toEqual([uuidOf(others.id)]);
   });
 
-  test("takes its numbers and messages, and no others", async () => {
+  test("removes its phones and messages, and no others", async () => {
     const [phone, stranger] = [newPhone(), newPhone()];
     const elsewhere = await verifiedBy(phone);
     const verification = await createPending(shop, expecting(phone));
@@ -329,10 +329,10 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
-  test("takes its numbers before it goes through everybody's messages, however long that takes", async () => {
+  test("removes its phones before it searches all messages, however long that takes", async () => {
     const phone = newPhone();
     const verified = await verifiedBy(phone);
-    // It carries the code, and is not told whose that is: only the long way leads to it.
+    // It contains the code but was not assigned to the verification: only the full search finds it.
     const text = `[Web발신] ${verified.text}`;
     await service.sms({ to: verified.to, from: newPhone(), text });
     const holder = await service.db.connect();
@@ -349,7 +349,7 @@ describe("erasing a verification", () => {
     expect(await tablesWith(service.db, verified.text)).toEqual(["verification"]);
   });
 
-  test("takes what is remembered of whom it expects, who never sent anything for it", async () => {
+  test("removes the misses of the expected phone, even if it never sent the code", async () => {
     const phone = newPhone();
     const verification = await createPending(shop, expecting(phone));
     await service.sms({ to: verification.to, from: phone, text: "a miss" });
@@ -358,7 +358,7 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual(["inbound_message"]);
   });
 
-  test("leaves what was counted in the other environment against the numbers it takes", async () => {
+  test("keeps the misses of its phones in the other environment", async () => {
     const phone = newPhone();
     const { testKey } = await service.createProject();
     const trial = await createPending(merchant(service.httpUrl, testKey));
@@ -370,9 +370,9 @@ describe("erasing a verification", () => {
   });
 
   test.for([
-    { name: "while its code is barred", since: "0 seconds" },
-    { name: "once its code may be handed out again", since: "26 hours" },
-  ])("takes every message that carried its code, whatever that was told, $name", async ({ since }) => {
+    { name: "while the code is in quarantine", since: "0 seconds" },
+    { name: "once the code may be assigned again", since: "26 hours" },
+  ])("removes every message with its code, whatever the outcome was, $name", async ({ since }) => {
     const [verification, other] = [await createPending(shop), await createPending(shop)];
     const { to, code } = verification;
     const [ambiguous, fromWeb, guesser] = [newPhone(), newPhone(), newPhone()];
@@ -414,9 +414,13 @@ describe("erasing a verification", () => {
   });
 
   test.for([
-    { name: "as long as its code is barred", ago: "23 hours 59 minutes", messages: 1 },
-    { name: "and not once that may be another's", ago: "24 hours 1 minute", messages: 0 },
-  ])("takes what came with its code after its expiry, $name", async ({ ago, messages }) => {
+    { name: "within 24 hours after its expiry: removed", ago: "23 hours 59 minutes", messages: 1 },
+    {
+      name: "more than 24 hours after its expiry, when the code may be another's: kept",
+      ago: "24 hours 1 minute",
+      messages: 0,
+    },
+  ])("a message with its code $name", async ({ ago, messages }) => {
     const phone = newPhone();
     const { id, to, code } = await createPending(shop);
     await moveExpiry(service.db, {
@@ -424,7 +428,7 @@ describe("erasing a verification", () => {
       where: "id = $1",
       values: [uuidOf(id), ago],
     });
-    // What came from the web is told of no verification that is over.
+    // A web-sent message is not assigned to a verification that has ended.
     expect(await service.sms({ to, from: phone, text: `[Web발신] ${code}` })).toMatchObject([
       { outcome: "WEB_SENT", verificationId: "" },
     ]);
@@ -432,7 +436,7 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual(messages === 0 ? ["inbound_message"] : []);
   });
 
-  test("cancels a pending one, with its event, and nothing verifies it any more", async () => {
+  test("cancels a pending one, with its event, and no SMS verifies it any more", async () => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
     expect(await eraseVerification(pending.id)).toMatchObject({ verifications: 1, cancelled: 1 });
@@ -442,7 +446,7 @@ describe("erasing a verification", () => {
     await deliveryWhen(service, pending.id, delivered);
   });
 
-  test("that has expired, and nobody has looked, is expired and not cancelled", async () => {
+  test("expires one that is past its expiry but still pending, instead of cancelling it", async () => {
     const idle = await startTestService({ ROLES: "api" });
     const { liveKey } = await idle.createProject();
     const pending = await createPending(merchant(idle.httpUrl, liveKey), expecting(newPhone()));
@@ -458,7 +462,7 @@ describe("erasing a verification", () => {
 });
 
 describe("webhooks", () => {
-  test("an answer that comes after the erasure is not kept", async () => {
+  test("an answer that arrives after the erasure is not stored", async () => {
     const phone = newPhone();
     let held: ServerResponse | undefined;
     receiver.answer = (response, { body }) => {
@@ -475,7 +479,7 @@ describe("webhooks", () => {
     receiver.answer = echo;
   });
 
-  test("an event that is still to be delivered is, without the phone", async () => {
+  test("an event not yet delivered is delivered without the phone", async () => {
     const phone = newPhone();
     receiver.answer = refuseForLong(500);
     const { id } = await verifiedBy(phone);
@@ -502,8 +506,8 @@ describe("webhooks", () => {
   });
 });
 
-describe("what happens at the same time", () => {
-  test("the SMS that was first verifies, and is erased", async () => {
+describe("concurrency", () => {
+  test("an SMS that is first verifies, and its data is erased", async () => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
     const [outcome] = await raceTo(service.db, "event", [
@@ -515,7 +519,7 @@ describe("what happens at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
   });
 
-  test("the erasure that was first cancels, and the SMS is told that nothing is pending", async () => {
+  test("an erasure that is first cancels, and the SMS gets NOT_PENDING", async () => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
     const [erasure, outcome] = await raceTo(service.db, "event", [
@@ -526,7 +530,7 @@ describe("what happens at the same time", () => {
     expect((await shop.read(pending.id)).body).toMatchObject({ status: "cancelled", phone: null });
   });
 
-  test("what comes from the phone after it was asked for is not waited for, and stays", async () => {
+  test("data that arrives from the phone after the erasure began is neither waited for nor erased", async () => {
     const phone = newPhone();
     const before = await verifiedBy(phone);
     const holder = await service.db.connect();
@@ -549,7 +553,7 @@ describe("what happens at the same time", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
-  test("thousands of messages and verifications go, by several erasures at once, beside SMS that come in", async () => {
+  test("concurrent erasures remove thousands of messages and verifications while SMS arrive", async () => {
     const [phone, other] = [newPhone(), newPhone()];
     const model = await createPending(shop);
     await service.db.query(
@@ -591,14 +595,14 @@ describe("what happens at the same time", () => {
   });
 });
 
-describe("an erasure that is cut short", () => {
+describe("an interrupted erasure", () => {
   let quiet: TestService;
 
   beforeAll(async () => {
     quiet = await startTestService({ ROLES: "api" });
   });
 
-  /** Makes three batches of messages from a new phone, of which the second cannot go on until `release`. */
+  /** Inserts three batches of messages from a new phone; the second cannot be erased until `release`. */
   async function heldInTheMiddle() {
     const phone = newPhone();
     await quiet.db.query("DELETE FROM inbound_message");
@@ -626,7 +630,7 @@ describe("an erasure that is cut short", () => {
     };
   }
 
-  test("because the client left ends after the batch under way, and the next one finishes it", async () => {
+  test("stops after the current batch when the client disconnects, and the next erasure finishes it", async () => {
     const { phone, release, isLeft } = await heldInTheMiddle();
     const client = quiet.client(ErasureService);
     const leave = new AbortController();
@@ -636,7 +640,7 @@ describe("an erasure that is cut short", () => {
     expect([await isLeft(15000), await isLeft(7000)]).toEqual([false, true]);
     leave.abort();
     await expect(erasing).rejects.toMatchObject({ code: Code.Canceled });
-    // On the same connection: when this is answered, the service has heard of the other's end.
+    // Sent on the same connection: once this is answered, the service knows of the cancellation.
     await answerOf(() => client.eraseVerification({ verificationId: "nonsense" }));
     await release();
     await vi.waitUntil(async () => !(await isLeft(7000)), { timeout: 45_000, interval: 5 });
@@ -646,7 +650,7 @@ describe("an erasure that is cut short", () => {
     expect(await tablesWith(quiet.db, phone)).toEqual([]);
   });
 
-  test("because the service stops is not told as done", async () => {
+  test("is not reported as done when the service stops", async () => {
     const { phone, release, isLeft } = await heldInTheMiddle();
     const stopping = await quiet.startAnother();
     const erasing = erasePhone(phone, stopping);

@@ -31,13 +31,13 @@ async function create(): Promise<string> {
   return id;
 }
 
-/** Nobody reads: what moves a verification is the sweep. */
+/** Reads the table instead of the API, so that only the expiry job moves a verification. */
 async function statuses(): Promise<Record<string, number>> {
   const { rows } = await service.db.query("SELECT status, count(*)::int FROM verification GROUP BY 1");
   return Object.fromEntries(rows.map(({ status, count }) => [status, count]));
 }
 
-/** Moves the expiry of everything that is pending to `seconds` from now. */
+/** Moves the expiry of everything pending to `seconds` from now. */
 const expireIn = (seconds: number) =>
   moveExpiry(service.db, {
     expiresAt: "now() + make_interval(secs => $1)",
@@ -45,7 +45,7 @@ const expireIn = (seconds: number) =>
     values: [seconds],
   });
 
-/** Of everything that is pending. */
+/** Copies everything pending `$1` times. */
 const copies = `
 WITH copied AS (
   INSERT INTO verification
@@ -57,7 +57,7 @@ WITH copied AS (
 INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
 SELECT destination, id::text, 'numeric', id, expires_at FROM copied`;
 
-/** Up to when everything is over that was due, in milliseconds since the epoch. */
+/** The position up to which everything due has been expired, in milliseconds since the epoch. */
 async function lookedUpTo(): Promise<number> {
   const { rows } = await service.db.query(
     "SELECT extract(epoch FROM done_up_to::timestamptz)::float8 * 1000 AS at FROM retention_progress WHERE task = 'expire'",
@@ -65,8 +65,8 @@ async function lookedUpTo(): Promise<number> {
   return rows[0].at;
 }
 
-test("within two seconds of its expiry a verification that nobody reads is expired, with its event", async () => {
-  // The machine may be late, the service is not.
+test("a verification that nobody reads is expired, with its event, within two seconds of its expiry", async () => {
+  // Repeated until it is in time, because the machine may be slow.
   for (let took = Number.POSITIVE_INFINITY; took >= 2; ) {
     const id = await create();
     await expireIn(0);
@@ -84,7 +84,7 @@ test("within two seconds of its expiry a verification that nobody reads is expir
   }
 });
 
-test("what is not due stays pending", async () => {
+test("a verification that is not due stays pending", async () => {
   const { expired: before = 0 } = await statuses();
   await create();
   await expireIn(3600);
@@ -100,10 +100,10 @@ test("what is not due stays pending", async () => {
   expect(await statuses()).toEqual({ expired: before + 1, pending: 1 });
 });
 
-/** Holds `ids`, which are pending, in a transaction that is open, from before it is due. Answers its connection. */
+/** Locks `ids`, which are pending, in an open transaction from before they are due. Returns its connection. */
 async function holdUntilDue(ids: readonly string[]) {
   const holder = await service.db.connect();
-  // What has expired before it is held is put back, and has more time.
+  // Rows that expired before they were locked are made pending again, with more time.
   for (let seconds = 0.5; ; seconds *= 2) {
     await moveExpiry(service.db, {
       expiresAt: "now() + make_interval(secs => $2)",
@@ -127,10 +127,10 @@ WITH cancelled AS (
 )
 INSERT INTO event SELECT id, 'verification.cancelled', now() FROM cancelled`;
 
-test("a backlog is drained by several processes, each row once, while others are cancelled", async () => {
+test("several processes expire a backlog, each row once, while other rows are cancelled", async () => {
   await service.db.query("DELETE FROM event; DELETE FROM verification");
   await Promise.all(Array.from({ length: 300 }, create));
-  // Many more like these, without the wait for each.
+  // Many more like these, without creating each over HTTP.
   await service.db.query(copies, [9]);
   const others = await Promise.all([service.startAnother({ ROLES: "worker" }), service.startAnother()]);
   const { rows: some } = await service.db.query("SELECT id FROM verification ORDER BY random() LIMIT 50");
@@ -138,7 +138,7 @@ test("a backlog is drained by several processes, each row once, while others are
   const raced = some.slice(10).map(({ id }) => id);
   const holder = await holdUntilDue(inTime);
   await holder.query(cancelling, [inTime]);
-  // Not at the same time as the test's own update: two that lock many rows in orders of their own may wait for each other.
+  // Not concurrently with the test's own update: two that lock many rows in different orders may deadlock.
   await moveExpiry(service.db, {
     expiresAt: "now()",
     where: "status = 'pending' AND id <> ALL ($1)",
@@ -166,7 +166,7 @@ test("a backlog is drained by several processes, each row once, while others are
   await Promise.all(others.map((other) => other.close()));
 });
 
-test("what somebody holds is waited for, and keeps nothing else from expiring, however much there is", async () => {
+test("a locked verification expires once it is unlocked, and does not delay any others", async () => {
   await Promise.all(Array.from({ length: 40 }, create));
   await service.db.query(copies, [29]);
   const { rows } = await service.db.query(
@@ -189,14 +189,14 @@ test("what somebody holds is waited for, and keeps nothing else from expiring, h
   });
 });
 
-test("a clock that is set back, as by a standby that takes over, lets nothing be passed by", async () => {
+test("after the clock is set back, as by a standby that takes over, the recorded position goes back, too", async () => {
   await service.db.query(
     "UPDATE retention_progress SET done_up_to = (now() + interval '1 hour')::text WHERE task = 'expire'",
   );
   await vi.waitUntil(async () => (await lookedUpTo()) <= Date.now(), { timeout: 45_000, interval: 20 });
 });
 
-test("while a transaction of somebody's keeps it from being written down, all that is due expires", async () => {
+test("while an open transaction holds the recorded position back, everything due still expires", async () => {
   const quiet = await startTestService({ ROLES: "api" });
   const database = openDatabase({ connectionString: quiet.databaseUrl }, { poolSize: 1, onError: () => {} });
   const { rows } = await quiet.db.query("SELECT (now() - interval '10 minutes')::text AS then");
@@ -217,7 +217,7 @@ test("while a transaction of somebody's keeps it from being written down, all th
   await database.close();
 });
 
-test("nor however much lies between that and the present, which is looked through beside", async () => {
+test("while the position is held back, old and new due verifications expire, however many rows lie between", async () => {
   const quiet = await startTestService({ ROLES: "api" });
   const database = openDatabase({ connectionString: quiet.databaseUrl }, { poolSize: 1, onError: () => {} });
   const { rows } = await quiet.db.query("SELECT (now() - interval '10 minutes')::text AS then");
@@ -227,7 +227,7 @@ test("nor however much lies between that and the present, which is looked throug
   const [newest, oldest] = [await createPending(shop), await createPending(shop)];
   const expire = (id: string, expiresAt: string) =>
     moveExpiry(quiet.db, { expiresAt, where: "id = $1", values: [uuidOf(id)] });
-  // Of verifications that are over.
+  // Codes of verifications that have ended.
   await quiet.db.query(
     `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
      SELECT '0209999999', lpad(n::text, 8, '0'), 'numeric', gen_random_uuid(),
@@ -239,7 +239,7 @@ test("nor however much lies between that and the present, which is looked throug
   let now = performance.now();
   const clock = vi.spyOn(performance, "now").mockImplementation(() => now);
   onTestFinished(() => clock.mockRestore());
-  /** In so many batches, each of which takes longer than half of what is looked through again. */
+  /** Within this many batches, each of which takes more than half of the interval for looking back. */
   const expiresWithin = async (id: string, batches: number) => {
     for (let batch = 0; batch < batches; batch++) {
       now += 1_100;
@@ -260,7 +260,7 @@ test("nor however much lies between that and the present, which is looked throug
   await database.close();
 });
 
-test("what is written down stays before all that may yet be committed", async () => {
+test("the recorded position stays before everything that may still be committed", async () => {
   const quiet = await startTestService({ ROLES: "api" });
   const database = openDatabase({ connectionString: quiet.databaseUrl }, { poolSize: 1, onError: () => {} });
   const ago = async (interval: string) =>
@@ -280,7 +280,7 @@ test("what is written down stays before all that may yet be committed", async ()
   const early = await dueSince("10 seconds");
   expect(await expireDue()).toBe(false);
   expect(await eventsOf(quiet.db, early)).toEqual(["verification.expired"]);
-  // It was due before the other, and is seen only now.
+  // It was due before the other, but becomes visible only now.
   const late = await dueSince("50 seconds");
   const eventsAfterALook = async () => {
     await expireDue();

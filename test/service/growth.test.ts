@@ -1,6 +1,6 @@
 /**
- * Plans are kept while tables grow. A statement that was planned on empty tables must not read them whole when they are
- * no longer empty, as one did that joined the ids asked for to all messages there were.
+ * Plans are cached while tables grow. A statement that was planned on empty tables must not scan them once they have
+ * grown, as one did that joined the requested ids to all messages.
  */
 import type pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
@@ -20,7 +20,7 @@ import { newPhone } from "./sms-source.ts";
 const rows = 20_000;
 const rounds = 10;
 
-/** What so many lives of the day before have left in every table that grows. */
+/** Rows that past verifications have left in every table that grows. */
 const grown = `
 WITH like_this AS (SELECT v.*, d.webhook_configuration_id AS webhook FROM verification v
   JOIN webhook_delivery d ON d.verification_id = v.id WHERE v.status = 'verified' LIMIT 1),
@@ -74,8 +74,8 @@ INSERT INTO inbound_message (source, message_id, sender, destination, text, inge
 SELECT 'grown', n::text, phone, '0200000000', '', at, 'verified', id, false FROM seed`;
 
 /**
- * Rows read of each table and through each index since the counts began, where they were many. The codes in use are counted
- * on purpose, in the background: once or twice meanwhile, and not for each of the lives.
+ * Tables and indexes of which many rows were read since the counters were reset. The codes in use are counted on
+ * purpose, in the background: once or twice meanwhile, not once for each verification.
  */
 const readMuch = `
 SELECT relname AS of, seq_tup_read::int AS rows FROM pg_stat_user_tables 
@@ -84,8 +84,8 @@ UNION ALL
 SELECT indexrelname, idx_tup_read::int FROM pg_stat_user_indexes
 WHERE idx_tup_read > $1`;
 
-test("what was planned on empty tables reads a few rows when they have grown", async () => {
-  // Few connections, on which everything is planned before it grows.
+test("statements planned on empty tables read only a few rows after the tables have grown", async () => {
+  // Few connections, so that everything is planned on each of them before the tables grow.
   const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true", DATABASE_POOL_SIZE: "4" });
   const { db } = service;
   await db.query("VACUUM ANALYZE");
@@ -130,7 +130,7 @@ test("what was planned on empty tables reads a few rows when they have grown", a
   await expectLittleRead(db);
 });
 
-/** Ends the service's connections, which tell their counts then at the latest. */
+/** Ends the service's connections, which report their counters at that point at the latest. */
 async function expectLittleRead(db: pg.Pool): Promise<void> {
   const others =
     "FROM pg_stat_activity WHERE application_name LIKE 'phoneproof%' AND datname = current_database()";
@@ -143,7 +143,7 @@ async function expectLittleRead(db: pg.Pool): Promise<void> {
   expect((await db.query(readMuch, [rows / 10])).rows).toEqual([]);
 }
 
-/** So many verifications and messages, a minute after one another, the last of them 130 days ago. */
+/** Verifications and messages a minute apart, the last of them 130 days old, of which `$1` are still to be erased. */
 const longAgo = `
 WITH seed AS MATERIALIZED (
   SELECT n, n % 2 = 0 AS matched, uuidv7(age) AS id, date_trunc('milliseconds', now() + age) AS at,
@@ -165,7 +165,7 @@ UPDATE retention_progress r
 SET done_up_to = CASE task WHEN 'erase_verifications' THEN seed.id::text ELSE seed.at::text END
 FROM seed WHERE seed.n = ${rows} - $1::int AND r.task <> 'expire'`;
 
-test("retention reads what it has come to, and nothing of what it has passed", async () => {
+test("retention reads the rows that it reaches, and none that it has passed", async () => {
   const left = 40;
   const own = await createDatabase();
   const database = openDatabase(own.connection, { poolSize: 1, onError() {} });

@@ -29,17 +29,17 @@ const creation = {
   expected: phone,
   reference: fc.string({ unit: "grapheme", maxLength: 12 }),
 } as const;
-/** What differs in a body that comes with a known key. */
+/** The field that differs in a body sent with a known key. */
 const what = fc.constantFrom("mode", "expected_phone", "client_reference");
 const carrier = fc.constantFrom(["SKT", "SKT"], ["LGT", "LGU+"], ["450-08", "KT"], ["Elsewhere", null]);
-/** None but the validity and the idempotency key's day are multiples of what the rules count in. */
+/** Except for the validity and the day of idempotency keys, these are no multiples of the periods in the rules. */
 const pause = fc.oneof(
   { weight: 4, arbitrary: fc.constantFrom(1_001, 31_007, 61_013) },
   { weight: 2, arbitrary: fc.constantFrom(validitySeconds * 1000, 600_011) },
   { weight: 1, arbitrary: fc.constant(86_400_000) },
 );
 
-/** Whichever verification or message a step names, it is one of those there are, counted round. */
+/** The index of a verification or message in a step is taken modulo the number of those that exist. */
 const step = fc.oneof(
   { weight: 5, arbitrary: fc.record({ kind: fc.constant("create"), where, ...creation }) },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant("replay"), where, which }) },
@@ -67,10 +67,10 @@ type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never;
 
 let histories = 0;
 
-/** Carries out a history on the service and the model side by side, and compares whatever can be seen. */
+/** Runs a history on the service and on the model, and compares everything that can be seen. */
 async function live(steps: readonly Step[]): Promise<void> {
   const { liveKey, liveNumber } = await knownProject(processes, { validitySeconds });
-  // Every history has days of its own, since all share one clock.
+  // All histories share one clock, so each has days of its own.
   histories += 1;
   const model = new Model(Date.UTC(2031, 0, 1) + histories * 100 * 86_400_000, validitySeconds * 1000);
   await stopClock(service.db, new Date(model.now));
@@ -127,7 +127,7 @@ async function live(steps: readonly Step[]): Promise<void> {
     messages.push(message);
   }
 
-  /** A request that differs in one thing from another. */
+  /** The request with one field changed. */
   function changed(request: Creation, what: keyof Creation): Creation {
     const changes: Creation = {
       mode: request.mode === "match" ? "discover" : "match",
@@ -173,7 +173,7 @@ async function live(steps: readonly Step[]): Promise<void> {
       const expected = model.verifications.map((verification) => [verification.id, model.look(verification)]);
       expect(listed).toEqual(expected.sort().reverse());
     } else if (step.kind === "message") {
-      // Older codes may be handed out again.
+      // Older codes may have been assigned again.
       const known = model.verifications.filter(({ createdAt }) => createdAt > model.now - 86_400_000);
       const codesOf = [...new Set(step.codes.flatMap((index) => pick(known, index) ?? []))];
       const words = [...codesOf.map(({ code }) => code), step.aside].join(", ");
@@ -211,7 +211,7 @@ const statusNames: Record<number, string> = {
   [VerificationStatus.CANCELLED]: "cancelled",
 };
 
-test("whatever happens in whatever order on two processes, what is seen is what the rules say", async () => {
+test("any sequence of calls, messages and pauses on two processes gives the results that the model predicts", async () => {
   await fc.assert(fc.asyncProperty(fc.array(step, { minLength: 20, maxLength: 70, size: "max" }), live), {
     numRuns: runs,
     interruptAfterTimeLimit: timeLimitMs,

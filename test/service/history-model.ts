@@ -1,6 +1,6 @@
 /**
- * What decisions.md says becomes of calls and messages that come one after the other, in as few words as
- * possible: no locks, no statements, one clock.
+ * A minimal model of the rules for calls and messages that arrive one after the other: no locks, no statements, one
+ * clock.
  */
 
 export type Status = "pending" | "verified" | "expired" | "cancelled";
@@ -28,9 +28,9 @@ export interface ModelMessage {
   readonly from: string;
   readonly to: string;
   readonly text: string;
-  /** What the carrier's word means. */
+  /** The carrier that the message's carrier field stands for. */
   readonly carrier: string | null;
-  /** Whose codes its text holds, in their order. */
+  /** The verifications whose codes the text contains, in their order. */
   readonly codesOf: readonly ModelVerification[];
   readonly webSent: boolean;
 }
@@ -44,7 +44,7 @@ export interface ModelReceipt {
 interface KeyRecord {
   readonly createdAt: number;
   readonly request: Creation;
-  /** The first answer, byte for byte. */
+  /** The first response, byte for byte. */
   readonly answer: string;
 }
 
@@ -68,7 +68,7 @@ export class Model {
     this.#validityMs = validityMs;
   }
 
-  /** Counts a call; answers how many there are now in the calendar month of Seoul. */
+  /** Counts a call; returns the number of calls in this calendar month in Seoul. */
   call(): number {
     const month = new Date(this.now + 9 * 3_600_000).toISOString().slice(0, 7);
     const calls = (this.#calls.get(month) ?? 0) + 1;
@@ -76,7 +76,7 @@ export class Model {
     return calls;
   }
 
-  /** What a creation must answer: the first answer again, a conflict, or something new. */
+  /** What a creation must answer: the first response again, a conflict, or something new. */
   create(
     key: string,
     request: Creation,
@@ -111,7 +111,7 @@ export class Model {
     return verification.createdAt + this.#validityMs;
   }
 
-  /** Whoever looks past the expiry finds it expired. */
+  /** The status as of now: a pending verification past its expiry becomes expired. */
   look(verification: ModelVerification): Status {
     if (verification.status === "pending" && this.now >= this.expiresAt(verification)) {
       verification.status = "expired";

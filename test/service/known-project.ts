@@ -4,8 +4,8 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import type { TestProject, TestService } from "../harness/service.ts";
 
 /**
- * Makes a project on the first process and waits until the others know its numbers: for up to a second they may
- * believe what they have read before. What it takes to see that happens in the test environment, and is not counted.
+ * Creates a project on the first process and waits until the others know its numbers, because they may use cached
+ * ones for up to a second. The calls for this are made in the test environment, and are not counted.
  */
 export async function knownProject(
   processes: readonly [TestService, ...TestService[]],

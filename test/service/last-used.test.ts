@@ -34,8 +34,8 @@ async function tokenWith(secret: string) {
 const millisecondsOf = (time: { seconds: bigint; nanos: number } | undefined) =>
   time === undefined ? undefined : Number(time.seconds) * 1000 + time.nanos / 1e6;
 
-describe("a process that stops writes down", () => {
-  test("when a key was last used over REST, and leaves another without a time", async () => {
+describe("a stopping process stores", () => {
+  test("the last use of a key over REST, and none for an unused key", async () => {
     const process = await service.startAnother();
     const before = await now();
     expect((await merchant(process.httpUrl, liveKey).read("nothing")).status).toBe(404);
@@ -47,7 +47,7 @@ describe("a process that stops writes down", () => {
     expect((await keyWith(testKey))?.lastUsedAt).toBeUndefined();
   });
 
-  test("when a token was last used over gRPC, though the call was refused for its scope", async () => {
+  test("the last use of a token over gRPC, even if the call was refused for its scope", async () => {
     const token = await service.createToken({ scope: "read" });
     const process = await service.startAnother();
     const client = process.client(VerificationService, token);
@@ -58,7 +58,7 @@ describe("a process that stops writes down", () => {
     expect((await tokenWith(token))?.lastUsedAt).toBeDefined();
   });
 
-  test("nothing of a key that is revoked", async () => {
+  test("no use of a revoked key", async () => {
     const { apiKey, secret } = await keys.createApiKey({ projectId, environment: Environment.TEST });
     await keys.revokeApiKey({ apiKeyId: apiKey?.id ?? "" });
     const process = await service.startAnother();
@@ -68,7 +68,7 @@ describe("a process that stops writes down", () => {
   });
 });
 
-describe("what is noted", () => {
+describe("a noted use", () => {
   const database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 2, onError() {} });
   afterAll(() => database.close());
 
@@ -79,7 +79,7 @@ describe("what is noted", () => {
 
   const minutes = 60_000;
 
-  /** A use of the test key, so many milliseconds ago. */
+  /** Notes a use of the test key `ago` milliseconds ago. */
   async function noteUse(lastUses: LastUses, ago = 0): Promise<void> {
     const caller = await callerWith(testKey);
     const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now() - ago);
@@ -89,7 +89,7 @@ describe("what is noted", () => {
 
   const written = async () => millisecondsOf((await keyWith(testKey))?.lastUsedAt);
 
-  test("is written once, and a later use of another process is not set back by it", async () => {
+  test("is written once, and does not overwrite a later use by another process", async () => {
     const [one, other] = [createLastUses(database), createLastUses(database)];
     await noteUse(one, 10 * minutes);
     await noteUse(other);
@@ -103,7 +103,7 @@ describe("what is noted", () => {
     expect(await written()).toBeUndefined();
   });
 
-  test("is kept while the database cannot take it, with the time of the use", async () => {
+  test("is kept, with its time, while the database cannot store it", async () => {
     const lastUses = createLastUses(database);
     await noteUse(lastUses, 10 * minutes);
     await service.db.query("ALTER TABLE api_key RENAME COLUMN last_used_at TO out_of_reach");
@@ -116,7 +116,7 @@ describe("what is noted", () => {
   });
 });
 
-test("the command shows it, in JSON and in its tables", async () => {
+test("the command shows the last use in JSON and in tables", async () => {
   const environment = towards(service);
   const token = await service.createToken({ scope: "admin" });
   await service.db.query("UPDATE api_key SET last_used_at = '2026-11-21T06:41:00.123Z'");

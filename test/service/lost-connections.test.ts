@@ -16,7 +16,7 @@ const shop = merchant(service.httpUrl, project.liveKey);
 
 const databaseName = new URL(service.databaseUrl).pathname.slice(1);
 
-/** Ends the service's connections to the database, whatever they are doing; not those of this test. */
+/** Terminates the service's connections to the database, whatever they are doing, but not those of this test. */
 async function cutConnections(through: pg.Pool | pg.Client = service.db): Promise<number> {
   const { rows } = await through.query<{ cut: number }>(
     "SELECT count(pg_terminate_backend(pid))::int AS cut FROM pg_stat_activity WHERE datname = $1 AND application_name LIKE 'phoneproof%'",
@@ -25,7 +25,7 @@ async function cutConnections(through: pg.Pool | pg.Client = service.db): Promis
   return rows[0]?.cut ?? 0;
 }
 
-test("connections that end while they are in use cost the calls on them a 503, and nothing else", async () => {
+test("connections lost while in use fail only the calls on them, with 503", async () => {
   const pending = await createPending(shop);
   let cut = 0;
   let busy = true;
@@ -54,7 +54,7 @@ test("connections that end while they are in use cost the calls on them a 503, a
   busy = false;
   await Promise.all([...reading, ...sending]);
   expect([...statuses].filter((status) => ![200, 201, 503].includes(status))).toEqual([]);
-  // UNAVAILABLE is 14: the source sends such a message again.
+  // 14 is UNAVAILABLE: the source sends such a message again.
   expect([...outcomes].filter((outcome) => !["NO_MATCH", "MUTED", "code 14"].includes(outcome))).toEqual([]);
   await vi.waitUntil(async () => (await shop.read(pending.id)).status === 200, {
     timeout: 45_000,
@@ -68,7 +68,7 @@ test("connections that end while they are in use cost the calls on them a 503, a
   );
 });
 
-test("calls of two statements on a connection that is lost are told 503, and each retry makes one verification", async () => {
+test("calls in two statements on a lost connection get 503, and each retry results in one verification", async () => {
   const cable = await startCuttableProxy(service.databaseUrl);
   const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
   const there = merchant(distant.httpUrl, project.liveKey);
@@ -81,7 +81,7 @@ test("calls of two statements on a connection that is lost are told 503, and eac
   await holder.query("SELECT FROM usage FOR UPDATE");
   const keys = Array.from({ length: 100 }, (_, n) => `lost-${n}`.padEnd(16, "_"));
   const calls = keys.map((key) => there.create({}, key));
-  // The first one waits for its project's usage, and what came meanwhile has been sent behind it.
+  // The first statement waits for the project's usage row, and calls that came meanwhile were sent behind it.
   await vi.waitUntil(() => statements() === before + 2, { timeout: 45_000, interval: 5 });
   await untilWaiting(service.db, 1);
   cable.cut();
@@ -102,7 +102,7 @@ test("calls of two statements on a connection that is lost are told 503, and eac
   expect(rows).toEqual([{ keys: 100, created: 100 }]);
 });
 
-test("a fault of the service's own is not the message's: it gets no receipt, and is verified when sent again", async () => {
+test("after an internal fault a message gets no receipt, and is verified when sent again", async () => {
   const pending = await createPending(shop);
   const message = { to: pending.to, from: "01087658888", text: pending.text, messageId: "fault-1" };
   await service.db.query("ALTER TABLE message_fingerprint RENAME TO out_of_reach");
@@ -129,7 +129,7 @@ const amidBatch = {
 
 test.each(
   Object.entries(amidBatch),
-)("%s amid a batch costs those their receipts who are not stored, and nobody else", async (name, {
+)("%s during a batch: messages that were not stored get no receipt, and all others get theirs", async (name, {
   begin,
   end,
 }) => {
@@ -143,7 +143,7 @@ test.each(
   const outcomes: [string, boolean][] = [];
   const send = async () => {
     outcomes.length = 0;
-    // The first goes alone, those that come meanwhile together.
+    // The first is sent alone; those that arrive meanwhile form a batch.
     for await (const { receipts } of source.streamInboundMessages(requests(messages)))
       outcomes.push(
         ...receipts.map(receiptOf).map((told): [string, boolean] => [told.outcome, told.duplicate]),
@@ -164,7 +164,7 @@ test.each(
   ]);
 });
 
-test("a database that lets nobody in is away like any other: nothing of it is a fault, and a key's typo needs none", async () => {
+test("a database that refuses connections counts as unavailable, not as a fault; a mistyped key is refused without it", async () => {
   const url = new URL(service.databaseUrl);
   const elsewhere = new pg.Client({ connectionString: Object.assign(url, { pathname: "/postgres" }).href });
   await elsewhere.connect();
@@ -192,7 +192,7 @@ test("a key that could not be looked up is looked up again by the next call", as
   const holder = await service.db.connect();
   await holder.query("BEGIN; LOCK TABLE api_key IN ACCESS EXCLUSIVE MODE");
   const testShop = merchant(service.httpUrl, testKey);
-  // For as long as what has been looked up is believed, and no longer.
+  // Stops the clock by which lookups are cached, so that the failed one would stay cached.
   const now = performance.now();
   vi.spyOn(performance, "now").mockReturnValue(now);
   onTestFinished(() => void vi.restoreAllMocks());
@@ -208,11 +208,11 @@ test("a key that could not be looked up is looked up again by the next call", as
   expect((await testShop.read("vrf_none")).status).toBe(404);
 });
 
-test("a statement that has to wait is not taken for one whose connection is dead", async () => {
+test("a statement that waits for a lock is not mistaken for one on a dead connection", async () => {
   const holder = await service.db.connect();
   await holder.query("BEGIN; LOCK TABLE idempotency_record IN ACCESS EXCLUSIVE MODE");
   const creating = shop.create();
-  // After one second without an answer the server is asked about it, four times a second.
+  // After a second without an answer, the server is asked about the statement four times a second.
   await delay(2_500);
   await holder.query("COMMIT");
   holder.release();

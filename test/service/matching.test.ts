@@ -60,20 +60,20 @@ describe("the sender's number", () => {
     ["+82", "+82 10-1234-8004"],
     ["82", "821012348005"],
     ["0082", "0082-10-1234-8006"],
-  ] as const)("is understood with %s and read back as national digits", async ([, from]) => {
+  ] as const)("is accepted with %s and read back as national digits", async ([, from]) => {
     const { id, to, text } = await pending();
     expect(await send({ to, text, from })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
     expect((await shop.read(id)).body.phone).toBe(`0101234${from.slice(-4)}`);
   });
 
   test.for([
-    ["another mobile prefix", "01112345678"],
+    ["a number with another mobile prefix", "01112345678"],
     ["a landline", "0212345678"],
-    ["another country", "+811012345678"],
-    ["a digit too few", "0101234567"],
-    ["a digit too many", "010123456789"],
+    ["a foreign number", "+811012345678"],
+    ["a digit too short", "0101234567"],
+    ["a digit too long", "010123456789"],
     ["a name", "Kakao"],
-  ] as const)("makes a message INVALID where it is %s", async ([, from]) => {
+  ] as const)("makes a message INVALID if it is %s", async ([, from]) => {
     const { id, to, text } = await pending();
     expect(await send({ to, text, from })).toMatchObject({ outcome: "INVALID", verificationId: "" });
     expect(await statusOf(id)).toBe("pending");
@@ -87,7 +87,7 @@ describe("the destination number", () => {
     ["+82", (number: string) => `+82 ${number.slice(1)}`],
     ["82", (number: string) => `82${number.slice(1)}`],
     ["0082", (number: string) => `0082-${number.slice(1)}`],
-  ] as const)("is understood with %s", async ([, spell]) => {
+  ] as const)("is accepted with %s", async ([, spell]) => {
     const { id, to, text } = await pending();
     expect(await send({ to: spell(to), text })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
   });
@@ -106,7 +106,7 @@ describe("the destination number", () => {
     expect((await send({ to: "# 4567", text })).outcome).toBe("VERIFIED");
   });
 
-  test("is NO_MATCH where it is registered nowhere, whatever code the text holds", async () => {
+  test("gives NO_MATCH if it is not registered, whatever code the text contains", async () => {
     const { id, text } = await pending();
     expect(await send({ to: "0200999999", text })).toMatchObject({ outcome: "NO_MATCH", verificationId: "" });
     expect(await statusOf(id)).toBe("pending");
@@ -114,14 +114,14 @@ describe("the destination number", () => {
 });
 
 describe("the two environments", () => {
-  test("have codes of their own: one on the other's number is NO_MATCH", async () => {
+  test("have separate codes: a code sent to the other environment's number is NO_MATCH", async () => {
     const { id, code } = await pending();
     const receipt = await send({ to: project.testNumber, text: code });
     expect(receipt).toMatchObject({ outcome: "NO_MATCH", verificationId: "" });
     expect(await statusOf(id)).toBe("pending");
   });
 
-  test("may have one code at once, and the number tells whose it is", async () => {
+  test("can use the same code at the same time; the number determines whose it is", async () => {
     const testShop = merchant(here.httpUrl, project.testKey);
     const [live, trial] = [await pending(), await createPending(testShop)];
     await service.db.query("UPDATE live_code SET code = $1 WHERE destination = $2 AND code = $3", [
@@ -140,7 +140,10 @@ describe("the two environments", () => {
 describe("a number that has moved to the other environment", () => {
   const trialShop = merchant(here.httpUrl, project.testKey);
 
-  /** As created by a process that had not heard of it: on what is the test environment's number by now. */
+  /**
+   * Puts the verification on the test environment's number, as if created by a process that had not heard of the
+   * move.
+   */
   async function leftBehind(verification: Pending): Promise<Pending> {
     const place = [project.testNumber, uuidOf(verification.id)];
     await service.db.query("UPDATE live_code SET destination = $1 WHERE verification_id = $2", place);
@@ -153,7 +156,10 @@ describe("a number that has moved to the other environment", () => {
     { name: "verified", made: verified, status: "verified" },
     { name: "cancelled", made: cancelled, status: "cancelled" },
     { name: "expired", made: expired, status: "expired" },
-  ])("has no code of what is $name in the former one", async ({ made, status }) => {
+  ])("does not match the code of a $name verification of its former environment", async ({
+    made,
+    status,
+  }) => {
     const left = await leftBehind(await made());
     const token = await here.createToken({
       scope: "ingest",
@@ -175,7 +181,7 @@ describe("a number that has moved to the other environment", () => {
     expect(rows).toEqual([]);
   });
 
-  test("has no window of the former one told that the expected sender's message came without the code", async () => {
+  test("sets the hint without_code only for the expected sender's verification in its current environment", async () => {
     const from = newPhone();
     const expecting = { mode: "match", expected_phone: from };
     const left = await leftBehind(await pending(expecting));
@@ -188,21 +194,21 @@ describe("a number that has moved to the other environment", () => {
     expect(rows).toEqual([{ verification_id: uuidOf(trial.id), reason: "without_code" }]);
   });
 
-  test("takes its own code beside one of the former environment", async () => {
+  test("matches a code of its own environment beside one of the former", async () => {
     const [left, trial] = [await leftBehind(await pending()), await createPending(trialShop)];
     const receipt = await send({ to: left.to, text: `${left.code}, ${trial.code}` });
     expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId: trial.id });
     expect(await statusOf(left.id)).toBe("pending");
   });
 
-  test("is played for its own environment only", async () => {
+  test("gets simulated SMS only for its current environment", async () => {
     const left = await leftBehind(await pending());
     const window = await createWindow(here, project);
     expect((await window.receipt({ text: left.text })).outcome).toBe("NO_MATCH");
     expect(await statusOf(left.id)).toBe("pending");
   });
 
-  test("is live by now: a window of before plays nothing to it", async () => {
+  test("that is live now gets no simulated SMS from an older window", async () => {
     const moving = await here.createProject();
     const window = await createWindow(here, moving);
     await window.cancel();
@@ -217,7 +223,7 @@ describe("a number that has moved to the other environment", () => {
     expect((await liveShop.read(live.id)).body.status).toBe("pending");
   });
 
-  test("moves once nothing is pending on it any more", async () => {
+  test("can be moved only once nothing is pending on it", async () => {
     const [from, to] = [await here.createProject(), await here.createProject()];
     const number = from.liveNumber;
     const merchantOf = merchant(here.httpUrl, from.liveKey);
@@ -252,7 +258,7 @@ describe("a numeric code is found", () => {
     ["with a hyphen inside", (code: string) => `${code.slice(0, 4)}-${code.slice(4)}`],
     ["with an en dash inside", (code: string) => `${code.slice(0, 4)}–${code.slice(4)}`],
     ["with spaces and hyphens mixed", (code: string) => `${code.slice(0, 3)} - ${code.slice(3)}`],
-    ["over two lines", (code: string) => `${code.slice(0, 4)}\n${code.slice(4)}`],
+    ["split over two lines", (code: string) => `${code.slice(0, 4)}\n${code.slice(4)}`],
     ["between Hangul without a space", (code: string) => `인증번호${code}입니다`],
     ["in quotation marks", (code: string) => `“${code}”`],
     ["in a quotation", (code: string) => `> ${code}\n보냈어요`],
@@ -272,12 +278,12 @@ describe("a numeric code is found", () => {
 
 describe("a numeric code is not found", () => {
   test.for([
-    ["with a digit behind it", (code: string) => `${code}0`],
-    ["with a digit before it", (code: string) => `0${code}`],
+    ["followed by a digit", (code: string) => `${code}0`],
+    ["preceded by a digit", (code: string) => `0${code}`],
     ["within a longer number", (code: string) => `12${code}34`],
     ["with a letter at its end", (code: string) => `${code}a`],
     ["with a letter inside", (code: string) => `${code.slice(0, 4)}x${code.slice(4)}`],
-    ["in part", (code: string) => code.slice(0, 7)],
+    ["if it is cut short", (code: string) => code.slice(0, 7)],
     ["with punctuation inside", (code: string) => `${code.slice(0, 4)}.${code.slice(4)}`],
     ["with Hangul inside", (code: string) => `${code.slice(0, 4)}그리고${code.slice(4)}`],
   ] as const)("%s", async ([, write]) => {
@@ -292,7 +298,7 @@ describe("an alphanumeric code is found", async () => {
   const alphanumeric = merchant(here.httpUrl, liveKey);
 
   test.for([
-    ["as it was shown", (code: string) => code],
+    ["as shown", (code: string) => code],
     ["in lower case", (code: string) => code.toLowerCase()],
     ["in lower case with hyphens", (code: string) => code.toLowerCase().replace(/^(.{5})/, "$1-")],
     [
@@ -304,7 +310,7 @@ describe("an alphanumeric code is found", async () => {
     expect(await send({ to, text: write(code) })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
   });
 
-  test("though its project's codes have another length by now", async () => {
+  test("even if the project's code length has changed since", async () => {
     const { projectId, liveKey } = await here.createProject({
       codeFormat: CodeFormat.ALPHANUMERIC,
       codeLength: 11,
@@ -314,7 +320,7 @@ describe("an alphanumeric code is found", async () => {
     expect(await send({ to, text: code })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
   });
 
-  test("but not with a letter more", async () => {
+  test("but not with an additional letter", async () => {
     const { id, to, code } = await createPending(alphanumeric);
     expect((await send({ to, text: `${code}A` })).outcome).toBe("NO_MATCH");
     expect((await alphanumeric.read(id)).body.status).toBe("pending");
@@ -322,7 +328,7 @@ describe("an alphanumeric code is found", async () => {
 });
 
 describe("a message with several codes", () => {
-  test("is AMBIGUOUS where two are live, and both stay usable", async () => {
+  test("is AMBIGUOUS if two are live, and both stay usable", async () => {
     const [one, other] = [await pending(), await pending()];
     const receipt = await send({ to: one.to, text: `${one.code} ${other.code}` });
     expect(receipt).toMatchObject({ outcome: "AMBIGUOUS", verificationId: "" });
@@ -348,7 +354,7 @@ describe("a message with several codes", () => {
     expect(await send({ to, text })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
   });
 
-  test("is AMBIGUOUS where it holds too many that might be codes, the right one among them", async () => {
+  test("is AMBIGUOUS if it contains too many possible codes, even with the right one among them", async () => {
     const { id, to, code } = await pending();
     const guesses = Array.from({ length: 33 }, (_, guess) => String(10_000_000 + guess));
     const text = [code, ...guesses].join(", ");
@@ -357,19 +363,19 @@ describe("a message with several codes", () => {
   });
 });
 
-describe("a code whose verification is over", () => {
+describe("the code of a verification that has ended", () => {
   test.for([
     ["verified", verified, "NOT_PENDING"],
     ["cancelled", cancelled, "NOT_PENDING"],
     ["expired", expired, "LATE"],
-  ] as const)("answers for one that is %s", async ([status, dead, outcome]) => {
+  ] as const)("gets the outcome for its status: %s", async ([status, dead, outcome]) => {
     const { id, to, text } = await dead();
     expect(await send({ to, text })).toMatchObject({ outcome, verificationId: id });
     expect(await statusOf(id)).toBe(status);
     expect(await eventsOf(service.db, id)).toEqual([`verification.${status}`]);
   });
 
-  test("answers LATE whatever time the source says it received the message", async () => {
+  test("gets LATE whatever received_at the source reports", async () => {
     const { id, to, text } = await expired();
     const receivedAt = new Date(Date.now() - 4_000_000);
     const receipt = await send({ to, text, receivedAt });
@@ -379,9 +385,9 @@ describe("a code whose verification is over", () => {
 
 describe("the instant of expiry", () => {
   test.for([
-    { name: "is preceded by a millisecond that verifies", late: -1, outcome: "VERIFIED", status: "verified" },
-    { name: "is too late", late: 0, outcome: "LATE", status: "expired" },
-    { name: "is followed by nothing but LATE", late: 1, outcome: "LATE", status: "expired" },
+    { name: "one millisecond before it, an SMS verifies", late: -1, outcome: "VERIFIED", status: "verified" },
+    { name: "at this instant, an SMS is LATE", late: 0, outcome: "LATE", status: "expired" },
+    { name: "one millisecond after it, an SMS is LATE", late: 1, outcome: "LATE", status: "expired" },
   ])("$name", async ({ late, outcome, status }) => {
     const { id, to, text, expiresAt } = await pending();
     const arrival = new Date(expiresAt.getTime() + late);
@@ -393,7 +399,7 @@ describe("the instant of expiry", () => {
     expect(await eventsOf(service.db, id)).toEqual([`verification.${status}`]);
   });
 
-  test("is too late for a cancel, and for the list of what is pending", async () => {
+  test("at this instant, a cancel is refused, and lists show the verification as expired", async () => {
     const [{ id, expiresAt }, other] = [await pending(), await pending()];
     await stopClock(service.db, expiresAt);
     const { status, body } = await shopThere.cancel(id);
@@ -406,7 +412,7 @@ describe("the instant of expiry", () => {
     expect(await idsOf(VerificationStatus.PENDING)).not.toContain(other.id);
   });
 
-  test("is final once a read has told of it, even if the clock is set back", async () => {
+  test("is final once a read has shown it, even if the clock is set back", async () => {
     const { id, to, text, expiresAt } = await pending();
     await stopClock(service.db, expiresAt);
     expect((await shopThere.read(id)).body.status).toBe("expired");
@@ -426,7 +432,7 @@ describe("in match mode", () => {
     expect((await shop.read(id)).body).toMatchObject({ status: "verified", phone: "01012349001" });
   });
 
-  test("another sender is a SENDER_MISMATCH, after which the expected one still verifies", async () => {
+  test("another sender gets SENDER_MISMATCH, after which the expected one still verifies", async () => {
     const { id, to, text } = await pending({ mode: "match", expected_phone: expectedPhone });
     for (let stranger = 0; stranger < 7; stranger++) {
       expect(await send({ to, text })).toMatchObject({ outcome: "SENDER_MISMATCH", verificationId: id });
@@ -436,9 +442,9 @@ describe("in match mode", () => {
     expect((await send({ to, text, from: expectedPhone })).outcome).toBe("VERIFIED");
   });
 
-  test("another sender right before the expected one, in one request, changes nothing", async () => {
+  test("another sender right before the expected one in the same request changes nothing", async () => {
     const { id, to, text } = await pending({ mode: "match", expected_phone: expectedPhone });
-    // The first goes alone, since it finds nobody to be judged with.
+    // The first is sent alone; the others form a batch.
     const receipts = await sendAll([
       { to, text: "hello" },
       { to, text },
@@ -451,7 +457,7 @@ describe("in match mode", () => {
     ]);
   });
 
-  test("an expected phone that was sent in discover mode is not compared, nor kept", async () => {
+  test("an expected phone sent in discover mode is neither compared nor stored", async () => {
     const [expected, from] = [newPhone(), newPhone()];
     const { id, to, text } = await pending({ mode: "discover", expected_phone: expected });
     expect(await tablesWith(service.db, expected)).toEqual([]);
@@ -478,7 +484,7 @@ describe("a web-sent message", () => {
     "[웹발신]",
     "[국제웹발신]",
     "[국제 Web발신]",
-  ])("marked %s is refused whatever it holds", async (mark) => {
+  ])("marked %s is refused whatever it contains", async (mark) => {
     const { id, to, text } = await pending();
     const receipt = await send({ to, text: `${mark}\n${text}` });
     expect(receipt).toMatchObject({ outcome: "WEB_SENT", verificationId: id });
@@ -486,14 +492,14 @@ describe("a web-sent message", () => {
     expect((await send({ to, text })).outcome).toBe("VERIFIED");
   });
 
-  test("is WEB_SENT on a number that is registered nowhere, too", async () => {
+  test("is WEB_SENT on an unregistered number, too", async () => {
     const { id, text } = await pending();
     const receipt = await send({ to: "0200999999", text: `[Web발신]\n${text}` });
     expect(receipt).toMatchObject({ outcome: "WEB_SENT", verificationId: "" });
     expect(await statusOf(id)).toBe("pending");
   });
 
-  test("is one that begins with the mark: a quotation further on is the sender's own text", async () => {
+  test("is recognized only by a mark at its beginning: further on, a mark is the sender's own text", async () => {
     const { to, text } = await pending();
     expect((await send({ to, text: `${text}\n[Web발신]` })).outcome).toBe("VERIFIED");
   });

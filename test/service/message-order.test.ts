@@ -1,4 +1,4 @@
-/** Messages by the thousand, so that more than one batch of them is in the database at a time. */
+/** Thousands of messages, so that more than one batch of them is in the database at a time. */
 import { expect, test, vi } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
@@ -14,18 +14,18 @@ const source = smsSource(service);
 const times = <T>(count: number, make: (n: number) => T): T[] =>
   Array.from({ length: count }, (_, n) => make(n));
 
-/** Of somebody new, without a code. */
+/** A message from a new phone, without a code. */
 const noise = (n: number): SmsFields => ({ from: newPhone(), to: project.liveNumber, text: `hello ${n}` });
 
-/** Of somebody new, with its code. */
+/** A message from a new phone, with the code. */
 const withCode = ({ to, text }: Pending): SmsFields => ({ from: newPhone(), to, text });
 
-test("of two messages with one code the first to arrive wins, however far apart they are", async () => {
+test("of several messages with one code, the first to arrive verifies, however far apart they are", async () => {
   const pending: Pending[] = [];
   for (let made = 0; made < 200; made += 50)
     pending.push(...(await Promise.all(times(50, () => createPending(shop)))));
   const sending = () => pending.map(withCode);
-  // The second ones come while the first are in the database, and so do the third.
+  // The second and third series arrive while the first is being stored.
   const messages = [
     ...times(300, noise),
     ...sending(),
@@ -44,12 +44,12 @@ test("of two messages with one code the first to arrive wins, however far apart 
   expect(batches.rows[0].count).toBeGreaterThan(2);
 });
 
-test("who sends a code second does not come first in a batch that goes beside", async () => {
+test("the second message with a code cannot overtake the first in a batch that runs beside", async () => {
   const [held, wanted] = [await createPending(shop), await createPending(shop)];
   const holder = await service.db.connect();
   await holder.query("BEGIN");
   await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(held.id)]);
-  // The second and the third of them are one batch, which waits for the holder and has not touched the other code by then.
+  // Messages two and three are one batch, which waits for the holder and has not touched the other code yet.
   const first = source.sendAll([noise(0), withCode(held), withCode(wanted), ...times(200, noise)]);
   await untilWaiting(service.db, 1);
   const beside = times(300, (n) => ({ ...noise(n), text: `beside ${n}` }));
@@ -67,7 +67,7 @@ test("who sends a code second does not come first in a batch that goes beside", 
   expect((await second)[0]?.outcome).toBe("NOT_PENDING");
 });
 
-test("a sender is muted after five misses that lie among thousands of others' messages", async () => {
+test("a sender is muted after five misses scattered among thousands of others' messages", async () => {
   const guesser = newPhone();
   const guess = (n: number): SmsFields => ({ from: guesser, to: project.liveNumber, text: `is it 99-${n}?` });
   const messages = times(8, (n) => [...times(250, (m) => noise(n * 1_000 + m)), guess(n)]).flat();

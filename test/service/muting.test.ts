@@ -22,7 +22,7 @@ const minute = 60_000;
 
 let guesses = 0;
 
-/** A message without any code, of a text of its own: a NO_MATCH. */
+/** A message without a code, with a unique text: a NO_MATCH. */
 function guess(from: string, to = project.liveNumber): SmsFields {
   guesses += 1;
   return { from, to, text: `is it 99-${guesses}?` };
@@ -38,7 +38,7 @@ async function muted(from: string): Promise<void> {
   expect(await outcomesOf(times(5, () => guess(from)))).toEqual(times(5, () => "NO_MATCH"));
 }
 
-/** Whether the sender's right code is taken, and so whether it is mute. */
+/** Whether the sender is muted: sends a valid code from it and checks that it is refused or verified accordingly. */
 async function isMute(from: string, of = shop): Promise<boolean> {
   const { id, to, text } = await createPending(of);
   const { outcome, verificationId } = await sourceHere.send({ from, to, text });
@@ -52,16 +52,16 @@ async function isMute(from: string, of = shop): Promise<boolean> {
 }
 
 describe("the fifth miss within ten minutes", () => {
-  test("mutes within one batch, too, what is the right code of a pending verification", async () => {
+  test("mutes a message with the right code within the same batch", async () => {
     const { id, to, text } = await createPending(shop);
     const from = newPhone();
-    // The first goes alone, those that come meanwhile together.
+    // The first is sent alone; those that arrive meanwhile form a batch.
     const messages = [guess(newPhone()), ...times(5, () => guess(from)), { from, to, text }];
     expect(await outcomesOf(messages)).toEqual([...times(6, () => "NO_MATCH"), "MUTED"]);
     expect((await shop.read(id)).body.status).toBe("pending");
   });
 
-  test("mutes the sender, and the fourth does not", async () => {
+  test("mutes the sender; the fourth does not", async () => {
     const from = newPhone();
     await outcomesOf(times(4, () => guess(from)));
     expect(await isMute(from)).toBe(false);
@@ -69,7 +69,7 @@ describe("the fifth miss within ten minutes", () => {
     expect(await isMute(from)).toBe(true);
   });
 
-  test("mutes however the sender is spelled", async () => {
+  test("mutes however the sender is written", async () => {
     const from = newPhone();
     const spellings = [
       from,
@@ -81,7 +81,7 @@ describe("the fifth miss within ten minutes", () => {
     expect(await isMute(`82-${from.slice(1)}`)).toBe(true);
   });
 
-  test("mutes within the request that holds it", async () => {
+  test("mutes within the same request", async () => {
     const from = newPhone();
     const { id, to, text } = await createPending(shop);
     expect(await outcomesOf([...times(5, () => guess(from)), { from, to, text }])).toEqual([
@@ -91,7 +91,7 @@ describe("the fifth miss within ten minutes", () => {
     expect((await shop.read(id)).body.status).toBe("pending");
   });
 
-  test("mutes though verified messages come between the misses", async () => {
+  test("mutes even if verified messages come between the misses", async () => {
     const from = newPhone();
     for (let miss = 0; miss < 4; miss++) {
       await outcomesOf([guess(from)]);
@@ -101,7 +101,7 @@ describe("the fifth miss within ten minutes", () => {
     expect(await isMute(from)).toBe(true);
   });
 
-  test("mutes on whichever numbers of the environment, and of whichever projects, the misses were", async () => {
+  test("mutes across all numbers and projects of the environment", async () => {
     const neighbour = await here.createProject();
     const from = newPhone();
     await outcomesOf([...times(3, () => guess(from)), ...times(2, () => guess(from, neighbour.liveNumber))]);
@@ -109,7 +109,7 @@ describe("the fifth miss within ten minutes", () => {
     expect(await isMute(from, merchant(here.httpUrl, neighbour.liveKey))).toBe(true);
   });
 
-  test("mutes in its environment alone", async () => {
+  test("mutes in its own environment only", async () => {
     const from = newPhone();
     await outcomesOf(times(4, () => guess(from, project.testNumber)));
     await muted(from);
@@ -119,7 +119,7 @@ describe("the fifth miss within ten minutes", () => {
     expect(await isMute(from, testShop)).toBe(true);
   });
 
-  test("mutes neither the destination nor the verification: another sender still verifies", async () => {
+  test("mutes neither the destination nor the verification: another sender can still verify", async () => {
     const from = newPhone();
     await muted(from);
     const { id, to, text } = await createPending(shop);
@@ -128,7 +128,7 @@ describe("the fifth miss within ten minutes", () => {
   });
 });
 
-describe("of the outcomes", () => {
+describe("outcomes as misses:", () => {
   test.for<[string, boolean, (from: string) => Promise<SmsFields[]>]>([
     ["NO_MATCH", true, async (from) => times(5, () => guess(from))],
     [
@@ -183,7 +183,7 @@ describe("of the outcomes", () => {
     expect(await isMute(from)).toBe(counts);
   });
 
-  test("a duplicate's never counts, by its id or by its content", async () => {
+  test("a duplicate does not count, whether by its id or by its content", async () => {
     const from = newPhone();
     const message = guess(from);
     const repeated = { ...message, messageId: "guess-repeated" };
@@ -196,14 +196,14 @@ describe("of the outcomes", () => {
     expect(await isMute(from)).toBe(false);
   });
 
-  test("NO_MATCH on a number that nobody has does not count: it belongs to no environment", async () => {
+  test("NO_MATCH on an unregistered number does not count, because it belongs to no environment", async () => {
     const from = newPhone();
     await outcomesOf(times(6, () => guess(from, "0200999996")));
     expect(await isMute(from)).toBe(false);
     expect(await isMute(from, testShop)).toBe(false);
   });
 
-  test("the misses of another sender do not count, however many there are", async () => {
+  test("the misses of other senders do not count, however many there are", async () => {
     const from = newPhone();
     await outcomesOf(times(20, () => guess(newPhone())));
     expect(await isMute(from)).toBe(false);
@@ -211,7 +211,7 @@ describe("of the outcomes", () => {
 });
 
 describe("a muted sender", () => {
-  test("is told so about whatever it sends, but for what was sent from the web or is not sound", async () => {
+  test("gets MUTED for everything it sends, except web-sent and invalid messages", async () => {
     const from = newPhone();
     await muted(from);
     const { to, text } = await createPending(shop);
@@ -226,8 +226,8 @@ describe("a muted sender", () => {
   });
 
   test.for([
-    { name: "is mute to the last millisecond of ten minutes", later: 10 * minute - 1, mute: true },
-    { name: "is heard again after ten minutes", later: 10 * minute, mute: false },
+    { name: "is muted until the last millisecond of ten minutes", later: 10 * minute - 1, mute: true },
+    { name: "is no longer muted after ten minutes", later: 10 * minute, mute: false },
   ])("$name", async ({ later, mute }) => {
     await stopClock(service.db, start);
     const from = newPhone();
@@ -248,7 +248,7 @@ describe("a muted sender", () => {
     expect(await isMute(from)).toBe(false);
   });
 
-  test("has five misses again afterwards", async () => {
+  test("is muted again only after another five misses", async () => {
     await stopClock(service.db, start);
     const from = newPhone();
     await muted(from);
@@ -261,7 +261,7 @@ describe("a muted sender", () => {
 });
 
 describe("misses", () => {
-  test("count together within ten minutes", async () => {
+  test("within ten minutes count together", async () => {
     await stopClock(service.db, start);
     const from = newPhone();
     await outcomesOf([guess(from)]);
@@ -282,7 +282,7 @@ describe("misses", () => {
 });
 
 describe("on two processes", () => {
-  test("five misses at the same time are five: the sixth message is MUTED wherever it arrives", async () => {
+  test("five concurrent misses count as five: the sixth message is MUTED on either process", async () => {
     for (const [last, where] of [
       [sourceHere, "here"],
       [sourceThere, "there"],
@@ -306,7 +306,7 @@ describe("on two processes", () => {
     }
   });
 
-  test("of any number of guesses at the same time exactly five are looked at", async () => {
+  test("of any number of concurrent guesses exactly five are examined", async () => {
     for (let round = 0; round < 10; round++) {
       const from = newPhone();
       const streams = times(8, () => times(2, () => guess(from)));
@@ -318,7 +318,7 @@ describe("on two processes", () => {
     }
   });
 
-  test("four misses here and the fifth there mute", async () => {
+  test("four misses on one process and the fifth on the other mute the sender", async () => {
     const from = newPhone();
     await outcomesOf(
       times(4, () => guess(from)),
@@ -329,7 +329,7 @@ describe("on two processes", () => {
   });
 });
 
-test("who forges a victim's number on the web cannot mute the victim", async () => {
+test("forged web-sent messages with a victim's number cannot mute the victim", async () => {
   const victim = newPhone();
   const { id, to, text } = await createPending(shop, { mode: "match", expected_phone: victim });
   const forged = [

@@ -1,4 +1,7 @@
-/** More than can be done. What stands in for it is a database that does nothing for a while: so nothing here hangs on speed. */
+/**
+ * More load than the service can handle, simulated by a database that does nothing for a while, so that nothing
+ * depends on speed.
+ */
 
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
@@ -28,7 +31,7 @@ const shop = merchant(service.httpUrl, project.liveKey);
 const connections: RawConnection[] = [];
 afterAll(() => connections.forEach((connection) => void connection.destroy()));
 
-/** Lets no statement get anywhere on a table until it is let go. */
+/** Blocks all statements on a table until `letGo`. */
 async function holdTable(table: string): Promise<{ letGo(): Promise<void> }> {
   const lock = await service.db.connect();
   await lock.query(`BEGIN; LOCK TABLE ${table}`);
@@ -40,7 +43,10 @@ async function holdTable(table: string): Promise<{ letGo(): Promise<void> }> {
   };
 }
 
-/** Calls again and again, without waiting for an answer, until one is refused. Answers what those before it are told. */
+/**
+ * Calls repeatedly, without waiting for answers, until a call is refused. Resolves to the answers of the calls before
+ * it.
+ */
 async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answer>[]> {
   const waiting: Promise<Answer>[] = [];
   for (;;) {
@@ -57,7 +63,7 @@ async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answe
   }
 }
 
-/** Of a connection that was told to come again in a second, whatever it asks next is not even read before. */
+/** A connection that was told to retry after a second: its next request is not even read before that. */
 async function expectUnheardFor(milliseconds: number): Promise<void> {
   const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n`;
   const create = `POST /v1/verifications HTTP/1.1\r\n${head}Idempotency-Key: overloaded\r\nContent-Length: 2\r\n\r\n{}`;
@@ -70,7 +76,7 @@ async function expectUnheardFor(milliseconds: number): Promise<void> {
   expect(performance.now() - startedAt).toBeGreaterThan(milliseconds);
 }
 
-/** Neither who calls nor what is looked at before. */
+/** Over gRPC a call is refused before its credential or message is looked at. */
 async function expectShedOverGrpc(): Promise<void> {
   const connection = connectRaw(service.grpcAddress);
   connections.push(connection);
@@ -81,7 +87,7 @@ async function expectShedOverGrpc(): Promise<void> {
   expect([code, detail?.code]).toEqual([Code.Unavailable, "service_unavailable"]);
 }
 
-test("where the wait has grown long, new calls are told so at once, and those that wait are served", async () => {
+test("when the wait gets too long, new calls are refused at once, and waiting calls are served", async () => {
   const { letGo } = await holdTable("verification");
   let waiting: Promise<Answer>[];
   try {
@@ -92,7 +98,7 @@ test("where the wait has grown long, new calls are told so at once, and those th
     await letGo();
   }
   const statuses = (await Promise.all(waiting)).map(({ status }) => status);
-  // The last ones may have been refused, too, and only been slow to hear of it; nobody who came before one that is served.
+  // The last of them may also have been refused, only reported later, but none that came before one that was served.
   const served = statuses.filter((status) => status === 201).length;
   expect(served).toBeGreaterThan(0);
   expect(statuses).toEqual(statuses.map((_, position) => (position < served ? 201 : 503)));
@@ -101,7 +107,7 @@ test("where the wait has grown long, new calls are told so at once, and those th
   expect(rows).toEqual([{ made: served + 1 }]);
 });
 
-test("what is asked sooner than told is answered, too, by a process that is to end", async () => {
+test("a request that ignores Retry-After is still answered by a process that is stopping", async () => {
   const { child, httpUrl, ended } = await startProcess({ DATABASE_URL: service.databaseUrl });
   const { hostname, port } = new URL(httpUrl);
   const socket = net.connect({ host: hostname, port: Number(port) });
@@ -120,7 +126,7 @@ test("what is asked sooner than told is answered, too, by a process that is to e
   expect(await ended()).toBe(0);
 });
 
-test("twelve thousand calls at once are each answered, or told to come again", async () => {
+test("each of twelve thousand concurrent calls is answered, or refused with Retry-After", async () => {
   const { id } = await createPending(shop);
   const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n\r\n`;
   const each = 600;
@@ -140,10 +146,11 @@ test("twelve thousand calls at once are each answered, or told to come again", a
   expect((await shop.read(id)).status).toBe(200);
 });
 
-describe("connections that ask again as soon as they are answered", () => {
+describe("connections that send a request as soon as the previous one is answered", () => {
   /**
-   * Asks once, and on as long as it is to and no answer says that it is the last. Answers the statuses, and whether the last
-   * request had one. An answer of a few hundred bytes comes in one piece.
+   * Sends the request, and again after each answer as long as `goesOn` returns true and the answer does not close the
+   * connection. Resolves to the statuses, and to whether the last request was answered. An answer of a few hundred
+   * bytes arrives in one piece.
    */
   const askAgain = (httpUrl: string, request: string, goesOn: () => boolean) =>
     new Promise<{ statuses: string[]; isAnswered: boolean }>((resolve, reject) => {
@@ -176,16 +183,16 @@ describe("connections that ask again as soon as they are answered", () => {
     expect(all.filter(({ isAnswered }) => !isAnswered)).toEqual([]);
   };
 
-  // Whoever asks would leave a service in the test's process no time to be asked more than it can do.
+  // A process of its own: in the test's process, the clients would leave the service no time to be overloaded.
   const start = () => startProcess({ DATABASE_URL: service.databaseUrl, DRAIN_SECONDS: "2" });
 
-  /** How long the next connection has waited to be read, in seconds. */
+  /** How long the next connection has been waiting to be read, in seconds. */
   async function waited(opsUrl: string): Promise<number> {
     const metrics = await (await fetch(`${opsUrl}/metrics`)).text();
     return Number(/^phoneproof_http_turn_seconds (\S+)$/m.exec(metrics)?.[1]);
   }
 
-  test("wait for none of those whose bodies never come, and who need no key for that", async () => {
+  test("do not wait because of unauthenticated requests whose bodies never arrive", async () => {
     const { httpUrl, opsUrl } = await start();
     const { hostname, port } = new URL(httpUrl);
     const half =
@@ -210,7 +217,7 @@ describe("connections that ask again as soon as they are answered", () => {
     await crowded;
   });
 
-  test("are all answered, though they wait to be read", async () => {
+  test("are all answered, even though they wait to be read", async () => {
     const { httpUrl, opsUrl } = await start();
     expect(await waited(opsUrl)).toBe(0);
     let goesOn = true;
@@ -221,7 +228,7 @@ describe("connections that ask again as soon as they are answered", () => {
     expect(await waited(opsUrl)).toBe(0);
   });
 
-  test("are all answered, and told to close, by a process that is to end while they wait", async () => {
+  test("are all answered, and told to close, by a process that is stopping", async () => {
     const { child, httpUrl, opsUrl, ended } = await start();
     const crowded = crowd(httpUrl, () => true);
     while ((await waited(opsUrl)) === 0);
@@ -231,7 +238,7 @@ describe("connections that ask again as soon as they are answered", () => {
   });
 });
 
-test("streams that send more than is stored are held back, all of them together, and go on afterwards", async () => {
+test("streams that send more than is stored are held back, all together, and messages are accepted again afterwards", async () => {
   const request = toBinary(StreamInboundMessagesRequestSchema, {
     $typeName: "phoneproof.v1.StreamInboundMessagesRequest",
     messages: Array.from({ length: 100 }, () =>
@@ -254,7 +261,7 @@ test("streams that send more than is stored are held back, all of them together,
       }
     })().catch(() => {});
   }
-  // Others are answered meanwhile; when fifty of their calls have brought no more of these messages, nothing will.
+  // Other calls are answered meanwhile. When fifty of them have brought no more of these messages, none will come.
   const health = service.client(Health);
   try {
     for (let [before, unchanged] = [0, 0]; unchanged < 50; before = sent) {
@@ -265,7 +272,7 @@ test("streams that send more than is stored are held back, all of them together,
     for (const connection of connections) connection.destroy();
     await letGo();
   }
-  // Each stream's window, and what all may have under way.
+  // Each stream's window, plus the limit on messages in progress in all streams.
   expect(sent).toBeLessThan(30_000);
   const messageId = randomUUID();
   expect(await service.sms({ to: project.liveNumber, text: "hello", messageId })).toMatchObject([

@@ -1,4 +1,4 @@
-/** Verifications as a merchant has just created them, and what of them no answer shows. */
+/** Newly created verifications, and their data that no response shows. */
 import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
 import { decodeId } from "../../src/core/ids.ts";
@@ -15,7 +15,7 @@ export interface Pending {
   readonly expiresAt: Date;
 }
 
-/** Creates a verification over REST, and asks again where the service has no time for it. */
+/** Creates a verification over REST, and retries if the service is overloaded. */
 export async function createPending(shop: Merchant, request: object = {}): Promise<Pending> {
   const key = newIdempotencyKey();
   let answer = await shop.create(request, key);
@@ -35,14 +35,14 @@ export async function createPending(shop: Merchant, request: object = {}): Promi
   };
 }
 
-/** The code within a text of the default template. */
+/** The code in a text of the default template. */
 export function codeIn(smsText: string): string {
   const code = /\b[0-9A-Z]{6,12}\b/.exec(smsText)?.[0];
   if (code === undefined) throw new Error(`no code in ${smsText}`);
   return code;
 }
 
-/** The kinds of the events that a verification has had. */
+/** The types of a verification's events. */
 export async function eventsOf(db: pg.Pool, verificationId: string): Promise<string[]> {
   const { rows } = await db.query<{ type: string }>("SELECT type FROM event WHERE verification_id = $1", [
     uuidOf(verificationId),
@@ -50,7 +50,7 @@ export async function eventsOf(db: pg.Pool, verificationId: string): Promise<str
   return rows.map(({ type }) => type);
 }
 
-/** Puts a verification an hour into the past, with nobody having looked at it since. */
+/** Moves a pending verification an hour into the past, without a read that would expire it. */
 export async function letExpire(db: pg.Pool, verificationId: string): Promise<void> {
   const moved = await moveExpiry(db, {
     expiresAt: "expires_at - interval '1 hour'",

@@ -32,7 +32,7 @@ const validityMs = 600_000;
 const times = <T>(count: number, make: (index: number) => T): T[] =>
   Array.from({ length: count }, (_, index) => make(index));
 
-/** A cancel as the merchant sees it: the status it was told, or the refusal. */
+/** A cancel as the merchant sees it: the resulting status, or the error code. */
 async function cancelOf({ id }: Pending, shop = shopHere): Promise<string> {
   const { status, body } = await shop.cancel(id);
   return status === 200 ? body.status : body.error.code;
@@ -46,8 +46,8 @@ async function outcomeOf({ to, text }: Pending, source = sourceThere, from = new
   return (await source.send({ to, text, from })).outcome;
 }
 
-describe("of two that want to end a verification at the same time", () => {
-  test("the SMS that is first verifies, and the cancel is told that it came too late", async () => {
+describe("two concurrent attempts to end a verification", () => {
+  test("an SMS that is first verifies, and the cancel is refused", async () => {
     const pending = await createPending(shopHere);
     const told = await raceTo(service.db, "event", [() => outcomeOf(pending), () => cancelOf(pending)]);
     expect(told).toEqual(["VERIFIED", "verification_not_cancellable"]);
@@ -55,7 +55,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
   });
 
-  test("the cancel that is first cancels, and the SMS is told that nothing is pending", async () => {
+  test("a cancel that is first cancels, and the SMS gets NOT_PENDING", async () => {
     const pending = await createPending(shopHere);
     const told = await raceTo(service.db, "event", [() => cancelOf(pending), () => outcomeOf(pending)]);
     expect(told).toEqual(["cancelled", "NOT_PENDING"]);
@@ -63,7 +63,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
   });
 
-  test("the first cancel makes the event, and the second is told the same", async () => {
+  test("the first cancel writes the event, and the second gets the same answer", async () => {
     const pending = await createPending(shopHere);
     const told = await raceTo(service.db, "event", [
       () => cancelOf(pending, shopHere),
@@ -73,7 +73,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
   });
 
-  test("the read that has found it expired expires it, and the SMS is LATE", async () => {
+  test("a read that finds it expired expires it, and the SMS is LATE", async () => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, pending.expiresAt);
     const told = await raceTo(service.db, "event", [() => statusOf(pending), () => outcomeOf(pending)]);
@@ -81,7 +81,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
   });
 
-  test("the SMS that was in time verifies, and a read after the expiry waits for it and tells so", async () => {
+  test("an SMS in time verifies, and a read after the expiry waits for it and shows the result", async () => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
     const told = await raceTo(service.db, "event", [
@@ -95,7 +95,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
   });
 
-  test("the cancel that was in time cancels, and a read after the expiry waits for it and tells so", async () => {
+  test("a cancel in time cancels, and a read after the expiry waits for it and shows the result", async () => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
     const told = await raceTo(service.db, "event", [
@@ -111,15 +111,12 @@ describe("of two that want to end a verification at the same time", () => {
 
   test.for([
     {
-      name: "the SMS that was in time",
+      name: "an SMS in time",
       end: (pending: Pending) => outcomeOf(pending, sourceHere),
       state: "verified",
     },
-    { name: "the cancel that was in time", end: (pending: Pending) => cancelOf(pending), state: "cancelled" },
-  ])("an SMS after the expiry waits for $name, and is told that nothing is pending", async ({
-    end,
-    state,
-  }) => {
+    { name: "a cancel in time", end: (pending: Pending) => cancelOf(pending), state: "cancelled" },
+  ])("an SMS after the expiry waits for $name, and gets NOT_PENDING", async ({ end, state }) => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
     const [, told] = await raceTo(service.db, "event", [
@@ -133,7 +130,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual([`verification.${state}`]);
   });
 
-  test("a list of what has expired waits for the SMS that was in time, and holds none that it has verified", async () => {
+  test("a list of expired verifications waits for an SMS in time, and does not contain what it verified", async () => {
     const [raced, other] = [await createPending(shopHere), await createPending(shopHere)];
     await stopClock(service.db, new Date(raced.expiresAt.getTime() - 1));
     const expired = async () => {
@@ -147,7 +144,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(listed).not.toContain(raced.id);
   });
 
-  test("an SMS that came in time but waited past the expiry is LATE once a read has told of that", async () => {
+  test("an SMS in time that had to wait past the expiry is LATE if a read has shown the expiry", async () => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
     const holder = await service.db.connect();
@@ -162,7 +159,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
   });
 
-  test("a cancel that waits for somebody who leaves it pending cancels it, and is counted once", async () => {
+  test("a cancel that waits for a transaction that changes nothing then cancels, and is counted once", async () => {
     const pending = await createPending(shopHere);
     const calls = async () => Number((await shopHere.read(pending.id)).headers.get("x-usage-calls"));
     const before = await calls();
@@ -178,7 +175,7 @@ describe("of two that want to end a verification at the same time", () => {
     expect(await calls()).toBe(before + 2);
   });
 
-  test("a hundred times over, one has its way and the other is told the truth", async () => {
+  test("one wins and the other gets a consistent answer, in a hundred races at once", async () => {
     await stopClock(service.db, start);
     const all = await Promise.all(
       times(102, (index) => createPending(index % 2 === 0 ? shopHere : shopThere)),
@@ -213,14 +210,14 @@ describe("of two that want to end a verification at the same time", () => {
   });
 });
 
-/** Time passes for everybody when the first of them asks for it. */
+/** Moves the clock for everybody at the first call. */
 function moveClockOnce(milliseconds: number): () => Promise<void> {
   let moved: Promise<void> | undefined;
   return () => (moved ??= moveClock(service.db, milliseconds));
 }
 
-describe("of two senders with one code", () => {
-  test("in one request the first verifies, the other is NOT_PENDING", async () => {
+describe("two senders with one code", () => {
+  test("in one request the first verifies, and the other gets NOT_PENDING", async () => {
     const pendings = await Promise.all(times(20, () => createPending(shopHere)));
     const senders = pendings.map(() => [newPhone(), newPhone()] as const);
     const receipts = await sourceHere.sendAll(
@@ -236,7 +233,7 @@ describe("of two senders with one code", () => {
     expect(phones).toEqual(senders.map(([first]) => first));
   });
 
-  test("on two processes exactly one verifies, and its phone is the one that is read", async () => {
+  test("on two processes exactly one verifies, and its phone is the one shown", async () => {
     const pending = await createPending(shopHere);
     const [first, second] = [newPhone(), newPhone()];
     const told = await raceTo(service.db, "event", [
@@ -248,7 +245,7 @@ describe("of two senders with one code", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
   });
 
-  test("on two processes, all codes at once and in opposite orders, each code verifies exactly once", async () => {
+  test("on two processes, with all codes at once and in opposite orders, each code verifies exactly once", async () => {
     const pendings = await Promise.all(times(100, () => createPending(shopHere)));
     const [one, other] = await Promise.all([
       sourceHere.sendAll(pendings.map(({ to, text }) => ({ to, text }))),
@@ -259,14 +256,14 @@ describe("of two senders with one code", () => {
   });
 });
 
-describe("batches that need the same rows take them in one order, whatever theirs is:", () => {
-  /** Two processes take a pair of messages each, one pair in the other's opposite order, while a row is held. */
+describe("batches that need the same rows in opposite orders lock them in one order:", () => {
+  /** Two processes take a pair of messages each, in opposite orders, while a row is locked. */
   async function cross(
     pair: readonly [SmsFields, SmsFields],
     row: { from: string; where: string; value: string },
   ) {
     const [first, second] = pair;
-    // The first message of a request goes alone: it finds nobody to form a batch with.
+    // The first message of a request is sent alone, not in a batch.
     const alone = () => ({ to: project.liveNumber, text: "hello" });
     const holder = await service.db.connect();
     await holder.query("BEGIN");
@@ -311,11 +308,11 @@ describe("batches that need the same rows take them in one order, whatever their
   });
 });
 
-test("calls of many projects on two processes, in opposite orders, are all charged", async () => {
+test("concurrent calls of many projects on two processes, in opposite orders, are all charged", async () => {
   const projects = await Promise.all(times(12, () => here.createProject({ rateLimitPerMinute: 1_000_000 })));
   const readOf = async (httpUrl: string, { liveKey }: (typeof projects)[number]) =>
     (await merchant(httpUrl, liveKey).read("vrf_none")).status;
-  /** The first of them goes alone, the others make a batch. */
+  /** The first of them is sent alone; the others form a batch. */
   async function inOrder(httpUrl: string, ordered: typeof projects): Promise<number[]> {
     const statuses: number[] = [];
     for (let round = 0; round < 60; round++) {
@@ -334,7 +331,7 @@ test("calls of many projects on two processes, in opposite orders, are all charg
   expect(rows.filter(({ calls }) => calls === 120)).toHaveLength(12);
 });
 
-test("two settings of a project that are changed at the same time on two processes are both changed", async () => {
+test("two settings of a project changed concurrently on two processes are both changed", async () => {
   const { projectId } = await here.createProject();
   await raceTo(service.db, "audit_entry", [
     () => here.client(ProjectService).updateProject({ projectId, validitySeconds: 120 }),
@@ -344,7 +341,7 @@ test("two settings of a project that are changed at the same time on two process
   expect(changed).toMatchObject({ validitySeconds: 120, codeLength: 9 });
 });
 
-test("messages and cancels in whatever orders on two processes wait for one another, and none fails", async () => {
+test("messages and cancels in any order on two processes wait for each other, and none fails", async () => {
   const pendings = await Promise.all(times(90, () => createPending(shopHere)));
   const phones = times(30, newPhone);
   const messages = pendings.map(({ to, text }, index) => ({
@@ -371,9 +368,9 @@ test("messages and cancels in whatever orders on two processes wait for one anot
   }
 });
 
-/** What has waited for another in a circle was judged again, and nobody was told. */
-test("of all that, nothing has had to be given up because two waited for each other", async () => {
-  // The last word of what a connection has seen is said at its end.
+/** Deadlocked statements are retried, so the results do not show them. */
+test("none of the tests above caused a deadlock", async () => {
+  // A connection reports its last counters when it ends.
   await service.db.query(
     `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
      WHERE datname = current_database() AND pid <> pg_backend_pid()`,

@@ -16,32 +16,29 @@ const source = smsSource(service);
 
 const number = project.liveNumber;
 
-describe("a message that is not sound", () => {
+describe("a message", () => {
   test.for<[string, Partial<SmsFields>]>([
     ["no message_id", { messageId: "" }],
     ["a message_id of 256 characters", { messageId: "m".repeat(256) }],
-    ["a message_id that holds NUL", { messageId: "nul-\0" }],
+    ["a message_id containing NUL", { messageId: "nul-\0" }],
     ["no sender", { from: "" }],
     ["a sender that is no mobile number", { from: "0212345678" }],
-    ["a sender that holds NUL", { from: "0101234\x005678" }],
+    ["a sender containing NUL", { from: "0101234\x005678" }],
     ["no destination", { to: "" }],
-    ["a destination that nobody can dial", { to: "phone" }],
-    ["a destination that holds NUL", { to: `${number}\0` }],
+    ["a destination that cannot be dialled", { to: "phone" }],
+    ["a destination containing NUL", { to: `${number}\0` }],
     ["no text", { text: "" }],
     ["a text of 2,001 characters", { text: "가".repeat(2001) }],
-    ["a text that holds NUL", { text: "1234\x005678" }],
-    ["a carrier that holds NUL", { carrier: "SKT\0" }],
+    ["a text containing NUL", { text: "1234\x005678" }],
+    ["a carrier containing NUL", { carrier: "SKT\0" }],
     ["a received_at before the year 1", { receivedAt: { seconds: -62_135_596_801n, nanos: 0 } }],
     ["a received_at after the year 9999", { receivedAt: { seconds: 253_402_300_800n, nanos: 0 } }],
     [
-      "a received_at with more nanoseconds than a second has",
+      "a received_at with a second or more of nanoseconds",
       { receivedAt: { seconds: 0n, nanos: 1_000_000_000 } },
     ],
-    [
-      "a received_at with fewer nanoseconds than none",
-      { receivedAt: { seconds: 1_800_000_000n, nanos: -1 } },
-    ],
-  ])("for %s is INVALID, and those before and after it in the request are not", async ([, flaw]) => {
+    ["a received_at with negative nanoseconds", { receivedAt: { seconds: 1_800_000_000n, nanos: -1 } }],
+  ])("with %s is INVALID, and those before and after it in the request are not", async ([, flaw]) => {
     const [before, after] = [await createPending(shop), await createPending(shop)];
     const unsound = { to: number, text: "hello", ...flaw };
     const receipts = await source.sendAll([before, unsound, after]);
@@ -63,8 +60,8 @@ describe("a message that is not sound", () => {
       "quotation marks, backslashes and braces",
       { text: String.raw`{"a",\N} 'NULL' $1`, messageId: String.raw`{"\',NULL` },
     ],
-    ["the word null for an id", { messageId: "null" }],
-  ])("is none that has %s", async ([, fields]) => {
+    ["the word null as its id", { messageId: "null" }],
+  ])("with %s is accepted", async ([, fields]) => {
     const receipt = await source.send({ to: number, text: "hello", ...fields });
     expect(receipt).toMatchObject({
       outcome: "NO_MATCH",
@@ -74,7 +71,7 @@ describe("a message that is not sound", () => {
 });
 
 describe("receipts", () => {
-  test("come one a message in the order of the messages, whatever their outcomes", async () => {
+  test("come one per message and in the order of the messages, whatever the outcomes", async () => {
     const made = await Promise.all(Array.from({ length: 60 }, () => createPending(shop)));
     const messages = made.flatMap(({ to, text }, index): SmsFields[] => [
       { messageId: `order-${index}-a`, to, text },
@@ -103,7 +100,7 @@ describe("receipts", () => {
     );
   });
 
-  test("tell of what every other process shows from that moment on", async () => {
+  test("report only what every other process shows from that moment on", async () => {
     const made = await Promise.all(Array.from({ length: 50 }, () => createPending(shop)));
     const shown = await Promise.all(
       made.map(async ({ id, to, text }) => {
@@ -114,7 +111,7 @@ describe("receipts", () => {
     expect(shown).toEqual(made.map(() => ["VERIFIED", "verified"]));
   });
 
-  test("are of verifications whose events happened no sooner than they did", async () => {
+  test("of verified messages: the event's time is never before verified_at", async () => {
     for (let n = 0; n < 30; n++) {
       const { to, text } = await createPending(shop);
       expect((await source.send({ to, text })).outcome).toBe("VERIFIED");
@@ -126,7 +123,7 @@ describe("receipts", () => {
   });
 
   test("are not sent before the commit", async () => {
-    // The transaction that verifies stands still in its COMMIT, until this test lets go.
+    // The transaction that verifies stops in its COMMIT until the test releases it.
     await service.db.query(`
       CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END';
@@ -141,7 +138,7 @@ describe("receipts", () => {
         told = true;
       });
       await untilWaiting(service.db, 1);
-      // A receipt that had been sent would have arrived before the answers to these.
+      // A receipt already sent would have arrived before the answers to these calls.
       for (let call = 0; call < 5; call++) expect((await shop.read(id)).body.status).toBe("pending");
       expect(told).toBe(false);
       await holder.query("SELECT pg_advisory_unlock(4711)");
@@ -154,8 +151,8 @@ describe("receipts", () => {
   });
 });
 
-describe("a source's token", () => {
-  test("that is limited to an environment finds nothing on the other's numbers", async () => {
+describe("an ingest token", () => {
+  test("limited to an environment gets NO_MATCH on numbers of the other", async () => {
     const token = await service.createToken({
       scope: "ingest",
       source: "only-test",
@@ -169,7 +166,7 @@ describe("a source's token", () => {
     expect(await confined.send(trial)).toMatchObject({ outcome: "VERIFIED", verificationId: trial.id });
   });
 
-  test("that is limited to numbers finds nothing on others", async () => {
+  test("limited to numbers gets NO_MATCH on others", async () => {
     const neighbour = await knownProject([service, other]);
     const token = await service.createToken({
       scope: "ingest",
@@ -184,7 +181,7 @@ describe("a source's token", () => {
     expect(await confined.send(own)).toMatchObject({ outcome: "VERIFIED", verificationId: own.id });
   });
 
-  test("that is limited cannot mute a sender where it may not deliver", async () => {
+  test("cannot mute a sender where it may not deliver", async () => {
     const token = await service.createToken({
       scope: "ingest",
       source: "only-test-too",

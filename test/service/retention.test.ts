@@ -25,7 +25,7 @@ const database = openDatabase(
   { connectionString: byTheClock(plain.databaseUrl) },
   { poolSize: 1, onError: () => {} },
 );
-/** A new one each time: it remembers for ten seconds what the clock said, which is moved by days here. */
+/** Created anew each time, because it remembers the time for ten seconds, and the tests move the clock by days. */
 const expireDue = () => createExpireDue(database, { commitHorizon: () => commitHorizon(database) })();
 afterAll(() => database.close());
 
@@ -36,7 +36,7 @@ async function count(table: string): Promise<number> {
   return rows[0].count;
 }
 
-/** A worker makes a round when it starts; the condition is what that round is to bring about. */
+/** Starts a worker, which does a round at its start, and waits until the round has had its effect. */
 async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
   const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
   await vi.waitUntil(condition, { timeout: 45_000, interval: 20 });
@@ -49,7 +49,7 @@ async function everyTask(): Promise<void> {
   for (const task of tasks) while (await task.work());
 }
 
-test("what has had its time goes, what has not stays, and the contract still answers", async () => {
+test("expired data is deleted, other data is kept, and the API still answers", async () => {
   const verified = await createPending(shop);
   await service.sms({ to: verified.to, from: holder, text: verified.text, messageId: "matched" });
   const mismatched = await createPending(shop, { mode: "match", expected_phone: expected });
@@ -63,14 +63,14 @@ test("what has had its time goes, what has not stays, and the contract still ans
     "INSERT INTO creation_trace (verification_id, traceparent) VALUES ($1, '00-' || repeat('a', 32) || '-' || repeat('b', 16) || '-01')",
     [uuidOf(verified.id)],
   );
-  // As 0.1.0 wrote it.
+  // As version 0.1.0 wrote it.
   await plain.db.query(
     "INSERT INTO window_token (digest, verification_id, delete_after) VALUES (sha256('token'), $1, now() + interval '1 day')",
     [uuidOf(verified.id)],
   );
 
   await moveClock(plain.db, 2 * day);
-  // Codes stay until the expiry has looked at them.
+  // Codes are kept until the expiry has passed them.
   await expireDue();
   await roundUntil(async () => (await count("inbound_sender")) === 0);
   expect(await count("idempotency_record")).toBe(0);
@@ -83,7 +83,7 @@ test("what has had its time goes, what has not stays, and the contract still ans
 
   await moveClock(plain.db, 6 * day);
   await roundUntil(async () => (await tablesWith("secret-text")).length === 0);
-  // An endpoint may have put its last attempt off until now.
+  // An endpoint may have delayed its last attempt until now.
   expect(await count("creation_trace")).toBe(1);
   expect(await tablesWith(holder)).toEqual(["inbound_message", "verification"]);
   expect(
@@ -110,7 +110,7 @@ test("what has had its time goes, what has not stays, and the contract still ans
   expect(rows).toEqual([{ status: "cancelled" }]);
 });
 
-test("thousands of rows of one instant and of many go in one round, on two workers at once", async () => {
+test("thousands of rows, of one instant and of many, are erased in one round by two workers at once", async () => {
   await plain.db.query(
     `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
      SELECT 'cli', 'bulk-' || n, '01087650009', '0200000000', 'bulk',
@@ -124,7 +124,7 @@ test("thousands of rows of one instant and of many go in one round, on two worke
   expect(await count("inbound_message")).toBe(5000);
 });
 
-test("while another process makes a pass, nobody else says that nothing is left for it", async () => {
+test("while another process does a pass, no other process reports it as finished", async () => {
   const passes = tasks.filter(({ name }) => /^(erase|delete)_\w+_messages$|^erase_verifications$/.test(name));
   expect(passes).toHaveLength(5);
   const answers = async () => {
@@ -142,7 +142,7 @@ test("while another process makes a pass, nobody else says that nothing is left 
   expect(await answers()).toEqual(passes.map(() => false));
 });
 
-test("hours of the statistics go after their days, thousands of them, and younger ones stay", async () => {
+test("hours of the statistics are deleted after their retention, thousands at once, and younger ones are kept", async () => {
   await plain.db.query(
     `INSERT INTO number_statistics (project_id, environment, hour, destination, created, verified, expired, cancelled, times_to_verify)
      SELECT (SELECT min(id::text)::uuid FROM project), 'live', date_trunc('hour', clock.now(), 'UTC') - make_interval(days => days, hours => 1), 'n' || n, 1, 0, 0, 0,
@@ -174,7 +174,7 @@ async function eraseDue(tasks: readonly RetentionTask[]): Promise<void> {
 const tasksOf = (finishedDays: number) =>
   createRetentionTasks(database, { unmatchedDays: 7, finishedDays, statisticsDays: 400 });
 
-/** As if its event had failed just now. */
+/** As if its event had just failed and is to be tried again. */
 async function isStillTried(id: string): Promise<void> {
   await plain.db.query(
     `WITH webhook AS (
@@ -197,16 +197,16 @@ async function verifiedBy(phone: string) {
   return verification;
 }
 
-test("what is over but not yet moved is moved before it is erased, though the expiry may never come to it", async () => {
+test("a pending verification past its expiry is expired before it is erased, even if the expiry job never reaches it", async () => {
   const tasks = tasksOf(90);
   const [waiting, lost, later] = ["01087650010", "01087650014", "01087650015"] as const;
   const late = await createPending(shop, { mode: "match", expected_phone: waiting });
   const forgotten = await createPending(shop, { mode: "match", expected_phone: lost });
-  // As where the database's clock was ahead, and with it what the expiry has looked at.
+  // As if the database's clock had been ahead, and with it the position of the expiry.
   await plain.db.query("DELETE FROM live_code WHERE verification_id = $1", [uuidOf(forgotten.id)]);
   await verifiedBy(later);
   await moveClock(plain.db, 91 * day);
-  // One that somebody else is about to move is waited for, and what is younger with it.
+  // A row that another transaction has locked is waited for, and younger ones with it.
   const other = await plain.db.connect();
   await other.query("BEGIN");
   await other.query("SELECT 1 FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(late.id)]);
@@ -222,7 +222,7 @@ test("what is over but not yet moved is moved before it is erased, though the ex
     expect((await shop.read(id)).body.status).toBe("expired");
   }
   for (const phone of [lost, later]) expect(await tablesWith(phone)).toEqual([]);
-  // Its code stays until the expiry has looked at it, which finds nothing to do.
+  // Its code stays until the expiry has passed it, which finds nothing to do.
   const letCodesGo = () => tasks.find(({ name }) => name === "codes")?.work();
   await letCodesGo();
   expect(await tablesWith(waiting)).toEqual(["live_code"]);
@@ -232,7 +232,7 @@ test("what is over but not yet moved is moved before it is erased, though the ex
   expect(await eventsOf(plain.db, late.id)).toEqual(["verification.expired"]);
 });
 
-test("what is still tried is not passed by", async () => {
+test("a verification whose event is still being tried is kept, and erased once the event is delivered", async () => {
   const tasks = tasksOf(90);
   const phone = "01087650016";
   const pending = await createPending(shop, { mode: "match", expected_phone: phone });
@@ -250,7 +250,7 @@ test("what is still tried is not passed by", async () => {
   expect(await count("webhook_delivery")).toBe(0);
 });
 
-test("an event that is tried for longer than phones are kept keeps none but its own", async () => {
+test("an event that is tried for longer than phones are kept delays the erasure of its own phone only", async () => {
   const tasks = tasksOf(1);
   const [tried, other, later] = ["01087650011", "01087650012", "01087650013"] as const;
   await isStillTried((await verifiedBy(tried)).id);
@@ -273,13 +273,13 @@ test("an event that is tried for longer than phones are kept keeps none but its 
   expect(await tablesWith(later)).toContain("verification");
 });
 
-test("what was delivered goes with its verification, whatever else is tried, and what is younger stays", async () => {
+test("a delivered event is erased with its verification while others are still tried, and younger ones are kept", async () => {
   const fresh = await startTestService({ ROLES: "api" });
   const opened = await openShop(fresh);
   await opened.setWebhook("https://shop.example/hook");
   const younger = await createPending(merchant(fresh.httpUrl, opened.liveKey));
   await fresh.sms({ to: younger.to, from: holder, text: younger.text });
-  // More than are looked at together, and of them one that has been delivered and is not the last.
+  // More than one batch, among them one that has been delivered and is not the last.
   const id = uuidOf(younger.id);
   await fresh.db.query(
     `WITH older AS MATERIALIZED (
@@ -327,7 +327,7 @@ test("what was delivered goes with its verification, whatever else is tried, and
   await own.close();
 });
 
-test("whatever an SMS was told, its text and sender go", async () => {
+test("an SMS's text and sender are erased whatever its outcome was", async () => {
   const from = "01087650030";
   const [one, two] = [await createPending(shop), await createPending(shop)];
   const texts = ["[Web발신] hello", `${one.text} ${two.text}`, "a", "b", "c", "d", "e"];
@@ -339,7 +339,7 @@ test("whatever an SMS was told, its text and sender go", async () => {
   expect(await tablesWith(from)).toEqual([]);
 });
 
-test("for a day after its end a window can be opened, and its code is told to have been late", async () => {
+test("until a day after its expiry, a verification's window can be opened and its code is LATE", async () => {
   const { body } = await shop.create();
   await moveClock(plain.db, 10 * 60_000 + day - 60_000);
   await expireDue();
@@ -351,7 +351,7 @@ test("for a day after its end a window can be opened, and its code is told to ha
   );
 });
 
-describe("what is known is kept for as long as it counts:", () => {
+describe("data is kept for as long as it matters:", () => {
   let sent = 0;
   const guess = async (from: string) => {
     const text = `a guess, number ${++sent}`;
@@ -373,7 +373,7 @@ describe("what is known is kept for as long as it counts:", () => {
     expect([again.status, again.text]).toEqual([200, first.text]);
   });
 
-  test("who is mute", async () => {
+  test("a muted sender", async () => {
     const phone = "01087650020";
     for (let miss = 0; miss < 5; miss++) expect(await guess(phone)).toBe("NO_MATCH");
     await moveClock(plain.db, 10 * minute - 1);
@@ -398,7 +398,7 @@ describe("what is known is kept for as long as it counts:", () => {
     ]);
   });
 
-  test("what a message said", async () => {
+  test("the fingerprint of a message's content", async () => {
     const message = { to: project.liveNumber, from: "01087650022", text: "the same again" };
     expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: false }]);
     await moveClock(plain.db, minute - 1);
@@ -409,7 +409,7 @@ describe("what is known is kept for as long as it counts:", () => {
   test.for([
     { name: "matched nothing", matches: false, textDays: 7, outcome: "NO_MATCH" },
     { name: "verified", matches: true, textDays: 90, outcome: "VERIFIED" },
-  ])("the id of a message that $name, for thirty days without its text", async (row) => {
+  ])("the id of a message that $name, for thirty days after its text was erased", async (row) => {
     const { matches, textDays, outcome } = row;
     const { to, text } = await createPending(shop);
     const from = matches ? "01087650023" : "01087650024";
@@ -429,7 +429,7 @@ describe("what is known is kept for as long as it counts:", () => {
   });
 });
 
-test("what somebody holds keeps nothing else from going", async () => {
+test("a locked row does not keep others from being deleted", async () => {
   await Promise.all([createPending(shop), createPending(shop)]);
   await moveClock(plain.db, 2 * day);
   const somebody = await plain.db.connect();

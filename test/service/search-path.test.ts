@@ -4,7 +4,7 @@ import { startTestService } from "../harness/service.ts";
 import { createPending } from "./pending.ts";
 import { smsSource } from "./sms-source.ts";
 
-test("in a schema of its own, as the database's URL names it, the service does all that it does elsewhere", async () => {
+test("the service works in a schema of its own that the database's URL names", async () => {
   const elsewhere = await startTestService();
   await elsewhere.db.query("CREATE SCHEMA phoneproof");
   const url = new URL(elsewhere.databaseUrl);

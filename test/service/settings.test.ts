@@ -1,4 +1,4 @@
-/** What settings promise: docs/settings.md. */
+/** The promises of docs/settings.md. */
 
 import { spawn } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
@@ -30,12 +30,12 @@ import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { certificates } from "../rpc/certificates.ts";
 
-/** The service as a process that ends before it has started. */
+/** Runs the service as a process that ends before it has started. */
 async function start(args: readonly string[], settings: Record<string, string>) {
   const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts"), ...args], {
     env: plainEnvironment(settings),
     stdio: ["ignore", "pipe", "pipe"],
-    // One that starts after all.
+    // In case it starts after all.
     timeout: 60_000,
   });
   const printed = { stdout: "", stderr: "" };
@@ -53,7 +53,7 @@ test.for([
   "DATABASE_PREPARED_STATEMENTS",
   "WEBHOOK_ALLOW_PRIVATE",
   "OTEL_SDK_DISABLED",
-])("%s is true or false, and nothing else", (name) => {
+])("%s must be true or false", (name) => {
   for (const value of ["true", "false"]) parseConfig({ [name]: value });
   for (const value of ["maybe", "1", "yes"]) {
     expect(() => parseConfig({ [name]: value })).toThrow(`${name} must be true or false`);
@@ -68,7 +68,7 @@ test.for([
     settings: { HOST: "localhost", PORT: "8099", GRPC_PORT: "8099" },
     told: "PORT and GRPC_PORT must differ",
   },
-])("$told, and the start does not blame another program", ({ settings, told }) => {
+])("a port set twice is reported as such, not as used by another program: $told", ({ settings, told }) => {
   expect(() => parseConfig(settings)).toThrow(told);
 });
 
@@ -76,14 +76,14 @@ test.for([
   { PORT: "0", GRPC_PORT: "0", OPS_PORT: "0" },
   { HOST: "127.0.0.2", PORT: "8099", GRPC_PORT: "8099" },
   { DATABASE_URL: "postgres://127.0.0.1/phoneproof", ROLES: "worker", PORT: "8099", OPS_PORT: "8099" },
-])("%o: a port is shared where it is another address's, anybody's or not opened", (settings) => {
+])("a port may be set twice if it is 0, on another address or not opened: %o", (settings) => {
   expect(() => parseConfig(settings)).not.toThrow();
 });
 
-/** Every kind of character that a Bearer credential may have. */
+/** Every kind of character that a Bearer credential may contain. */
 const adminToken = "Az09._~+/-==";
 
-test("an admin token of any character that may be set is taken, with the embedded database beside its own", async () => {
+test("PHONEPROOF_ADMIN_TOKEN may contain any Bearer character, and works beside the embedded database's own token", async () => {
   const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
   const service = await startTestService({
     DATABASE_URL: "",
@@ -107,13 +107,13 @@ test.for([
   "=",
   "a=b",
   "비밀",
-])("an admin token that no header carries ends the start: %s", (token) => {
+])("an admin token that no header can carry ends the start: %s", (token) => {
   expect(() => parseConfig({ PHONEPROOF_ADMIN_TOKEN: token })).toThrow(
     /^PHONEPROOF_ADMIN_TOKEN must consist of /,
   );
 });
 
-test("the admin token's file is for its owner alone, when it is made and at every start", async () => {
+test("the admin token's file is accessible to its owner only, when created and after every start", async () => {
   const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
   onTestFinished(() => rm(dataDir, { recursive: true }));
   const file = path.join(dataDir, "admin-token");
@@ -125,7 +125,7 @@ test("the admin token's file is for its owner alone, when it is made and at ever
   expect(await mode()).toBe("600");
 });
 
-test("a file of the admin token that a power failure left empty is made anew", async () => {
+test("an admin token file that a power failure left empty is created anew", async () => {
   const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
   onTestFinished(() => rm(dataDir, { recursive: true }));
   const file = path.join(dataDir, "admin-token");
@@ -137,7 +137,7 @@ test("a file of the admin token that a power failure left empty is made anew", a
   expect(await readdir(dataDir)).toEqual(["admin-token"]);
 });
 
-describe("a file of the admin token that is none ends the start, and the line names DATA_DIR and the file:", () => {
+describe("an unusable admin token file ends the start, with a line that names DATA_DIR and the file:", () => {
   const outside = "must consist of A-Z a-z 0-9";
   test.for<[string, string, (file: string) => Promise<unknown>]>([
     ["a directory", "cannot be read (EISDIR)", (file) => mkdir(file)],
@@ -160,8 +160,8 @@ describe("a file of the admin token that is none ends the start, and the line na
   });
 });
 
-describe("over TLS to a Postgres of a private authority", () => {
-  /** Takes the connection over TLS, and whatever comes then for its end. */
+describe("TLS to a Postgres with a private certificate authority", () => {
+  /** Accepts the connection over TLS, and closes it at the first data. */
   const server = createServer((socket) => {
     socket.once("data", () => {
       socket.write("S");
@@ -186,7 +186,7 @@ describe("over TLS to a Postgres of a private authority", () => {
     "sslmode=require",
     "sslmode=verify-ca",
     "sslmode=verify-full",
-  ])("%s ends the start, in one line", async (query) => {
+  ])("%s ends the start, with one line", async (query) => {
     expect((await started(query)).stderr).toMatch(
       /^phoneproof cannot start: DATABASE_URL: the database at \S+ cannot be used: unable to verify the first certificate.*\n$/,
     );
@@ -196,7 +196,7 @@ describe("over TLS to a Postgres of a private authority", () => {
     "sslmode=no-verify",
     "sslmode=require&uselibpqcompat=true",
     `sslmode=require&sslrootcert=${encodeURIComponent(certificates.authority)}`,
-  ])("%s trusts it", async (query) => {
+  ])("%s accepts its certificate", async (query) => {
     expect((await started(query)).stderr).toMatch(
       /^phoneproof cannot start: .+ cannot be used: Connection terminated unexpectedly\n$/,
     );
@@ -209,12 +209,12 @@ test.for([
   "10.0.0.1",
   "128.0.0.1",
   "grpc.example.com",
-])("gRPC on %s needs TLS, or the word that it may do without", (host) => {
+])("gRPC on %s needs TLS or GRPC_ALLOW_PLAINTEXT", (host) => {
   expect(() => parseConfig({ GRPC_HOST: host })).toThrow(/^GRPC_HOST is not a loopback address/);
   expect(parseConfig({ GRPC_HOST: host, GRPC_ALLOW_PLAINTEXT: "true" })).toMatchObject({ grpcHost: host });
 });
 
-test("the production configuration of docs/settings.md is one", () => {
+test("the production configuration of docs/settings.md is valid", () => {
   const blocks = readPage("docs/settings.md").blocks.filter(({ language }) => language === "");
   const [shared = {}, api = {}, worker = {}] = blocks.map(({ code }) =>
     Object.fromEntries(
@@ -239,11 +239,11 @@ test("the production configuration of docs/settings.md is one", () => {
   });
 });
 
-test.for(["127.0.0.1", "127.8.0.1", "::1", "localhost"])("gRPC on %s does not", (host) => {
+test.for(["127.0.0.1", "127.8.0.1", "::1", "localhost"])("gRPC on %s does not need TLS", (host) => {
   expect(parseConfig({ GRPC_HOST: host })).toMatchObject({ grpcHost: host, grpcTls: null });
 });
 
-describe("what gRPC's TLS cannot be made of ends the start with a line that names the setting", async () => {
+describe("unusable TLS settings of gRPC end the start, with a line that names the setting", async () => {
   const { authority, otherAuthority, server, client } = certificates;
   const usable = { GRPC_TLS_CERT: server.cert, GRPC_TLS_KEY: server.key, GRPC_TLS_CA: authority };
   type Setting = keyof typeof usable;
@@ -267,7 +267,7 @@ describe("what gRPC's TLS cannot be made of ends the start with a line that name
     privateKeyEncoding: { type: "pkcs8", format: "pem", cipher: "aes-256-cbc", passphrase: "pass" },
   }).privateKey;
 
-  test("where one of them needs another that is not set", () => {
+  test("if one of them needs another that is not set", () => {
     const { GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA } = usable;
     parseConfig({ GRPC_TLS_CERT, GRPC_TLS_KEY });
     const noKey = /^GRPC_TLS_KEY must be set/;
@@ -281,24 +281,24 @@ describe("what gRPC's TLS cannot be made of ends the start with a line that name
 
   test.for<[string, Setting, string]>([
     ...settings.flatMap((name): [string, Setting, string][] => [
-      ["a file that is not there", name, path.join(directory, "none.pem")],
+      ["a missing file", name, path.join(directory, "none.pem")],
       ["a directory", name, directory],
     ]),
-    ["a certificate that is cut", "GRPC_TLS_CERT", await cut(server.cert)],
-    ["a key that is cut", "GRPC_TLS_KEY", await cut(server.key)],
-    ["an authority that is cut", "GRPC_TLS_CA", await cut(authority)],
-    ["an authority beside one that is cut", "GRPC_TLS_CA", await besideCut(authority, otherAuthority)],
+    ["a truncated certificate", "GRPC_TLS_CERT", await cut(server.cert)],
+    ["a truncated key", "GRPC_TLS_KEY", await cut(server.key)],
+    ["a truncated authority", "GRPC_TLS_CA", await cut(authority)],
+    ["an authority beside a truncated one", "GRPC_TLS_CA", await besideCut(authority, otherAuthority)],
     ["a key", "GRPC_TLS_CA", server.key],
-    ["a text", "GRPC_TLS_CA", await fileWith("text.pem", "the authority")],
-    ["a key for the certificate", "GRPC_TLS_CERT", server.key],
-    ["a certificate for the key", "GRPC_TLS_KEY", server.cert],
+    ["plain text", "GRPC_TLS_CA", await fileWith("text.pem", "the authority")],
+    ["a key", "GRPC_TLS_CERT", server.key],
+    ["a certificate", "GRPC_TLS_KEY", server.cert],
     ["a key of another certificate", "GRPC_TLS_KEY", client.key],
-    ["a key behind a passphrase", "GRPC_TLS_KEY", await fileWith("encrypted.pem", encrypted)],
+    ["a key with a passphrase", "GRPC_TLS_KEY", await fileWith("encrypted.pem", encrypted)],
   ])("%s as %s", ([, name, file]) => {
     expect(() => parseConfig({ ...usable, [name]: file })).toThrow(new RegExp(`^${name} names a file that `));
   });
 
-  test("and that line is all there is, without a word of the key", async () => {
+  test("and that line is the only output, with nothing of the key", async () => {
     expect(await start([], { ...usable, GRPC_TLS_KEY: await cut(server.key) })).toEqual({
       code: 1,
       stdout: "",
@@ -313,7 +313,7 @@ test.for([
   ["--port", "9000"],
   ["--help"],
   ["stop"],
-])("%s as arguments are refused, not passed over", async (given) => {
+])("arguments are refused, not ignored: %s", async (given) => {
   expect(await start(given, { PORT: "a wrong one too" })).toEqual({
     code: 1,
     stdout: "",
@@ -327,7 +327,7 @@ test.for([
   { name: "RETENTION_FINISHED_DAYS", taken: ["1", "9999"], refused: ["0", "10000"] },
   { name: "DRAIN_SECONDS", taken: ["0", "60"], refused: ["61"] },
   { name: "PORT", taken: ["0", "65535"], refused: ["65536"] },
-])("$name is taken within its bounds", ({ name, taken, refused }) => {
+])("$name is accepted only within its bounds", ({ name, taken, refused }) => {
   for (const value of taken) parseConfig({ [name]: value });
   for (const value of refused) expect(() => parseConfig({ [name]: value })).toThrow(`${name} must be `);
 });
@@ -338,29 +338,29 @@ test.for([
   "10.0.0.0/33",
   "10.0.0.0/08",
   "10.0.0.0/",
-])("TRUSTED_PROXIES of %s end the start", (range) => {
+])("a range in TRUSTED_PROXIES that is invalid or covers everything ends the start: %s", (range) => {
   expect(() => parseConfig({ TRUSTED_PROXIES: `127.0.0.1,${range}` })).toThrow(/^TRUSTED_PROXIES /);
 });
 
-test("a PGSSLMODE that the driver does not know ends the start: it would connect without TLS", () => {
+test("a PGSSLMODE that the driver does not know ends the start, because it would connect without TLS", () => {
   const DATABASE_URL = "postgres://localhost/phoneproof";
   for (const mode of ["disable", "require", "verify-full"]) parseConfig({ DATABASE_URL, PGSSLMODE: mode });
   for (const mode of ["verify_full", "REQUIRE", "bogus"]) {
     expect(() => parseConfig({ DATABASE_URL, PGSSLMODE: mode })).toThrow(
       /^PGSSLMODE must be one of disable, /,
     );
-    // None of the embedded database's business.
+    // Irrelevant with the embedded database.
     parseConfig({ PGSSLMODE: mode });
   }
 });
 
-test("nobody waits for a process that has its database with it to be heard of as stopping", () => {
+test("DRAIN_SECONDS is ignored with the embedded database", () => {
   expect(parseConfig({ DRAIN_SECONDS: "9" }).drainSeconds).toBe(0);
   const databaseUrl = "postgres://localhost/phoneproof";
   expect(parseConfig({ DATABASE_URL: databaseUrl, DRAIN_SECONDS: "9" }).drainSeconds).toBe(9);
 });
 
-test("a slash at the end of PUBLIC_BASE_URL makes no difference", () => {
+test("trailing slashes of PUBLIC_BASE_URL make no difference", () => {
   for (const url of ["https://verify.example.com/p", "https://verify.example.com/p//"]) {
     expect(parseConfig({ PUBLIC_BASE_URL: url }).publicBaseUrl).toBe("https://verify.example.com/p");
   }
@@ -374,19 +374,19 @@ test.for([
   "https://verify.example.com/?",
   "https://verify.example.com/p#",
   "https://user:word@verify.example.com",
-])("a PUBLIC_BASE_URL that no path can be put behind ends the start: %s", (url) => {
+])("a PUBLIC_BASE_URL to which no path can be appended ends the start: %s", (url) => {
   expect(() => parseConfig({ PUBLIC_BASE_URL: url })).toThrow(
     "PUBLIC_BASE_URL must be an absolute http(s) URL without credentials, query or fragment, such as https://verify.example.com",
   );
 });
 
-test("with OTEL_SDK_DISABLED nothing is traced, though a collector is named", () => {
+test("OTEL_SDK_DISABLED turns tracing off, even if a collector is named", () => {
   const named = { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" };
   expect(parseConfig(named).tracing).not.toBeNull();
   expect(parseConfig({ ...named, OTEL_SDK_DISABLED: "true" }).tracing).toBeNull();
 });
 
-describe("of what the exporter of traces reads by itself", () => {
+describe("settings that the trace exporter reads itself", () => {
   const { authority, server, client } = certificates;
   const named = { OTEL_EXPORTER_OTLP_ENDPOINT: "https://localhost:4318" };
   const usable = {
@@ -400,7 +400,7 @@ describe("of what the exporter of traces reads by itself", () => {
   const withPrefix = (prefix: string, given: Partial<typeof usable>) =>
     Object.fromEntries(Object.entries(given).map(([kind, value]) => [prefix + kind, value]));
 
-  test.for(prefixes)("what can be used is taken: %s…", (prefix) => {
+  test.for(prefixes)("usable values are accepted: %s…", (prefix) => {
     expect(parseConfig({ ...named, ...withPrefix(prefix, usable) }).tracing).not.toBeNull();
     parseConfig({ ...named, ...withPrefix(prefix, { COMPRESSION: "none", TIMEOUT: "1" }) });
   });
@@ -416,7 +416,7 @@ describe("of what the exporter of traces reads by itself", () => {
     ["CLIENT_KEY", server.key, "names a file that cannot be used for TLS"],
     ["CLIENT_KEY", "", "CLIENT_CERTIFICATE must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY"],
     ["CLIENT_CERTIFICATE", "", "CLIENT_KEY must be set together with OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
-  ])("%s=%s ends the start by its name", ([kind, value, told]) => {
+  ])("%s=%s ends the start with a line that names the setting", ([kind, value, told]) => {
     for (const prefix of prefixes) {
       const given = { ...named, ...withPrefix(prefix, { ...usable, [kind]: value }) };
       const line = told.includes("together") ? told : `${kind} ${told}`;
@@ -424,7 +424,7 @@ describe("of what the exporter of traces reads by itself", () => {
     }
   });
 
-  test("files are nobody's concern where no collector is named, nor one that another stands before", () => {
+  test("files are not checked without a collector, or if a more specific setting overrides them", () => {
     const general = { OTEL_EXPORTER_OTLP_CERTIFICATE: "/nonexistent" };
     expect(parseConfig(general).tracing).toBeNull();
     parseConfig({ ...named, ...general, OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: authority });
@@ -432,7 +432,7 @@ describe("of what the exporter of traces reads by itself", () => {
 });
 
 describe("npm start says what to do", () => {
-  /** In a folder with these files, all of them empty. */
+  /** Runs npm's start script in a folder with these files, all of them empty. */
   async function startIn(files: readonly string[], program: string) {
     const folder = await mkdtemp(path.join(tmpdir(), "phoneproof-unbuilt-"));
     onTestFinished(() => rm(folder, { recursive: true }));
@@ -459,7 +459,7 @@ describe("npm start says what to do", () => {
     return { printed, told, code };
   }
 
-  /** A Node of another version: what is run with -e is told that it is. */
+  /** A fake Node of another version, which code run with -e sees. */
   const nodeOf = (major: number) => `#!/bin/sh
 if [ "$1" = -e ]; then
   exec "${process.execPath}" -e "const process = { versions: { node: '${major}.1.0' }, exit: globalThis.process.exit }; $2"
@@ -468,7 +468,7 @@ echo "ran $*"
 `;
   const built = "src/gen/window/window.js";
 
-  test("where nothing is built yet", async () => {
+  test("if nothing is built yet", async () => {
     expect(await startIn([], nodeOf(24))).toEqual({
       printed: "",
       told: "phoneproof is not built yet: run npm ci\n",
@@ -476,7 +476,7 @@ echo "ran $*"
     });
   });
 
-  test("where the development tools are gone, and the machine's Node is too old", async () => {
+  test("if the development tools are gone and the machine's Node is too old", async () => {
     expect(await startIn([built], nodeOf(20))).toEqual({
       printed: "",
       told: "phoneproof needs Node 24 or newer, which npm ci installs with the development tools\n",
@@ -485,9 +485,9 @@ echo "ran $*"
   });
 
   test.for([
-    { name: "the machine's Node will do", files: [built], major: 24 },
-    { name: "its own Node is there", files: [built, "node_modules/.bin/node"], major: 20 },
-  ])("and nothing where $name", async ({ files, major }) => {
+    { name: "the machine's Node is new enough", files: [built], major: 24 },
+    { name: "the project's own Node is installed", files: [built, "node_modules/.bin/node"], major: 20 },
+  ])("and prints nothing if $name", async ({ files, major }) => {
     const { printed, told } = await startIn(files, nodeOf(major));
     expect([printed, told]).toEqual([expect.stringMatching(/^ran .*src\/start\.ts\n$/), ""]);
   });

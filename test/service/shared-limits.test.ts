@@ -1,4 +1,4 @@
-/** Rate limits of several processes at once. What needs a Redis is registered where the machine has one. */
+/** Rate limits of several processes. Tests that need Redis are registered only on machines that have it. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import net from "node:net";
@@ -12,7 +12,7 @@ import { createWindow, getPage } from "../window/open-window.ts";
 
 const redisServer = findProgram("redis-server") ?? findProgram("valkey-server");
 
-/** How many of so many creations are let through, sent to these services in turn and all at once. */
+/** How many of the creations are admitted, sent to these services in turn and all at once. */
 async function admitted(services: readonly TestService[], key: string, calls: number): Promise<number> {
   const shops = services.map(({ httpUrl }) => merchant(httpUrl, key));
   const answers = await Promise.all(
@@ -22,27 +22,27 @@ async function admitted(services: readonly TestService[], key: string, calls: nu
   return answers.filter((answer) => answer?.status === 201).length;
 }
 
-/** What its metrics say of Redis: 1 while it is away. */
+/** The metric of a lost Redis: 1 while it is unavailable. */
 const lostBy = async ({ opsUrl }: TestService) =>
   (await scrape(opsUrl)).samples.find(({ name }) => name === "phoneproof_redis_lost")?.value;
 
-test("without Redis none is away", async () => {
+test("without Redis, the metric does not report one as lost", async () => {
   expect(await lostBy(await startTestService())).toBe(0);
 });
 
-describe("where Redis is out of reach", () => {
-  test("the service starts, answers, and limits rates by itself", async () => {
+describe("if Redis is unreachable", () => {
+  test("the service starts, answers, and limits rates on its own", async () => {
     const [port] = await freePorts(1);
     const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
     const { testKey } = await service.createProject({ rateLimitPerMinute: 5 });
     expect(await admitted([service], testKey, 8)).toBe(5);
   });
 
-  test("from the start on, the metrics say so until it is there", async () => {
+  test("the metric reports it from the start until Redis is there, and when it is gone again", async () => {
     const [port] = await freePorts(1);
     const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
     expect(await lostBy(service)).toBe(1);
-    // Whatever a client of Redis sends here is fine.
+    // A fake Redis that answers OK to everything.
     const sockets: net.Socket[] = [];
     const agreeing = net.createServer((socket) => {
       sockets.push(socket.on("error", () => {}));
@@ -58,7 +58,7 @@ describe("where Redis is out of reach", () => {
     await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(1);
   });
 
-  test("or takes connections and never says a word, no call waits for it", async () => {
+  test("or accepts connections but never answers, calls are served with a local limit", async () => {
     const sockets: net.Socket[] = [];
     const silent = net.createServer((socket) => sockets.push(socket.on("error", () => {})));
     await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", resolve));
@@ -101,7 +101,7 @@ if (redisServer !== undefined)
       redis.kill("SIGKILL");
     });
 
-    /** Again where Redis was late, for want of a processor: then each counts by itself for a second. */
+    /** Repeats if Redis was late for lack of CPU: then each process counts on its own for a second. */
     async function untilShared<T>(count: () => Promise<[counted: T, isShared: boolean]>): Promise<T> {
       return vi.waitUntil(
         async () => {
@@ -112,7 +112,7 @@ if (redisServer !== undefined)
       );
     }
 
-    test("share a project's allowance: of two hundred calls at once exactly as many pass as it has room for", async () => {
+    test("share a project's limit: of two hundred concurrent calls exactly as many pass as it allows", async () => {
       const { testKey, liveKey } = await untilShared(async () => {
         const project = await service.createProject({ rateLimitPerMinute: 70 });
         return [project, (await admitted([service, other], project.testKey, 200)) === 70];
@@ -158,7 +158,7 @@ if (redisServer !== undefined)
       });
     });
 
-    test("that has stopped answering go on, each by itself, and come back to it by themselves", async () => {
+    test("limit on their own while Redis does not answer, and share limits again when it does", async () => {
       const { testKey } = await service.createProject({ rateLimitPerMinute: 10 });
       redis.kill("SIGSTOP");
       expect(await admitted([service], testKey, 15)).toBe(10);
@@ -167,7 +167,7 @@ if (redisServer !== undefined)
       await expectShared();
     });
 
-    test("that has died go on, and share one that is started in its place", async () => {
+    test("limit on their own after Redis has died, and share the one started in its place", async () => {
       const { testKey } = await service.createProject({ rateLimitPerMinute: 10 });
       redis.kill("SIGKILL");
       await once(redis, "exit");
@@ -179,7 +179,7 @@ if (redisServer !== undefined)
       expect([await lostBy(service), await lostBy(other)]).toEqual([0, 0]);
     });
 
-    /** An allowance taken whole at one process is gone at the other. */
+    /** A limit used up at one process is used up at the other. */
     async function expectShared(): Promise<void> {
       await expect
         .poll(
@@ -192,7 +192,7 @@ if (redisServer !== undefined)
         .toEqual([1, 0]);
     }
 
-    test("that refuses to write is as good as away", async () => {
+    test("limit on their own while Redis refuses writes", async () => {
       const { testKey } = await service.createProject({ rateLimitPerMinute: 3 });
       const asked = net.connect(port, "127.0.0.1");
       asked.write("REPLICAOF 127.0.0.1 1\r\n");

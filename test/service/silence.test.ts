@@ -1,4 +1,7 @@
-/** What takes days: silence is judged by a week, and creations outlive their records by a day. */
+/**
+ * Scenarios of several days: silence is judged by a week, and creations are kept a day longer than their idempotency
+ * records.
+ */
 import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { expect, test, vi } from "vitest";
 import {
@@ -18,7 +21,7 @@ const day = 24 * hour;
 
 let senders = 20_000_000;
 
-/** A service whose time is moved, and workers of it. Ids go by the real time, so each test begins with that. */
+/** A service with a movable clock, and workers for it. Ids follow the real time, so each test begins with that. */
 async function onTheClock() {
   const plain = await startTestService({ ROLES: "api" });
   await installClock(plain.db);
@@ -50,7 +53,7 @@ type Clocked = Awaited<ReturnType<typeof onTheClock>>;
 
 const everyCarrier = ["SKT", "KT", "LGU+"];
 
-/** Creates so many, of which each third is verified by another carrier, as far as that is heard. */
+/** Creates `count` verifications, a third for each carrier, and verifies those whose carrier is in `heard`. */
 async function use({ service }: Clocked, { liveKey }: TestProject, count: number, heard: readonly string[]) {
   const shop = merchant(service.httpUrl, liveKey);
   const pending = await Promise.all(Array.from({ length: count }, () => createPending(shop)));
@@ -84,7 +87,7 @@ async function silentIn(clocked: Clocked, project: TestProject): Promise<string[
   ].sort();
 }
 
-test("what was created while no worker ran for more than a day is counted, its records gone", async () => {
+test("verifications created while no worker ran for over a day are counted, though their idempotency records are gone", async () => {
   const clocked = await onTheClock();
   const project = await clocked.service.createProject();
   await use(clocked, project, 9, everyCarrier);
@@ -96,10 +99,10 @@ test("what was created while no worker ran for more than a day is counted, its r
   expect([total?.created, total?.verified].map(Number)).toEqual([15, 11]);
 });
 
-test("a number or carrier silent against its own past is flagged, and a metric tells it", async () => {
+test("a number or carrier that is silent compared with its own past is flagged, in the statistics and in a metric", async () => {
   const clocked = await onTheClock();
   const { service, db } = clocked;
-  // What follows is to fall into the same hour of each day: near the end of one it begins with the next.
+  // The following must fall into the same hour of each day: near the end of an hour, begin with the next.
   const leftOfHour = hour - (Date.now() % hour);
   if (leftOfHour < 10 * minute) await moveClock(db, leftOfHour);
   const make = () => service.createProject();
@@ -159,14 +162,14 @@ test("a number or carrier silent against its own past is flagged, and a metric t
   expect(await silentIn(clocked, shop)).toEqual([]);
 });
 
-test("where more numbers are silent than are named, those are named that lack the most", async () => {
+test("if more numbers are silent than the metric names, it names those that lack the most", async () => {
   const service = await startTestService({ ROLES: "api" });
   const numbers = Array.from({ length: 21 }, (_, index) => `02009800${index + 10}`);
   await service.db.query(
     "INSERT INTO destination_number (id, number, environment) SELECT uuidv7(), name, 'live' FROM unnest($1::text[]) name",
     [numbers],
   );
-  // Each of them has had more than the one before it in every hour, and for two hours or three nothing.
+  // Each number had more in every hour than the one before it, and nothing for the last two or three hours.
   await service.db.query(
     `INSERT INTO reception_statistics (environment, hour, kind, name, created, verified, last_verified_at)
      SELECT 'live', hour, 'number', name, count, CASE WHEN ago > 2 THEN count ELSE 0 END,

@@ -1,4 +1,4 @@
-/** A gateway that hands SMS on to the service: whatever protobuf allows it to say. */
+/** An SMS source that can send whatever protobuf allows. */
 import { create } from "@bufbuild/protobuf";
 import { TimestampSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import {
@@ -10,7 +10,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import type { Receipt, TestService } from "../harness/service.ts";
 
-/** What is left out is sound: an id and a sender of the message's own, no carrier. */
+/** Omitted fields get valid defaults: a unique id and sender, no carrier. */
 export interface SmsFields {
   readonly messageId?: string;
   readonly from?: string;
@@ -21,7 +21,7 @@ export interface SmsFields {
 }
 
 export interface SmsSource {
-  /** Sends the messages in as few requests of one stream as can be; the receipts come in their order. */
+  /** Sends the messages in as few requests of one stream as possible; the receipts are in the same order. */
   sendAll(messages: readonly SmsFields[]): Promise<Receipt[]>;
   send(message: SmsFields): Promise<Receipt>;
 }
@@ -29,13 +29,13 @@ export interface SmsSource {
 let phonesMade = 0;
 let messagesMade = 0;
 
-/** A phone that no other test has, as national digits. */
+/** A phone number that no other test uses, as national digits. */
 export function newPhone(): string {
   phonesMade += 1;
   return `010${30_000_000 + phonesMade}`;
 }
 
-/** With the admin token, unless another is given, whose source is then named by it. */
+/** Uses the admin token, unless another is given, which then determines the source. */
 export function smsSource(service: TestService, token?: string): SmsSource {
   const client = service.client(InboundMessageService, token);
 
@@ -78,7 +78,7 @@ export function inboundMessage({
   return message;
 }
 
-/** With the outcome's name as the commands print it. */
+/** The receipt, with the outcome's name as the commands print it. */
 export function receiptOf(receipt: InboundMessageReceipt): Receipt {
   const { messageId, outcome, verificationId, duplicate } = receipt;
   const name = InboundMessageOutcomeSchema.value[outcome]?.localName ?? String(outcome);

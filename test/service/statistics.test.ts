@@ -22,7 +22,7 @@ import { answerOf } from "../rpc/grpc-answer.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending, letExpire, type Pending, uuidOf } from "./pending.ts";
 
-/** Counts nothing: that is for workers which tests start, and end. */
+/** Counts nothing itself: tests start and stop workers for that. */
 const service = await startTestService({ ROLES: "api" });
 const database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 4, onError: () => {} });
 afterAll(() => database.close());
@@ -44,10 +44,10 @@ async function live(project: TestProject, request: object = {}) {
 const numbersIn = (counts: VerificationCounts | undefined) =>
   counts && [counts.created, counts.verified, counts.expired, counts.cancelled].map(Number);
 
-/** Created, verified, expired, cancelled in the last day. */
+/** Created, verified, expired and cancelled in the last day. */
 const totalOf = async (project: TestProject) => numbersIn((await live(project)).total);
 
-/** Counts until all that has happened by now is counted. */
+/** Counts until everything that has happened by now is counted. */
 async function countAll({ db } = service, { count } = counting): Promise<void> {
   const { rows } = await db.query<{ now: Date }>("SELECT now()");
   const [{ now }] = rows as [{ now: Date }];
@@ -79,10 +79,10 @@ async function verify(pending: readonly Pending[], carrier: string): Promise<voi
   expect(new Set(receipts.map(({ outcome }) => outcome))).toEqual(new Set(["VERIFIED"]));
 }
 
-// Tests move creations into the past, where they are not to be met as what was there before.
+// Tests move creations into the past. The past before them is counted first, so that they are not taken for it.
 await countAll();
 
-test("what was created and how it ended is told by number and carrier, each environment apart", async () => {
+test("creations and their outcomes are reported by number and carrier, separately for each environment", async () => {
   const project = await service.createProject();
   const [skt, kt, unknown, expired, cancelled] = [3, 2, 1, 2, 1].map((count) => pendings(project, count));
   await pendings(project, 4, project.testKey);
@@ -97,7 +97,7 @@ test("what was created and how it ended is told by number and carrier, each envi
     await merchant(service.httpUrl, project.liveKey).read(id);
   }
   await pendings(project, 1);
-  // However long that took here.
+  // However long that really took.
   await service.db.query(
     `UPDATE verification SET verified_at = created_at + CASE carrier WHEN 'KT' THEN interval '10 s' ELSE interval '0.5 s' END
      WHERE status = 'verified'`,
@@ -112,7 +112,7 @@ test("what was created and how it ended is told by number and carrier, each envi
   expect(numbersIn(environment?.total)).toEqual([10, 6, 2, 1]);
   expect(environment?.total?.conversion).toBeCloseTo(6 / 9);
   expect(environment?.total?.timeToVerify?.p50Seconds).toBe(1);
-  // A figure is told within a tenth.
+  // Times are accurate to within a tenth.
   expect(environment?.total?.timeToVerify?.p95Seconds).toBeGreaterThan(9);
   expect(environment?.total?.timeToVerify?.p95Seconds).toBeLessThan(11);
   expect(environment?.numbers.map(({ destination, counts }) => [destination, numbersIn(counts)])).toEqual([
@@ -138,7 +138,7 @@ test("what was created and how it ended is told by number and carrier, each envi
   ]);
 });
 
-test("what commits after later ones were to be counted is waited for, and counted", async () => {
+test("an event that commits after later ones were due for counting is waited for, and counted", async () => {
   const project = await service.createProject();
   const [late, early] = (await pendings(project, 2)) as [Pending, Pending];
   await countAll();
@@ -149,7 +149,7 @@ test("what commits after later ones were to be counted is waited for, and counte
     await holder.query("INSERT INTO event VALUES ($1, 'verification.cancelled', now())", [uuidOf(late.id)]);
     await cancelAll(project, [early]);
     const { rows } = await holder.query<{ now: Date }>("SELECT now()");
-    // Longer than what is counted lies behind where nobody is under way.
+    // Longer than counting lags behind if no transaction is open.
     await vi.waitUntil(async () => Date.now() - (rows[0]?.now.getTime() ?? 0) > 3_500, {
       interval: 50,
       timeout: 45_000,
@@ -168,7 +168,7 @@ test("what commits after later ones were to be counted is waited for, and counte
   expect(await totalOf(project)).toEqual([2, 0, 0, 2]);
 });
 
-describe("with workers that are killed", () => {
+describe("if a worker is killed", () => {
   const barrier = 4712;
   const children: ChildProcess[] = [];
 
@@ -182,7 +182,7 @@ describe("with workers that are killed", () => {
     return child;
   }
 
-  /** A worker has counted, if only nothing. */
+  /** Waits until a worker has counted, even if it found nothing. */
   async function untilCounting(): Promise<void> {
     const look = () => service.db.query("SELECT xmin::text FROM statistics_progress ORDER BY task");
     const { rows: before } = await look();
@@ -208,9 +208,9 @@ describe("with workers that are killed", () => {
   afterAll(() => Promise.all(children.map(kill)));
 
   test.for([
-    { name: "its database goes on with what it was told", ends: false },
-    { name: "its database gives up what it was at", ends: true },
-  ])("in the middle of counting, each is counted once: $name", async ({ ends }) => {
+    { name: "the database completes its statement", ends: false },
+    { name: "the database aborts its statement", ends: true },
+  ])("in the middle of counting, everything is counted once: $name", async ({ ends }) => {
     const project = await service.createProject();
     const worker = startWorker();
     await untilCounting();
@@ -236,12 +236,12 @@ describe("with workers that are killed", () => {
   });
 });
 
-test("several workers count each once, while it happens, and are seconds behind at most", async () => {
+test("several workers count everything once, while it happens", async () => {
   const project = await service.createProject();
   const workers = await Promise.all([1, 2].map(() => service.startAnother({ ROLES: "worker" })));
   let racing = true;
   const races = [1, 2].map(async () => {
-    // A round for which there was no connection in time has counted nothing.
+    // A round that got no connection in time has counted nothing.
     while (racing) await counting.count().catch((error) => expect(error).toMatchObject({ status: 503 }));
   });
   try {
@@ -254,14 +254,14 @@ test("several workers count each once, while it happens, and are seconds behind 
     racing = false;
     await Promise.all(races);
   }
-  // Creations and ends are counted one after the other.
+  // Creations and endings are counted one after the other.
   await expect.poll(() => totalOf(project)).toEqual([400, 100, 0, 100]);
   await countAll();
   expect(await totalOf(project)).toEqual([400, 100, 0, 100]);
   await Promise.all(workers.map((worker) => worker.close()));
 });
 
-test("an installation that had no statistics counts its past by itself, beside what is new", async () => {
+test("after an upgrade from a version without statistics, the past is counted as well as what is new", async () => {
   const project = await service.createProject();
   const before = await pendings(project, 7);
   await verify(before.slice(0, 2), "SKT");
@@ -282,7 +282,7 @@ test("an installation that had no statistics counts its past by itself, beside w
   await upgraded.close();
 });
 
-test("what was made while nobody counted for a day is counted, by ids up to an hour off", async () => {
+test("creations of a day without counting are counted by their ids, which may be off by up to an hour", async () => {
   const fresh = await startTestService({ ROLES: "api" });
   const project = await fresh.createProject();
   const own = openDatabase({ connectionString: fresh.databaseUrl }, { poolSize: 1, onError: () => {} });
@@ -310,12 +310,12 @@ test("what was made while nobody counted for a day is counted, by ids up to an h
   );
   await countAll(fresh, ownCounting);
   const answer = await fresh.client(StatisticsService, project.liveKey).getStatistics({ hours: 48 });
-  // With the one that the three are like; the first of these was counted before.
+  // The one that the three are copied from, and two of them: the first was counted before.
   expect(numbersIn(answer.environments[0]?.total)?.[0]).toBe(3);
   await own.close();
 });
 
-test("what was counted by a clock that was ahead is counted by the right one, once, and so is what happens before it", async () => {
+test("after a clock that was ahead is corrected, everything is counted exactly once", async () => {
   const [project, ahead] = [await service.createProject(), await service.createProject()];
   await verify((await pendings(project, 3)).slice(0, 1), "SKT");
   await cancelAll(ahead, (await pendings(ahead, 2)).slice(0, 1));
@@ -337,7 +337,7 @@ test("what was counted by a clock that was ahead is counted by the right one, on
     id(ahead),
   ]);
   await db.query("UPDATE statistics_progress SET counted_until = now() + interval '3 days'");
-  // As those of a day before, by the clock that was ahead.
+  // As if they were a day old by the clock that was ahead.
   await db.query("DELETE FROM idempotency_record WHERE project_id = $1", [id(project)]);
 
   await pendings(project, 1);
@@ -354,13 +354,16 @@ test("what was counted by a clock that was ahead is counted by the right one, on
 });
 
 test.for([
-  { name: "9 hours, by which all was counted", hoursAhead: 9, countsAll: true },
+  { name: "9 hours, after everything was counted", hoursAhead: 9, countsAll: true },
   {
-    name: "30 hours, while what they had left out was counted by ids",
+    name: "30 hours, while a gap was still being counted",
     hoursAhead: 30,
     countsAll: false,
   },
-])("where the clock moves, each is counted once: ahead by $name", async ({ hoursAhead, countsAll }) => {
+])("everything is counted once when the clock jumps ahead and back by $name", async ({
+  hoursAhead,
+  countsAll,
+}) => {
   const plain = await startTestService({ ROLES: "api" });
   await installClock(plain.db);
   const url = byTheClock(plain.databaseUrl);
@@ -378,7 +381,7 @@ test.for([
       await other.sms({ to, text, from: `010${++senders}`, carrier: "KT" });
     }
   };
-  // What is counted lies two seconds behind: then all that is there by now is.
+  // Counting lags two seconds behind: after this, everything that exists is counted.
   const countNow = async () => {
     await moveClock(plain.db, 10_000);
     while (await count());
@@ -399,7 +402,7 @@ test.for([
       total: numbersIn(environment?.total),
       carriers: environment?.carriers.map(({ verified }) => Number(verified)),
       receptions: receptions.rows[0],
-      // Of the future nothing is told.
+      // Nothing is reported of the future.
       isPresent: timestampMs(answer.countedUntil as Timestamp) <= (rows[0]?.[0] as number) * 1000,
     };
   };
@@ -409,7 +412,7 @@ test.for([
     expect(await told()).toEqual({ total: [3, 1, 0, 1], carriers: [1], receptions: [3, 1], isPresent: true });
 
     await moveClock(plain.db, hoursAhead * 3_600_000);
-    // More than one statement takes.
+    // More than one statement counts.
     for (let round = 0; round < 11; round++) await make(1, 1, 98);
     if (countsAll) {
       await countNow();
@@ -421,7 +424,7 @@ test.for([
     }
 
     await moveClock(plain.db, -hoursAhead * 3_600_000);
-    // What is made before anything is taken back has ids of the time that the service still believes in.
+    // What is created before the counts are corrected has ids of the time that the service still assumes.
     const inFlight = countsAll ? 2 : 0;
     await make(0, 0, inFlight);
     while (await count());
@@ -443,7 +446,7 @@ test.for([
       isPresent: true,
     });
 
-    // So little that it is gone by the next look.
+    // So little that the clock has caught up by the next round.
     await moveClock(plain.db, -2_500);
     await make(1, 0);
     await moveClock(plain.db, 1_000);
@@ -455,7 +458,7 @@ test.for([
   }
 });
 
-test("counts stay when a person's number is erased, and never knew it", async () => {
+test("counts are kept when a phone is erased, and never contained it", async () => {
   const project = await service.createProject();
   const phone = "01087653333";
   const [pending] = (await pendings(project, 1)) as [Pending];
@@ -467,7 +470,7 @@ test("counts stay when a person's number is erased, and never knew it", async ()
   expect(await totalOf(project)).toEqual([1, 1, 0, 0]);
 });
 
-describe("a window", async () => {
+describe("the requested period", async () => {
   const project = await service.createProject();
   await pendings(project, 1);
   await countAll();
@@ -476,9 +479,14 @@ describe("a window", async () => {
 
   test.for([
     { name: "is the last 24 hours by default", request: {}, firstAgo: 23, hours: 24 },
-    { name: "is as many hours as are asked for", request: { hours: 744 }, firstAgo: 743, hours: 744 },
-    { name: "reaches from an instant to now", request: { since: 5 }, firstAgo: 5, hours: 6 },
-    { name: "reaches from an instant on", request: { since: 5, hours: 2 }, firstAgo: 5, hours: 2 },
+    { name: "is as many hours as requested", request: { hours: 744 }, firstAgo: 743, hours: 744 },
+    { name: "reaches from since to now", request: { since: 5 }, firstAgo: 5, hours: 6 },
+    {
+      name: "begins at since and is as long as requested",
+      request: { since: 5, hours: 2 },
+      firstAgo: 5,
+      hours: 2,
+    },
   ])("$name", async ({ request, firstAgo, hours }) => {
     const { since: ago, ...rest } = request as { since?: number; hours?: number };
     const ask = (thisHour: number) => {
@@ -502,7 +510,7 @@ describe("a window", async () => {
     expect(Number(total?.created)).toBe(first + hours * hour > thisHour ? 1 : 0);
   });
 
-  test("may lie before 1970", async () => {
+  test("may be before 1970", async () => {
     const since = timestampFromMs(-30 * hour);
     const answer = await read(project, { since, hours: 2 });
     expect(answer).toMatchObject({ since, until: timestampFromMs(-28 * hour), incomplete: false });
@@ -511,13 +519,13 @@ describe("a window", async () => {
   });
 
   test.for([
-    { name: "more hours than there may be", request: { hours: 745 }, fields: ["hours"] },
-    { name: "fewer than none", request: { hours: -1 }, fields: ["hours"] },
+    { name: "more hours than allowed", request: { hours: 745 }, fields: ["hours"] },
+    { name: "negative hours", request: { hours: -1 }, fields: ["hours"] },
     { name: "the future", request: { since: timestampFromMs(Date.now() + 2 * hour) }, fields: ["since"] },
-    { name: "all since long ago", request: { since: timestampFromMs(0) }, fields: ["since"] },
-    { name: "an instant that cannot be", request: { since: { seconds: 1n << 60n } }, fields: ["since"] },
+    { name: "everything since long ago", request: { since: timestampFromMs(0) }, fields: ["since"] },
+    { name: "an impossible timestamp", request: { since: { seconds: 1n << 60n } }, fields: ["since"] },
     {
-      name: "more nanoseconds than a second has",
+      name: "too many nanoseconds, and negative hours",
       request: { since: { ...timestampFromMs(Date.now()), nanos: 1_000_000_000 }, hours: -1 },
       fields: ["hours", "since"],
     },

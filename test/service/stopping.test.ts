@@ -25,31 +25,31 @@ async function proxyTo(databaseUrl: string): Promise<{ proxy: DatabaseProxy; url
 }
 
 test.for([
-  { name: "a worker in the midst of retention", roles: "worker", waiting: 1, known: true },
+  { name: "a worker during retention", roles: "worker", waiting: 1, known: true },
   {
-    name: "a process that does everything, with a call under way",
+    name: "a process of both roles with a call in progress",
     roles: "api,worker",
     waiting: 2,
     known: true,
   },
-  { name: "one that has not found out yet", roles: "api,worker", waiting: 2, known: false },
-])("$name ends with 0 though the database answers nothing any more, and tells whoever waits", async ({
+  { name: "a process that has not noticed it yet", roles: "api,worker", waiting: 2, known: false },
+])("$name exits with 0 though the database has stopped answering, and answers its pending calls", async ({
   roles,
   waiting,
   known,
 }) => {
   const { proxy, url } = await proxyTo(beside.databaseUrl);
-  // What has to wait for it is under way when the database falls silent.
+  // Statements that need this lock are waiting when the database stops answering.
   const holder = await beside.db.connect();
   await holder.query("BEGIN; LOCK TABLE idempotency_record IN ACCESS EXCLUSIVE MODE");
   try {
     const service = await startProcess({ DATABASE_URL: url, ROLES: roles });
     const call = roles === "worker" ? undefined : merchant(service.httpUrl, liveKey).create();
     await untilWaiting(beside.db, waiting);
-    // The jobs wait, too.
+    // The jobs wait, too, so make sure that the call does.
     if (call) await expect.poll(waitingCharges).toBe(1);
     await proxy.turn("black hole");
-    // Whatever looks into the database now and then has come to do so.
+    // Until the periodic checks of the database have noticed.
     if (known) {
       await vi.waitUntil(async () => (await fetch(`${service.opsUrl}/readyz`)).status === 503, {
         timeout: 45_000,
@@ -64,7 +64,7 @@ test.for([
   }
 });
 
-describe("a start that has to wait ends with 0 and without a word, when it is told to end", () => {
+describe("a start that has to wait exits with 0 and prints nothing when it is told to end", () => {
   const program = path.join(import.meta.dirname, "../../src/start.ts");
 
   function begin(databaseUrl: string, flags: readonly string[] = []) {
@@ -87,7 +87,7 @@ describe("a start that has to wait ends with 0 and without a word, when it is to
     return { child, ended };
   }
 
-  test.for(["SIGTERM", "SIGINT"] as const)("for another's migration: %s", async (signal) => {
+  test.for(["SIGTERM", "SIGINT"] as const)("while another process migrates: %s", async (signal) => {
     const database = await createDatabase({ empty: true });
     const db = openPool({ connectionString: database.url });
     const holder = await db.connect();
@@ -114,7 +114,7 @@ describe("a start that has to wait ends with 0 and without a word, when it is to
     );
   });
 
-  test("for its own program to be read", async () => {
+  test("while its own program is being read", async () => {
     const atMain = `import { registerHooks } from "node:module";
       registerHooks({
         load(url, context, next) {
@@ -127,7 +127,7 @@ describe("a start that has to wait ends with 0 and without a word, when it is to
     expect(await ended).toEqual([0, ""]);
   });
 
-  test("for a database that takes connections and says nothing", async () => {
+  test("while a database accepts connections and says nothing", async () => {
     const silent = net.createServer();
     silent.listen(0, "127.0.0.1");
     await once(silent, "listening");

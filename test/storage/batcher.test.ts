@@ -13,7 +13,7 @@ afterEach(() => {
 
 const numbers = (count: number) => Array.from({ length: count }, (_, n) => n);
 
-/** A batcher of single items, over a database that answers when it is told to. */
+/** A batcher of single items, over a database that answers on demand. */
 function slowBatcher() {
   const answers: (() => void)[] = [];
   const enqueue = createBatcher<number, number>({
@@ -24,7 +24,7 @@ function slowBatcher() {
   });
   return {
     enqueue,
-    /** So much later the database answers once. */
+    /** Advances the clock, then lets the database answer once. */
     async answerAfter(milliseconds: number): Promise<void> {
       vi.advanceTimersByTime(milliseconds);
       answers.shift()?.();
@@ -33,7 +33,7 @@ function slowBatcher() {
   };
 }
 
-test("a burst waits for as long as four seconds, and nobody is refused for it", async () => {
+test("a burst may wait for up to four seconds without anybody being refused", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   const burst = Array.from({ length: 6 }, (_, item) => enqueue(item));
   for (let answered = 0; answered < 5; answered++) {
@@ -44,7 +44,7 @@ test("a burst waits for as long as four seconds, and nobody is refused for it", 
   expect(await Promise.all(burst)).toEqual([0, 1, 2, 3, 4, 5]);
 });
 
-test("so many wait and no more, however short the wait", async () => {
+test("no more than the maximum number can wait, however short the wait", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   const taken = Array.from({ length: 101 }, (_, item) => enqueue(item));
   await expect(enqueue(101)).rejects.toMatchObject({ code: "service_unavailable" });
@@ -54,7 +54,7 @@ test("so many wait and no more, however short the wait", async () => {
   expect((await Promise.all(taken)).length).toBe(102);
 });
 
-test("what would wait for longer is refused", async () => {
+test("requests that would wait for more than four seconds are refused", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   const taken = [enqueue(0), enqueue(1)];
   vi.advanceTimersByTime(4_001);
@@ -66,7 +66,7 @@ test("what would wait for longer is refused", async () => {
   expect(await Promise.all(taken)).toEqual([0, 1]);
 });
 
-test("who waits behind a batch that a silent database kept for long is refused with it", async () => {
+test("requests that wait behind a batch that timed out fail with it", async () => {
   const fails: ((error: Error) => void)[] = [];
   const enqueue = createBatcher<number, number>({
     observer: unobserved.batch("test"),
@@ -83,7 +83,7 @@ test("who waits behind a batch that a silent database kept for long is refused w
   expect(fails).toEqual([]);
 });
 
-test("a batch that comes back short is told so to all of it, and not run again", async () => {
+test("a batch with too few results fails as a whole, and is not run again", async () => {
   let runs = 0;
   const enqueue = createBatcher<number, number>({
     observer: unobserved.batch("test"),
@@ -96,11 +96,11 @@ test("a batch that comes back short is told so to all of it, and not run again",
   });
   const told = await Promise.allSettled([enqueue(0), enqueue(1), enqueue(2)]);
   expect(told.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
-  // The first alone, and those who came meanwhile.
+  // The first item alone, then those that came meanwhile.
   expect(runs).toBe(2);
 });
 
-test("who waits behind what the database refused for itself, however late, is not refused with it", async () => {
+test("requests that wait behind a batch that the database refused, however late, do not fail with it", async () => {
   const fails: ((error: Error) => void)[] = [];
   const enqueue = createBatcher<number, number>({
     observer: unobserved.batch("test"),
@@ -115,7 +115,7 @@ test("who waits behind what the database refused for itself, however late, is no
   expect(await told).toMatchObject([{ status: "rejected" }, { status: "fulfilled", value: 1 }]);
 });
 
-test("where that goes on nobody waits for more than a second, until what waits has been worked off", async () => {
+test("under sustained overload nobody waits for much more than a second, until the backlog is gone", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   let taken = 0;
   let done = 0;
@@ -126,7 +126,7 @@ test("where that goes on nobody waits for more than a second, until what waits h
       done += 1;
     });
   };
-  // Two come for each that is answered.
+  // Two arrive for each one that is answered.
   const waiting: number[] = [];
   for (let answered = 0; answered < 400; answered++) {
     offer();
@@ -138,11 +138,11 @@ test("where that goes on nobody waits for more than a second, until what waits h
   const later = waiting.slice(200);
   expect(Math.min(...later)).toBeGreaterThan(5);
   expect(Math.max(...later)).toBeLessThan(15);
-  // And what waits then is answered within little more than a second.
+  // Those waiting at that point are answered within little more than a second.
   for (let wait = 0; wait < 15; wait++) await answerAfter(100);
   expect(done).toBe(taken);
   expect(enqueue.isOverloaded()).toBe(false);
-  // From then on a burst is one again.
+  // From then on a burst is accepted again.
   const burst = Array.from({ length: 6 }, (_, item) => enqueue(item));
   for (let answered = 0; answered < 6; answered++) {
     await answerAfter(600);
@@ -151,7 +151,7 @@ test("where that goes on nobody waits for more than a second, until what waits h
   expect(await Promise.all(burst)).toHaveLength(6);
 });
 
-test("after a pause nobody is refused for it", async () => {
+test("nobody is refused because of a pause", async () => {
   const { enqueue, answerAfter } = slowBatcher();
   const all = [enqueue(0)];
   await answerAfter(10);
@@ -166,7 +166,7 @@ test("after a pause nobody is refused for it", async () => {
 test.for([
   { name: "one item that the database refuses fails alone", error: new Error("no"), failed: [5], runs: 8 },
   {
-    name: "where the database is out of reach all fail at once, and none is sent again",
+    name: "if the database is unreachable all fail at once, and none is sent again",
     error: Object.assign(new Error("no"), { code: "ECONNRESET" }),
     failed: numbers(8).slice(1),
     runs: 2,
@@ -194,7 +194,7 @@ test.for([
   expect(ran).toBe(runs);
 });
 
-/** A batcher of texts, whose keys are their letters, over a database that answers the batch with a text when it is told to. */
+/** A batcher of texts, whose keys are their letters, over a database that answers any batch on demand. */
 function lettersBatcher() {
   const inFlight: { readonly items: readonly string[]; readonly answer: () => void }[] = [];
   const enqueue = createBatcher<string, string>({
@@ -217,7 +217,7 @@ function lettersBatcher() {
 /** Texts of one letter each, none of them a, b or c. */
 const others = (count: number) => Array.from({ length: count }, (_, n) => String.fromCodePoint(0x4e00 + n));
 
-test("where many wait, a second batch goes beside the first, of what shares nothing with it", async () => {
+test("if many wait, a second batch runs beside the first, with items that share no keys with it", async () => {
   const { enqueue, inFlight, answer } = lettersBatcher();
   const told: string[] = [];
   const send = (items: readonly string[]) =>
@@ -226,13 +226,13 @@ test("where many wait, a second batch goes beside the first, of what shares noth
         told.push(result);
       }),
     );
-  // At 128 too few are free to go; then as many again have to come.
+  // At 128 waiting, too few of them can go; then as many again have to arrive.
   const all = [...send(["a"]), ...send(["ab", "bc", "c"]), ...send(others(252))];
   expect(inFlight()).toEqual([["a"]]);
   all.push(...send(others(253).slice(252)));
   expect(inFlight()).toEqual([["a"], others(253)]);
 
-  // What shares a key with what shares one waits with it, in the order it came.
+  // Items that share a key with a waiting one wait, too, in the order in which they came.
   await answer(1);
   expect(told).toEqual(others(253));
   expect(inFlight()).toEqual([["a"]]);
@@ -242,7 +242,7 @@ test("where many wait, a second batch goes beside the first, of what shares noth
   await Promise.all(all);
   expect(told.slice(253)).toEqual(["a", "ab", "bc", "c"]);
 
-  // And what is over keeps its keys from nobody.
+  // The keys of finished items block nobody.
   const again = [...send(["a"]), ...send(others(128))];
   expect(inFlight()).toEqual([["a"], others(128)]);
   await answer(0);
@@ -250,7 +250,7 @@ test("where many wait, a second batch goes beside the first, of what shares noth
   await Promise.all(again);
 });
 
-test("few that wait are left to the batch in flight, and never more than two run", async () => {
+test("few waiting items start no second batch, and never more than two batches run", async () => {
   const { enqueue, inFlight, answer } = lettersBatcher();
   const all = ["a", ...others(126)].map((item) => enqueue(item));
   expect(inFlight().length).toBe(1);
@@ -267,7 +267,7 @@ test("few that wait are left to the batch in flight, and never more than two run
   expect((await Promise.all(all)).length).toBe(501);
 });
 
-test("what is refused with a whole batch keeps its keys from nobody", async () => {
+test("the keys of items that failed with a whole batch block nobody", async () => {
   let fails = true;
   const enqueue = createBatcher<string, string>({
     observer: unobserved.batch("test"),
@@ -285,7 +285,7 @@ test("what is refused with a whole batch keeps its keys from nobody", async () =
   expect(await Promise.all(["a", ...others(300)].map((item) => enqueue(item)))).toHaveLength(301);
 });
 
-test("on one connection a batch of many follows the one in flight, a third waits, and few wait for the last answer", async () => {
+test("pipelined: a large batch follows the one in flight, a third one waits, and a small one waits for the last answer", async () => {
   const { enqueue, inFlight, answer, durations } = pipelinedBatcher();
   const all = numbers(24).map(enqueue);
   expect(inFlight()).toEqual([[0]]);
@@ -294,7 +294,7 @@ test("on one connection a batch of many follows the one in flight, a third waits
   all.push(...numbers(50).slice(25).map(enqueue));
   expect(inFlight().length).toBe(2);
   vi.advanceTimersByTime(300);
-  // The second has now the database for itself, and those that wait follow it.
+  // The second batch now has the database to itself, and the waiting items follow it.
   await answer();
   expect(inFlight()).toEqual([numbers(25).slice(1), numbers(50).slice(25)]);
   all.push(...numbers(73).slice(50).map(enqueue));
@@ -306,11 +306,11 @@ test("on one connection a batch of many follows the one in flight, a third waits
   vi.advanceTimersByTime(5);
   await answer();
   expect(await Promise.all(all)).toEqual(numbers(73));
-  // What one waits behind another is not its own.
+  // A batch's duration does not include its wait behind another.
   expect(durations).toEqual([300, 20, 0, 5]);
 });
 
-test("a database that answers the first of two batches in time is not taken for one that answers none", async () => {
+test("a database that answers the first of two batches in time is not mistaken for one that does not answer", async () => {
   const { enqueue, answer } = pipelinedBatcher();
   const all = numbers(26).map(enqueue);
   vi.advanceTimersByTime(3_000);
@@ -325,7 +325,7 @@ test("a database that answers the first of two batches in time is not taken for 
   expect(await Promise.all([...all, last])).toEqual(numbers(27));
 });
 
-test("where each of two batches takes long, who waits for both is told so after the second, and waits for no third", async () => {
+test("if two batches take long each, those that waited for both are refused after the second", async () => {
   const { enqueue, inFlight, answer } = pipelinedBatcher();
   const both = numbers(25).map(enqueue);
   const rest = numbers(75).slice(25).map(enqueue);
@@ -344,7 +344,7 @@ test("where each of two batches takes long, who waits for both is told so after 
   expect(await later).toBe(75);
 });
 
-test("a database that is quick again after a slow batch answers all who have waited, and is followed again", async () => {
+test("a database that is quick again after a slow batch answers all who waited, and is pipelined again", async () => {
   const { enqueue, inFlight, answer } = pipelinedBatcher();
   const all = numbers(75).map(enqueue);
   vi.advanceTimersByTime(6_000);
@@ -359,7 +359,7 @@ test("a database that is quick again after a slow batch answers all who have wai
   expect(await Promise.all(all)).toEqual(numbers(99));
 });
 
-/** A batcher over a connection that answers what it was asked first, when it is told to. */
+/** A batcher over a connection that answers in order, on demand. */
 function pipelinedBatcher() {
   const asked: { readonly items: readonly number[]; readonly answer: () => void }[] = [];
   const durations: number[] = [];

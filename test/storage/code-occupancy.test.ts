@@ -5,7 +5,7 @@ import type { Database } from "../../src/storage/database.ts";
 
 const blocks = 200;
 
-/** A table of four slices without a code in them; `onSlice` is told as one is read. */
+/** A table of four slices without any codes; `onSlice` is called when one is read. */
 function emptyTable(onSlice: (slice: number) => void): Database {
   let slices = 0;
   const query = async ({ name }: pg.QueryArrayConfig) => {
@@ -15,7 +15,7 @@ function emptyTable(onSlice: (slice: number) => void): Database {
   return { query, observer: {} } as unknown as Database;
 }
 
-test("a code that is handed out while codes are counted is not forgotten, wherever its row came to lie", async () => {
+test("a code that is assigned while codes are being counted is not lost, wherever its row is stored", async () => {
   const occupancy = createCodeOccupancy(
     emptyTable((slice) => {
       occupancy.add("0212345678", "numeric", 6 + slice);

@@ -5,7 +5,7 @@ import { createDatabaseClock } from "../../src/storage/database-clock.ts";
 const said = Date.parse("2026-11-21T06:41:00.123Z");
 let asked = 0;
 let isAway = false;
-/** Two hours ahead of the process, and as fast. */
+/** Two hours ahead of the process, at the same speed. */
 const database = {
   observer: {},
   async query() {
@@ -24,7 +24,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test("asks once, and goes on from there by the time that passes", async () => {
+test("the clock asks once, and then advances with the elapsed time", async () => {
   const clock = createDatabaseClock(database);
   const [first, second] = await Promise.all([clock.now(), clock.now()]);
   expect([first, second, asked]).toEqual([said, said, 1]);
@@ -36,7 +36,7 @@ test("asks once, and goes on from there by the time that passes", async () => {
   expect(asked).toBe(1);
 });
 
-test("asks again after a minute in which it heard nothing, and where the process's clocks disagree", async () => {
+test("the clock asks again after a minute without news, or if the process's clocks disagree", async () => {
   const clock = createDatabaseClock(database);
   await clock.now();
   vi.advanceTimersByTime(60_000);
@@ -48,7 +48,7 @@ test("asks again after a minute in which it heard nothing, and where the process
   expect(clock.now()).toBe(said + 60_000);
 });
 
-test("an answer that was long on its way does not set it back, a database whose clock is another's does", async () => {
+test("a delayed answer does not set the clock back, but a database with another clock does", async () => {
   const clock = createDatabaseClock(database);
   await clock.now();
   clock.learn(said - 20_000);
@@ -60,7 +60,7 @@ test("an answer that was long on its way does not set it back, a database whose 
   expect(clock.now()).toBe(said - 7_200_000);
 });
 
-test("a database that is away is asked again by whoever comes next", async () => {
+test("if the database was unavailable, the next caller asks again", async () => {
   const clock = createDatabaseClock(database);
   isAway = true;
   await expect(clock.now()).rejects.toThrow("away");

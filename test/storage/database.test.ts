@@ -18,7 +18,7 @@ const statement = { name: "sum", text: "SELECT $1::int + $2::int" };
 test.for([
   { preparedStatements: true, kept: ["sum", "schema"] },
   { preparedStatements: false, kept: [] },
-])("with preparedStatements $preparedStatements a connection keeps $kept", async ({
+])("with preparedStatements $preparedStatements a connection has prepared $kept", async ({
   preparedStatements,
   kept,
 }) => {
@@ -32,7 +32,7 @@ test.for([
   await database.close();
 });
 
-test("a connection neither scans what it could look up nor compiles what seems dear", async () => {
+test("a connection uses neither sequential scans nor JIT, but generic plans", async () => {
   const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
   const { rows } = await database.pool.query(
     "SELECT current_setting('enable_seqscan') AS scan, current_setting('jit') AS jit, current_setting('plan_cache_mode') AS plan",
@@ -41,7 +41,7 @@ test("a connection neither scans what it could look up nor compiles what seems d
   await database.close();
 });
 
-test("a session is of UTC, ISO dates, read committed and durable, whatever it would begin with", async () => {
+test("sessions use UTC, ISO dates, read committed and durable commits, whatever their defaults are", async () => {
   const other = await createDatabase();
   const settings = {
     timezone: "Asia/Seoul",
@@ -59,7 +59,7 @@ test("a session is of UTC, ISO dates, read committed and durable, whatever it wo
   };
   await haveSessionsBegin(other.connection, settings);
   expect(await begun()).toEqual(["UTC", "ISO, YMD", "read committed", "on"]);
-  // Further than this disk is the operator's to say.
+  // Durability beyond the local disk is the operator's choice.
   await haveSessionsBegin(other.connection, { synchronous_commit: "remote_apply" });
   expect((await begun())?.[3]).toBe("remote_apply");
   await other.drop();
@@ -68,13 +68,13 @@ test("a session is of UTC, ISO dates, read committed and durable, whatever it wo
 test.for([
   { name: "refused for its data", text: "SELECT 1 / $1::int", isKept: true },
   {
-    name: "refused by a rule of the schema",
+    name: "refused by a constraint",
     text: "INSERT INTO retention_progress VALUES ($1::int::text)",
     isKept: true,
   },
-  // As everything is after a failover: the next connection leads to the new primary.
+  // Every write after a failover: the next connection leads to the new primary.
   {
-    name: "refused by a server that only reads",
+    name: "refused by a read-only server",
     text: `DO $$ BEGIN RAISE read_only_sql_transaction; END $$`,
     isKept: false,
   },
@@ -94,8 +94,8 @@ test.for([
   { name: "refuses the login", connection: { password: "another" } },
   { name: "does not have the database", connection: { database: "nowhere" } },
   { name: "cannot be found", connection: { host: "database.invalid" } },
-  { name: "is not there", connection: { host: "127.0.0.1", port: 1 } },
-])("a server that $name is away, and nobody's statement is to blame", async ({ connection }) => {
+  { name: "does not listen", connection: { host: "127.0.0.1", port: 1 } },
+])("a server that $name counts as unavailable, and no statement is to blame", async ({ connection }) => {
   const database = openDatabase({ ...own.connection, ...connection }, { poolSize: 1, onError() {} });
   const error = await runStatement(database, statement, [1, 2]).catch((thrown: unknown) => thrown);
   expect(error).toMatchObject({ code: "service_unavailable" });
@@ -105,7 +105,7 @@ test.for([
   await database.close();
 });
 
-test("a statement without its answer for too long takes its connection with it, and the next has another", async () => {
+test("a statement that gets no answer in time ends its connection, and the next one gets another", async () => {
   const pool = new pg.Pool({
     ...own.connection,
     Client: PooledClient,
@@ -125,12 +125,12 @@ test("a statement without its answer for too long takes its connection with it, 
   expect(isDatabaseUnavailable(error)).toBe(true);
   expect(givenUp).toEqual([error]);
   expect(await ask("SELECT pg_backend_pid() AS pid")).not.toBe(first);
-  // One that is refused has its answer; so has one that never left.
+  // A refused statement has been answered, and so has one that was never sent.
   await expect(ask("SELECT 1 / 0 AS pid")).rejects.toThrow("division by zero");
   await expect(pool.query(null as unknown as string)).rejects.toThrow("null or undefined query");
   expect(await ask("SELECT 1 AS pid")).toBe(1);
   expect(givenUp).toHaveLength(1);
-  // The time of one that waits behind another begins with that one's answer.
+  // The time of a statement behind another begins with the other's answer.
   const client = await pool.connect();
   const [quick, slow] = await Promise.allSettled([
     client.query("SELECT 1 AS pid"),
@@ -144,7 +144,7 @@ test("a statement without its answer for too long takes its connection with it, 
   await pool.end();
 });
 
-test("a server that is at work is asked about it on a new connection once a second, not more often", async () => {
+test("a server that is busy with a statement is asked about it on a new connection at most once a second", async () => {
   const database = openDatabase(own.connection, { poolSize: 2, onError() {} });
   const [holder, waiter] = [await database.pool.connect(), await database.pool.connect()];
   await holder.query("SELECT pg_advisory_lock(1)");
@@ -169,7 +169,7 @@ test("a server that is at work is asked about it on a new connection once a seco
   await database.close();
 });
 
-test("a connection for notices that cannot be had is told by its own setting, without its password", async () => {
+test("an unusable connection for notices is reported under its own setting, without its password", async () => {
   const config = parseConfig({
     ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
     DATABASE_URL: own.url,
@@ -198,7 +198,7 @@ describe("DATABASE_NOTICES_URL", () => {
     );
   });
 
-  test("may lead to the same database by another way, and for a login that may do nothing else", async () => {
+  test("may lead to the same database on another route, with a login without privileges", async () => {
     const administrator = new pg.Client(own.connection);
     await administrator.connect();
     const login = `listener_${own.connection.database}`;
@@ -213,7 +213,7 @@ describe("DATABASE_NOTICES_URL", () => {
   });
 });
 
-test("where the server asks for a password and none is given, that is said, and PGPASSWORD can give it", async () => {
+test("a missing password is reported as such, and PGPASSWORD can supply it", async () => {
   const url = new URL(own.url);
   url.password = "";
   const config = parseConfig({
@@ -233,7 +233,7 @@ test("where the server asks for a password and none is given, that is said, and 
   await (await start()).close();
 });
 
-test("a database in which lengths would be of bytes is refused at the start, and left as it was", async () => {
+test("a database whose encoding is not UTF-8 is refused at the start, and left unchanged", async () => {
   const ascii = await createDatabase({ encoding: "SQL_ASCII" });
   onTestFinished(ascii.drop);
   const config = parseConfig({
@@ -250,7 +250,7 @@ test("a database in which lengths would be of bytes is refused at the start, and
   await client.end();
 });
 
-test("a database that cannot be had is told by where it was looked for, from the environment too", async () => {
+test("an unreachable database is reported with its address, even if that comes from the environment", async () => {
   onTestFinished(() => {
     vi.unstubAllEnvs();
   });
@@ -265,7 +265,7 @@ test("a database that cannot be had is told by where it was looked for, from the
   );
 });
 
-test("PGOPTIONS beside DATABASE_URL ends the start, and what stands there as options holds", async () => {
+test("PGOPTIONS beside DATABASE_URL ends the start, while options in the URL take effect", async () => {
   const PGOPTIONS = "-c synchronous_commit=off";
   expect(() => parseConfig({ DATABASE_URL: own.url, PGOPTIONS })).toThrow(/^PGOPTIONS would /);
   expect(() => parseConfig({ PGOPTIONS })).not.toThrow();
@@ -284,7 +284,7 @@ test.for([
   { name: "REDIS_URL", value: "redis://:a b@" },
   { name: "REDIS_URL", value: "redis://user:100%zz@127.0.0.1:6379/0" },
   { name: "REDIS_URL", value: "redis:///3" },
-])("$name=$value alone is refused by its name, without its value", ({ name, value }) => {
+])("$name=$value is refused with the name of the setting but not its value", ({ name, value }) => {
   expect(() => parseConfig({ [name]: value })).toThrow(new RegExp(`^${name} must `));
   expect(() => parseConfig({ [name]: value })).not.toThrow(value);
 });

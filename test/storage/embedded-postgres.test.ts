@@ -40,10 +40,10 @@ import { reasonIn } from "../../src/storage/postgres-log.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startProcess } from "../ops/service-process.ts";
 
-/** For what other processes do; a condition that never comes fails the test. */
+/** For conditions that other processes bring about; one that never becomes true fails the test. */
 const until = { timeout: 45_000, interval: 10 };
 const cleanUp: (() => unknown)[] = [];
-/** What a first start and a clean stop leave. A copy of it spares most tests an initialisation. */
+/** The result of a first start and a clean stop. A copy of it saves most tests an initialisation. */
 let initialised: string;
 let dataDir: string;
 
@@ -110,8 +110,8 @@ function isAlive(pid: number): boolean {
 }
 
 /**
- * A service of its own process, that starts Postgres on `dataDir` and says so. On SIGINT it answers with a query's
- * result and goes on.
+ * A service in a process of its own that starts Postgres on `dataDir` and says so. On SIGINT it prints a query's
+ * result and continues.
  */
 async function startService(): Promise<{ child: ChildProcess; lines: AsyncIterator<string> }> {
   const require = (file: string) => JSON.stringify(path.join(import.meta.dirname, "../..", file));
@@ -140,7 +140,7 @@ async function startService(): Promise<{ child: ChildProcess; lines: AsyncIterat
   return { child, lines: createInterface({ input: child.stdout })[Symbol.asyncIterator]() };
 }
 
-test("a first start gives a durable PostgreSQL 18 with the service's database, in UTF-8 and UTC", async () => {
+test("a first start creates a durable PostgreSQL 18 with the service's database, in UTF-8 and UTC", async () => {
   dataDir = await emptyDirectory();
   const server = await start();
   expect(server.connection.database).toBe("phoneproof");
@@ -153,7 +153,7 @@ test("a first start gives a durable PostgreSQL 18 with the service's database, i
   ).toEqual([18, "phoneproof", "on", "on", "UTC", "Ä"]);
 });
 
-describe("what the caller has set for other Postgres programs", () => {
+describe("environment variables for other Postgres programs", () => {
   const foreign = {
     PGHOST: "elsewhere.invalid",
     PGPORT: "1",
@@ -167,13 +167,13 @@ describe("what the caller has set for other Postgres programs", () => {
     PGAPPNAME: "mine",
   };
 
-  test("keeps no service from its own database", async () => {
+  test("do not keep a service from its own database", async () => {
     const service = await startProcess({ DATA_DIR: dataDir, ...foreign });
     service.child.kill("SIGTERM");
     expect(await service.ended()).toBe(0);
   });
 
-  test.for(Object.entries(foreign))("changes no session: %s", async ([name, value]) => {
+  test.for(Object.entries(foreign))("do not change sessions: %s", async ([name, value]) => {
     vi.stubEnv(name, value);
     onTestFinished(() => {
       vi.unstubAllEnvs();
@@ -190,21 +190,21 @@ describe("what the caller has set for other Postgres programs", () => {
 });
 
 describe("the server", () => {
-  test("is reached over a socket in a private directory only", async () => {
+  test("can be reached only over a socket in a private directory", async () => {
     const server = await start();
     expect((await stat(server.connection.host)).mode & 0o777).toBe(0o700);
     expect(await query(server, "SELECT current_setting('listen_addresses')")).toEqual([""]);
     expect((await stat(path.join(dataDir, "postgres"))).mode & 0o777).toBe(0o700);
   });
 
-  test("asks for the password", async () => {
+  test("requires the password", async () => {
     const { connection } = await start();
     await expect(query({ connection: { ...connection, password: "wrong" } }, "SELECT 1")).rejects.toThrow(
       "password authentication failed",
     );
   });
 
-  test("takes settings over its own", async () => {
+  test("lets given settings override its own", async () => {
     const server = await start({ settings: { max_connections: "17", fsync: "off" } });
     expect(
       await query(server, "SELECT current_setting('max_connections'), current_setting('fsync')"),
@@ -217,7 +217,7 @@ describe("the server", () => {
     expect(await query(server, "SELECT 1")).toEqual([1]);
   });
 
-  test("finds a shorter socket path when the data directory's is too long, and leaves nothing there", async () => {
+  test("uses a shorter socket path if the data directory's is too long, and leaves nothing there", async () => {
     const deep = path.join(dataDir, "d".repeat(100));
     const server = await start({ dataDir: deep });
     const { host } = server.connection;
@@ -228,7 +228,7 @@ describe("the server", () => {
   });
 });
 
-test("a data directory may be named with anything, Postgres' own separators too", async () => {
+test("a data directory may have any name, even with Postgres's own separators", async () => {
   const named = path.join(dataDir, 'a, "b"');
   await mkdir(named);
   await rename(path.join(dataDir, "postgres"), path.join(named, "postgres"));
@@ -238,7 +238,7 @@ test("a data directory may be named with anything, Postgres' own separators too"
   expect(server.connection.host.startsWith(named)).toBe(true);
 });
 
-test("a restart keeps the data, and leaves no socket directory when it stops", async () => {
+test("a restart keeps the data, and a stop leaves no socket directory behind", async () => {
   const before = await start();
   await query(before, "CREATE TABLE kept AS SELECT 42 AS answer");
   await before.stop();
@@ -247,7 +247,7 @@ test("a restart keeps the data, and leaves no socket directory when it stops", a
   expect(await query(after, "SELECT answer FROM kept")).toEqual([42]);
 });
 
-test("stop ends the server and everything it started, also when called twice", async () => {
+test("stop ends the server, also when called twice", async () => {
   const server = await start();
   const pid = await serverPid();
   await Promise.all([server.stop(), server.stop()]);
@@ -255,7 +255,7 @@ test("stop ends the server and everything it started, also when called twice", a
   expect(existsSync(pidFile())).toBe(false);
 });
 
-test("a server that does not react any more is stopped all the same", async () => {
+test("a server that no longer reacts can still be stopped", async () => {
   const server = await start();
   const pid = await serverPid();
   process.kill(pid, "SIGSTOP");
@@ -271,7 +271,7 @@ test("Ctrl-C in the service's terminal does not reach the server", async () => {
 });
 
 describe("after a kill -9", () => {
-  test("of the server, it comes back by itself, at the same address, with what was committed", async () => {
+  test("of the server, it restarts by itself at the same address, with what was committed", async () => {
     const server = await start();
     await query(server, "CREATE TABLE kept AS SELECT 42 AS answer");
     const killed = await serverPid();
@@ -287,7 +287,7 @@ describe("after a kill -9", () => {
     expect(isAlive(again)).toBe(false);
   });
 
-  test("of the service, the next takes over from the server it left behind", async () => {
+  test("of the service, the next one replaces the server that was left behind", async () => {
     const { child, lines } = await startService();
     expect(await lines.next()).toMatchObject({ value: "ready" });
     const orphan = await serverPid();
@@ -299,7 +299,7 @@ describe("after a kill -9", () => {
     expect(await query(server, "SELECT 1")).toEqual([1]);
   });
 
-  test("of both, a backend in a long statement does not stand in the way", async () => {
+  test("of both, a backend that cannot end does not block the next start", async () => {
     const { child, lines } = await startService();
     expect(await lines.next()).toMatchObject({ value: "ready" });
     const password = await readFile(path.join(dataDir, "postgres", "phoneproof.password"), "utf8");
@@ -309,7 +309,7 @@ describe("after a kill -9", () => {
     });
     client.on("error", () => undefined);
     await client.connect();
-    // Stopped, it cannot leave by itself when its postmaster dies.
+    // A stopped backend cannot exit by itself when its postmaster dies.
     const { rows } = await client.query("SELECT pg_backend_pid() AS pid");
     onTestFailed(() => {
       process.kill(rows[0].pid, "SIGKILL");
@@ -319,13 +319,13 @@ describe("after a kill -9", () => {
     child.kill("SIGKILL");
     await once(child, "exit");
     const server = await start();
-    // Whoever inherited it takes a moment to collect it.
+    // The process that inherited it takes a moment to reap it.
     await vi.waitUntil(() => !isAlive(rows[0].pid), until);
     expect(await query(server, "SELECT 1")).toEqual([1]);
   });
 
-  test("during initialisation, the next start makes a whole database", async () => {
-    // Where it is over before anybody has looked, it is begun again elsewhere.
+  test("during initialisation, the next start creates a complete database", async () => {
+    // If the initialisation is over before it was observed, try again elsewhere.
     for (let caught = false; !caught; ) {
       dataDir = await emptyDirectory();
       const { child } = await startService();
@@ -344,7 +344,7 @@ describe("after a kill -9", () => {
   });
 });
 
-test("what initialisations cut short have left is removed", async () => {
+test("what interrupted initialisations have left behind is removed", async () => {
   dataDir = await emptyDirectory();
   const left = path.join(dataDir, "postgres.new-abc123", "cluster", "base");
   await mkdir(left, { recursive: true });
@@ -354,7 +354,7 @@ test("what initialisations cut short have left is removed", async () => {
 });
 
 describe("a stale pid file", () => {
-  /** A cluster whose server was killed, so that its pid file is there, and names `pid`. */
+  /** Leaves a cluster whose server was killed, with a pid file that names `pid`. */
   async function killedServerNaming(pid: number): Promise<void> {
     const { child, lines } = await startService();
     expect(await lines.next()).toMatchObject({ value: "ready" });
@@ -367,7 +367,7 @@ describe("a stale pid file", () => {
     await writeFile(pidFile(), text.replace(/^\d+/, String(pid)));
   }
 
-  test("whose pid is another program's by now neither stops the start nor harms the program", async () => {
+  test("whose pid now belongs to another program neither prevents the start nor harms that program", async () => {
     const stranger = spawn("sleep", ["1000"], { stdio: "ignore" });
     const ends = vi.fn();
     stranger.on("exit", ends);
@@ -378,7 +378,7 @@ describe("a stale pid file", () => {
     expect(ends).not.toHaveBeenCalled();
   });
 
-  test("whose pid is by now the PostgreSQL of another data directory leaves that alone", async () => {
+  test("whose pid now belongs to the PostgreSQL of another data directory does not harm that server", async () => {
     const otherDir = await initialisedDirectory();
     const other = await start({ dataDir: otherDir });
     const otherPid = await serverPid(otherDir);
@@ -390,16 +390,16 @@ describe("a stale pid file", () => {
   });
 
   test.for<[string, string]>([
-    ["nothing, as when the power failed", ""],
+    ["nothing, as after a power failure", ""],
     ["nonsense", "nonsense\n"],
-    ["a group of processes", "-1\n"],
-  ])("that holds %s does not stop the start", async ([, text]) => {
+    ["a process group", "-1\n"],
+  ])("containing %s does not prevent the start", async ([, text]) => {
     await (await start()).stop();
     await writeFile(pidFile(), text);
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
   });
 
-  test("that names nobody beside a Postgres that is still running: that is stopped before another starts", async () => {
+  test("that is empty while its Postgres is still running: that one is stopped before another starts", async () => {
     const { child, lines } = await startService();
     expect(await lines.next()).toMatchObject({ value: "ready" });
     const serversPid = await serverPid();
@@ -412,8 +412,8 @@ describe("a stale pid file", () => {
   });
 });
 
-describe("a second service on one data directory", () => {
-  test("is refused at once in a line that names DATA_DIR, and does the first no harm", async () => {
+describe("a second service on the same data directory", () => {
+  test("is refused at once with a line that names DATA_DIR, and does not harm the first", async () => {
     const { child, lines } = await startService();
     expect(await lines.next()).toMatchObject({ value: "ready" });
     const pid = await serverPid();
@@ -423,7 +423,7 @@ describe("a second service on one data directory", () => {
     expect(await lines.next()).toMatchObject({ value: "still here" });
   });
 
-  test("is not what another account can pass for: it cannot open the lock", async () => {
+  test("cannot be simulated by another account, which cannot open the lock", async () => {
     const lock = path.join(dataDir, "postgres.lock");
     await writeFile(lock, "");
     await chmod(lock, 0o644);
@@ -439,7 +439,7 @@ describe("a second service on one data directory", () => {
 });
 
 describe("a server that does not start", () => {
-  test("rejects with the reason in one line, and lets the next start try", async () => {
+  test("gives the reason in one line, and the next start can succeed", async () => {
     const failing = start({ settings: { max_connections: "many" } });
     await expect(failing).rejects.toThrow(
       `DATA_DIR ${dataDir}: PostgreSQL does not start: invalid value for parameter "max_connections": "many"`,
@@ -448,15 +448,15 @@ describe("a server that does not start", () => {
     expect(await query(server, "SELECT 1")).toEqual([1]);
   });
 
-  test("because it is told to end leaves nothing running, and lets the next start try", async () => {
+  test("because it is aborted leaves nothing running, and the next start can succeed", async () => {
     await expect(start({ signal: AbortSignal.abort() })).rejects.toThrow(/aborted/);
     expect((await readdir(dataDir)).sort()).toEqual(["postgres", "postgres.lock", "postgres.log"]);
     expect(existsSync(pidFile())).toBe(false);
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
   });
 
-  test("because it is told to end while it is initialised leaves nothing of it", async () => {
-    // Where it is over before anybody has looked, it is begun again elsewhere.
+  test("because it is aborted during initialisation leaves nothing behind", async () => {
+    // If the initialisation is over before it was observed, try again elsewhere.
     for (let caught = false; !caught; ) {
       dataDir = await emptyDirectory();
       const end = new AbortController();
@@ -477,7 +477,7 @@ describe("a server that does not start", () => {
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
   });
 
-  test("because its directory holds something else says that", async () => {
+  test("because its directory contains something else says so", async () => {
     dataDir = await emptyDirectory();
     await mkdir(path.join(dataDir, "postgres"));
     await writeFile(path.join(dataDir, "postgres", "notes.txt"), "mine");
@@ -485,11 +485,11 @@ describe("a server that does not start", () => {
     expect(await readFile(path.join(dataDir, "postgres", "notes.txt"), "utf8")).toBe("mine");
   });
 
-  // No file may grow beyond a few kilobytes, which nobody needs a disk of his own to see.
+  // Files cannot grow beyond a few kilobytes, which simulates a full disk.
   test.for([
-    { name: "made", blocks: 64, isNew: true, told: "PostgreSQL could not be initialised" },
+    { name: "initialised", blocks: 64, isNew: true, told: "PostgreSQL could not be initialised" },
     { name: "started", blocks: 64, isNew: false, told: "PostgreSQL does not start" },
-  ])("because there is no room says where, when it is to be $name", async ({ blocks, isNew, told }) => {
+  ])("for lack of space says whether it was to be $name", async ({ blocks, isNew, told }) => {
     if (isNew) dataDir = await emptyDirectory();
     const program = path.join(import.meta.dirname, "../../src/start.ts");
     const limited = `ulimit -f ${blocks} && exec "$0" "$1"`;
@@ -506,15 +506,15 @@ describe("a server that does not start", () => {
     });
   });
 
-  test("because DATA_DIR is a file says that", async () => {
+  test("because DATA_DIR is a file says so", async () => {
     const file = path.join(dataDir, "file");
     await writeFile(file, "");
     await expect(start({ dataDir: file })).rejects.toThrow(`DATA_DIR ${file} cannot be used`);
   });
 
-  // In a process of its own: where Node tries for ever, only a kill ends it.
+  // In a process of its own: if Node retries for ever, only a kill ends it.
   test.runIf(process.platform === "linux")(
-    "because nothing can be made below DATA_DIR says that",
+    "because nothing can be created below DATA_DIR says so",
     async () => {
       const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts")], {
         env: plainEnvironment({
@@ -558,7 +558,7 @@ Aborted
       reason:
         'could not extend file "base/16384/16549": wrote only 4096 of 8192 bytes at block 0 (Check free disk space.)',
     },
-    { of: "a program that says nothing of the kind", log: "Aborted\nKilled\n", reason: "Killed" },
+    { of: "a program without an error message", log: "Aborted\nKilled\n", reason: "Killed" },
     {
       of: "a recovery",
       log: `2026-11-25 03:08:04.893 UTC [2898] LOG:  redo done at 0/19BCD70 system usage: CPU: user: 0.01 s, system: 0.00 s, elapsed: 0.03 s
@@ -569,11 +569,11 @@ Aborted
 `,
       reason: 'could not write blocks 24..24 in file "base/16384/1249": No space left on device',
     },
-  ])("of $of that failed gives the reason, and not what came of it", ({ log, reason }) => {
+  ])("of $of that failed yields the reason, and not its consequences", ({ log, reason }) => {
     expect(reasonIn(log)).toBe(reason);
   });
 
-  test("is told line by line, and kept in the data directory", async () => {
+  test("is passed on line by line, and kept in the data directory", async () => {
     const lines: string[] = [];
     const server = await start({ onLog: (line) => lines.push(line) });
     await server.stop();
@@ -582,7 +582,7 @@ Aborted
     expect((await readFile(path.join(dataDir, "postgres.log"), "utf8")).trimEnd().split("\n")).toEqual(lines);
   });
 
-  test("holds no values of rows", async () => {
+  test("contains no values of rows", async () => {
     const server = await start();
     await query(server, "CREATE TABLE person (phone text PRIMARY KEY)");
     const twice = "INSERT INTO person VALUES ('01012345678'), ('01012345678')";
@@ -592,7 +592,7 @@ Aborted
     expect(log).not.toContain("01012345678");
   });
 
-  test("starts anew when it has grown beyond 10 MB, keeping one old file", async () => {
+  test("starts anew when it exceeds 10 MB, keeping one old file", async () => {
     const log = path.join(dataDir, "postgres.log");
     await writeFile(log, "x".repeat(10 * 1024 * 1024 + 1));
     await start();

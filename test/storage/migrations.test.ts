@@ -13,13 +13,13 @@ import { createDatabase, type TestDatabase } from "../harness/database.ts";
 const first = "20260101000000_first";
 const second = "20260102000000_second";
 const prismaLock = 72707369;
-/** A migration that takes this lock waits for as long as the test holds it. */
+/** A migration that takes this lock waits as long as the test holds it. */
 const gate = 4711;
 const throughGate = `SELECT pg_advisory_xact_lock(${gate});`;
 
 let database: TestDatabase;
 let folder: string;
-/** The test's own session: looks, and holds locks. */
+/** The test's own session, for queries and locks. */
 let client: pg.Client;
 
 beforeEach(async () => {
@@ -67,7 +67,7 @@ async function waitingFor(key: number): Promise<number> {
 
 const until = { timeout: 45_000, interval: 10 };
 
-test("migrations are applied in the order of their names, once, and recorded as Prisma does", async () => {
+test("migrations are applied once, in the order of their names, and recorded as Prisma does", async () => {
   await migration(second, "ALTER TABLE fruit ADD name text;");
   await migration(first, "CREATE TABLE fruit (id int); CREATE TABLE tree (id int);");
   expect(await apply()).toEqual({ applied: [first, second] });
@@ -78,7 +78,7 @@ test("migrations are applied in the order of their names, once, and recorded as 
     {
       id: expect.stringMatching(/^[0-9a-f-]{36}$/),
       migration_name: first,
-      // Of the file, by sha256sum.
+      // As computed by sha256sum for the file.
       checksum: "648a1eb5ef1d923d1a59285624af133607b40e27bf4f9539f4f0137664ba1601",
       started_at: expect.any(Date),
       finished_at: expect.any(Date),
@@ -90,7 +90,7 @@ test("migrations are applied in the order of their names, once, and recorded as 
   ]);
 });
 
-test("of three concurrent starts one applies; the others wait and find it done", async () => {
+test("of three concurrent starts one applies the migrations; the others wait and find them applied", async () => {
   await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
   const starts = Promise.all([apply(), apply(), apply()]);
@@ -104,7 +104,7 @@ test("of three concurrent starts one applies; the others wait and find it done",
   expect(await recorded()).toEqual([first]);
 });
 
-test("a start waits for a running `prisma migrate deploy`, but not without end", async () => {
+test("a start waits for a running `prisma migrate deploy`, but not for ever", async () => {
   await migration(first, "CREATE TABLE fruit (id int);");
   await client.query("SELECT pg_advisory_lock($1)", [prismaLock]);
   await expect(apply({ lockTimeoutMs: 50 })).rejects.toThrow("another process is migrating the database");
@@ -122,20 +122,20 @@ test("a database with nothing to apply needs no lock", async () => {
   expect(await apply({ lockTimeoutMs: 50 })).toEqual({ applied: [] });
 });
 
-test("a migration that gives way to another session, each waiting for the other, is applied again", async () => {
+test("a migration that is rolled back by a deadlock with another session is applied again", async () => {
   await migration(first, "CREATE TABLE fruit (id int);");
   await migration(
     second,
     `INSERT INTO fruit VALUES (1); SELECT pg_advisory_xact_lock(${gate + 1}); ${throughGate}`,
   );
-  // The migration looks for a deadlock first, and long after both wait.
+  // The migration's session is the first to look for a deadlock, long after both wait.
   const { rows } = await client.query("SELECT quote_ident(current_database()) AS name");
   await client.query(`ALTER DATABASE ${rows[0].name} SET deadlock_timeout = '2s'`);
   await client.query("SET deadlock_timeout = '2min'");
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
   const start = apply();
   await vi.waitUntil(async () => (await waitingFor(gate)) === 1, until);
-  // Had only once the migration has been rolled back.
+  // Granted only once the migration has been rolled back.
   await client.query("SELECT pg_advisory_lock($1)", [gate + 1]);
   expect((await client.query("SELECT FROM fruit")).rowCount).toBe(0);
   await client.query("SELECT pg_advisory_unlock_all()");
@@ -143,7 +143,7 @@ test("a migration that gives way to another session, each waiting for the other,
   expect((await client.query("SELECT FROM fruit")).rowCount).toBe(1);
 });
 
-test("a process killed in the middle of a migration leaves nothing, and the next start applies it", async () => {
+test("a process killed during a migration leaves nothing behind, and the next start applies it", async () => {
   await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
   const module = path.join(import.meta.dirname, "../../src/storage/migrations.ts");
@@ -155,7 +155,7 @@ test("a process killed in the middle of a migration leaves nothing, and the next
   await vi.waitUntil(async () => (await waitingFor(gate)) === 1, until);
   child.kill("SIGKILL");
   expect(await exit).toEqual([null, "SIGKILL"]);
-  // The gate stays shut: the server itself notices that its client is gone.
+  // The gate stays locked: the server itself notices that its client is gone.
   await vi.waitUntil(async () => (await waitingFor(gate)) === 0, until);
   expect(await tables()).toEqual([]);
   await client.query("SELECT pg_advisory_unlock($1)", [gate]);
@@ -163,7 +163,7 @@ test("a process killed in the middle of a migration leaves nothing, and the next
 });
 
 describe("a migration that fails", () => {
-  test("is rolled back whole and named, with the line; those before it stay", async () => {
+  test("is rolled back as a whole and reported by name and line; those before it stay applied", async () => {
     await migration(first, "CREATE TABLE fruit (id int);");
     await migration(second, "CREATE TABLE tree (id int);\nALTER TABLE tree\n  ADD broken nosuchtype;\n");
     await expect(apply()).rejects.toThrow(
@@ -175,13 +175,13 @@ describe("a migration that fails", () => {
     expect(await apply()).toEqual({ applied: [second] });
   });
 
-  test("is told with what Postgres advises", async () => {
+  test("is reported with Postgres's hint", async () => {
     const full = "RAISE EXCEPTION 'wrote only 4096 of 8192 bytes' USING HINT = 'Check free disk space.'";
     await migration(first, `DO $$ BEGIN ${full}; END $$;`);
     await expect(apply()).rejects.toThrow("wrote only 4096 of 8192 bytes (Check free disk space.)");
   });
 
-  test("on an empty database leaves not even the table of migrations", async () => {
+  test("on an empty database does not even leave the table of migrations", async () => {
     await migration(first, "CREATE TABLE fruit (id int); SELECT 1 / 0;");
     await expect(apply()).rejects.toThrow("division by zero");
     expect(await tables()).toEqual([]);
@@ -207,18 +207,18 @@ describe("an applied file", () => {
     expect(await tables()).not.toContain("bush");
   });
 
-  test("that was edited is refused also when nothing is pending", async () => {
+  test("that was edited is refused even if nothing is pending", async () => {
     await migration(first, "CREATE TABLE fruit (id bigint);\n");
     await expect(apply()).rejects.toThrow(`migration ${first} was edited after it was applied`);
   });
 
-  test("may be checked out with other line ends", async () => {
+  test("may have other line ends", async () => {
     await migration(first, "CREATE TABLE fruit (id int);\r\nCREATE TABLE tree (id int);\r\n");
     expect(await apply()).toEqual({ applied: [] });
   });
 });
 
-/** As a server of that version answers: with a function that stands before Postgres' own. */
+/** Makes the server answer like one of that version, with a function that takes precedence over Postgres's own. */
 async function answerAs(number: number, version: string): Promise<void> {
   await client.query(`
     CREATE SCHEMA another;
@@ -236,7 +236,11 @@ describe("a server", () => {
     { number: 140_009, version: "14.9 (Debian 14.9-1.pgdg120+1)", told: "14.9" },
     { number: 149_999, version: "14.99", told: "14.99" },
     { number: 90_624, version: "9.6.24", told: "9.6.24" },
-  ])("of version $version is refused by it, and left as it was", async ({ number, version, told }) => {
+  ])("of version $version is refused with its version, and left unchanged", async ({
+    number,
+    version,
+    told,
+  }) => {
     await answerAs(number, version);
     await expect(apply()).rejects.toThrow(`PostgreSQL ${told} is too old: use 15 or newer`);
     expect(await tables()).toEqual([]);
@@ -245,13 +249,13 @@ describe("a server", () => {
   test.for([
     { number: 150_000, version: "15.0" },
     { number: 190_000, version: "19beta1" },
-  ])("of version $version is taken", async ({ number, version }) => {
+  ])("of version $version is accepted", async ({ number, version }) => {
     await answerAs(number, version);
     expect(await apply()).toEqual({ applied: [first] });
   });
 });
 
-test("a database whose _prisma_migrations is another program's is refused as what it is, and left as it was", async () => {
+test("a _prisma_migrations table of another program is reported as such, and the database is left unchanged", async () => {
   await migration(first, "CREATE TABLE fruit (id int);");
   await client.query("CREATE TABLE _prisma_migrations (id int, name text)");
   await expect(apply()).rejects.toThrow(
@@ -260,7 +264,7 @@ test("a database whose _prisma_migrations is another program's is refused as wha
   expect(await tables()).toEqual(["_prisma_migrations"]);
 });
 
-describe("rows of Prisma's", () => {
+describe("migrations recorded by Prisma:", () => {
   const insert = (name: string, finished: string, rolledBack: string) =>
     client.query(
       `INSERT INTO _prisma_migrations (id, checksum, migration_name, started_at, finished_at, rolled_back_at)
@@ -274,32 +278,32 @@ describe("rows of Prisma's", () => {
     await migration(second, "CREATE TABLE tree (id int);");
   });
 
-  test("a failed migration stops the start by name", async () => {
+  test("a failed one stops the start with its name", async () => {
     await insert(second, "NULL", "NULL");
     await expect(apply()).rejects.toThrow(`migration ${second} is recorded as failed`);
     expect(await tables()).not.toContain("tree");
   });
 
-  test("a migration that was rolled back is applied again", async () => {
+  test("one that was rolled back is applied again", async () => {
     await insert(second, "NULL", "now()");
     expect(await apply()).toEqual({ applied: [second] });
   });
 
-  test("a migration of a newer version does not stop an older one", async () => {
+  test("one of a newer version does not stop an older service", async () => {
     await insert("29990101000000_newer", "now()", "NULL");
     expect(await apply()).toEqual({ applied: [second] });
     expect(await apply()).toEqual({ applied: [] });
   });
 });
 
-describe("the index of deliveries by their state", () => {
+describe("the index of deliveries by state", () => {
   const all = path.resolve("prisma/migrations");
   const [made, dropped] = [
     "20261126020000_deliveries_by_state",
     "20261126030000_deliveries_by_version_dropped",
   ];
 
-  /** The database as the version before has left it. */
+  /** The database as the previous version left it. */
   beforeEach(async () => {
     for (const name of (await readdir(all)).filter((one) => one < made && !one.endsWith(".toml")))
       await cp(path.join(all, name), path.join(folder, name), { recursive: true });
@@ -319,7 +323,7 @@ describe("the index of deliveries by their state", () => {
   };
   const byState = "webhook_delivery_in_state";
 
-  test("is made while workers go on claiming, and neither waits for the other without end", async () => {
+  test("is created while workers go on claiming deliveries, without a deadlock", async () => {
     const working = openDatabase(database.connection, { poolSize: 2, onError() {} });
     onTestFinished(() => working.close());
     const { claim } = createWebhookDeliveries(working, { onDisabled() {} });
@@ -340,7 +344,7 @@ describe("the index of deliveries by their state", () => {
     expect(rows).toEqual([{ deadlocks: 0 }]);
   });
 
-  test("is made anew where it had been made before and that had failed", async () => {
+  test("is created again if an earlier attempt failed", async () => {
     await client.query(`
       CREATE INDEX ${byState} ON webhook_delivery (webhook_configuration_id, state, verification_id) WHERE (attempts >= 0);
       UPDATE pg_index SET indisvalid = false WHERE indexrelid = '${byState}'::regclass`);

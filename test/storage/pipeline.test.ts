@@ -27,7 +27,7 @@ const slow = {
 };
 const refused = { name: "refused", text: "SELECT 1 / $1::int" };
 
-test("statements of a lane run in turn on one connection, and each is a transaction of its own", async () => {
+test("statements of a pipeline run in order on one connection, each in a transaction of its own", async () => {
   const lane = open({ poolSize: 4 }).openPipeline();
   expect(lane.isPipelined).toBe(true);
   const answers = await Promise.allSettled([
@@ -40,15 +40,16 @@ test("statements of a lane run in turn on one connection, and each is a transact
   const rows = answers.flatMap((answer) => (answer.status === "fulfilled" ? answer.value : []));
   expect(rows.map(([value]) => value)).toEqual([0, 1, 2]);
   expect(new Set(rows.map(([, backend]) => backend)).size).toBe(1);
-  // Refused for its data, it leaves the connection to those that come.
+  // A statement refused for its data leaves the connection to those that follow.
   const [[, backend] = []] = await runStatement(lane, number, [3]);
   expect(backend).toBe(rows[0]?.[1]);
 });
 
-test("a second statement is with the server before the first is answered", async () => {
+test("a second statement reaches the server before the first is answered", async () => {
   const lane = open({ poolSize: 2 }).openPipeline();
   await runStatement(lane, number, [0]);
-  // Both are done while this process is busy: the second does not wait for it, however slow the database is.
+  // Both are done while this process is busy: the second does not wait for it. Repeated with more time if the
+  // database is slow.
   for (let [busyMs, done] = [300, false]; !done; busyMs *= 2) {
     const told = Promise.all([runStatement(lane, slow, []), runStatement(lane, number, [1])]);
     await new Promise((resolve) => setImmediate(resolve));
@@ -59,7 +60,7 @@ test("a second statement is with the server before the first is answered", async
   }
 });
 
-test("a statement the database cannot answer takes what follows with it, and the next has another connection", async () => {
+test("a statement that the database cannot answer fails those behind it, and the next one gets another connection", async () => {
   const database = open({ poolSize: 4 });
   const lane = database.openPipeline();
   const [[, backend] = []] = await runStatement(lane, number, [0]);
@@ -79,13 +80,13 @@ test("a statement the database cannot answer takes what follows with it, and the
     expect(value).toBe(7);
     expect(other).not.toBe(backend);
   }
-  // None of it is kept from anybody.
+  // No connection is lost for other callers.
   await Promise.all([1, 2, 3, 4].map(() => runStatement(database, slow, [])));
   expect(database.pool.totalCount).toBe(4);
   expect(database.pool.idleCount).toBe(4);
 });
 
-test("one that was to be prepared by a statement the database could not answer is told so, however late that is read", async () => {
+test("a statement whose preparation failed with the one before it gets service_unavailable, however late it is read", async () => {
   const database = open({ poolSize: 3 });
   const lane = database.openPipeline();
   const holder = await database.pool.connect();
@@ -93,7 +94,7 @@ test("one that was to be prepared by a statement the database could not answer i
   await holder.query("CREATE TABLE held (number int)");
   await holder.query("BEGIN");
   await holder.query("LOCK TABLE held");
-  // The first waits for the table before it is prepared.
+  // The first one waits for the table before it is prepared.
   const held = { name: "held", text: "SELECT number FROM held" };
   const told = Promise.allSettled([runStatement(lane, held, []), runStatement(lane, held, [])]);
   await untilWaiting(database.pool, 1);
@@ -101,7 +102,7 @@ test("one that was to be prepared by a statement the database could not answer i
     "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
   );
   await new Promise((resolve) => setImmediate(resolve));
-  // Both errors have come when this process reads the first.
+  // Both errors have arrived when this process reads the first.
   const busyUntil = Date.now() + 500;
   while (Date.now() < busyUntil) {}
   await cancelled;
@@ -110,11 +111,11 @@ test("one that was to be prepared by a statement the database could not answer i
   }
 });
 
-test("a lane that is never idle leaves its connection to who waits for one", async () => {
+test("a pipeline that is never idle gives its connection up to callers that wait for one", async () => {
   const database = open({ poolSize: 1 });
   const lane = database.openPipeline();
   let isDone = false;
-  // Each begins anew while the other is under way.
+  // Each starts its next statement while the other's is in flight.
   const busy = [1, 2].map(async () => {
     while (!isDone) await runStatement(lane, slow, []);
   });
@@ -125,7 +126,7 @@ test("a lane that is never idle leaves its connection to who waits for one", asy
   await Promise.all(busy);
 });
 
-test("a lane goes on with its connection where whoever asks for one is about to have an idle one", async () => {
+test("a pipeline keeps its connection if the next caller can have an idle one", async () => {
   const database = open({ poolSize: 3 });
   const lane = database.openPipeline();
   const backendOf = async (on: Statements) => (await runStatement(on, slow, []))[0]?.[1];
@@ -137,7 +138,7 @@ test("a lane goes on with its connection where whoever asks for one is about to 
   expect(await other).not.toBe(await first);
 });
 
-test("behind a pooler each statement of a lane takes a connection as any other does", async () => {
+test("behind a pooler each statement of a pipeline takes a connection like any other", async () => {
   const lane = open({ poolSize: 1, preparedStatements: false }).openPipeline();
   expect(lane.isPipelined).toBe(false);
   const values = [1, 2, 3];
@@ -145,7 +146,7 @@ test("behind a pooler each statement of a lane takes a connection as any other d
   expect(answers.map(([row]) => row?.[0])).toEqual(values);
 });
 
-test("where no connection can be had a lane says so each time, and goes on once one can", async () => {
+test("a pipeline without a connection fails each statement, and works once it can have one", async () => {
   const nowhere = { ...own.connection, database: "nowhere" };
   const database = openDatabase(nowhere, { poolSize: 1, onError() {} });
   onTestFinished(() => database.close());

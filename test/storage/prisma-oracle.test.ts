@@ -43,23 +43,23 @@ async function copyOfPrisma(): Promise<string> {
 
 const clean = { editedMigrationNames: [], failedMigrationNames: [], hasMigrationsTable: true, history: null };
 
-describe("by Prisma's own engine", () => {
-  test("the migrations make the database that schema.prisma describes", async () => {
+describe("according to Prisma's own engine", () => {
+  test("the migrations create the database that schema.prisma describes", async () => {
     const engine = await engineOn(await database(), prisma);
     expect(await engine.scriptToSchema()).toBe("");
   });
 
-  test("the history that our runner writes is a clean one", async () => {
+  test("the history that our runner writes is clean", async () => {
     const engine = await engineOn(await database(), prisma);
     expect(await engine.diagnose()).toEqual(clean);
   });
 
-  test("what our runner applied is not applied again", async () => {
+  test("migrations applied by our runner are not applied again", async () => {
     const engine = await engineOn(await database(), prisma);
     expect(await engine.deploy()).toEqual([]);
   });
 
-  test("what the engine applied, our runner does not apply again", async () => {
+  test("migrations applied by the engine are not applied again by our runner", async () => {
     const folder = await temporaryFolder();
     await writeFile(path.join(folder, "schema.prisma"), 'datasource db {\n  provider = "postgresql"\n}\n');
     await mkdir(path.join(folder, "migrations/20260101000000_first"), { recursive: true });
@@ -75,7 +75,7 @@ describe("by Prisma's own engine", () => {
   });
 });
 
-describe("the engine would notice", () => {
+describe("the engine would detect", () => {
   test("a model without a table", async () => {
     const folder = await copyOfPrisma();
     const schema = path.join(folder, "schema.prisma");
@@ -85,7 +85,7 @@ describe("the engine would notice", () => {
     expect(await engine.scriptToSchema()).toContain('CREATE TABLE "planted"');
   });
 
-  test("an edited migration, and one that is missing in the database", async () => {
+  test("an edited migration, and one that is missing from the database", async () => {
     const folder = await copyOfPrisma();
     const migrations = path.join(folder, "migrations");
     const [first = ""] = (await readdir(migrations)).sort();

@@ -1,4 +1,4 @@
-/** Rules that the database holds by itself, whatever writes to it. */
+/** Rules that the database itself enforces, whatever writes to it. */
 
 import pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -18,7 +18,7 @@ afterAll(async () => {
   await database.drop();
 });
 
-/** The SQLSTATE that it is refused with; null: it is not. */
+/** The SQLSTATE of the refusal; null if it was accepted. */
 async function refusalOf(text: string, values: unknown[]): Promise<string | null> {
   const refused = await client.query(text, values).then(
     () => null,
@@ -39,21 +39,21 @@ const token = (source: string | null, numbers: string[] | null) =>
 
 describe("a service token", () => {
   test.for<[string, string | null, string[] | null, string | null]>([
-    ["of no source and no numbers is kept", null, [], null],
-    ["of a source and its numbers is kept", "sktelecom.seoul-1_A", ["15771234"], null],
-    ["that receives has a list of numbers, though an empty one", "gateway", null, notNull],
-    ["that reads has a list of numbers, though an empty one", null, null, notNull],
-    ["of a source of 64 characters is kept", "g".repeat(64), [], null],
-    ["has a source of no more", "g".repeat(65), [], check],
-    ["has a source of at least one", "", [], check],
-    ["has a source without a blank", "a gateway", [], check],
-    ["has a source in ASCII", "게이트웨이", [], check],
-    ["has a source of one line", "gateway\n", [], check],
+    ["without source and numbers is accepted", null, [], null],
+    ["with a source and numbers is accepted", "sktelecom.seoul-1_A", ["15771234"], null],
+    ["with a source must have a list of numbers, even if empty", "gateway", null, notNull],
+    ["without a source must have a list of numbers, even if empty", null, null, notNull],
+    ["with a source of 64 characters is accepted", "g".repeat(64), [], null],
+    ["with a longer source is refused", "g".repeat(65), [], check],
+    ["with an empty source is refused", "", [], check],
+    ["with a blank in its source is refused", "a gateway", [], check],
+    ["with a source beyond ASCII is refused", "게이트웨이", [], check],
+    ["with a line break in its source is refused", "gateway\n", [], check],
   ])("%s", async ([, source, numbers, refused]) => {
     expect(await token(source, numbers)).toBe(refused);
   });
 
-  test.for(["cli", "window"])("that 0.1.0 made for the source %s can still be revoked", async (source) => {
+  test.for(["cli", "window"])("that 0.1.0 created for the source %s can still be revoked", async (source) => {
     expect(await token(source, [])).toBeNull();
     expect(
       await refusalOf("UPDATE service_token SET revoked_at = now() WHERE source = $1", [source]),
@@ -62,9 +62,9 @@ describe("a service token", () => {
 });
 
 test.for<[string, string[] | null, string | null]>([
-  ["without misses is kept", [], null],
-  ["with a miss is kept", ["2026-11-21T06:41:00.123Z"], null],
-  ["has a list of misses, though an empty one", null, notNull],
+  ["without misses is accepted", [], null],
+  ["with a miss is accepted", ["2026-11-21T06:41:00.123Z"], null],
+  ["must have a list of misses, even if empty", null, notNull],
 ])("a sender %s", async ([, missTimes, refused]) => {
   const text = "INSERT INTO inbound_sender (environment, phone, miss_times) VALUES ('live', $1, $2)";
   const phone = `0101234${missTimes?.length ?? 9}000`;
@@ -80,7 +80,7 @@ test.for<[string, number, string | null]>([
   ["alphanumeric", 6, null],
   ["alphanumeric", 12, null],
   ["alphanumeric", 13, check],
-])("of a used length, %s %i: refused with %s", async ([format, length, refused]) => {
+])("a used code length of %s %i: refused with %s", async ([format, length, refused]) => {
   const text = "INSERT INTO used_code_length (code_format, code_length) VALUES ($1, $2)";
   expect(await refusalOf(text, [format, length])).toBe(refused);
 });

@@ -1,4 +1,4 @@
-/** Whoever runs the database is told that it writes phones into its log where it does so, and nowhere else. */
+/** The operator is warned that the database writes phones into its log if it does so, and only then. */
 import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
@@ -40,7 +40,7 @@ afterAll(async () => {
   await rm(dataDir, { recursive: true, force: true });
 });
 
-/** As a service has it whose login may do nothing in particular. */
+/** As opened by a service whose login has no special privileges. */
 function openLogged(): Database {
   const login = { ...server.connection, user: "service_login", password: "known", database: "logged" };
   return openDatabase(login, { poolSize: 1, onError: () => {} });
@@ -49,7 +49,7 @@ function openLogged(): Database {
 let marks = 0;
 let phones = 0;
 
-/** All files of the server's log, once they hold what was logged up to now. */
+/** All files of the server's log, once they contain everything logged so far. */
 async function serverLog(formats: string): Promise<string> {
   const mark = `mark ${++marks}.`;
   await superuser.query(`DO $$ BEGIN RAISE LOG '${mark}'; END $$`);
@@ -115,7 +115,7 @@ test.for<{ destination: string; settings: string[]; told: Record<string, string>
     settings: ["log_min_messages = error"],
     told: { log_destination: "csvlog" },
   },
-])("to $destination with $settings, a refused row's phone is logged exactly where it is told: $told", async ({
+])("logging to $destination with $settings, a refused row's phone is logged exactly if there is a warning: $told", async ({
   destination,
   settings,
   told,
@@ -137,7 +137,7 @@ test.for<{ destination: string; settings: string[]; told: Record<string, string>
   }
 });
 
-test("a login that is no superuser's cannot turn it off by itself, and can once it is granted", async () => {
+test("a login that is not a superuser can turn it off only after a grant", async () => {
   await superuser.query("ALTER DATABASE logged RESET ALL");
   const database = openLogged();
   const set = () => database.pool.query("ALTER DATABASE logged SET log_error_verbosity = terse");
@@ -150,7 +150,7 @@ test("a login that is no superuser's cannot turn it off by itself, and can once 
   }
 });
 
-test("a start warns in one line that names the setting, and of a database that is set right says nothing", async () => {
+test("a start warns in one line that names the setting, and not at all if the database is set correctly", async () => {
   const database = await createDatabase();
   const client = new pg.Client(database.connection);
   await client.connect();
