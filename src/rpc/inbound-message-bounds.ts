@@ -315,7 +315,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
           timer = setTimeout(() => {
             refused = { refusal: incompleteMessage(), from: 0 };
             reject(refused.refusal);
-          }, restWithinMs - waitedMs);
+          }, Math.max(0, restWithinMs - waitedMs));
         });
         try {
           return look(await Promise.race([chunks.next(), tooLate]));
