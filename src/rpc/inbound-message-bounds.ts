@@ -312,10 +312,13 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
         const startedAt = performance.now();
         let timer: NodeJS.Timeout | undefined;
         const tooLate = new Promise<never>((_, reject) => {
-          timer = setTimeout(() => {
-            refused = { refusal: incompleteMessage(), from: 0 };
-            reject(refused.refusal);
-          }, Math.max(0, restWithinMs - waitedMs));
+          timer = setTimeout(
+            () => {
+              refused = { refusal: incompleteMessage(), from: 0 };
+              reject(refused.refusal);
+            },
+            Math.max(0, restWithinMs - waitedMs),
+          );
         });
         try {
           return look(await Promise.race([chunks.next(), tooLate]));
