@@ -79,11 +79,10 @@ export function startWorker(parts: {
     attempt: metrics.deliveries.counted(traced ? traced.attempts(makeAttempt) : makeAttempt),
     async record(result) {
       await record(result);
-      const { verificationId, number, status, error, durationMs } = result;
-      log.debug(
-        { eventId: encodeId("evt_", verificationId), number, status, error, durationMs },
-        "webhook attempt",
-      );
+      const { verificationId, number, status, error, durationMs, retryInSeconds } = result;
+      const attempt = { eventId: encodeId("evt_", verificationId), number, status, error, durationMs };
+      log.debug(attempt, "webhook attempt");
+      if (error !== null && retryInSeconds === null) log.warn(attempt, "a webhook delivery was given up");
     },
     onError: (error) =>
       log.warn({ err: error }, "webhook deliveries could not be claimed, or their results recorded"),

@@ -63,7 +63,7 @@ test("metricsIn finds all metrics of an expression", () => {
   ).toEqual(["one_bucket", "three", "four"]);
 });
 
-test.for(rules)("$alert: its metrics exist, and docs/operations.md says what to do", ({
+test.for(rules)("$alert: its metrics exist, and docs/runbook.md says what to do", ({
   alert,
   expr,
   annotations,
@@ -79,7 +79,7 @@ test.for(rules)("$alert: its metrics exist, and docs/operations.md says what to 
   expect(headings).toContainEqual({ level: 3, title: alert, anchor });
 });
 
-test("every alert has a section in docs/operations.md, and every such section an alert", () => {
+test("every alert has a section in docs/runbook.md, and every such section an alert", () => {
   const titles = headings.map(({ title }) => title).filter((title) => title.startsWith("Phoneproof"));
   expect(titles.sort()).toEqual(rules.map(({ alert }) => alert).sort());
 });

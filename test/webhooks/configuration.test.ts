@@ -265,7 +265,7 @@ describe("410 Gone", () => {
     expect(receiver.received).toHaveLength(2);
   });
 
-  test("is logged with the webhook's id and the reason", async () => {
+  test("is logged with the webhook's id and the reason, and so is a delivery that is given up", async () => {
     const idle = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
     const lines: string[] = [];
     const settings = parseConfig({
@@ -284,6 +284,21 @@ describe("410 Gone", () => {
     const told = () => lines.map((line) => JSON.parse(line)).filter((line) => line.webhookId !== undefined);
     const reason = "the endpoint answered 410 Gone";
     await expect.poll(told).toEqual([{ level: 40, webhookId, reason, msg: "a webhook was disabled" }]);
+
+    const failing = await openShop(idle);
+    await failing.setWebhook((await startReceiver(answerWith(503))).url);
+    const event = await failing.event();
+    await deliveryWhen(idle, event, attempted(1));
+    await idle.db.query(
+      "UPDATE webhook_delivery SET failures = 9, next_attempt_at = now() WHERE verification_id = $1",
+      [decodeId("vrf_", event)],
+    );
+    await deliveryWhen(idle, event, ({ state }) => state === WebhookDeliveryState.FAILED);
+    const eventId = event.replace("vrf_", "evt_");
+    const givenUp = () => lines.map((line) => JSON.parse(line)).filter((line) => line.eventId === eventId);
+    await expect
+      .poll(givenUp)
+      .toMatchObject([{ level: 40, number: 2, status: 503, msg: "a webhook delivery was given up" }]);
   });
 
   test("setting the webhook again enables it, also for older verifications; held-back events wait for a resend", async () => {
