@@ -6,7 +6,7 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 
 /** A child process from this folder that communicates by messages. It exits when this process does. */
-export class Talker<Request extends object, Answer> {
+export class ChildProgram<Request extends object, Answer> {
   readonly #child: ChildProcess;
 
   /** `environment` is added to this process's own. */
@@ -20,7 +20,7 @@ export class Talker<Request extends object, Answer> {
       stdio: ["ignore", "ignore", "inherit", "ipc"],
       serialization: "advanced",
       // A signal that ends the benchmark goes to its whole process group, as with Ctrl-C and `timeout`; the child must not end
-      // before it is told.
+      // before the benchmark ends it.
       detached: true,
     });
   }
@@ -30,17 +30,17 @@ export class Talker<Request extends object, Answer> {
   }
 
   ask(request: Request): Promise<Answer> {
-    const answered = this.heard();
+    const answered = this.nextMessage();
     this.#child.send(request);
     return answered;
   }
 
-  tell(request: Request): void {
+  send(request: Request): void {
     this.#child.send(request);
   }
 
   /** The child's next message. */
-  heard(): Promise<Answer> {
+  nextMessage(): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const onExit = () =>
         reject(new Error(`${path.basename(this.#child.spawnargs.at(-1) ?? "")} ended early`));
@@ -65,7 +65,7 @@ export interface Daemon {
 }
 
 /** How long the service may take to shut down cleanly; it forces its own exit after 14 s. */
-const stopPatienceMs = 20_000;
+const stopTimeoutMs = 20_000;
 
 /**
  * Starts a Node program with its output in a file. The program gets its own session: Ctrl-C in the terminal reaches only the
@@ -93,10 +93,10 @@ export function startDaemon(options: {
     exited,
     async stop() {
       child.kill("SIGTERM");
-      const patience = new AbortController();
-      const late = delay(stopPatienceMs, "late", { signal: patience.signal }).catch(() => "");
+      const timer = new AbortController();
+      const late = delay(stopTimeoutMs, "late", { signal: timer.signal }).catch(() => "");
       if ((await Promise.race([exited, late])) === "late") child.kill("SIGKILL");
-      patience.abort();
+      timer.abort();
       await exited;
     },
   };

@@ -22,7 +22,7 @@ import {
 } from "./peer.ts";
 import { PendingVerifications } from "./pending-verifications.ts";
 import { processClock } from "./process-cpu.ts";
-import { tell } from "./progress.ts";
+import { reportProgress } from "./progress.ts";
 import { figureCells, machine, machineLine } from "./report.ts";
 import { creationBodyFor, encodeMessages, merchantRequests, senderOf } from "./requests.ts";
 import { type ArmFigures, measureInTurn, ratioOf } from "./rounds.ts";
@@ -39,7 +39,7 @@ const resultFile = path.join(import.meta.dirname, "results/cycle.json");
 let persons = 50_000_000;
 
 /** What is still outstanding after the last read of one of the service's rounds. */
-interface Aftermath {
+interface Leftover {
   /** Webhooks that had not arrived yet. */
   readonly webhooks: number;
   readonly seconds: number;
@@ -73,7 +73,7 @@ async function serviceArm(service: ServiceUnderLoad, endings: Endings) {
     while (!(await exchange(read, ok)).includes('"status":"verified"')) {}
   }
 
-  const aftermaths: Aftermath[] = [];
+  const leftovers: Leftover[] = [];
   const arm: Arm = {
     name: "service",
     cpu: service.cpu,
@@ -91,12 +91,12 @@ async function serviceArm(service: ServiceUnderLoad, endings: Endings) {
       const webhooks = result.answers - receiver.events;
       await receiver.all(result.answers);
       const seconds = (performance.now() - doneAt) / 1000;
-      aftermaths.push({ webhooks, seconds });
+      leftovers.push({ webhooks, seconds });
       return { ...result, seconds: result.seconds + seconds };
     },
     close: () => http?.close(),
   };
-  return { arm, aftermaths };
+  return { arm, leftovers };
 }
 
 async function peerArm(service: ServiceUnderLoad, peer: PeerUnderLoad): Promise<Arm> {
@@ -118,12 +118,12 @@ async function peerArm(service: ServiceUnderLoad, peer: PeerUnderLoad): Promise<
   };
 }
 
-function table(figures: readonly ArmFigures[], aftermaths: readonly Aftermath[]): string {
+function table(figures: readonly ArmFigures[], leftovers: readonly Leftover[]): string {
   const row = (cells: readonly string[]) =>
     cells.map((cell, index) => (index === 0 ? cell.padEnd(9) : cell.padStart(9))).join("");
   const lines = figures.map(({ arm, medians }) => row([arm, ...figureCells(medians)]));
-  const webhooks = Math.round(median(aftermaths.map((aftermath) => aftermath.webhooks)));
-  const seconds = median(aftermaths.map((aftermath) => aftermath.seconds));
+  const webhooks = Math.round(median(leftovers.map((leftover) => leftover.webhooks)));
+  const seconds = median(leftovers.map((leftover) => leftover.seconds));
   return [
     `${" ".repeat(36)}CPU µs per cycle`,
     row(["", "cycles/s", "p50 ms", "p99 ms", "server", "Postgres", "load", "others"]),
@@ -136,35 +136,38 @@ function table(figures: readonly ArmFigures[], aftermaths: readonly Aftermath[])
 
 async function bench(rounds: number, poolSize: number, endings: Endings): Promise<void> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  await installPeer(tell);
+  await installPeer(reportProgress);
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
   endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
-  tell("starting");
+  reportProgress("starting");
   // The webhook receiver is on this machine.
   const environment = { WEBHOOK_ALLOW_PRIVATE: "true" };
   const service = await startService(directory, { execArgv: [], environment });
   endings.add(service.close);
   const peer = await startPeer(service.databaseConnection, { poolSize, rows: pendingThroughout });
   endings.add(peer.close);
-  tell("creating pending verifications");
+  reportProgress("creating pending verifications");
   await new PendingVerifications(service.database, service.project).take(0, pendingThroughout);
-  const { arm, aftermaths } = await serviceArm(service, endings);
+  const { arm, leftovers } = await serviceArm(service, endings);
   const arms = [await peerArm(service, peer), arm];
-  tell("measuring");
+  reportProgress("measuring");
   for (const { close } of arms) endings.add(close);
   const figures = await measureInTurn(arms, { rounds, seconds: secondsPerRound });
   const { rows } = await service.database.query<{ server_version: string }>("SHOW server_version");
   const on = machine(rows[0]?.server_version ?? "unknown", loadBefore);
-  tell("done");
+  reportProgress("done");
   process.stdout.write(
     `${machineLine(on)}; better-auth ${await peerVersion()}, pool of ${poolSize}\n` +
       `${connections} connections, medians of ${rounds} rounds of ${secondsPerRound} s, ` +
       `${pendingThroughout.toLocaleString("en")} verifications pending and users signed up\n\n` +
       // The first entry is from the warm-up.
-      `${table(figures, aftermaths.slice(1))}\n`,
+      `${table(figures, leftovers.slice(1))}\n`,
   );
   await mkdir(path.dirname(resultFile), { recursive: true });
-  await writeFile(resultFile, `${JSON.stringify({ machine: on, figures, aftermaths }, null, 2)}\n`);
+  await writeFile(
+    resultFile,
+    `${JSON.stringify({ machine: on, figures, aftermaths: leftovers }, null, 2)}\n`,
+  );
 }
 
 const [rounds = 5, poolSize = defaultPoolSize] = process.argv.slice(2).map(Number);

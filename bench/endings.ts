@@ -1,6 +1,6 @@
 /** Cleanup functions, which run once and in reverse order of registration, however the run ends. */
 
-import { tell } from "./progress.ts";
+import { reportProgress } from "./progress.ts";
 
 export class Endings {
   readonly #endings: (() => Promise<unknown> | unknown)[] = [];
@@ -35,7 +35,7 @@ export async function runToItsEnd(work: (endings: Endings) => Promise<void>): Pr
   ] as const) {
     process.once(signal, () => {
       interrupted = true;
-      tell("ending");
+      reportProgress("ending");
       endings.endAll().then(() => process.exit(code));
     });
   }

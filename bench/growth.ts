@@ -23,18 +23,18 @@ export interface GrowthFigures {
 export async function measureGrowth(
   subjects: Subjects,
   options: { readonly rounds: number; readonly seconds: number; readonly sizes: readonly number[] },
-  tell: (what: string) => void,
+  reportProgress: (what: string) => void,
 ): Promise<GrowthFigures[]> {
   const { database, project } = subjects.service;
   const figures: GrowthFigures[] = [];
   const total = Math.max(...options.sizes);
   let rows = 0;
   for (const size of options.sizes) {
-    tell(`${size.toLocaleString("en")} rows`);
+    reportProgress(`${size.toLocaleString("en")} rows`);
     await addPast(database, project, { from: rows, until: size, total });
     rows = size;
     for (const operation of grownOperations) {
-      tell(`${operation} at ${size.toLocaleString("en")} rows`);
+      reportProgress(`${operation} at ${size.toLocaleString("en")} rows`);
       const arms = (await openArms[operation](subjects)).filter(({ name }) => name !== "database");
       const measured = await measureInTurn(arms, options);
       for (const arm of arms) arm.close();
@@ -66,7 +66,7 @@ export function growthTable(figures: readonly GrowthFigures[]): string {
     return cells(operation, values);
   });
   return [
-    `Per second at so many rows (how many times slower than on ${fewest.toLocaleString("en")}; at most ${growthGoal})`,
+    `Per second by number of rows (how many times slower than on ${fewest.toLocaleString("en")}; at most ${growthGoal})`,
     cells(
       "",
       sizes.map((rows) => rows.toLocaleString("en")),

@@ -17,7 +17,7 @@ import { type ServiceUnderLoad, startService } from "./service.ts";
 import { insertLike } from "./template.ts";
 
 const idleSeconds = 30;
-const openPatienceMs = 120_000;
+const openTimeoutMs = 120_000;
 
 /** An address may make 3,000 requests a minute. */
 const windowsPerAddress = 2_000;
@@ -53,17 +53,17 @@ function openWindow(port: number, n: number, token: string): Promise<net.Socket>
     const localAddress = `127.0.0.${2 + Math.floor(n / windowsPerAddress)}`;
     const socket = net.connect({ host: "127.0.0.1", port, localAddress });
     socket.setEncoding("latin1");
-    let heard = "";
+    let response = "";
     const listen = (text: string) => {
-      heard += text;
-      if (!heard.includes("event: state")) return;
+      response += text;
+      if (!response.includes("event: state")) return;
       socket.off("data", listen);
       socket.resume();
       resolve(socket);
     };
     socket.on("data", listen);
     socket.on("error", reject);
-    socket.on("close", () => reject(new Error(`a window was not opened: ${heard.slice(0, 100)}`)));
+    socket.on("close", () => reject(new Error(`a window was not opened: ${response.slice(0, 100)}`)));
     socket.write(`GET /v/${token}/events HTTP/1.1\r\nHost: localhost:${port}\r\n\r\n`);
   });
 }
@@ -71,7 +71,7 @@ function openWindow(port: number, n: number, token: string): Promise<net.Socket>
 async function openWindows(port: number, tokens: readonly string[]): Promise<net.Socket[]> {
   const count = tokens.length;
   const sockets: net.Socket[] = [];
-  const deadline = Date.now() + openPatienceMs;
+  const deadline = Date.now() + openTimeoutMs;
   for (let first = 0; first < count; first += openingAtOnce) {
     if (Date.now() > deadline) throw new Error("the windows took too long to open");
     const size = Math.min(openingAtOnce, count - first);
@@ -104,7 +104,7 @@ async function idle(service: ServiceUnderLoad) {
 }
 
 /** CPU seconds of the service until all windows have read their state again after the connection for notifications was lost. */
-async function loseNotices(service: ServiceUnderLoad): Promise<number> {
+async function cutNoticeConnections(service: ServiceUnderLoad): Promise<number> {
   const before = service.cpu() ?? 0;
   await service.database.query(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'phoneproof-notices'",
@@ -126,7 +126,7 @@ await runToItsEnd(async (endings) => {
   const sockets = await openWindows(service.httpPort, tokens);
   const openSeconds = (performance.now() - startedAt) / 1000;
   const within = await idle(service);
-  const gapSeconds = await loseNotices(service);
+  const gapSeconds = await cutNoticeConnections(service);
   const closed = sockets.filter((socket) => socket.destroyed).length;
   for (const socket of sockets) socket.destroy();
   const kibEach = ((within.memoryMiB - without.memoryMiB) * 1024) / count;

@@ -9,7 +9,7 @@ import { setTimeout as delay } from "node:timers/promises";
 const [pid = 0, directory = ""] = [Number(process.argv[2]), process.argv[3]];
 const pollMs = 100;
 /** The service forces its own exit after 14 s. */
-const patienceMs = 20_000;
+const timeoutMs = 20_000;
 
 function signal(name: NodeJS.Signals | 0): boolean {
   try {
@@ -21,7 +21,7 @@ function signal(name: NodeJS.Signals | 0): boolean {
 
 process.on("disconnect", async () => {
   signal("SIGTERM");
-  for (let waited = 0; waited < patienceMs && signal(0); waited += pollMs) await delay(pollMs);
+  for (let waited = 0; waited < timeoutMs && signal(0); waited += pollMs) await delay(pollMs);
   signal("SIGKILL");
   await rm(directory, { recursive: true, force: true, maxRetries: 3 });
   process.exit();

@@ -20,7 +20,7 @@ const sliceMs = 5_000;
 export async function measureMemory(
   subjects: Subjects,
   minutes: number,
-  tell: (what: string) => void,
+  reportProgress: (what: string) => void,
 ): Promise<MemoryFigures> {
   const arms = [];
   for (const operation of operations) {
@@ -41,7 +41,7 @@ export async function measureMemory(
     for (let turn = 0; performance.now() - startedAt < minutes * 60_000; turn++) {
       const arm = arms[turn % arms.length];
       if (turn % (arms.length * 4) === 0)
-        tell(`memory, minute ${Math.floor((performance.now() - startedAt) / 60_000)}`);
+        reportProgress(`memory, minute ${Math.floor((performance.now() - startedAt) / 60_000)}`);
       await arm?.prepare?.();
       await arm?.run(sliceMs);
     }

@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 import type { Environment } from "../src/core/project.ts";
 import type { BareAddresses } from "./bare-server.ts";
-import type { Talker } from "./child.ts";
+import type { ChildProgram } from "./child.ts";
 import type { DatabaseLoopAnswer, DatabaseLoopRequest } from "./database-loop.ts";
 import { HttpLoad, type HttpRound } from "./http-load.ts";
 import type { LoadResult } from "./load.ts";
@@ -43,7 +43,7 @@ export interface Arm {
 export interface Subjects {
   readonly service: ServiceUnderLoad;
   readonly bare: { readonly addresses: BareAddresses; readonly pid: number };
-  readonly databaseLoop: Talker<DatabaseLoopRequest, DatabaseLoopAnswer>;
+  readonly databaseLoop: ChildProgram<DatabaseLoopRequest, DatabaseLoopAnswer>;
   readonly pending: PendingVerifications;
   readonly connections: number;
 }
@@ -197,7 +197,7 @@ async function databaseArm({ service, databaseLoop, connections }: Subjects): Pr
       return answer.result;
     },
     close() {
-      databaseLoop.tell({ kind: "close" });
+      databaseLoop.send({ kind: "close" });
     },
   };
 

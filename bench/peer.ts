@@ -5,7 +5,7 @@ import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import path from "node:path";
 import pg from "pg";
-import { Talker } from "./child.ts";
+import { ChildProgram } from "./child.ts";
 
 const folder = path.join(import.meta.dirname, "peer");
 const database = "peer";
@@ -13,14 +13,14 @@ const database = "peer";
 export const defaultPoolSize = 16;
 
 /** Installs the peer's packages, which are not dependencies of the service, in the first run. */
-export async function installPeer(tell: (what: string) => void): Promise<void> {
+export async function installPeer(reportProgress: (what: string) => void): Promise<void> {
   const { dependencies } = await manifest("package.json");
   const wanted = Object.entries(dependencies ?? {});
   const installed = await Promise.all(
     wanted.map(([name]) => manifest(`node_modules/${name}/package.json`).catch(() => undefined)),
   );
   if (wanted.every(([, version], index) => installed[index]?.version === version)) return;
-  tell(`installing ${wanted.map((pair) => pair.join(" ")).join(", ")} in bench/peer (npm ci)`);
+  reportProgress(`installing ${wanted.map((pair) => pair.join(" ")).join(", ")} in bench/peer (npm ci)`);
   const npm = spawn("npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], {
     cwd: folder,
     // Makes npm run on the same Node as this process.
@@ -66,7 +66,7 @@ export async function startPeer(
   const administration = new pg.Client(service);
   await administration.connect();
   await administration.query(`CREATE DATABASE ${database}`).finally(() => administration.end());
-  const talker = new Talker<PeerStart, PeerAnswer>("peer/server.mjs", [], {
+  const peerProgram = new ChildProgram<PeerStart, PeerAnswer>("peer/server.mjs", [], {
     NODE_ENV: "production",
     BETTER_AUTH_TELEMETRY: "0",
   });
@@ -74,14 +74,14 @@ export async function startPeer(
   client.on("error", () => {});
   const close = async () => {
     await client.end().catch(() => undefined);
-    talker.close();
+    peerProgram.close();
   };
   try {
-    const answer = await talker.ask({ connection, poolSize: options.poolSize });
+    const answer = await peerProgram.ask({ connection, poolSize: options.poolSize });
     if ("failed" in answer) throw new Error(`the peer did not start: ${answer.failed}`);
     await client.connect();
     await seed(client, options.rows);
-    return { pid: talker.pid, port: answer.port, database: client, close };
+    return { pid: peerProgram.pid, port: answer.port, database: client, close };
   } catch (error) {
     await close();
     throw error;

@@ -10,13 +10,13 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
-import { Talker } from "./child.ts";
+import { ChildProgram } from "./child.ts";
 import { type Endings, runCounted } from "./endings.ts";
 import { HttpLoad } from "./http-load.ts";
 import { type LockWaits, together, watchLocks } from "./lock-waits.ts";
 import type { Arm } from "./operations.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
-import { tell } from "./progress.ts";
+import { reportProgress } from "./progress.ts";
 import { databaseUrlOf, type ReadyService, startReady } from "./ready-service.ts";
 import { machine, machineLine } from "./report.ts";
 import { type MerchantRequests, merchantRequests } from "./requests.ts";
@@ -67,7 +67,7 @@ async function startPostgres(directory: string, endings: Endings) {
   });
   endings.add(() => postgres.stop());
   const { pid } = await readPostmaster(dataDir);
-  const keeper = new Talker("keeper.ts", [String(pid), directory]);
+  const keeper = new ChildProgram("keeper.ts", [String(pid), directory]);
   endings.add(() => keeper.close());
   const database = new pg.Client({ ...postgres.connection, application_name: "phoneproof-bench" });
   database.on("error", () => {});
@@ -202,7 +202,7 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
   const loadBefore = os.loadavg()[0] ?? 0;
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
   endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
-  tell("starting");
+  reportProgress("starting");
   const { database, url, postgresCpu, lockWaits } = await startPostgres(directory, endings);
   const adminToken = randomBytes(24).toString("base64url");
   const processes: ReadyService[] = [];
@@ -217,10 +217,10 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
     };
     const started = await startReady(own, settings, ({ stop }) => endings.add(stop));
     processes.push(started);
-    const keeper = new Talker("keeper.ts", [String(started.pid), own]);
+    const keeper = new ChildProgram("keeper.ts", [String(started.pid), own]);
     endings.add(() => started.stop().then(() => keeper.close()));
   }
-  tell("creating projects");
+  reportProgress("creating projects");
   const administration = administer(processes[0]?.grpcAddress ?? "", adminToken);
   const hot = merchantOf(await administration.createProject("000"));
   const many: Merchant[] = [];
@@ -233,7 +233,7 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
     ["hot project", [hot]],
     [`${manyProjects} projects`, many],
   ] as const) {
-    tell(name);
+    reportProgress(name);
     workloads.push(await measure({ processes, database, postgresCpu }, name, merchants, rounds));
   }
   await delay(logReadMs);
@@ -241,7 +241,7 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
   const { rows } = await database.query<{ server_version: string }>("SHOW server_version");
   const on = machine(rows[0]?.server_version ?? "unknown", loadBefore);
   const creations = [hot, ...many].reduce((sum, merchant) => sum + merchant.creations, 0);
-  tell("done");
+  reportProgress("done");
   process.stdout.write(
     `${machineLine(on)}\n${connections} connections, medians of ${rounds} rounds of ${secondsPerRound} s\n\n` +
       `${table(workloads)}\n\n` +

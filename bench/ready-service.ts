@@ -17,7 +17,7 @@ export interface ReadyService extends Daemon {
 }
 
 const root = path.join(import.meta.dirname, "..");
-const patienceMs = 60_000;
+const timeoutMs = 60_000;
 const pollMs = 5;
 
 /**
@@ -55,7 +55,7 @@ export async function startReady(
     ended = how;
   });
   while (!(await isReady(opsPort))) {
-    if (ended !== undefined || performance.now() - startedAt > patienceMs) {
+    if (ended !== undefined || performance.now() - startedAt > timeoutMs) {
       await daemon.stop();
       throw new Error(`the service did not start (${ended ?? "no answer"}): ${await lastLines(outputFile)}`);
     }

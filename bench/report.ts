@@ -119,11 +119,11 @@ export function table(report: Report): string {
 }
 
 function startLine({ embeddedMs, besidePostgresMs }: StartTimes): string {
-  const told = (milliseconds: number, goal: number) =>
+  const withGoal = (milliseconds: number, goal: number) =>
     `${(milliseconds / 1000).toFixed(2)} s (under ${goal / 1000})`;
   return (
-    `Ready after ${told(embeddedMs, startGoals.embeddedMs)} with an existing embedded database, ` +
-    `${told(besidePostgresMs, startGoals.besidePostgresMs)} with a running Postgres`
+    `Ready after ${withGoal(embeddedMs, startGoals.embeddedMs)} with an existing embedded database, ` +
+    `${withGoal(besidePostgresMs, startGoals.besidePostgresMs)} with a running Postgres`
   );
 }
 

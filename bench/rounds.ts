@@ -39,7 +39,7 @@ export const settlingMs = 500;
 /** A share of the machine's CPU: a round in which other processes used more is repeated. */
 const disturbingShare = 0.1;
 /** The maximum share of repeated rounds, relative to the requested number. */
-const patience = 0.6;
+const maxRepeatedShare = 0.6;
 
 /**
  * The machine's other load drifts during a run and affects neighbouring measurements alike: hence arms in turn, and ratios
@@ -56,7 +56,7 @@ export async function measureInTurn(
   }
   const made: Figures[][] = [];
   let undisturbed = 0;
-  const atMost = Math.ceil(options.rounds * (1 + patience));
+  const atMost = Math.ceil(options.rounds * (1 + maxRepeatedShare));
   while (undisturbed < options.rounds && made.length < atMost) {
     await makeReady(arms);
     const round: Figures[] = [];

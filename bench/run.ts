@@ -4,7 +4,7 @@ import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import type { BareAddresses } from "./bare-server.ts";
-import { Talker } from "./child.ts";
+import { ChildProgram } from "./child.ts";
 import type { DatabaseLoopAnswer, DatabaseLoopRequest } from "./database-loop.ts";
 import { type Endings, runToItsEnd } from "./endings.ts";
 import { type GrowthFigures, growthTable, measureGrowth } from "./growth.ts";
@@ -16,7 +16,7 @@ import { type Options, parseOptions, usage } from "./options.ts";
 import { PendingVerifications } from "./pending-verifications.ts";
 import { drawPlots } from "./plot.ts";
 import { arrivalPlots, growthPlots } from "./plots.ts";
-import { tell } from "./progress.ts";
+import { reportProgress } from "./progress.ts";
 import { type Machine, machine, machineLine, type Report, reportOn, table } from "./report.ts";
 import { type ArmFigures, measureInTurn } from "./rounds.ts";
 import { startService } from "./service.ts";
@@ -41,13 +41,13 @@ async function openSubjects(directory: string, options: Options, endings: Ending
     options.profile === undefined ? [] : ["--cpu-prof", `--cpu-prof-dir=${path.resolve(options.profile)}`];
   const service = await startService(directory, { execArgv });
   endings.add(service.close);
-  const bare = new Talker<never, BareAddresses>("bare-server.ts");
+  const bare = new ChildProgram<never, BareAddresses>("bare-server.ts");
   endings.add(() => bare.close());
-  const databaseLoop = new Talker<DatabaseLoopRequest, DatabaseLoopAnswer>("database-loop.ts");
+  const databaseLoop = new ChildProgram<DatabaseLoopRequest, DatabaseLoopAnswer>("database-loop.ts");
   endings.add(() => databaseLoop.close());
   return {
     service,
-    bare: { addresses: await bare.heard(), pid: bare.pid },
+    bare: { addresses: await bare.nextMessage(), pid: bare.pid },
     databaseLoop,
     pending: new PendingVerifications(service.database, service.project),
     connections,
@@ -57,15 +57,15 @@ async function openSubjects(directory: string, options: Options, endings: Ending
 async function bench(options: Options, endings: Endings): Promise<Report> {
   const loadBefore = os.loadavg()[0] ?? 0;
   const directory = await openDirectory(endings);
-  tell("start");
+  reportProgress("start");
   const starts = await measureStarts(directory, endings);
-  tell("starting");
+  reportProgress("starting");
   const subjects = await openSubjects(directory, options, endings);
-  tell("creating pending verifications");
+  reportProgress("creating pending verifications");
   await subjects.pending.take(0, pendingThroughout);
   const operations: Report["operations"][number][] = [];
   for (const operation of options.only) {
-    tell(operation);
+    reportProgress(operation);
     const arms = await openArms[operation](subjects);
     const figures = await measureInTurn(arms, options);
     const arrivals = options.guard ? [] : await arrivalsOf(arms, figures);
@@ -88,12 +88,16 @@ async function bench(options: Options, endings: Endings): Promise<Report> {
 async function benchLong(options: Options, endings: Endings): Promise<LongReport> {
   const loadBefore = os.loadavg()[0] ?? 0;
   const directory = await openDirectory(endings);
-  tell("starting");
+  reportProgress("starting");
   const subjects = await openSubjects(directory, options, endings);
   await subjects.pending.take(0, pendingThroughout);
   const sizes = growthSizes.filter((size) => size < options.rows);
-  const growth = await measureGrowth(subjects, { ...options, sizes: [...sizes, options.rows] }, tell);
-  const memory = await measureMemory(subjects, options.minutes, tell);
+  const growth = await measureGrowth(
+    subjects,
+    { ...options, sizes: [...sizes, options.rows] },
+    reportProgress,
+  );
+  const memory = await measureMemory(subjects, options.minutes, reportProgress);
   return { machine: machine(await postgresVersion(subjects), loadBefore), growth, memory };
 }
 
@@ -110,8 +114,8 @@ async function arrivalsOf(arms: readonly Arm[], figures: readonly ArmFigures[]):
   return service === undefined || most === undefined ? [] : measureArrivals(service, most);
 }
 
-async function tellShort(report: Report, { guard: guarding, only }: Options): Promise<void> {
-  tell("done");
+async function reportShort(report: Report, { guard: guarding, only }: Options): Promise<void> {
+  reportProgress("done");
   if (guarding) {
     const { lines, holds } = guard(report);
     process.stdout.write(`${lines.join("\n")}\n`);
@@ -126,8 +130,8 @@ async function tellShort(report: Report, { guard: guarding, only }: Options): Pr
   }
 }
 
-async function tellLong(report: LongReport): Promise<void> {
-  tell("done");
+async function reportLong(report: LongReport): Promise<void> {
+  reportProgress("done");
   process.stdout.write(
     `${machineLine(report.machine)}\n\n${growthTable(report.growth)}\n\n${memoryLine(report.memory)}\n`,
   );
@@ -156,7 +160,7 @@ function givenOptions(): Options | undefined {
 const options = givenOptions();
 if (options !== undefined) {
   await runToItsEnd(async (endings) => {
-    if (options.long) await tellLong(await benchLong(options, endings));
-    else await tellShort(await bench(options, endings), options);
+    if (options.long) await reportLong(await benchLong(options, endings));
+    else await reportShort(await bench(options, endings), options);
   });
 }

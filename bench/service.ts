@@ -13,7 +13,7 @@ import { ProjectService } from "../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenScope, ServiceTokenService } from "../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { type Daemon, Talker } from "./child.ts";
+import { ChildProgram, type Daemon } from "./child.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
 import { type ReadyService, startReady } from "./ready-service.ts";
 import { codeLength, creationBody, parentOrigin, projectName, returnUrl } from "./requests.ts";
@@ -55,9 +55,9 @@ export async function startService(
 ): Promise<ServiceUnderLoad> {
   const dataDir = path.join(directory, "data");
   const settings = { DATA_DIR: dataDir, LOG_LEVEL: "info", ...options.environment };
-  let keeper: Talker<object, unknown> | undefined;
+  let keeper: ChildProgram<object, unknown> | undefined;
   const keep = ({ pid }: Daemon) => {
-    keeper = new Talker("keeper.ts", [String(pid), directory]);
+    keeper = new ChildProgram("keeper.ts", [String(pid), directory]);
   };
   let service: ReadyService | undefined;
   let database: pg.Client | undefined;

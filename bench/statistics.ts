@@ -26,7 +26,7 @@ const days = 7;
 const numbers = 5;
 
 const root = path.join(import.meta.dirname, "..");
-const countPatienceMs = 600_000;
+const countTimeoutMs = 600_000;
 
 /** The rows as they would be a week later: four of five verified, about half a minute after creation. */
 const madeText = `
@@ -87,7 +87,7 @@ type Statistics = Client<typeof StatisticsService>;
 async function counted(client: Statistics, projectId: string): Promise<number> {
   const begunAt = performance.now();
   while ((await client.getStatistics({ projectId })).incomplete) {
-    if (performance.now() - begunAt > countPatienceMs)
+    if (performance.now() - begunAt > countTimeoutMs)
       throw new Error("the past verifications were not counted in time");
     await delay(100);
   }

@@ -150,8 +150,8 @@ class Stream {
     });
   }
 
-  /** Adds each group to the tally when its last receipt arrives. `heard` is called after every response. */
-  listen(tally: Tally, lost: (error: Error) => void, heard: () => void): void {
+  /** Adds each group to the tally when its last receipt arrives. `onResponse` is called after every response. */
+  listen(tally: Tally, lost: (error: Error) => void, onResponse: () => void): void {
     this.#onLost = lost;
     this.#onReceipts = (receipts) => {
       const now = performance.now();
@@ -168,7 +168,7 @@ class Stream {
         this.#underWay.shift();
         tally.add(now - group.sentAt, group.messages);
       }
-      heard();
+      onResponse();
     };
   }
 

@@ -11,7 +11,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
-import { Talker } from "./child.ts";
+import { ChildProgram } from "./child.ts";
 import { type Endings, runCounted } from "./endings.ts";
 import { median } from "./load.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";
@@ -22,7 +22,7 @@ const hanging = 5;
 const eventsEach = 100;
 
 const root = path.join(import.meta.dirname, "..");
-const roundPatienceMs = 120_000;
+const roundTimeoutMs = 120_000;
 
 interface Round {
   readonly seconds: number;
@@ -33,7 +33,7 @@ interface Bench {
   readonly database: pg.Client;
   readonly databaseUrl: string;
   readonly directory: string;
-  readonly receivers: Talker<Expectation, object>;
+  readonly receivers: ChildProgram<Expectation, object>;
   readonly receiversPort: number;
   readonly endings: Endings;
 }
@@ -81,16 +81,16 @@ async function measure(bench: Bench, withHanging: boolean): Promise<Round> {
   await receivers.ask({ hanging, healthyRequests: (endpoints - hanging) * eventsEach });
   const service = await startWorker(bench);
   try {
-    const done = receivers.heard() as Promise<RoundDone>;
-    const patience = new AbortController();
-    const late = delay(roundPatienceMs, undefined, { signal: patience.signal }).then(() => {
-      throw new Error(`the healthy endpoints were not done after ${roundPatienceMs / 1000} s`);
+    const done = receivers.nextMessage() as Promise<RoundDone>;
+    const timer = new AbortController();
+    const late = delay(roundTimeoutMs, undefined, { signal: timer.signal }).then(() => {
+      throw new Error(`the healthy endpoints were not done after ${roundTimeoutMs / 1000} s`);
     });
     late.catch(() => {});
     await makeDue(bench, withHanging ? 0 : hanging);
     const startedAt = Date.now();
     const { at, hung } = await Promise.race([done, late]);
-    patience.abort();
+    timer.abort();
     return { seconds: (at - startedAt) / 1000, hung };
   } finally {
     await service.stop();
@@ -130,11 +130,11 @@ async function run(rounds: number, endings: Endings): Promise<void> {
   endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
   const postgres = await startEmbeddedPostgres({ dataDir: directory, transport: "tcp" });
   endings.add(() => postgres.stop());
-  const receivers = new Talker<Expectation, object>("webhook-receivers.ts");
+  const receivers = new ChildProgram<Expectation, object>("webhook-receivers.ts");
   endings.add(() => receivers.close());
   const database = new pg.Client(postgres.connection);
   endings.add(() => database.end());
-  const { port } = (await receivers.heard()) as { port: number };
+  const { port } = (await receivers.nextMessage()) as { port: number };
   await applyMigrations(postgres.connection, { folder: path.join(root, "prisma/migrations") });
   await database.connect();
   const databaseUrl = databaseUrlOf(postgres.connection);

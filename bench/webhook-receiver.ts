@@ -5,12 +5,12 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 
-const patienceMs = 120_000;
+const timeoutMs = 120_000;
 
 export class WebhookReceiver {
   readonly #server: Server;
   /** Ids of received events; a retry does not count twice. */
-  readonly #heard = new Set<string>();
+  readonly #received = new Set<string>();
   #wanted = Number.POSITIVE_INFINITY;
   #onAll: () => void = () => {};
 
@@ -20,8 +20,8 @@ export class WebhookReceiver {
       request.resume();
       request.once("end", () => {
         response.writeHead(204).end();
-        this.#heard.add(String(request.headers["webhook-id"]));
-        if (this.#heard.size >= this.#wanted) this.#onAll();
+        this.#received.add(String(request.headers["webhook-id"]));
+        if (this.#received.size >= this.#wanted) this.#onAll();
       });
     });
   }
@@ -39,27 +39,27 @@ export class WebhookReceiver {
 
   /** The number of different events received so far. */
   get events(): number {
-    return this.#heard.size;
+    return this.#received.size;
   }
 
   /** Resolves once this many have been received since `forget()`. */
   async all(events: number): Promise<void> {
-    const patience = new AbortController();
-    const late = delay(patienceMs, undefined, { signal: patience.signal }).then(() => {
-      throw new Error(`only ${this.events} of ${events} webhooks arrived within ${patienceMs / 1000} s`);
+    const timer = new AbortController();
+    const late = delay(timeoutMs, undefined, { signal: timer.signal }).then(() => {
+      throw new Error(`only ${this.events} of ${events} webhooks arrived within ${timeoutMs / 1000} s`);
     });
     late.catch(() => {});
-    const heard = new Promise<void>((resolve) => {
+    const allArrived = new Promise<void>((resolve) => {
       this.#wanted = events;
       this.#onAll = resolve;
-      if (this.#heard.size >= events) resolve();
+      if (this.#received.size >= events) resolve();
     });
-    await Promise.race([heard, late]);
-    patience.abort();
+    await Promise.race([allArrived, late]);
+    timer.abort();
   }
 
   forget(): void {
-    this.#heard.clear();
+    this.#received.clear();
     this.#wanted = Number.POSITIVE_INFINITY;
   }
 

@@ -85,12 +85,12 @@ const endpointUrl = z
 
 /** `what` names the quantity with its unit. */
 function wholeNumber(what: string, least: number, most: number) {
-  const told = `must be ${what} from ${least} to ${most}`;
+  const rangeMessage = `must be ${what} from ${least} to ${most}`;
   return z
     .string()
-    .regex(new RegExp(`^\\d{1,${String(most).length}}$`), told)
+    .regex(new RegExp(`^\\d{1,${String(most).length}}$`), rangeMessage)
     .transform(Number)
-    .refine((value) => value >= least && value <= most, told);
+    .refine((value) => value >= least && value <= most, rangeMessage);
 }
 
 const port = wholeNumber("a port", 0, 65_535);
@@ -190,7 +190,7 @@ const environmentSchema = z.object({
   DATABASE_POOL_SIZE: wholeNumber("a whole number", 4, 200).default(16),
   DATABASE_NOTICES_URL: databaseUrl.optional(),
   DATABASE_PREPARED_STATEMENTS: flag.default(true),
-  // Read to be refused: inherited unnoticed from a shell, it could hold `synchronous_commit=off`, which loses
+  // Read only to be refused: inherited unnoticed from a shell, it could hold `synchronous_commit=off`, which loses
   // acknowledged writes.
   PGOPTIONS: z.string().optional(),
   PGSSLMODE: z.string().optional(),

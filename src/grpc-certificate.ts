@@ -1,4 +1,4 @@
-/** Keeps the gRPC port's certificate current: whoever renews it replaces the files, and notifies nobody. */
+/** Keeps the gRPC port's certificate current: renewal tools replace the files without notifying the service. */
 
 import { X509Certificate } from "node:crypto";
 import type { Logger } from "pino";

@@ -9,13 +9,13 @@ export function stepLogLevel(log: Logger, configured: string): void {
   // Logged as a warning if the old or the new level lets warnings through, otherwise as `fatal`, which the quieter
   // levels let through.
   const passes = Math.max(levels.indexOf(log.level), levels.indexOf(next)) >= levels.indexOf("warn");
-  const said = passes ? "warn" : "fatal";
-  const tell = () => log[said]({ logLevel: next }, "the log level was changed");
-  if (log.isLevelEnabled(said)) {
-    tell();
+  const method = passes ? "warn" : "fatal";
+  const logChange = () => log[method]({ logLevel: next }, "the log level was changed");
+  if (log.isLevelEnabled(method)) {
+    logChange();
     log.level = next;
   } else {
     log.level = next;
-    tell();
+    logChange();
   }
 }

@@ -22,7 +22,7 @@ export interface LogOutput {
  */
 const maxWaitingBytes = 256 * 1024 * 1024;
 /** At the end, a reader that accepts nothing for this long is no longer waited for. */
-const endPatienceMs = 2_000;
+const endTimeoutMs = 2_000;
 const lookMs = 50;
 const filePieceLength = 1024 * 1024;
 /** Pause after a failed write: without it, a full disk would make every line attempt a write. */
@@ -30,7 +30,7 @@ const retryMs = 100;
 /** How often a write to a terminal without room is attempted at exit. */
 const exitTries = 200;
 const exitPauseMs = 10;
-/** Characters. A reader that accepts this much within `endPatienceMs` does not count as stopped. */
+/** Characters. A reader that accepts this much within `endTimeoutMs` does not count as stopped. */
 const pieceLength = 16 * 1024;
 
 /** Formats lines for people if standard output is a terminal, and writes JSON otherwise. */
@@ -55,10 +55,10 @@ function streamOutput(isPipe: boolean): LogOutput {
   let isWriting = false;
   let isGone = false;
   let droppedLines = 0;
-  let untold = 0;
+  let unreportedLines = 0;
 
   function open(): Socket {
-    const stream = new Socket({ fd: isPipe ? anewOrShared() : 1, readable: false, writable: true });
+    const stream = new Socket({ fd: isPipe ? openStdout() : 1, readable: false, writable: true });
     // The reader is gone. There is nobody to report it to; the callback of the failed write counts the lost lines.
     stream.on("error", () => {});
     return stream.unref();
@@ -94,14 +94,14 @@ function streamOutput(isPipe: boolean): LogOutput {
     write(lines) {
       if (isGone || waitingBytes > maxWaitingBytes) {
         droppedLines += linesIn(lines);
-        untold += linesIn(lines);
+        unreportedLines += linesIn(lines);
         return;
       }
-      if (untold > 0) {
-        const said = `${JSON.stringify({ level: 40, lines: untold, msg: "log lines were dropped" })}\n`;
-        waiting.push(said);
-        waitingBytes += said.length;
-        untold = 0;
+      if (unreportedLines > 0) {
+        const notice = `${JSON.stringify({ level: 40, lines: unreportedLines, msg: "log lines were dropped" })}\n`;
+        waiting.push(notice);
+        waitingBytes += notice.length;
+        unreportedLines = 0;
       }
       waiting.push(lines);
       waitingBytes += Buffer.byteLength(lines);
@@ -117,7 +117,7 @@ function streamOutput(isPipe: boolean): LogOutput {
     async end() {
       let left = waitingBytes;
       let movedAt = performance.now();
-      while (left > 0 && performance.now() - movedAt < endPatienceMs) {
+      while (left > 0 && performance.now() - movedAt < endTimeoutMs) {
         // After the timer, setImmediate lets pending write callbacks run first: they may have waited while this process
         // was busy.
         await new Promise((resolve) => setTimeout(() => setImmediate(resolve), lookMs));
@@ -129,7 +129,7 @@ function streamOutput(isPipe: boolean): LogOutput {
 }
 
 /** A pipe may belong to another user, who started this process: then it cannot be reopened, only used. */
-function anewOrShared(): number {
+function openStdout(): number {
   try {
     return openSync("/dev/stdout", constants.O_WRONLY | constants.O_NONBLOCK);
   } catch {
@@ -203,7 +203,7 @@ function fileOutput(isTerminal: boolean): LogOutput {
       return droppedLines;
     },
     async end() {
-      const until = performance.now() + endPatienceMs;
+      const until = performance.now() + endTimeoutMs;
       while (isWriting && performance.now() < until) await delay(lookMs);
     },
   };

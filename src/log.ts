@@ -61,16 +61,16 @@ function timestamp(): string {
  * so details are omitted, and longer numbers and credentials are masked.
  */
 function presentError(error: unknown): unknown {
-  if (!(error instanceof Error)) return { message: blot(String(error)) };
+  if (!(error instanceof Error)) return { message: redact(String(error)) };
   return {
     type: error.name,
     ...("code" in error ? { code: error.code } : {}),
-    message: blot(error.message),
-    stack: blot(error.stack ?? ""),
+    message: redact(error.message),
+    stack: redact(error.stack ?? ""),
     ...(error.cause === undefined ? {} : { cause: presentError(error.cause) }),
     // Thrown if none of several addresses answered; its own message is empty.
     ...(error instanceof AggregateError ? { errors: error.errors.map(presentError) } : {}),
   };
 }
 
-const blot = (text: string) => text.replace(/\d{7,}/g, "…").replace(/\bpp_[a-z]+_\w+/g, "pp_…");
+const redact = (text: string) => text.replace(/\d{7,}/g, "…").replace(/\bpp_[a-z]+_\w+/g, "pp_…");

@@ -47,17 +47,17 @@ export async function main(): Promise<void> {
   // Ctrl-C in a terminal reaches the process twice, once through npm, and an impatient person presses it again: the
   // second signal must not end the process before its Postgres.
   let closing = false;
-  const impatience = new AbortController();
+  const interrupted = new AbortController();
   const startEnds = new AbortController();
   for (const signal of endSignals) {
     process.on(signal, async () => {
       // SIGINT comes from a person, who need not wait; SIGTERM and SIGHUP come from orchestrators, which route calls
       // elsewhere first.
-      if (signal === "SIGINT") impatience.abort();
+      if (signal === "SIGINT") interrupted.abort();
       if (closing) return;
       closing = true;
       startEnds.abort();
-      await running?.drain(impatience.signal);
+      await running?.drain(interrupted.signal);
       await grace.close();
     });
     // Removed after the new handler is set: without any handler, a signal in between would be dropped.

@@ -47,7 +47,7 @@ export interface RunningService {
 }
 
 /** A database that takes longer to answer counts as unreachable: it is no use to callers either. */
-const readinessPatienceMs = 2_000;
+const readinessTimeoutMs = 2_000;
 
 /** Logged by a process that prints no welcome text. */
 const runningText = "phoneproof is running";
@@ -205,10 +205,7 @@ async function start(
   const readiness = createReadiness({
     phase: () => (stopping ? "stopping" : serving ? "serving" : "starting"),
     reachesDatabase: () =>
-      Promise.race([
-        isUsable(database).catch(() => false),
-        delay(readinessPatienceMs, false, { ref: false }),
-      ]),
+      Promise.race([isUsable(database).catch(() => false), delay(readinessTimeoutMs, false, { ref: false })]),
   });
   const ops = createOpsServer({ readiness, metrics: metrics.registry });
   closers.add(async () => {

@@ -18,7 +18,7 @@ export interface Process {
   readonly ended: Promise<string>;
   kill(signal: NodeJS.Signals): void;
   /** Resolves with whether the process ended within this time. */
-  endsWithin(patienceMs: number): Promise<boolean>;
+  endsWithin(timeoutMs: number): Promise<boolean>;
 }
 
 /**
@@ -37,11 +37,11 @@ export function startProcess({ file, args, ...options }: Command, logFile: strin
     pid: child.pid ?? 0,
     ended,
     kill: (signal) => void child.kill(signal),
-    async endsWithin(patienceMs) {
-      const patience = new AbortController();
-      const late = delay(patienceMs, "late", { signal: patience.signal }).catch(() => "late");
+    async endsWithin(timeoutMs) {
+      const timer = new AbortController();
+      const late = delay(timeoutMs, "late", { signal: timer.signal }).catch(() => "late");
       const inTime = (await Promise.race([ended, late])) !== "late";
-      patience.abort();
+      timer.abort();
       return inTime;
     },
   };
@@ -52,21 +52,20 @@ export async function endProcess(
   process: Process,
   steps: readonly (readonly [NodeJS.Signals, number])[],
 ): Promise<void> {
-  for (const [signal, patienceMs] of [...steps, ["SIGKILL", 5_000] as const]) {
+  for (const [signal, timeoutMs] of [...steps, ["SIGKILL", 5_000] as const]) {
     process.kill(signal);
-    if (await process.endsWithin(patienceMs)) return;
+    if (await process.endsWithin(timeoutMs)) return;
   }
 }
 
 /** Retries `ask` until it succeeds. On timeout, the error includes that of the last attempt. */
-export async function until<T>(what: string, patienceMs: number, ask: () => Promise<T>): Promise<T> {
-  const deadline = Date.now() + patienceMs;
+export async function until<T>(what: string, timeoutMs: number, ask: () => Promise<T>): Promise<T> {
+  const deadline = Date.now() + timeoutMs;
   for (;;) {
     try {
       return await ask();
     } catch (error) {
-      if (Date.now() > deadline)
-        throw new Error(`${what}: timed out after ${patienceMs / 1000} s (${error})`);
+      if (Date.now() > deadline) throw new Error(`${what}: timed out after ${timeoutMs / 1000} s (${error})`);
       await delay(50);
     }
   }

@@ -1,7 +1,7 @@
 /**
  * Counts in Redis, shared by all processes.
  *
- * Invariant: no call fails because of Redis, or waits for it longer than `answerPatienceMs`. After one late answer or error the
+ * Invariant: no call fails because of Redis, or waits for it longer than `answerTimeoutMs`. After one late answer or error the
  * connection is closed, and everything else that waits on it fails over at once. From then on this process counts by itself and
  * sends Redis nothing until a new connection, opened in the background, has passed a test.
  */
@@ -16,8 +16,8 @@ export interface SharedCounts {
 }
 
 /** About a hundred times the response time of a nearby Redis. */
-const answerPatienceMs = 200;
-const connectPatienceMs = 1_000;
+const answerTimeoutMs = 200;
+const connectTimeoutMs = 1_000;
 const retryMs = 1_000;
 
 /**
@@ -40,17 +40,17 @@ export async function shareCounts(
   let retry: NodeJS.Timeout | undefined;
   let closed = false;
   /** Whether the current loss has been reported: it is reported once, however many retries fail. */
-  let told = false;
+  let isLossReported = false;
 
   async function connect(): Promise<void> {
     const next: RedisClientType = createClient({
       url,
       disableOfflineQueue: true,
-      socket: { connectTimeout: connectPatienceMs, reconnectStrategy: false },
+      socket: { connectTimeout: connectTimeoutMs, reconnectStrategy: false },
     });
     next.on("error", (error: unknown) => lose(next, error));
     try {
-      await withTimeout(connectPatienceMs, async () => {
+      await withTimeout(connectTimeoutMs, async () => {
         await next.connect();
         await next.eval(proof.script, proof.options);
       });
@@ -63,8 +63,8 @@ export async function shareCounts(
       return;
     }
     connection = next;
-    if (told) listeners.onFound();
-    told = false;
+    if (isLossReported) listeners.onFound();
+    isLossReported = false;
   }
 
   function lose(lost: RedisClientType, error: unknown): void {
@@ -76,8 +76,8 @@ export async function shareCounts(
   function abandon(lost: RedisClientType, error: unknown): void {
     lost.destroy();
     if (closed) return;
-    if (!told) listeners.onLost(error);
-    told = true;
+    if (!isLossReported) listeners.onLost(error);
+    isLossReported = true;
     retry = setTimeout(connect, retryMs).unref();
   }
 
@@ -87,7 +87,7 @@ export async function shareCounts(
       const asked = connection;
       if (asked === undefined) throw new Error("Redis is not connected");
       try {
-        return await withTimeout(answerPatienceMs, () => asked.eval(script, options));
+        return await withTimeout(answerTimeoutMs, () => asked.eval(script, options));
       } catch (error) {
         lose(asked, error);
         throw error;
@@ -115,13 +115,13 @@ export async function shareCounts(
 }
 
 /**
- * Rejects after `patienceMs`. It rejects in setImmediate, after pending I/O was read: an answer that arrived while the event
+ * Rejects after `timeoutMs`. It rejects in setImmediate, after pending I/O was read: an answer that arrived while the event
  * loop was blocked is not late.
  */
-function withTimeout<T>(patienceMs: number, ask: () => Promise<T>): Promise<T> {
+function withTimeout<T>(timeoutMs: number, ask: () => Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
-    const late = () => reject(new Error(`no answer within ${patienceMs} ms`));
-    const timer = setTimeout(() => setImmediate(late), patienceMs);
+    const late = () => reject(new Error(`no answer within ${timeoutMs} ms`));
+    const timer = setTimeout(() => setImmediate(late), timeoutMs);
     ask()
       .then(resolve, reject)
       .finally(() => clearTimeout(timer));

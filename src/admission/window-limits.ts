@@ -3,7 +3,7 @@
  *
  * Invariant: requests by a stranger never lock others at the same address out of a window that is open. A token that has
  * recently opened a window on this process is limited by itself; the address's limit applies only to other tokens, among which
- * a valid one cannot be told from a guess before it is looked up.
+ * a valid one cannot be distinguished from a guess before it is looked up.
  */
 
 import { hash } from "node:crypto";

@@ -80,8 +80,8 @@ function errorLine(cliError: CliError): string {
   const wrong = fields.map(
     (violation) => `${cliError.writtenAs(violation.field) ?? violation.field}: ${violation.message}`,
   );
-  const said = wrong.length > 0 ? wrong.join("; ") : message;
-  const named = exitCode === 1 ? `${code}: ${said}` : advised(said, advice);
+  const explanation = wrong.length > 0 ? wrong.join("; ") : message;
+  const named = exitCode === 1 ? `${code}: ${explanation}` : advised(explanation, advice);
   return escapeControls(`phoneproof: ${named}${requestId === null ? "" : ` (${requestId})`}`);
 }
 
@@ -90,8 +90,8 @@ function advised(message: string, advice: string | undefined): string {
 }
 
 function toCliError(thrown: unknown): CliError {
-  const said = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
-  return new CliError(1, "command_fault", `this command failed because of a bug: ${said}`, {
+  const thrownText = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
+  return new CliError(1, "command_fault", `this command failed because of a bug: ${thrownText}`, {
     cause: thrown,
   });
 }

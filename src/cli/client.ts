@@ -169,13 +169,14 @@ export class ServiceClient {
       });
     }
     const { shown } = this.address;
-    const said = reason(error);
+    const reasonText = reason(error);
     const details = { advice: howToSetAddress, cause: error };
     switch (error.code) {
       case status.UNAVAILABLE: {
         const advice = connectionAdvice(error, this.address);
-        if (advice === undefined) return unreachable(`no service answers at ${shown} (${said})`, details);
-        return unreachable(`something listens at ${shown}, but the connection fails (${said})`, {
+        if (advice === undefined)
+          return unreachable(`no service answers at ${shown} (${reasonText})`, details);
+        return unreachable(`something listens at ${shown}, but the connection fails (${reasonText})`, {
           advice,
           cause: error,
         });
@@ -192,7 +193,7 @@ export class ServiceClient {
           cause: error,
         });
       default:
-        return unreachable(`the server at ${shown} is not phoneproof (${said})`, details);
+        return unreachable(`the server at ${shown} is not phoneproof (${reasonText})`, details);
     }
   }
 
@@ -245,9 +246,9 @@ function channelCredentials({ tls, host }: ServiceAddress): ChannelCredentials {
   try {
     return credentials.createSsl(authority ?? null, key ?? null, certificate ?? null);
   } catch (error) {
-    const said = error instanceof Error ? error.message : String(error);
+    const reasonText = error instanceof Error ? error.message : String(error);
     throw wrongUsage(
-      `the files in PHONEPROOF_TLS_CA, PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY cannot be used: ${said}`,
+      `the files in PHONEPROOF_TLS_CA, PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY cannot be used: ${reasonText}`,
     );
   }
 }
@@ -321,26 +322,27 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
  * causes. A TLS server closes a plaintext connection without an answer, which grpc-js reports as a failure to connect.
  */
 function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): string | undefined {
-  const said = reason(error);
-  if (said === "certificate has expired") {
+  const reasonText = reason(error);
+  if (reasonText === "certificate has expired") {
     return "renew the service's certificate in GRPC_TLS_CERT; the service checks for a new one every minute";
   }
-  if (said === "Protocol error") {
+  if (reasonText === "Protocol error") {
     return "use the service's gRPC port: 50051 unless GRPC_PORT sets another";
   }
   if (!tls) {
-    return said === "Failed to connect" ? `if the service uses TLS, write https://${shown}` : undefined;
+    return reasonText === "Failed to connect" ? `if the service uses TLS, write https://${shown}` : undefined;
   }
-  if (said === "TLS: wrong version number") return `if the service does not use TLS, write http://${shown}`;
-  if (/certificate required/.test(said)) {
+  if (reasonText === "TLS: wrong version number")
+    return `if the service does not use TLS, write http://${shown}`;
+  if (/certificate required/.test(reasonText)) {
     return "set PHONEPROOF_TLS_CERT and PHONEPROOF_TLS_KEY to a client certificate and its key";
   }
-  if (/self-signed|unable to (get|verify)/.test(said)) {
+  if (/self-signed|unable to (get|verify)/.test(reasonText)) {
     return "if a private authority signed the service's certificate, set PHONEPROOF_TLS_CA to the authority's certificate";
   }
   // A server that rejects the client certificate sends a TLS alert or, if it is Node, closes the connection without an answer.
   // A connection that had been established and then broke has another cause.
-  const isEnded = /^(Failed to connect|(read|write) E(CONNRESET|PIPE)|TLS: .* alert .*)$/.test(said);
+  const isEnded = /^(Failed to connect|(read|write) E(CONNRESET|PIPE)|TLS: .* alert .*)$/.test(reasonText);
   if (isEnded && process.env.PHONEPROOF_TLS_CERT && error.details.startsWith("No connection established")) {
     return "the service may have rejected the certificate in PHONEPROOF_TLS_CERT: an authority in the service's GRPC_TLS_CA must have signed it";
   }
@@ -355,6 +357,6 @@ function reason(error: ServiceError): string {
   const tls = /:error:[0-9A-F]+:[^:]*:[^:]*:([^:]+):/.exec(last ?? "")?.[1];
   if (tls !== undefined) return `TLS: ${tls}`;
   // The rest is Node's advice to programmers, or a timestamp.
-  const [said] = (last ?? "").split(/; | \(\d{4}-/);
-  return said || details || (status[error.code] ?? "no reason given");
+  const [reasonText] = (last ?? "").split(/; | \(\d{4}-/);
+  return reasonText || details || (status[error.code] ?? "no reason given");
 }

@@ -2,7 +2,7 @@
 
 import { CliError } from "./cli-error.ts";
 
-/** Commands that only show something: whoever closes their output has all it wanted. */
+/** Commands that only show something: a reader that closes their output early has read what it needs. */
 const readingCommands: ReadonlySet<string> = new Set([
   "list",
   "show",
@@ -19,9 +19,9 @@ export function noteCommand(name: string): void {
   consequence = readingCommands.has(name) ? undefined : () => "what the command did remains in effect";
 }
 
-/** Replaces what the error says of the command that runs. */
-export function onClosedOutput(said: () => string): void {
-  consequence = said;
+/** Replaces what the error says about the running command. */
+export function onClosedOutput(text: () => string): void {
+  consequence = text;
 }
 
 /** The error to exit with; undefined if the command ends quietly. */

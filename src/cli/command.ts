@@ -182,9 +182,9 @@ export class CliCommand extends Command {
 
   override error(message: string): never {
     const [first = "", hint] = message.replace(/^error: /, "").split("\n");
-    const said = [first.replace(/\.$/, ""), hint].filter((part) => part !== undefined).join(" ");
+    const sentence = [first.replace(/\.$/, ""), hint].filter((part) => part !== undefined).join(" ");
     const path = this.#path();
-    throw wrongUsage(`${path === "" ? "" : `${path}: `}${said}; see ${this.#helpLine()}`);
+    throw wrongUsage(`${path === "" ? "" : `${path}: `}${sentence}; see ${this.#helpLine()}`);
   }
 
   override help(context?: HelpContext | ((text: string) => string)): never {

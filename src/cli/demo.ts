@@ -101,7 +101,7 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
     // Projects cannot be deleted: creating another one only because this one lacks a number would leave it behind for good.
     if (!(await hasNumber(client, ready.id))) {
       console.log('The project "Demo" has no test number: the demo adds one and removes it at the end.');
-      await lendNumber(client, ready.id, undo);
+      await addTemporaryNumber(client, ready.id, undo);
     }
     return ready;
   }
@@ -119,7 +119,7 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
   undo.push(() => client.call(ProjectService.method.suspendProject, { projectId }));
   const left = (await testNumbers(client)).filter((number) => number.projectId === projectId);
   for (const { number } of left) takeBackAtTheEnd(client, number, undo);
-  if (left.length === 0) await lendNumber(client, projectId, undo);
+  if (left.length === 0) await addTemporaryNumber(client, projectId, undo);
   return project;
 }
 
@@ -135,7 +135,7 @@ async function hasNumber(client: ServiceClient, projectId: string): Promise<bool
   return (await testNumbers(client)).some((number) => ["", projectId].includes(number.projectId));
 }
 
-async function lendNumber(client: ServiceClient, projectId: string, undo: Undo[]): Promise<void> {
+async function addTemporaryNumber(client: ServiceClient, projectId: string, undo: Undo[]): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     // 02-0000 is an exchange without subscribers.
     const number = `020000${String(randomInt(10_000)).padStart(4, "0")}`;
@@ -172,11 +172,11 @@ async function demoKey(client: ServiceClient, project: Project, undo: Undo[]): P
     return make().catch((stillTooMany: unknown) => {
       if (!isRefusal(stillTooMany, "too_many_api_keys")) throw stillTooMany;
       const listing = `npx phoneproof key list --project ${projectId}`;
-      const wayOut = `revoke one with npx phoneproof key revoke; ${listing} lists them`;
+      const remedy = `revoke one with npx phoneproof key revoke; ${listing} lists them`;
       throw new CliError(
         1,
         "too_many_api_keys",
-        `"${name}" has the maximum number of active test keys: ${wayOut}`,
+        `"${name}" has the maximum number of active test keys: ${remedy}`,
       );
     });
   });

@@ -26,7 +26,7 @@ const newline = 0x0a;
 
 /**
  * Yields the complete lines of each chunk of the input together, as soon as they arrive. Blank lines are skipped. `macOf`: a
- * message authentication code in hexadecimal, with the key of whoever sends, for the ids of messages without one.
+ * message authentication code in hexadecimal, with the sender's key, for the ids of messages without one.
  */
 export async function* inboundLines(
   input: AsyncIterable<Buffer>,

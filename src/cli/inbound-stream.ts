@@ -16,7 +16,7 @@ import {
 import { CliError, unreachable } from "./cli-error.ts";
 import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
 import type { InboundLine } from "./inbound-lines.ts";
-import { isPermanent, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
+import { defaultTimeoutMs, isPermanent, type Loss, pauseMs } from "./reconnect.ts";
 import { outcomeWord } from "./words.ts";
 
 /** A receipt and the line that it belongs to. */
@@ -42,7 +42,7 @@ export interface InboundStream {
    * How long to wait while messages are outstanding and no receipt arrives. Gives up then if there has never been a receipt;
    * otherwise reconnects and reports that it is still trying.
    */
-  readonly patienceMs?: number;
+  readonly timeoutMs?: number;
   /**
    * Timeout for establishing the HTTP/2 connection. A peer that accepts a TCP connection and sends nothing until then is not
    * the service, or hangs.
@@ -66,7 +66,7 @@ const streamCloseTimeoutMs = 2_000;
 
 export async function streamInboundMessages(stream: InboundStream): Promise<void> {
   const { client, signal } = stream;
-  const patience = stream.patienceMs ?? patienceMs;
+  const timeoutMs = stream.timeoutMs ?? defaultTimeoutMs;
   const window = new Window();
   const ended = new AbortController();
   const stop = AbortSignal.any([signal, ended.signal]);
@@ -77,9 +77,9 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
 
   let cut = new AbortController();
   let isOverdue = false;
-  const impatience = setInterval(() => {
-    if (window.waitingMs() < patience) return;
-    const seconds = Math.round(patience / 1_000);
+  const receiptTimer = setInterval(() => {
+    if (window.waitingMs() < timeoutMs) return;
+    const seconds = Math.round(timeoutMs / 1_000);
     const silence = `no receipt from ${client.address.shown} for ${seconds} s`;
     if (window.acknowledged === 0) {
       ended.abort(
@@ -89,7 +89,7 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
       );
     }
     isOverdue = true;
-    window.waitAnew();
+    window.restartWait();
     cut.abort(unreachable(silence));
   }, 250);
 
@@ -121,7 +121,7 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
     stop.throwIfAborted();
     throw error;
   } finally {
-    clearInterval(impatience);
+    clearInterval(receiptTimer);
     ended.abort();
   }
 }
@@ -234,7 +234,7 @@ async function drained(call: Call, signal: AbortSignal): Promise<void> {
 }
 
 async function receive(stream: InboundStream, call: Call, window: Window, stop: AbortSignal): Promise<void> {
-  let farewell: NodeJS.Timeout | undefined;
+  let closeTimer: NodeJS.Timeout | undefined;
   try {
     for await (const { receipts } of call as AsyncIterable<StreamInboundMessagesResponse>) {
       stop.throwIfAborted();
@@ -249,13 +249,13 @@ async function receive(stream: InboundStream, call: Call, window: Window, stop: 
         };
       });
       await window.whileIdle(stream.onReceipts(answered));
-      if (window.done) farewell ??= setTimeout(() => call.cancel(), streamCloseTimeoutMs);
+      if (window.done) closeTimer ??= setTimeout(() => call.cancel(), streamCloseTimeoutMs);
     }
   } catch (error) {
     // Every receipt has arrived, so it no longer matters how the stream ended.
     if (!window.done || window.acknowledged === 0 || stop.aborted) throw error;
   } finally {
-    clearTimeout(farewell);
+    clearTimeout(closeTimer);
   }
 }
 
@@ -343,11 +343,11 @@ class Window {
     this.#idle = true;
     await work;
     this.#idle = false;
-    this.waitAnew();
+    this.restartWait();
   }
 
   /** Restarts the time that the service has for its next receipt. */
-  waitAnew(): void {
+  restartWait(): void {
     this.#waitingSince = performance.now();
   }
 

@@ -45,8 +45,8 @@ export function progressLine(tally: Tally, totalBytes: number | undefined, colum
   const outcomes = tally.outcomes();
   for (let named = outcomes.length; ; named--) {
     const others = outcomes.slice(named).reduce((sum, [, count]) => sum + count, 0);
-    const told = outcomes.slice(0, named).map(([outcome, count]) => `${outcome} ${grouped(count)}`);
-    const line = [...parts, ...told, ...(others > 0 ? [`others ${grouped(others)}`] : [])].join("  ");
+    const listed = outcomes.slice(0, named).map(([outcome, count]) => `${outcome} ${grouped(count)}`);
+    const line = [...parts, ...listed, ...(others > 0 ? [`others ${grouped(others)}`] : [])].join("  ");
     if (named === 0 || displayWidth(line) <= columns) return line;
   }
 }
@@ -92,7 +92,7 @@ export class ProgressDisplay {
   }
 
   /** Prints a permanent line above the redrawn one. */
-  say(text: string): void {
+  print(text: string): void {
     this.#erase();
     process.stderr.write(`${text}\n`);
   }

@@ -1,6 +1,6 @@
 /**
- * When a long operation reconnects, and for how long. If the service was reachable before, reconnecting goes on for as long as
- * there is something to wait for, since whoever restarts the service does not watch this command. A service that was never
+ * When a long operation reconnects, and for how long. If the service was reachable before, this command keeps reconnecting as
+ * long as there is something to wait for, since nobody who restarts the service watches this command. A service that was never
  * reachable is reported as a failure.
  */
 
@@ -13,7 +13,7 @@ import { escapeControls } from "./terminal.ts";
  * After this long without anything from the service, the loss is reported again, or the command gives up if the service was
  * never reachable.
  */
-export const patienceMs = 60_000;
+export const defaultTimeoutMs = 60_000;
 
 /** A lost connection. Reported at once, and again for as long as no new connection is good. */
 export interface Loss {
@@ -49,7 +49,7 @@ export function isPermanent(error: ServiceError): boolean {
 }
 
 /**
- * The line to print for a loss; undefined: none. With --json only a lasting loss is reported, since a program need not know of
+ * The line to print for a loss; undefined: none. With --json only a lasting loss is reported, since a program need not know about
  * one that recovers by itself.
  */
 export function lossLine({ reason, isStill }: Loss, json: boolean, more = ""): string | undefined {

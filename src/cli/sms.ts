@@ -210,7 +210,7 @@ async function streamMessages(session: Session, _options: object, file: string):
             tally.count(receipt.outcome);
             if (receipt.duplicate) tally.duplicates += 1;
             tally.bytes = receipt.line.endsAt;
-            if (receipt.outcome === "INVALID" && !session.json) display.say(whyInvalid(receipt));
+            if (receipt.outcome === "INVALID" && !session.json) display.print(whyInvalid(receipt));
           }
           tally.messages += receipts.length;
           if (printsReceipts && receipts.length > 0)
@@ -219,7 +219,7 @@ async function streamMessages(session: Session, _options: object, file: string):
         onUnreadable({ number, problem }) {
           tally.count(unparsable);
           const message = `line ${number}: ${problem}`;
-          display.say(
+          display.print(
             session.json
               ? safeJson({
                   error: { code: "unparsable_line", message, request_id: null, fields: [], line: number },
@@ -229,8 +229,8 @@ async function streamMessages(session: Session, _options: object, file: string):
         },
         onLost(loss, unacknowledged) {
           const again = unacknowledged === 0 ? "" : `, ${grouped(unacknowledged)} to send again`;
-          const told = lossLine(loss, session.json && !showsProgress, again);
-          if (told !== undefined) display.say(told);
+          const lossText = lossLine(loss, session.json && !showsProgress, again);
+          if (lossText !== undefined) display.print(lossText);
         },
       }),
     );
@@ -246,11 +246,11 @@ async function streamMessages(session: Session, _options: object, file: string):
   if (unread + invalid === 0) return;
   process.exitCode = 1;
   if (session.json) return;
-  const said = [
+  const faults = [
     unread === 0 ? "" : `${grouped(unread)} ${unread === 1 ? "line" : "lines"} could not be read`,
     invalid === 0 ? "" : `${grouped(invalid)} ${invalid === 1 ? "message was" : "messages were"} INVALID`,
   ];
-  process.stderr.write(`phoneproof: ${said.filter((part) => part !== "").join(", ")}\n`);
+  process.stderr.write(`phoneproof: ${faults.filter((part) => part !== "").join(", ")}\n`);
 }
 
 /** The input, whether a person types it and, for a regular file, its size in bytes. */
@@ -307,8 +307,8 @@ function lineJson(receipt: LineReceipt): string {
 
 function whyInvalid(receipt: LineReceipt): string {
   const why = violationsOf(receipt).map(({ field, message }) => `${field}: ${message}`);
-  const said = why.length === 0 ? meaningOf("INVALID") : `INVALID: ${why.join("; ")}`;
-  return escapeControls(`phoneproof: line ${receipt.line.number}: ${said}`);
+  const explanation = why.length === 0 ? meaningOf("INVALID") : `INVALID: ${why.join("; ")}`;
+  return escapeControls(`phoneproof: line ${receipt.line.number}: ${explanation}`);
 }
 
 function violationsOf({ line }: LineReceipt): readonly Violation[] {

@@ -8,7 +8,7 @@ import {
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { CliError, requirePart, unreachable } from "./cli-error.ts";
 import { isServiceError, type ServiceClient } from "./client.ts";
-import { isPermanent, type Loss, patienceMs, pauseMs } from "./reconnect.ts";
+import { defaultTimeoutMs, isPermanent, type Loss, pauseMs } from "./reconnect.ts";
 import { dateOf } from "./words.ts";
 
 export interface VerificationWatch {
@@ -19,7 +19,7 @@ export interface VerificationWatch {
   readonly onLost: (loss: Loss) => void;
   readonly signal: AbortSignal;
   /** How often a continuing loss is reported, and how long after the verification's expiry to keep trying. */
-  readonly patienceMs?: number;
+  readonly timeoutMs?: number;
 }
 
 /**
@@ -30,22 +30,22 @@ const goodAfterMs = 1_000;
 
 export async function followVerification(watch: VerificationWatch): Promise<void> {
   const { client, verificationId, signal } = watch;
-  const patience = watch.patienceMs ?? patienceMs;
+  const timeoutMs = watch.timeoutMs ?? defaultTimeoutMs;
   let shown: VerificationStatus | undefined;
   let expiresAt = 0;
   let attempts = 0;
-  let toldAt = 0;
-  let givesUpAt = 0;
+  let reportedAt = 0;
+  let deadline = 0;
   while (true) {
     const lost = await follow();
     if (lost === undefined) return;
     const now = performance.now();
-    if (attempts === 0) givesUpAt = Math.max(now, expiresAt) + patience;
+    if (attempts === 0) deadline = Math.max(now, expiresAt) + timeoutMs;
     // If the service was never reachable, fail at once instead of retrying.
-    if (shown === undefined || now > givesUpAt) throw lost;
-    if (attempts === 0 || now - toldAt > patience) {
+    if (shown === undefined || now > deadline) throw lost;
+    if (attempts === 0 || now - reportedAt > timeoutMs) {
       watch.onLost({ reason: lost.message, isStill: attempts > 0 });
-      toldAt = now;
+      reportedAt = now;
     }
     attempts += 1;
     await delay(pauseMs(attempts), undefined, { signal }).catch(() => signal.throwIfAborted());

@@ -247,8 +247,8 @@ async function watchVerification(session: Session, _options: object, verificatio
         );
       },
       onLost(loss) {
-        const told = lossLine(loss, session.json);
-        if (told !== undefined) process.stderr.write(`${told}\n`);
+        const lossText = lossLine(loss, session.json);
+        if (lossText !== undefined) process.stderr.write(`${lossText}\n`);
       },
     }),
   );
@@ -256,11 +256,15 @@ async function watchVerification(session: Session, _options: object, verificatio
 
 function lookLine(verification: Verification): string {
   const word = statusWord(verification.status);
-  const said =
+  const details =
     verification.status === VerificationStatus.PENDING
       ? [`until ${localTime(dateOf(verification.expiresAt))}`]
       : [verification.phone ?? "", carrierWord(verification.carrier) ?? ""];
-  const line = [localTime(dateOf(timeOf(verification))), statusColoured(word), ...said.map(escapeControls)];
+  const line = [
+    localTime(dateOf(timeOf(verification))),
+    statusColoured(word),
+    ...details.map(escapeControls),
+  ];
   return line.filter((part) => part !== "").join("  ");
 }
 

@@ -314,13 +314,13 @@ function showWebhook(session: Session, answered: Webhook | undefined): void {
   session.answer(webhookJson(webhook), () => fields(webhookEntries(webhook)));
 }
 
-const onlyWithTrouble = new Set(["replaced", "disabled", "failing since"]);
+const onlyIfSet = new Set(["replaced", "disabled", "failing since"]);
 
 function showWithSecret(session: Session, answered: Webhook | undefined, secret: string): void {
   const webhook = requirePart(answered, "a webhook");
   session.answer({ ...webhookJson(webhook), secret }, () => {
     const entries = webhookEntries(webhook).filter(
-      ([label, value]) => value !== null || !onlyWithTrouble.has(label),
+      ([label, value]) => value !== null || !onlyIfSet.has(label),
     );
     return `${fields([...entries, ["secret", secret]])}\n\nStore the secret now: it is not shown again.`;
   });

@@ -50,8 +50,8 @@ function hostOf(name: string): Carrier | null {
   if (operator === undefined || suffix === undefined) return null;
   const host = carrierNamed(suffix);
   // A name with two networks (`KT_SKT`) is ambiguous.
-  const contradicted = operator.split(/[ _-]/).some((part) => (carrierNamed(part) ?? host) !== host);
-  return contradicted ? null : host;
+  const isContradictory = operator.split(/[ _-]/).some((part) => (carrierNamed(part) ?? host) !== host);
+  return isContradictory ? null : host;
 }
 
 function carrierNamed(name: string): Carrier | null {

@@ -1,4 +1,4 @@
-/** Decides on which number a new code is issued, and how long it must be there to be hard to guess. */
+/** Decides on which number a new code is issued, and how long the code must be there to be hard to guess. */
 
 import { codeLengthRange, codeSpace } from "./code.ts";
 import type { CodeFormat } from "./project.ts";

@@ -57,7 +57,7 @@ export interface InboundContent extends Omit<NormalisedInboundMessage, "messageI
   /** Its `fingerprintOf`: SHA-256 in hexadecimal. */
   readonly fingerprint: string;
   /** Sent by the simulated phone of a window: never counted towards muting, never muted. */
-  readonly played: boolean;
+  readonly simulated: boolean;
 }
 
 /**
@@ -192,7 +192,8 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (same) return { judgement: again(same), firstOfContent: false };
     const judgement = judgeContent(content);
     state.fingerprints.set(fingerprint, judgement);
-    if ((misses.has(judgement.outcome) || isGuess(content, judgement)) && !content.played) countMiss(content);
+    if ((misses.has(judgement.outcome) || isGuess(content, judgement)) && !content.simulated)
+      countMiss(content);
     return { judgement, firstOfContent: true };
   }
 
@@ -219,7 +220,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     const holders = holdersOf(content);
     const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
     const holder = live[0] ?? holders[0];
-    if (muted && !content.webSent && !content.played) {
+    if (muted && !content.webSent && !content.simulated) {
       withoutCode.push({ content, reason: "muted" });
       // A verification that expects another sender is not affected by this one's muting: the wrong number is the reason shown.
       for (const one of live) hint([one], expects(one) ? "muted" : "another_number");

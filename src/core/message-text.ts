@@ -29,7 +29,7 @@ const whiteSpace = / [\s\p{Cc}]+|[[\s\p{Cc}]--[ ]][\s\p{Cc}]*/gv;
  */
 const runOfMarks = /([\p{M}\uFF9E\uFF9F]{1,30})[\p{M}\uFF9E\uFF9F]*/gu;
 /** NFKC turns ´ ¨ ‾ and the like, typed as quotes, into a space and a mark. Left alone, the mark would join the next group. */
-const marksOfNothing = /(^| )\p{M}+/gu;
+const strayMarks = /(^| )\p{M}+/gu;
 
 declare const normalised: unique symbol;
 /** A text normalised by `normaliseText`. Searching any other text for codes or the web mark is a type error. */
@@ -51,7 +51,7 @@ function composed(text: string): string {
     .replace(runOfMarks, "$1")
     .normalize("NFKC")
     .replace(whiteSpace, " ")
-    .replace(marksOfNothing, "$1'")
+    .replace(strayMarks, "$1'")
     .trim();
 }
 

@@ -10,7 +10,7 @@ export const pastMs = (daysOfPast + 1) * dayMs;
 
 /**
  * The probability below which a silence is not attributed to chance. It is low because every number and carrier is
- * judged anew with each count, all year.
+ * judged again with each count, all year.
  */
 const chance = 1e-6;
 /** The share of the usual count that a poor day may bring without anything being wrong. */

@@ -37,11 +37,11 @@ export type TakeInboundMessages = (
   messages: readonly InboundMessageFields[],
   call: Call,
   receivers: readonly Settle<InboundReceipt>[],
-  /** `played`: a window simulates the phone, so that its messages do not count as guesses. */
-  options?: { readonly played: boolean },
+  /** `simulated`: a window simulates the phone, so that its messages do not count as guesses. */
+  options?: { readonly simulated: boolean },
 ) => Promise<void> | undefined;
 
-const notSimulated = { played: false };
+const notSimulated = { simulated: false };
 const invalid: Judgement = { outcome: "invalid", verificationId: null, duplicate: false };
 
 /** Null: unknown, or the destination is none of the source's numbers. */
@@ -65,7 +65,7 @@ export function takeInboundMessages(parts: {
 }): TakeInboundMessages {
   const { directory, judgeMessage, onReceipt, writeDown } = parts;
 
-  return (messages, call, receivers, { played } = notSimulated) => {
+  return (messages, call, receivers, { simulated } = notSimulated) => {
     const startedAt = performance.now();
     const { caller } = call;
     requireScope(caller, "ingest");
@@ -80,7 +80,7 @@ export function takeInboundMessages(parts: {
       const validation = validateInboundMessage(fields);
       const number = validation.ok ? directory.number(validation.message.to) : undefined;
       if (number instanceof Promise) return takeOnceKnown(caller, number);
-      prepared.push(prepare(validation, { number, codeLengths, caller, source, played }));
+      prepared.push(prepare(validation, { number, codeLengths, caller, source, simulated }));
     }
     judge(prepared);
     return undefined;
@@ -94,7 +94,7 @@ export function takeInboundMessages(parts: {
       for (const fields of messages) {
         const validation = validateInboundMessage(fields);
         const number = validation.ok ? await directory.number(validation.message.to) : undefined;
-        prepared.push(prepare(validation, { number, codeLengths, caller, source, played }));
+        prepared.push(prepare(validation, { number, codeLengths, caller, source, simulated }));
       }
       judge(prepared);
     }
@@ -122,7 +122,7 @@ function prepare(
     readonly codeLengths: CodeLengths;
     readonly caller: ServiceCaller;
     readonly source: string;
-    readonly played: boolean;
+    readonly simulated: boolean;
   },
 ): Prepared {
   const { source, caller } = known;
@@ -146,7 +146,7 @@ function prepare(
     candidates,
     tooManyCandidates: capped,
     fingerprint: fingerprintOf({ environment, from, to, text }),
-    played: known.played,
+    simulated: known.simulated,
   };
   return { source, hasRestrictedToken: isBound, messageId, content };
 }

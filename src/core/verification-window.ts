@@ -133,7 +133,7 @@ function differs(one: VerificationWindow, other: VerificationWindow): boolean {
 }
 
 /** The caller for messages of the simulated phone: it can deliver only to this window's own number. */
-function playedPhone(destination: string): ServiceCaller {
+function simulatedPhone(destination: string): ServiceCaller {
   return {
     kind: "service",
     tokenId: null,
@@ -157,9 +157,9 @@ export function sendTestMessage(parts: {
     const { environment, destination } = await parts.getWindow(token);
     if (environment !== "test") throw new Failure("not_found");
     const message = { messageId: newId(), from, to: destination, text, carrier };
-    const call = { ...origin, caller: playedPhone(destination), usage: undefined, violations: [] };
+    const call = { ...origin, caller: simulatedPhone(destination), usage: undefined, violations: [] };
     const { outcome, duplicate } = await new Promise<InboundReceipt>((resolve, reject) => {
-      parts.takeMessages([message], call, [{ resolve, reject }], { played: true })?.catch(reject);
+      parts.takeMessages([message], call, [{ resolve, reject }], { simulated: true })?.catch(reject);
     });
     return { outcome, duplicate };
   };

@@ -20,7 +20,7 @@ export type WatchVerification = (
 const longestWaitMs = 3_600_000;
 
 /** Delay before an unavailable database is queried again, randomly up to doubled so that watchers do not retry all at once. */
-const awayMs = 1_000;
+const retryMs = 1_000;
 
 /** Subscribes to the changes of one verification. The subscription begins immediately, so that no change is missed. */
 export function followChanges(transitions: Transitions, verificationId: string, signal: AbortSignal) {
@@ -57,7 +57,7 @@ export function followChanges(transitions: Transitions, verificationId: string, 
           return await find();
         } catch (error) {
           if (!(error instanceof Failure && error.code === "service_unavailable")) throw error;
-          await next(awayMs * (1 + Math.random()));
+          await next(retryMs * (1 + Math.random()));
         }
       }
       return undefined;

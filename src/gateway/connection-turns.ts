@@ -18,10 +18,10 @@ import { isPaused, pauseReading, resumeReading } from "./paused-sockets.ts";
 export const maxInFlight = 128;
 
 /**
- * If connections wait longer than this for their turn, calls are told to come again later. (With one second fewer were
+ * If connections wait longer than this for their turn, calls are refused with Retry-After. (With one second fewer were
  * served.)
  */
-const patienceMs = 2_000;
+const lateAfterMs = 2_000;
 
 /**
  * Some requests that keep a process busy never ask `isLate`: of the connections that have waited longer than this, some
@@ -49,7 +49,7 @@ export interface ConnectionTurns {
   answered(socket: Socket, begunAt: number | null): void;
   /** Reports that a request is over and its connection closes. `isWhole`: its response was sent completely. */
   ended(begunAt: number | null, isWhole: boolean): void;
-  /** Whether a call should be told to come again: turns take too long, and there is enough work without it. */
+  /** Whether a call should be refused with Retry-After: turns take too long, and there is enough work without it. */
   isLate(): boolean;
   /** How long the connection that has waited longest has waited, in milliseconds. */
   waitedMs(): number;
@@ -65,7 +65,7 @@ export function createConnectionTurns({
   readonly clock?: () => number;
   readonly busyShareOf?: () => number;
 } = {}): ConnectionTurns {
-  const inHand = trackInFlightRequests();
+  const inFlight = trackInFlightRequests();
   /** A queue in the order of turns, from index `first` on. */
   let waiting: Waiting[] = [];
   let first = 0;
@@ -124,7 +124,7 @@ export function createConnectionTurns({
     const room = isStopped
       ? Number.POSITIVE_INFINITY
       : isWaitedFor()
-        ? maxInFlight - inHand.count(clock())
+        ? maxInFlight - inFlight.count(clock())
         : maxInFlight;
     for (let taken = 0; next() !== undefined; taken++) {
       if (taken >= room && (taken >= atLeast || waitedMs() <= longestMs)) break;
@@ -143,14 +143,14 @@ export function createConnectionTurns({
   }
 
   return {
-    begun: inHand.begun,
+    begun: inFlight.begun,
     answered(socket, begunAt) {
       const now = clock();
       kept++;
       // If the client left early, the duration says nothing.
-      if (begunAt !== null) inHand.over(begunAt, now, !socket.destroyed);
+      if (begunAt !== null) inFlight.over(begunAt, now, !socket.destroyed);
       const isFree = !isStopped && !socket.destroyed && !isPaused(socket);
-      if (isFree && inHand.count(now) >= maxInFlight && isWaitedFor()) {
+      if (isFree && inFlight.count(now) >= maxInFlight && isWaitedFor()) {
         pauseReading(socket);
         waiting.push({ socket, since: now });
         // Connections whose turn it was may send nothing, and requests in progress may take long: without a timer the
@@ -161,10 +161,10 @@ export function createConnectionTurns({
     },
     ended(begunAt, isWhole) {
       left++;
-      if (begunAt !== null) inHand.over(begunAt, clock(), isWhole);
+      if (begunAt !== null) inFlight.over(begunAt, clock(), isWhole);
       makeRoom();
     },
-    isLate: () => waitedMs() > patienceMs && inHand.count(clock()) > maxInFlight / 2 && isWaitedFor(),
+    isLate: () => waitedMs() > lateAfterMs && inFlight.count(clock()) > maxInFlight / 2 && isWaitedFor(),
     waitedMs,
     stop() {
       isStopped = true;

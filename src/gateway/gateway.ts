@@ -174,7 +174,7 @@ export function createGateway({
   gateway.addHook("onRequest", (request, reply, done) => {
     begin(request, reply);
     const message = malformation(request);
-    // Whoever sent this may take the request to end elsewhere.
+    // The client may consider the request to end elsewhere.
     if (message === unknownCoding) reply.raw.shouldKeepAlive = false;
     done(message === undefined ? undefined : new Failure("malformed_request", { message }));
   });

@@ -17,8 +17,8 @@ const rememberedAnswers = 256;
 export interface InFlightRequests {
   /** A request begins at `at`, in the clock's milliseconds. */
   begun(at: number): void;
-  /** A request is over at `at`, in the clock's milliseconds. `isTold`: its duration says how long others take. */
-  over(begunAt: number, at: number, isTold: boolean): void;
+  /** A request is over at `at`, in the clock's milliseconds. `isTypical`: its duration shows how long others take. */
+  over(begunAt: number, at: number, isTypical: boolean): void;
   /** How many requests count at `now`. */
   count(now: number): number;
 }
@@ -63,10 +63,10 @@ export function trackInFlightRequests(): InFlightRequests {
       countUpTo(at);
       add(at, 1);
     },
-    over(begunAt, at, isTold) {
+    over(begunAt, at, isTypical) {
       countUpTo(at);
       add(begunAt, -1);
-      if (isTold) agedShare += (Number(at - begunAt > spanMs) - agedShare) / rememberedAnswers;
+      if (isTypical) agedShare += (Number(at - begunAt > spanMs) - agedShare) / rememberedAnswers;
     },
     count(now) {
       countUpTo(now);

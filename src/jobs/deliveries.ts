@@ -146,11 +146,14 @@ export function deliverInTime(parts: {
       stopped = true;
       clearTimeout(timer);
       const grace = setTimeout(() => cut.abort(), graceMs);
-      const patience = new AbortController();
+      const lastTimer = new AbortController();
       const ended = Promise.resolve(claiming).then(() => Promise.all(underWay));
-      await Promise.race([ended, delay(lastGraceMs, undefined, { signal: patience.signal }).catch(() => {})]);
+      await Promise.race([
+        ended,
+        delay(lastGraceMs, undefined, { signal: lastTimer.signal }).catch(() => {}),
+      ]);
       clearTimeout(grace);
-      patience.abort();
+      lastTimer.abort();
     },
   };
 }

@@ -9,7 +9,7 @@ export interface Job {
  * How long `stop` waits. A database that does not answer must not delay the process's end: a statement still running then is
  * left to its own timeout.
  */
-const patienceMs = 2_000;
+const stopTimeoutMs = 2_000;
 
 /**
  * Runs `work` repeatedly, never concurrently: after `busyMs` if it reports more work, else after `idleMs`. `busyMs` leaves room
@@ -52,10 +52,10 @@ export function repeat(parts: {
       stopping.abort();
       clearTimeout(timer);
       const done = running.then(parts.finish).catch(parts.onError);
-      const patience = new Promise<void>((resolve) => {
-        setTimeout(resolve, patienceMs).unref();
+      const timedOut = new Promise<void>((resolve) => {
+        setTimeout(resolve, stopTimeoutMs).unref();
       });
-      await Promise.race([done, patience]);
+      await Promise.race([done, timedOut]);
     },
   };
 }

@@ -1,4 +1,4 @@
-/** The HTTP/1.1 server under the ops port's Fastify. Whoever reaches it may send requests, but not more than it can answer. */
+/** The HTTP/1.1 server under the ops port's Fastify. Anybody who reaches it may send requests, but not more than it can answer. */
 
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { Socket } from "node:net";

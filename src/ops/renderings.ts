@@ -12,16 +12,16 @@ const restMs = 50;
  */
 export function shareRenderings(render: () => Promise<string>): () => Promise<string> {
   let rendering: Promise<string> | undefined;
-  let restedAt = Number.NEGATIVE_INFINITY;
+  let restEndsAt = Number.NEGATIVE_INFINITY;
 
   async function next(): Promise<string> {
     try {
-      const restLeftMs = restedAt - performance.now();
+      const restLeftMs = restEndsAt - performance.now();
       if (restLeftMs > 0) await delay(restLeftMs);
       return await render();
     } finally {
       rendering = undefined;
-      restedAt = performance.now() + restMs;
+      restEndsAt = performance.now() + restMs;
     }
   }
 

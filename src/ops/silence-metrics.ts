@@ -1,6 +1,6 @@
 import { Gauge, type Registry } from "prom-client";
 
-/** A destination number or carrier by which nothing is verified any more. */
+/** A destination number or carrier through which nothing is verified any more. */
 export interface SilentLabels {
   readonly environment: string;
   readonly kind: "number" | "carrier";

@@ -15,7 +15,7 @@ const sizeBuckets = [1, 2, 4, 8, 16, 32, 64, 128, 256, 500];
 /** How long figures are reused: several scrapers, or an eager one, cost the database no more than this. */
 const backlogKeptMs = 2_000;
 /** How long a scrape waits for the database; it is answered in any case. */
-const patienceMs = 2_000;
+const timeoutMs = 2_000;
 
 export function createStorageMetrics(registry: Registry) {
   const sizes = new HistogramFamily({
@@ -154,7 +154,7 @@ export function createStorageMetrics(registry: Registry) {
 
 function inTime<T>(answer: Promise<T>): Promise<T | null> {
   return new Promise((resolve) => {
-    const timer = setTimeout(() => resolve(null), patienceMs);
+    const timer = setTimeout(() => resolve(null), timeoutMs);
     answer.then((found) => {
       clearTimeout(timer);
       resolve(found);

@@ -17,7 +17,7 @@ const rememberedProjects = 1_000;
 const steps: readonly Step[] = ["created", "verified", "expired", "cancelled"];
 
 /** Seconds: from what a person takes to send an SMS up to the longest validity. */
-const patienceBuckets = [5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1_800, 3_600];
+const timeToVerifyBuckets = [5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1_800, 3_600];
 
 export interface CountedReceipt extends MessageOrigin {
   readonly outcome: InboundOutcome;
@@ -89,7 +89,7 @@ export function createVerificationMetrics(registry: Registry) {
   const timeToVerify = new HistogramFamily({
     name: "phoneproof_time_to_verify_seconds",
     help: "From creation to the message that verified, by environment",
-    buckets: patienceBuckets,
+    buckets: timeToVerifyBuckets,
     registry,
   });
   const timesToVerify = {

@@ -146,7 +146,7 @@ function checked<Message>(
   return {
     [Symbol.asyncIterator]() {
       const iterator = messages[Symbol.asyncIterator]();
-      const letThrough = (result: IteratorResult<Message>) => {
+      const passAfterCheck = (result: IteratorResult<Message>) => {
         const pending = result.done ? undefined : check();
         if (pending === undefined) return result;
         return pending.then(
@@ -158,7 +158,7 @@ function checked<Message>(
         );
       };
       return {
-        next: () => iterator.next().then(letThrough),
+        next: () => iterator.next().then(passAfterCheck),
         return: async () => (await iterator.return?.()) ?? { done: true, value: undefined },
         // The client left during a response; `reason` is its socket's error.
         throw: async (reason: unknown) => {

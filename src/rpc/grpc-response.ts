@@ -55,8 +55,8 @@ export function grpcResponse(parts: {
       const { stream } = this;
       if (this.#isToBeTaken || isOver(stream)) return;
       this.#isToBeTaken = true;
-      const patience = setTimeout(() => stream.close(http2.constants.NGHTTP2_CANCEL), takenWithinMs);
-      stream.once("close", () => clearTimeout(patience));
+      const timer = setTimeout(() => stream.close(http2.constants.NGHTTP2_CANCEL), takenWithinMs);
+      stream.once("close", () => clearTimeout(timer));
       onAnswer(stream);
     }
 
@@ -70,19 +70,20 @@ export function grpcResponse(parts: {
      */
     override write(...given: unknown[]): boolean {
       const last = given.at(-1);
-      const written = typeof last === "function" ? [...given.slice(0, -1), goneFor(last as Written)] : given;
+      const written =
+        typeof last === "function" ? [...given.slice(0, -1), withClosedStreamCode(last as Written)] : given;
       return super.write(...(written as Parameters<Http2ServerResponse["write"]>));
     }
 
     override addTrailers(trailers: OutgoingHttpHeaders): void {
       if (trailers["grpc-status"] === "0") super.addTrailers(trailers);
-      else super.addTrailers(legible(this.#inOurWords(trailers)));
+      else super.addTrailers(readable(this.#inOurWords(trailers)));
     }
 
     #inOurWords(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
       const method = this.#method;
-      const isHeard = !this.stream.closed && !this.stream.destroyed;
-      if ("grpc-status-details-bin" in trailers || !methods.has(method) || !isHeard) return trailers;
+      const isOpen = !this.stream.closed && !this.stream.destroyed;
+      if ("grpc-status-details-bin" in trailers || !methods.has(method) || !isOpen) return trailers;
       const error = findTrailerError(new Headers(trailers as Record<string, string>));
       const failure = error && toMessageFailure(error);
       if (failure === undefined) return trailers;
@@ -95,14 +96,14 @@ export function grpcResponse(parts: {
 
 type Written = (error?: Error | null) => void;
 
-function goneFor(written: Written): Written {
+function withClosedStreamCode(written: Written): Written {
   return (error) => {
     const isCut = error instanceof Error && "code" in error && error.code === "ECANCELED";
     written(isCut ? Object.assign(new Error(error.message), { code: "ERR_STREAM_DESTROYED" }) : error);
   };
 }
 
-function legible(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
+function readable(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
   const { "grpc-message": message } = trailers;
   if (typeof message !== "string") return trailers;
   const text = decodeURIComponent(message);

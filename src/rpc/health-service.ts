@@ -31,11 +31,11 @@ export function healthRoutes(
     },
 
     async *watch({ service }, { signal }) {
-      let told: ServingStatus | undefined;
+      let last: ServingStatus | undefined;
       while (!signal.aborted) {
         const status = names.has(service) ? await statusNow() : ServingStatus.SERVICE_UNKNOWN;
-        if (status !== told) yield { status };
-        told = status;
+        if (status !== last) yield { status };
+        last = status;
         await delay(watchIntervalMs, undefined, { signal }).catch(() => {});
       }
     },

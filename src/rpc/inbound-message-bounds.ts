@@ -31,11 +31,11 @@ const prefixBytes = 5;
 /** The compression bit of an envelope's flags. Over gRPC, Connect ignores all other bits. */
 const isPacked = 0b1;
 /** A request up to this size, which is 200 messages, is held without reserving room. */
-const modestBytes = 64 * 1024;
+const unreservedBytes = 64 * 1024;
 /** The gateway's timeout for a request: how long the rest of a request that has begun may take. */
 const restWithinMs = 10_000;
 /** At two bytes per field, a request up to this size cannot exceed the limits, and is not counted. */
-const harmlessBytes = 2 * maxMessagesInRequest;
+const uncountedBytes = 2 * maxMessagesInRequest;
 
 const tooManyMessages = () =>
   new Failure("validation_failed", {
@@ -259,7 +259,7 @@ class Envelopes {
     this.ordinal += 1;
     // Larger messages are refused for their size.
     const isToBeCounted =
-      (this.#flags & isPacked) === 0 && this.#length > harmlessBytes && this.#length <= this.#maxBytes;
+      (this.#flags & isPacked) === 0 && this.#length > uncountedBytes && this.#length <= this.#maxBytes;
     this.#count = isToBeCounted ? new FieldCount(this.#length) : undefined;
     if (this.#left === 0) this.#prefixBytes = 0;
   }
@@ -306,7 +306,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
           waitedMs = 0;
           const { unfinished } = envelopes;
           // Larger requests are refused for their size.
-          if (unfinished > modestBytes && unfinished <= maxBytes) leave = await enter(unfinished);
+          if (unfinished > unreservedBytes && unfinished <= maxBytes) leave = await enter(unfinished);
           if (over) leaveRoom();
         }
         const startedAt = performance.now();
@@ -375,7 +375,7 @@ export function countedCompressions(room: MemoryBudget): Compression[] {
       const leave = await room.enter("", maxBytes);
       try {
         const bytes = await compression.decompress(packed, maxBytes);
-        if (bytes.length > harmlessBytes) new FieldCount(bytes.length).take(bytes, 0, bytes.length);
+        if (bytes.length > uncountedBytes) new FieldCount(bytes.length).take(bytes, 0, bytes.length);
         return bytes;
       } finally {
         leave();

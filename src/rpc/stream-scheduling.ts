@@ -19,7 +19,7 @@ const mostWaiting = 5_000;
 const mostResets = 200;
 const resetsPerSecond = 20;
 /** A connection's queue is searched for reset streams each time this many more are waiting. */
-const lookedThroughEach = 100;
+const searchEvery = 100;
 
 interface Arrival {
   readonly stream: ServerHttp2Stream;
@@ -28,7 +28,7 @@ interface Arrival {
 
 /**
  * Delays the server's `request` event until the stream's turn, and drops it if the stream was reset before. The
- * `stream` event is not delayed: only after it, Node reports what becomes of a stream. Streams of connections that are
+ * `stream` event is not delayed: only after it, Node reports the end of a stream. Streams of connections that are
  * `isKnown` do not wait; the others take turns, one stream per connection. A connection that keeps resetting its
  * streams is destroyed.
  */
@@ -65,13 +65,13 @@ export function scheduleStreams(server: Http2Server, isKnown: (session: Http2Ses
     waiting += 1;
     // Checked while the connection's data is still being parsed: if this destroys the connection, the rest is not
     // processed.
-    if (queue.length % lookedThroughEach === 0) lookThrough(session, queue);
+    if (queue.length % searchEvery === 0) dropReset(session, queue);
     if (isTurnDue) return;
     isTurnDue = true;
     setImmediate(takeTurn);
   }
 
-  function lookThrough(session: Http2Session, queue: Arrival[]): void {
+  function dropReset(session: Http2Session, queue: Arrival[]): void {
     const left = queue.filter(({ stream }) => !isOver(stream));
     waiting -= queue.length - left.length;
     queues.set(session, left);
@@ -85,7 +85,10 @@ export function scheduleStreams(server: Http2Server, isKnown: (session: Http2Ses
     resets.set(session, { count: lately, at: now });
     if (lately <= mostResets || session.destroyed) return;
     // Without an error, Node would ignore the code.
-    session.destroy(new Error("streams are reset unheard"), http2.constants.NGHTTP2_ENHANCE_YOUR_CALM);
+    session.destroy(
+      new Error("too many streams were reset before their turn"),
+      http2.constants.NGHTTP2_ENHANCE_YOUR_CALM,
+    );
   }
 
   function takeTurn(): void {

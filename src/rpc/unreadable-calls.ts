@@ -48,15 +48,19 @@ export function chargeUnreadableCalls(
       note(unread, codeToString(error.code));
       return response;
     }
-    const told = error && toMessageFailure(error);
-    const failure = await admission.chargeFailure(call, told ?? new Failure("malformed_request"), () => {
-      if (admission.isCurrent(look)) return undefined;
-      return Promise.try(() => admission.authenticate(authorization ?? undefined, null)).then(() => {});
-    });
-    const isOwnWord = told === undefined && failure.code === "malformed_request";
-    if (isOwnWord && error) note(unread, codeToString(error.code));
+    const messageFailure = error && toMessageFailure(error);
+    const failure = await admission.chargeFailure(
+      call,
+      messageFailure ?? new Failure("malformed_request"),
+      () => {
+        if (admission.isCurrent(look)) return undefined;
+        return Promise.try(() => admission.authenticate(authorization ?? undefined, null)).then(() => {});
+      },
+    );
+    const isConnectsOwn = messageFailure === undefined && failure.code === "malformed_request";
+    if (isConnectsOwn && error) note(unread, codeToString(error.code));
     else note(unread, failure.code, failure);
-    if (error !== undefined && !isOwnWord) {
+    if (error !== undefined && !isConnectsOwn) {
       return again(connectError(failure, call.requestId, call, rateLimit));
     }
     for (const [name, value] of metadataOf(call.requestId, call, rateLimit)) {
@@ -98,14 +102,14 @@ export async function refusalIn(response: UniversalServerResponse): Promise<Refu
       again: (refusal) => ({ ...response, trailer: setTrailerStatus(new Headers(), refusal) }),
     };
   }
-  const told = Buffer.concat(await Array.fromAsync(body ?? []));
-  response.body = createAsyncIterable([told]);
+  const bytes = Buffer.concat(await Array.fromAsync(body ?? []));
+  response.body = createAsyncIterable([bytes]);
   return {
     // An unknown method or media type is refused by the HTTP status alone.
     error:
-      told.length === 0
+      bytes.length === 0
         ? undefined
-        : errorFromJsonBytes(told, undefined, new ConnectError("unreadable refusal", Code.Unknown)),
+        : errorFromJsonBytes(bytes, undefined, new ConnectError("unreadable refusal", Code.Unknown)),
     again: (refusal) => {
       const json = errorToJsonBytes(refusal, undefined);
       const header = new Headers(refusal.metadata);

@@ -14,7 +14,7 @@ interface Waiting<Item, Result> {
 }
 
 /** Settles the items of a batch. */
-interface Tell {
+interface Settlement {
   (): void;
   /** The error, if the database was unavailable. */
   readonly unavailable?: unknown;
@@ -25,10 +25,10 @@ interface Tell {
  * make the wait longer. Twice what ten thousand creations take at full speed; with a shorter limit a process that is deprived
  * of its CPU for a moment would take that for overload.
  */
-const patienceMs = 4_000;
+const maxWaitMs = 4_000;
 
 /**
- * If items have waited longer than this for `patienceMs`, the load is not a burst: from then on items are refused that would
+ * If items have waited longer than this for `maxWaitMs`, the load is not a burst: from then on items are refused that would
  * wait longer than this, until the first item of a batch has waited less than `workedOffMs`.
  */
 const sustainedMs = 1_000;
@@ -121,7 +121,7 @@ export function createBatcher<Item, Result>(options: {
   const { spans } = options.observer;
 
   /** Runs a batch and returns the function that settles its items, so that the next batch can be sent first. */
-  async function runBatch(batch: readonly Waiting<Item, Result>[]): Promise<Tell> {
+  async function runBatch(batch: readonly Waiting<Item, Result>[]): Promise<Settlement> {
     try {
       const run = () => options.run(batch.map(({ item }) => item));
       const results = await (spans
@@ -151,7 +151,7 @@ export function createBatcher<Item, Result>(options: {
     }
   }
 
-  function refusing(batch: readonly Waiting<Item, Result>[], error: unknown): Tell {
+  function refusing(batch: readonly Waiting<Item, Result>[], error: unknown): Settlement {
     return () => {
       for (const { settle } of batch) settle.reject(error);
     };
@@ -191,7 +191,7 @@ export function createBatcher<Item, Result>(options: {
 
   async function drain(): Promise<void> {
     inFlight += 1;
-    let tell: Tell = () => {};
+    let settlement: Settlement = () => {};
     try {
       // A loop that runs beside another leaves a short queue to that one.
       while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
@@ -206,20 +206,20 @@ export function createBatcher<Item, Result>(options: {
         const running = runBatch(batch);
         // The database works on this batch while this process writes the responses of the previous one: those are settled once
         // the statement has been sent, which takes two ticks.
-        const tellLast = tell;
-        process.nextTick(() => process.nextTick(tellLast));
-        tell = await running;
+        const settlePrevious = settlement;
+        process.nextTick(() => process.nextTick(settlePrevious));
+        settlement = await running;
         underWay = underWay.filter((other) => other !== batch);
         const endedAt = performance.now();
         // A pipelined batch began when the one before it ended.
         lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
         busySince = endedAt;
         enoughForAnother = isPipelined && lastTookMs > tooSlowToFollowMs ? Number.POSITIVE_INFINITY : enough;
-        if (lastTookMs > patienceMs) {
+        if (lastTookMs > maxWaitMs) {
           // Items waiting behind it would wait as long again, for a database that most likely does not answer them either.
-          if (tell.unavailable !== undefined) refuseWaiting(tell.unavailable);
+          if (settlement.unavailable !== undefined) refuseWaiting(settlement.unavailable);
           // Items that were too late for the pipelined batch have waited for two such batches.
-          else if (isPipelined) refuseWaiting(new Failure("service_unavailable"), endedAt - 2 * patienceMs);
+          else if (isPipelined) refuseWaiting(new Failure("service_unavailable"), endedAt - 2 * maxWaitMs);
         }
         options.observer.ran(batch.length, waited, lastTookMs);
         const isLast = inFlight === 1 || !isPipelined;
@@ -227,7 +227,7 @@ export function createBatcher<Item, Result>(options: {
       }
     } finally {
       inFlight -= 1;
-      tell();
+      settlement();
     }
   }
 
@@ -240,10 +240,10 @@ export function createBatcher<Item, Result>(options: {
   function isOverloaded(now = performance.now()): boolean {
     if (waiting.length === 0 || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
     const inFlightMs = now - busySince;
-    if (waiting.length >= options.maxWaiting || inFlightMs > patienceMs) return true;
+    if (waiting.length >= options.maxWaiting || inFlightMs > maxWaitMs) return true;
     // The wait is unknown, but a batch will hardly be faster than the last one, or than the one in flight has been so far.
     const expectedMs = (waiting.length / options.maxSize) * Math.max(lastTookMs, inFlightMs);
-    return expectedMs > (now - slowSince > patienceMs ? sustainedMs : patienceMs);
+    return expectedMs > (now - slowSince > maxWaitMs ? sustainedMs : maxWaitMs);
   }
 
   function take(item: Item, settle: Settle<Result>): void {

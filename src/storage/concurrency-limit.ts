@@ -5,11 +5,11 @@ import type { Database } from "./database.ts";
  * The share of the pool's connections that each kind of unbatched statement may use at once, so that creations always find one.
  */
 const share = 1 / 4;
-const patienceMs = 3_000;
+const queueTimeoutMs = 3_000;
 
 /**
  * Runs at most that share of the pool's connections' worth of work at once; the rest queues in order of arrival. Work that has
- * queued for `patienceMs` is refused with service_unavailable, without having begun.
+ * queued for `queueTimeoutMs` is refused with service_unavailable, without having begun.
  */
 export function createConcurrencyLimit({ pool }: Database): <T>(work: () => Promise<T>) => Promise<T> {
   let free = Math.max(1, Math.floor(pool.options.max * share));
@@ -18,14 +18,14 @@ export function createConcurrencyLimit({ pool }: Database): <T>(work: () => Prom
   const turn = () =>
     new Promise<void>((resolve, reject) => {
       const take = () => {
-        clearTimeout(patience);
+        clearTimeout(timer);
         waiting.delete(take);
         resolve();
       };
-      const patience = setTimeout(() => {
+      const timer = setTimeout(() => {
         waiting.delete(take);
         reject(new Failure("service_unavailable"));
-      }, patienceMs);
+      }, queueTimeoutMs);
       waiting.add(take);
     });
 

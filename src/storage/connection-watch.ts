@@ -11,10 +11,10 @@ import type { PooledClient } from "./pooled-client.ts";
 /** A statement unanswered for this long triggers a check: hot statements take milliseconds. */
 const suspectMs = 1_000;
 /** A check then covers all statements unanswered for this long, which is more than a network round trip. */
-const companyMs = 300;
+const relatedMs = 300;
 const checkMs = 250;
 /** Pause after a check that found the server working on every statement: each check costs a new connection. */
-const atWorkMs = 1_000;
+const busyPauseMs = 1_000;
 /** Timeout of a check. A server too busy for it is also too busy for new connections in place of old ones. */
 const lookMs = 2_500;
 /** When no check has been answered for this long, statements unanswered for as long are given up. */
@@ -67,7 +67,7 @@ export function watchConnections(
   /** By performance.now(). */
   let lookAgainAt = 0;
   /** Statements whose backend was not working at the last check. */
-  let doubted: readonly Waiting[] = [];
+  let suspectedBefore: readonly Waiting[] = [];
 
   pool.on("acquire", (client) => {
     (client as pg.ClientBase as PooledClient).isInUse = true;
@@ -103,7 +103,7 @@ export function watchConnections(
       return;
     }
     if (performance.now() < lookAgainAt) return;
-    const suspects = waitingFor(companyMs);
+    const suspects = waitingFor(relatedMs);
     looking = true;
     const askedAt = performance.now();
     try {
@@ -111,9 +111,9 @@ export function watchConnections(
       silentSince = undefined;
       const found = suspects.filter(({ backend }) => !busy.has(backend));
       // On an overloaded machine a backend may not have started its statement yet, so two checks in a row must find it idle.
-      const dead = found.filter((one) => doubted.some((other) => isSame(one, other)));
-      doubted = found;
-      if (found.length === 0) lookAgainAt = performance.now() + atWorkMs;
+      const dead = found.filter((one) => suspectedBefore.some((other) => isSame(one, other)));
+      suspectedBefore = found;
+      if (found.length === 0) lookAgainAt = performance.now() + busyPauseMs;
       if (dead.some(({ since }) => since <= askedAt - suspectMs)) giveUp(dead, idle());
     } catch (error) {
       if (error instanceof pg.DatabaseError) {
@@ -147,11 +147,11 @@ export function watchConnections(
    * Breaks off the connections of the suspects that are still unanswered, so that their statements fail. The idle connections
    * (`company`) have most likely died of the same cause, and each would keep its next user waiting.
    */
-  function giveUp(suspects: readonly Waiting[], company: readonly PooledClient[]): void {
+  function giveUp(suspects: readonly Waiting[], idleClients: readonly PooledClient[]): void {
     const dead = suspects.filter(({ client, since }) => client.askedAt === since);
     if (dead.length === 0) return;
     const error = timedOut("the database does not answer on a connection");
-    for (const client of [...dead.map(({ client }) => client), ...company]) client.breakOff(error);
+    for (const client of [...dead.map(({ client }) => client), ...idleClients]) client.breakOff(error);
     onGivenUp(error);
   }
 

@@ -226,13 +226,13 @@ export function createCreations(database: Database): Creations {
     isPipelined: pipeline.isPipelined,
     async run(items) {
       const roles = rolesOf(items);
-      const demand = chargesOf(items.map(({ chargeTo }) => chargeTo));
+      const batchCharges = chargesOf(items.map(({ chargeTo }) => chargeTo));
       if (!guard.mustSkip() && !roles.leads.includes("f")) {
-        const outcomes = await createOnFastPath(pipeline, items, demand);
+        const outcomes = await createOnFastPath(pipeline, items, batchCharges);
         if (outcomes !== null) return outcomes;
         guard.recordConflict();
       }
-      return createBatch(pipeline, items, roles, demand);
+      return createBatch(pipeline, items, roles, batchCharges);
     },
   });
 
@@ -286,16 +286,16 @@ function rolesOf(items: readonly ChargedCreation[]): Roles {
 async function createOnFastPath(
   pipeline: Pipeline,
   items: readonly ChargedCreation[],
-  demand: BatchCharges,
+  batchCharges: BatchCharges,
 ): Promise<Outcome[] | null> {
-  const values = [demand.projects, demand.calls, ...columnsOf(items)];
+  const values = [batchCharges.projects, batchCharges.calls, ...columnsOf(items)];
   const rows = await tryStatement(pipeline, createNewStatement, values, notAllNew);
   if (rows === null) return null;
   const createdAt = rows[0]?.[0] as number;
   const charged = new Map(rows.map((row) => [row[1], row]));
   return items.map(({ request, chargeTo }, position): Outcome => {
     const [, , calls, granted, limit] = charged.get(chargeTo) ?? [];
-    const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit, null);
+    const usage = usageOf(batchCharges.ranks[position] ?? 0, calls, granted, limit, null);
     if (usage instanceof UsageLimitReached) throw new Error("a call was answered without being charged");
     const created = answerOf(request, createdAt, createdAt + request.validitySeconds * 1000);
     return { usage, value: { kind: "created", created } };
@@ -334,15 +334,15 @@ async function createBatch(
   pipeline: Pipeline,
   items: readonly ChargedCreation[],
   { leaderOf, leads }: Roles,
-  demand: BatchCharges,
+  batchCharges: BatchCharges,
 ): Promise<Outcome[]> {
   const rows = await runStatement(pipeline, createStatement, [
-    demand.projects,
-    demand.calls,
+    batchCharges.projects,
+    batchCharges.calls,
     ...columnsOf(items),
     items.length,
     plainArray(items.map(({ chargeTo }) => chargeTo)),
-    plainArray(demand.ranks),
+    plainArray(batchCharges.ranks),
     plainArray(leads),
   ]);
   if (rows.length !== items.length) throw new Error("a creation returned no result");
@@ -353,7 +353,7 @@ async function createBatch(
   for (const row of rows) {
     const position = row[0] as number;
     const { request } = items[position] as ChargedCreation;
-    const usage = usageOf(demand.ranks[position] ?? 0, row[1], row[2], row[3], row[8]);
+    const usage = usageOf(batchCharges.ranks[position] ?? 0, row[1], row[2], row[3], row[8]);
     if (usage instanceof UsageLimitReached) {
       outcomes[position] = usage;
     } else if (row[4] === true) {

@@ -49,7 +49,7 @@ const statementTimeoutMs = 8_000;
 /** The client's statement timeout. Together with the wait for a connection a caller waits for less than 15 s. */
 const answerTimeoutMs = 9_500;
 /** How long `close` waits for statements in flight, whose callers have gone, before it breaks their connections off. */
-const closePatienceMs = 1_000;
+const closeTimeoutMs = 1_000;
 
 /**
  * The hot statements join short arrays to tables by key. A plan made while a table was small must not use a sequential scan
@@ -149,7 +149,7 @@ export function openDatabase(
       closing = true;
       try {
         if (!pool.ending) {
-          await Promise.race([pool.end(), delay(closePatienceMs, undefined, { ref: false })]);
+          await Promise.race([pool.end(), delay(closeTimeoutMs, undefined, { ref: false })]);
         }
       } finally {
         watch.stop();

@@ -199,7 +199,7 @@ export function createDirectory(database: Database): CachedDirectory {
     known.inUse.get(`${projectId}${environment}`) ?? known.inUse.get(environment) ?? noNumbers;
 
   /**
-   * Looks a project without cached numbers up anew: another process may have just given it one, whose notice has not arrived
+   * Looks up a project without cached numbers again: another process may have just given it one, whose notice has not arrived
    * here.
    */
   async function numbersForNow(projectId: string, environment: Environment) {

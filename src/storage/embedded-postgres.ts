@@ -180,7 +180,7 @@ async function chooseEndpoint(
 }
 
 /**
- * Creates the directory anew, since no server runs now. False if that fails: in a shared /tmp the name may be someone else's.
+ * Creates the directory again, since no server runs now. False if that fails: in a shared /tmp the name may be someone else's.
  */
 async function makePrivate(directory: string, launch: Launch): Promise<boolean> {
   try {

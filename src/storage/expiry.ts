@@ -9,9 +9,9 @@ export const expiredUpTo = "SELECT done_up_to::timestamptz FROM retention_progre
 /**
  * Codes that one statement looks at, plus ties with the last one's millisecond; most belong to verifications that have ended.
  */
-const codesAtOnce = 5_000;
+const maxCodesPerBatch = 5_000;
 /** Verifications that one statement expires, plus ties with the last one's millisecond. */
-const dueAtOnce = 500;
+const maxDuePerBatch = 500;
 
 /**
  * If everything up to an instant has committed, what has not yet committed expires at least this much later: the shortest
@@ -44,7 +44,7 @@ WITH progress AS MATERIALIZED (
 batch AS MATERIALIZED (
   SELECT l.expires_at, l.verification_id FROM live_code l
   WHERE l.expires_at > (SELECT greatest(since, $2::timestamptz) FROM progress) AND l.expires_at <= ${nowMs}
-  ORDER BY l.expires_at FETCH FIRST ${codesAtOnce} ROWS WITH TIES
+  ORDER BY l.expires_at FETCH FIRST ${maxCodesPerBatch} ROWS WITH TIES
 ),
 every_due AS MATERIALIZED (
   SELECT b.expires_at, v.id FROM batch b
@@ -52,7 +52,7 @@ every_due AS MATERIALIZED (
   WHERE v.status = 'pending' AND v.expires_at <= ${nowMs}
 ),
 due AS MATERIALIZED (
-  SELECT * FROM every_due ORDER BY expires_at FETCH FIRST ${dueAtOnce} ROWS WITH TIES
+  SELECT * FROM every_due ORDER BY expires_at FETCH FIRST ${maxDuePerBatch} ROWS WITH TIES
 ),${expireDue("v.id = ANY (ARRAY(SELECT id FROM due))", "skip")},
 looked AS MATERIALIZED (
   SELECT count(*) AS codes, max(b.expires_at) AS last_code,
@@ -62,7 +62,7 @@ looked AS MATERIALIZED (
   FROM batch b
 ),
 passed AS MATERIALIZED (
-  SELECT p.ahead, l.codes, l.is_cut OR l.codes >= ${codesAtOnce} AS more, u.upto,
+  SELECT p.ahead, l.codes, l.is_cut OR l.codes >= ${maxCodesPerBatch} AS more, u.upto,
     greatest(p.since, least(
       u.upto, l.held - interval '1 millisecond', $1::timestamptz + ${shortestValidity}
     )) AS over

@@ -11,7 +11,7 @@ import { plainArray, textArray } from "./array-literal.ts";
 import { type Database, tryStatement } from "./database.ts";
 import { noticesSent, transitionEffects } from "./transition.ts";
 
-/** A message that is plain as far as can be told without asking the database. */
+/** A message that looks plain before the database is asked. */
 export interface FastPathMessage extends InboundMessage {
   readonly content: InboundContent & { readonly environment: Environment };
 }
@@ -109,8 +109,8 @@ export async function verifyOnFastPath(
   const rows = await tryStatement(database, plainStatement, values, changedMeanwhile);
   if (rows === null) return null;
   const verified = new Array<PlainlyVerified | undefined>(messages.length).fill(undefined);
-  const told = rows[0]?.[0] as string | null;
-  for (const one of told?.split(",") ?? []) {
+  const packed = rows[0]?.[0] as string | null;
+  for (const one of packed?.split(",") ?? []) {
     const [position, verificationId = "", seconds] = one.split(" ");
     verified[Number(position) - 1] = { verificationId, seconds: Number(seconds) };
   }

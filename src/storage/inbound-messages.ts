@@ -33,7 +33,7 @@ export function createInboundMessages(
   parts: { readonly onFault: (error: unknown) => void },
 ): JudgeInboundMessage {
   const guard = createFastPathGuard();
-  const plainCaution = createFastPathGuard();
+  const plainGuard = createFastPathGuard();
 
   const inbound = createBatcher<Judging, Judgement>({
     observer: database.observer.batch("inbound"),
@@ -43,7 +43,7 @@ export function createInboundMessages(
     keysOf: ({ keys }) => keys,
     async run(batch) {
       const left = () => batch.filter(({ judgement }) => judgement === undefined);
-      if (!plainCaution.mustSkip()) await judgePlain(left());
+      if (!plainGuard.mustSkip()) await judgePlain(left());
       const rest = left();
       if (rest.length > 0) await judgeRest(rest);
       return batch.map(({ judgement }) => judgement as Judgement);
@@ -71,20 +71,20 @@ export function createInboundMessages(
       judging.judgement = { outcome: "verified", verificationId, duplicate: false };
       seconds[judging.message.content.environment].push(plainly.seconds);
     }
-    if (asked.length >= manyAsked && count < asked.length / 2) plainCaution.recordConflict();
-    tell(database.observer, { ...unmoved, verified: seconds });
+    if (asked.length >= manyAsked && count < asked.length / 2) plainGuard.recordConflict();
+    report(database.observer, { ...unmoved, verified: seconds });
   }
 
   async function judgeRest(batch: readonly Judging[]): Promise<void> {
     const messages = batch.map(({ message }) => message);
     // Most messages are new, and one that is not makes storing fail. After that, as when a source resumes and resends, the ids
     // of the messages are looked up first.
-    let stored = await judgeBatch(database, messages, { cautious: guard.mustSkip() });
+    let stored = await judgeBatch(database, messages, { lookUpIds: guard.mustSkip() });
     if (stored === null) {
       guard.recordConflict();
       stored = await judgeAgain(database, messages);
     }
-    tell(database.observer, stored.moved);
+    report(database.observer, stored.moved);
     for (const [position, judging] of batch.entries()) judging.judgement = stored.judgements[position];
   }
 
@@ -183,7 +183,7 @@ async function judgeAgain(database: Database, messages: readonly InboundMessage[
         observer: database.observer,
         query: (statement) => client.query(statement),
       };
-      return judgeBatch(statements, messages, { cautious: true });
+      return judgeBatch(statements, messages, { lookUpIds: true });
     });
     if (stored) return stored;
   }
@@ -196,7 +196,7 @@ interface Stored {
   readonly moved: Moved;
 }
 
-function tell(observer: StorageObserver, { verified, expired }: Moved): void {
+function report(observer: StorageObserver, { verified, expired }: Moved): void {
   for (const environment of environments) {
     observer.verified(environment, verified[environment]);
   }
@@ -207,9 +207,9 @@ function tell(observer: StorageObserver, { verified, expired }: Moved): void {
 async function judgeBatch(
   statements: Statements,
   messages: readonly InboundMessage[],
-  { cautious }: { readonly cautious: boolean },
+  { lookUpIds }: { readonly lookUpIds: boolean },
 ): Promise<Stored | null> {
-  const state = await readState(statements, messages, cautious);
+  const state = await readState(statements, messages, lookUpIds);
   const before = new Map(state.senders);
   const judgements = judge(messages, state);
   const moved = await storeJudgements(statements, judgements, state, before);

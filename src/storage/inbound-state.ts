@@ -83,7 +83,7 @@ const nothing = "{}";
 export async function readState(
   statements: Statements,
   messages: readonly InboundMessage[],
-  cautious: boolean,
+  lookUpIds: boolean,
 ): Promise<ReadState> {
   const fingerprints: string[] = [];
   const destinations: string[] = [];
@@ -114,8 +114,8 @@ export async function readState(
     plainArray(candidates),
     plainArray(phoneEnvironments),
     plainArray(phones),
-    cautious ? textArray(messages.map(({ source }) => source)) : nothing,
-    cautious ? textArray(messages.map(({ messageId }) => messageId)) : nothing,
+    lookUpIds ? textArray(messages.map(({ source }) => source)) : nothing,
+    lookUpIds ? textArray(messages.map(({ messageId }) => messageId)) : nothing,
     plainArray(fingerprints),
   ]);
   let now = 0;

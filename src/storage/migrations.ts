@@ -86,8 +86,8 @@ export async function applyMigrations(
     throw error;
   });
   try {
-    await refuseUnfit(client);
-    if (options.sharesSessions) await refuseUnfitSessions(client);
+    await checkServer(client);
+    if (options.sharesSessions) await checkSessions(client);
     if (await isUpToDate(client, migrations)) return { applied: [] };
     const applied: string[] = [];
     for (let deadlocks = 0; ; ) {
@@ -133,7 +133,7 @@ const oldestVersion = 150_000;
  * Rejects servers that are too old, not in UTF-8 or read-only. In SQL_ASCII, for example, lengths are in bytes: a long message
  * in Korean would be refused as oversized.
  */
-async function refuseUnfit(client: pg.Client): Promise<void> {
+async function checkServer(client: pg.Client): Promise<void> {
   const { rows } = await run<{ number: number; version: string; encoding: string; isReadOnly: boolean }>(
     client,
     `SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
@@ -154,11 +154,11 @@ async function refuseUnfit(client: pg.Client): Promise<void> {
   if (isReadOnly) throw new Error("it is read-only: it is a standby, or default_transaction_read_only is on");
 }
 
-async function refuseUnfitSessions(client: pg.Client): Promise<void> {
-  const unfit = await findUnacceptableSetting(client);
-  if (unfit === undefined) return;
+async function checkSessions(client: pg.Client): Promise<void> {
+  const fault = await findUnacceptableSetting(client);
+  if (fault === undefined) return;
   throw new Error(
-    `its sessions count as a pooler's (because of DATABASE_NOTICES_URL or DATABASE_PREPARED_STATEMENTS=false), and they start with ${unfit.isNow}: run ${unfit.remedy}`,
+    `its sessions count as a pooler's (because of DATABASE_NOTICES_URL or DATABASE_PREPARED_STATEMENTS=false), and they start with ${fault.isNow}: run ${fault.remedy}`,
   );
 }
 

@@ -3,11 +3,11 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { hintChannel, transitionChannel } from "./transition.ts";
 
-/** Channel on which administration tells every process to look up keys, projects and numbers anew. */
+/** Channel on which administration tells every process to look up keys, projects and numbers again. */
 export const directoryChannel = "phoneproof_directory";
 
 /** Channel of the check at start that notices arrive at all. */
-const trialChannel = "phoneproof_trial";
+const checkChannel = "phoneproof_trial";
 
 export interface Transition {
   readonly verificationId: string;
@@ -42,7 +42,7 @@ const lastRetryMs = 2_000;
 const askEveryMs = 500;
 const answerMs = 1_000;
 /** How long `stop` waits for the other end to close the connection. */
-const farewellMs = 500;
+const closeTimeoutMs = 500;
 
 export function createNotices(connection: pg.ClientConfig, listeners: NoticeListeners): Notices {
   let client: pg.Client | undefined;
@@ -91,11 +91,11 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     ask();
 
     function ask(): void {
-      asking = setTimeout(() => next.query("SELECT 1").then(ask, doubt), askEveryMs);
+      asking = setTimeout(() => next.query("SELECT 1").then(ask, onProbeError), askEveryMs);
     }
 
     /** The server may only be slow, so this connection stays until another one replaces it. */
-    async function doubt(error: unknown): Promise<void> {
+    async function onProbeError(error: unknown): Promise<void> {
       if (!isInUse()) return;
       listeners.onError(error);
       try {
@@ -130,13 +130,13 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       stopped = true;
       clearTimeout(retry);
       const ended = client?.end().catch(() => {});
-      await Promise.race([ended, delay(farewellMs, undefined, { ref: false })]);
+      await Promise.race([ended, delay(closeTimeoutMs, undefined, { ref: false })]);
     },
   };
 }
 
 /** How long the check waits; a notice that arrives arrives at once. */
-const trialMs = 2_000;
+const checkTimeoutMs = 2_000;
 
 /**
  * Rejects if notices that `announce` sends do not arrive over `connection`: it leads to another database, or to a pooler that
@@ -153,26 +153,26 @@ export async function requireNotices(
     query_timeout: 5_000,
   });
   client.on("error", () => {});
-  const trial = randomUUID();
-  let isHeard = false;
-  const heard = new Promise<void>((resolve) => {
+  const nonce = randomUUID();
+  let isReceived = false;
+  const received = new Promise<void>((resolve) => {
     client.on("notification", ({ payload }) => {
-      if (payload !== trial) return;
-      isHeard = true;
+      if (payload !== nonce) return;
+      isReceived = true;
       resolve();
     });
   });
   try {
     await client.connect();
-    await client.query(`LISTEN ${trialChannel}`);
-    await announce(trialChannel, trial);
-    await Promise.race([heard, delay(trialMs, undefined, { ref: false })]);
+    await client.query(`LISTEN ${checkChannel}`);
+    await announce(checkChannel, nonce);
+    await Promise.race([received, delay(checkTimeoutMs, undefined, { ref: false })]);
     // If the server is the right one but slow, it has sent the notice before it answers this.
     await client.query("SELECT 1");
   } finally {
     client.end().catch(() => {});
   }
-  if (isHeard) return;
+  if (isReceived) return;
   throw new Error(
     "notifications sent over DATABASE_URL do not arrive here: this is another database, or a pooler that does not keep sessions",
   );

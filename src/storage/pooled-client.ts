@@ -33,7 +33,9 @@ export class PooledClient extends pg.Client {
     };
     const asked = (...given: unknown[]): unknown => {
       const last = given.at(-1);
-      return typeof last === "function" ? ask(given.slice(0, -1), last as Answered) : promised(ask, given);
+      return typeof last === "function"
+        ? ask(given.slice(0, -1), last as Answered)
+        : queryAsPromise(ask, given);
     };
     this.query = asked as typeof this.query;
   }
@@ -70,7 +72,7 @@ function answering(answered: Answered, end: () => void): Answered {
   };
 }
 
-function promised(
+function queryAsPromise(
   ask: (given: readonly unknown[], answered: Answered) => unknown,
   given: readonly unknown[],
 ) {
@@ -86,7 +88,7 @@ function promised(
   });
 }
 
-/** Removes the names of statements, so that none stays prepared: each is sent and planned anew. */
+/** Removes the names of statements, so that none stays prepared: each is sent and planned again. */
 export class UnpreparingClient extends PooledClient {
   constructor(config?: pg.ClientConfig) {
     super(config);

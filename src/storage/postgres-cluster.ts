@@ -80,7 +80,7 @@ async function runInitdb(
     stdio: ["ignore", "ignore", "pipe"],
     ...(uid === undefined ? {} : { uid, gid }),
   });
-  // Its exit is awaited all the same: files that it goes on writing could not be removed.
+  // Its exit is awaited nevertheless: files that it is still writing could not be removed.
   const end = () => child.kill();
   signal?.addEventListener("abort", end, { once: true });
   let output = "";

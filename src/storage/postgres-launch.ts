@@ -16,7 +16,7 @@ export interface Launch {
   readonly owner: { uid: number; gid: number } | undefined;
 }
 
-const asOurselves: Launch = { command: (file, args) => ({ file, args }), owner: undefined };
+const asSameUser: Launch = { command: (file, args) => ({ file, args }), owner: undefined };
 
 /**
  * In a user namespace our own files stay reachable (root's clone under /root, mode 700) while the process shows the uid of
@@ -39,9 +39,9 @@ export async function chooseLaunch(postgres: string, dataDir: string): Promise<L
   const unprivileged = accounts.find((account) => account.uid !== 0);
   if (uid !== 0) {
     // initdb needs an account for its uid, which the arbitrary uid of a container (`docker run --user`) lacks.
-    if (accounts.some((account) => account.uid === uid) || process.platform !== "linux") return asOurselves;
+    if (accounts.some((account) => account.uid === uid) || process.platform !== "linux") return asSameUser;
     const namespace = inNamespace(unprivileged?.uid ?? 65_534, undefined);
-    return (await reaches(namespace, postgres, dataDir)) ? namespace : asOurselves;
+    return (await reaches(namespace, postgres, dataDir)) ? namespace : asSameUser;
   }
   const namespace = inNamespace(unprivileged?.uid ?? 65_534, { uid: 0, gid: 0 });
   if (await reaches(namespace, postgres, dataDir)) return namespace;

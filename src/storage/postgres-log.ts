@@ -29,14 +29,14 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
     return buffer.toString("utf8", 0, bytesRead);
   };
 
-  let told = await size();
-  const tell = async () => {
+  let position = await size();
+  const passOn = async () => {
     if (onLog === undefined) return;
     const end = await size();
-    if (end < told) told = 0;
-    const text = await since(told);
+    if (end < position) position = 0;
+    const text = await since(position);
     const whole = text.slice(0, text.lastIndexOf("\n") + 1);
-    told += Buffer.byteLength(whole);
+    position += Buffer.byteLength(whole);
     for (const line of whole.split("\n")) if (line !== "") onLog(line);
   };
   // Tasks run one at a time, the last one after the server has ended.
@@ -45,7 +45,7 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
     turn = turn.then(task).catch(() => undefined);
     return turn;
   };
-  const timers = [setInterval(() => queue(rotate), 60_000), setInterval(() => queue(tell), 500)];
+  const timers = [setInterval(() => queue(rotate), 60_000), setInterval(() => queue(passOn), 500)];
   for (const timer of timers) timer.unref();
   return {
     fd: handle.fd,
@@ -53,7 +53,7 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
     since,
     close: async () => {
       timers.forEach(clearInterval);
-      await queue(tell);
+      await queue(passOn);
       await handle.close();
     },
   };

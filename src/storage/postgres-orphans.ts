@@ -23,15 +23,15 @@ const endingSignals = [
 ] as const;
 
 /**
- * Sends these signals in turn until `gone` resolves to true within a step's patience in milliseconds; false if it never does.
+ * Sends these signals in turn until `gone` resolves to true within a step's timeout in milliseconds; false if it never does.
  */
 export async function stopInSteps(
   signal: (name: NodeJS.Signals) => void,
-  gone: (patienceMs: number) => Promise<boolean>,
+  gone: (timeoutMs: number) => Promise<boolean>,
 ): Promise<boolean> {
-  for (const [name, patienceMs] of endingSignals) {
+  for (const [name, timeoutMs] of endingSignals) {
     signal(name);
-    if (await gone(patienceMs)) return true;
+    if (await gone(timeoutMs)) return true;
   }
   return false;
 }
@@ -84,8 +84,8 @@ async function stopServer(pid: number, cluster: string): Promise<void> {
   let ours = true;
   const stopped = await stopInSteps(
     (name) => ours && send(pid, name),
-    (patienceMs) =>
-      until(patienceMs, async () => {
+    (timeoutMs) =>
+      until(timeoutMs, async () => {
         ours = await isServerOf(pid, cluster);
         return !ours;
       }),
@@ -95,8 +95,8 @@ async function stopServer(pid: number, cluster: string): Promise<void> {
 
 /** Backends leave by themselves when their postmaster dies, unless they are stuck in a statement. */
 async function stopBackends(clusterName: string): Promise<void> {
-  const gone = (patienceMs: number) =>
-    until(patienceMs, async () => (await backendsOf(clusterName)).length === 0);
+  const gone = (timeoutMs: number) =>
+    until(timeoutMs, async () => (await backendsOf(clusterName)).length === 0);
   if (await gone(1_000)) return;
   for (const name of ["SIGQUIT", "SIGKILL"] as const) {
     for (const pid of await backendsOf(clusterName)) send(pid, name);
@@ -171,8 +171,8 @@ function isAlive(pid: number): boolean {
   }
 }
 
-async function until(patienceMs: number, condition: () => Promise<boolean>): Promise<boolean> {
-  const deadline = performance.now() + patienceMs;
+async function until(timeoutMs: number, condition: () => Promise<boolean>): Promise<boolean> {
+  const deadline = performance.now() + timeoutMs;
   while (!(await condition())) {
     if (performance.now() > deadline) return false;
     await delay(10);

@@ -10,7 +10,7 @@ import { readPidFile, stopInSteps } from "./postgres-orphans.ts";
  * The longest silence in the log during a start: a long recovery logs its progress, and stopping it would only make it start
  * over.
  */
-const startPatienceMs = 30_000;
+const startTimeoutMs = 30_000;
 
 export function serverEnvironment(): NodeJS.ProcessEnv {
   // Nothing from our own environment: PG* variables and locales would change what the server does.
@@ -56,17 +56,17 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
   });
 
   let logSize = logStart;
-  let lastSign = performance.now();
+  let lastOutputAt = performance.now();
   while (failure === undefined) {
     const pidFile = await readPidFile(cluster);
     if (pidFile?.ready && pidFile.pid === child.pid && pidFile.startedAt !== stale?.startedAt) return child;
     const size = await log.size();
     if (size !== logSize) {
       logSize = size;
-      lastSign = performance.now();
+      lastOutputAt = performance.now();
     }
-    if (performance.now() - lastSign > startPatienceMs) {
-      failure = `it is not ready after ${startPatienceMs / 1000} s`;
+    if (performance.now() - lastOutputAt > startTimeoutMs) {
+      failure = `it is not ready after ${startTimeoutMs / 1000} s`;
       await stopChild(child, exit);
     }
     if (signal?.aborted) {
@@ -79,7 +79,7 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
 }
 
 /** How long restarts of a server that died are tried: what its crash has left behind may take a while to go. */
-const restartPatienceMs = 30_000;
+const restartTimeoutMs = 30_000;
 const restartPauseMs = 100;
 
 /**
@@ -98,7 +98,7 @@ export function supervise(
   let reason = "";
 
   async function restart(): Promise<ChildProcess | undefined> {
-    const deadline = performance.now() + restartPatienceMs;
+    const deadline = performance.now() + restartTimeoutMs;
     while (!stopping && performance.now() < deadline) {
       try {
         return await startAgain(stopped.signal);
@@ -140,11 +140,11 @@ async function stopChild(child: ChildProcess, exit: Promise<unknown>): Promise<v
   const gone = exit.then(() => true);
   const stopped = await stopInSteps(
     (name) => child.kill(name),
-    async (patienceMs) => {
-      const patience = new AbortController();
-      const timeout = delay(patienceMs, false, { signal: patience.signal });
+    async (timeoutMs) => {
+      const timeoutAbort = new AbortController();
+      const timeout = delay(timeoutMs, false, { signal: timeoutAbort.signal });
       // A timer left running would delay the exit of the service.
-      return Promise.race([gone, timeout]).finally(() => patience.abort());
+      return Promise.race([gone, timeout]).finally(() => timeoutAbort.abort());
     },
   );
   if (!stopped) throw new Error(`PostgreSQL (process ${child.pid}) does not stop`);

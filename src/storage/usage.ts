@@ -99,13 +99,14 @@ export function createUsageLedger(database: Database): UsageLedger {
     maxSize: 500,
     maxWaiting: 10_000,
     async run(projectIds) {
-      const demand = chargesOf(projectIds);
-      const rows = await runStatement(database, chargeStatement, [demand.projects, demand.calls]);
+      const batchCharges = chargesOf(projectIds);
+      const rows = await runStatement(database, chargeStatement, [batchCharges.projects, batchCharges.calls]);
       const charged = new Map(rows.map((row) => [row[0], row]));
       return projectIds.map((projectId, index) => {
         const [, calls, granted, limit, seconds] = charged.get(projectId) ?? [];
         return (
-          usageOf(demand.ranks[index] ?? 0, calls, granted, limit, seconds) ?? new UsageLimitReached(seconds)
+          usageOf(batchCharges.ranks[index] ?? 0, calls, granted, limit, seconds) ??
+          new UsageLimitReached(seconds)
         );
       });
     },

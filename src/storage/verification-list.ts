@@ -8,7 +8,7 @@ import { nowMs, verificationColumns, verificationOf, verificationWidth } from ".
  * How many verifications of an environment one page scans, matching or not. A filter without matches then costs about as much
  * as the largest page, 2 ms, instead of a scan of all verifications the project has ever had. A full page of 1000 fits.
  */
-const mostWalked = 2_000;
+const maxScanned = 2_000;
 
 /**
  * All three columns of the index, in the order and in the conditions. If most verifications belong to one project, a condition
@@ -76,7 +76,7 @@ export function listStatement(filter: VerificationFilter): { name: string; text:
       filter.createdFrom,
       filter.createdBefore,
       filter.limit + 1,
-      mostWalked,
+      maxScanned,
     ],
   };
 }

@@ -138,16 +138,16 @@ export function createVerifications(database: Database): Verifications {
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
   ): Promise<(Charged<Verification | null> | UsageLimitReached)[]> {
-    const demand = chargesOf(items.map(({ chargeTo }) => chargeTo));
+    const batchCharges = chargesOf(items.map(({ chargeTo }) => chargeTo));
     const rows = await runStatement(pipeline, statement, [
-      demand.projects,
-      demand.calls,
+      batchCharges.projects,
+      batchCharges.calls,
       plainArray(items.map((_, position) => position)),
       plainArray(items.map(({ lookup }) => lookup.id)),
       plainArray(items.map(({ lookup }) => lookup.projectId)),
       plainArray(items.map(({ lookup }) => lookup.environment)),
       plainArray(items.map(({ chargeTo }) => chargeTo)),
-      plainArray(demand.ranks),
+      plainArray(batchCharges.ranks),
     ]);
     if (rows.length !== items.length) throw new Error("a lookup returned no result");
     const results = new Array<Charged<Verification | null> | UsageLimitReached>(items.length);
@@ -158,7 +158,7 @@ export function createVerifications(database: Database): Verifications {
     for (const row of rows) {
       const position = row[0] as number;
       const [, calls, granted, limit, seconds] = charged.get(items[position]?.chargeTo) ?? [];
-      const usage = usageOf(demand.ranks[position] ?? 0, calls, granted, limit, seconds);
+      const usage = usageOf(batchCharges.ranks[position] ?? 0, calls, granted, limit, seconds);
       const verification = verificationOf(row, firstColumn);
       results[position] =
         usage instanceof UsageLimitReached

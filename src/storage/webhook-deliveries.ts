@@ -27,7 +27,7 @@ export interface WebhookDeliveries {
 }
 
 /** How many deliveries of disabled webhooks one claim takes out of the queue. */
-const heldBackAtOnce = 500;
+const disabledAtOnce = 500;
 
 /**
  * The identity of a version's endpoint: all versions with the same project, environment and URL share it. A digest, since URLs
@@ -138,10 +138,10 @@ held_back AS (
     FROM version v CROSS JOIN LATERAL (
       SELECT d.ctid AS row FROM webhook_delivery d
       WHERE d.state = 'pending' AND ${pair} > (v.id, '-infinity') AND ${pair} <= (v.id, 'infinity')
-      ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${heldBackAtOnce}
+      ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${disabledAtOnce}
       FOR NO KEY UPDATE SKIP LOCKED
     ) held
-    WHERE v.disabled LIMIT ${heldBackAtOnce}
+    WHERE v.disabled LIMIT ${disabledAtOnce}
   ))
   RETURNING d.verification_id
 )

@@ -114,7 +114,7 @@ export function createEndpoints(options: {
       retryAfter = [answer.headers["retry-after"]].flat()[0] ?? null;
       // Leaving the loop early closes the connection: the rest of the body is not worth waiting for.
       for await (const chunk of answer.body) if (kept.add(chunk)) break;
-      return { status, error: complaintAbout(status), answer: kept.text(), retryAfter };
+      return { status, error: errorOf(status), answer: kept.text(), retryAfter };
     } catch (error) {
       const answer = status === null ? null : kept.text();
       return { status, error: describe(cut.signal.aborted ? cut.signal.reason : error), answer, retryAfter };
@@ -182,7 +182,7 @@ class KeptAnswer {
 }
 
 /** The error for a status; null if it means success. */
-function complaintAbout(status: number): string | null {
+function errorOf(status: number): string | null {
   if (status >= 200 && status <= 299) return null;
   if (status >= 300 && status <= 399 && status !== 304)
     return `answered ${status}: redirects are not followed`;
@@ -194,10 +194,10 @@ function describe(thrown: unknown): string {
   if (error instanceof AddressRefused) return `refused: ${error.message}`;
   const code = "code" in error && typeof error.code === "string" ? error.code : "";
   // undici's assertion for a response it considers impossible, such as 101 without an upgrade request.
-  if (code === "ERR_ASSERTION") return "answered what HTTP does not allow";
+  if (code === "ERR_ASSERTION") return "sent a response that HTTP does not allow";
   const message = reasonIn(error.message);
-  const said = message.includes(code) ? message : `${message} (${code})`;
-  return said.replace(/[\s\u0000-\u001f]+/g, " ").slice(0, keptErrorLength) || "failed";
+  const described = message.includes(code) ? message : `${message} (${code})`;
+  return described.replace(/[\s\u0000-\u001f]+/g, " ").slice(0, keptErrorLength) || "failed";
 }
 
 /**

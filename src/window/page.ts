@@ -26,7 +26,7 @@ export interface View {
   /** The user has confirmed that they started the verification themselves. */
   readonly started: boolean;
   /** The simulated phone's last receipt, for browsers without scripts. */
-  readonly played: { readonly outcome: OutcomeName; readonly duplicate: boolean } | null;
+  readonly simulatedReceipt: { readonly outcome: OutcomeName; readonly duplicate: boolean } | null;
 }
 
 export interface WindowPage {
@@ -64,7 +64,7 @@ ${marks.cross}<h1 tabindex="-1">${words.cancelled}</h1>
 </section>
 ${after(window, state, view, words)}
 </main>
-${window.environment === Environment.TEST && !(gated && state.status === "pending") && playedPhone(window, token, view, words)}`;
+${window.environment === Environment.TEST && !(gated && state.status === "pending") && simulatedPhonePanel(window, token, view, words)}`;
   return document({ title: titleOf(state, words, title), body, view, words, assets });
 }
 
@@ -121,7 +121,7 @@ ${view.platform === "desktop" && !view.viaQr ? byQrCode(address, smsLink(view.pl
 <div><dt id="text">${words.text}</dt><dd><span class="value" data-value lang="ko">${smsText}</span>
 <button type="button" data-copy hidden aria-label="${words.copyText}">${words.copy}</button></dd></div>
 </dl>
-<div role="status" class="unseen" data-said></div>
+<div role="status" class="unseen" data-feedback></div>
 </div>
 </div>
 <p class="quiet">${words.whichPhones} ${named(words.price, projectName)}</p>`;
@@ -182,12 +182,12 @@ function after(window: VerificationWindow, state: WindowState, view: View, words
 </section>`;
 }
 
-const playedCarriers = ["SKT", "KT", "LGU+"];
+const simulatedCarriers = ["SKT", "KT", "LGU+"];
 
 /** Single digits that, joined to codes of whatever length, make more candidates than a message may have. */
 const manyCodes = Array.from({ length: 80 }, (_, index) => 2 + (((index * index * 7) % 61) % 8)).join(" ");
 
-function playedPhone(window: VerificationWindow, token: string, view: View, words: Texts): Html {
+function simulatedPhonePanel(window: VerificationWindow, token: string, view: View, words: Texts): Html {
   const { play } = words;
   const isMatch = window.mode === VerificationMode.MATCH;
   const presets = [
@@ -203,13 +203,13 @@ function playedPhone(window: VerificationWindow, token: string, view: View, word
 <form method="post" action="${token}/messages${queryOf(view)}" data-failed="${play.failed}">
 <label>${play.sender}<input name="from" value="010-1234-5678" inputmode="tel" autocomplete="off" maxlength="64" required${isMatch && html` aria-describedby="play-sender"`}></label>
 ${isMatch && html`<p class="quiet" id="play-sender">${play.senderMore}</p>`}
-<label>${play.carrier}<select name="carrier">${playedCarriers.map((carrier) => html`<option>${carrier}</option>`)}<option value="">${play.unknownCarrier}</option></select></label>
+<label>${play.carrier}<select name="carrier">${simulatedCarriers.map((carrier) => html`<option>${carrier}</option>`)}<option value="">${play.unknownCarrier}</option></select></label>
 <label>${play.text}<textarea name="text" rows="3" maxlength="2000" required lang="ko">${window.smsText}</textarea></label>
 <div class="presets" role="group" aria-label="${play.presets}" hidden>${presets.map(
     ([label, text]) => html`<button type="button" data-preset="${text}">${label}</button>`,
   )}</div>
 <button>${play.send}</button>
-<p role="status" data-receipt>${view.played && simulatedReceiptText(view.played, view.language)}</p>
+<p role="status" data-receipt>${view.simulatedReceipt && simulatedReceiptText(view.simulatedReceipt, view.language)}</p>
 </form>
 </aside>`;
 }

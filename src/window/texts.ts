@@ -210,7 +210,7 @@ const english: Texts = {
   expired: "Time is up",
   expiredMore: "Go back to {name} and start again. An SMS sent now verifies nothing.",
   cancelled: "Cancelled",
-  cancelledMore: "{name} has cancelled this. To try again, start anew there.",
+  cancelledMore: "{name} has cancelled this. To try again, start over there.",
   returning: "You return to {name} in a moment.",
   returnNow: "Go to {name}",
   goOnThere: "Continue on the device where you started. You may close this page.",

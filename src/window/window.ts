@@ -242,7 +242,7 @@ function viewOf(request: FastifyRequest): View {
     platform: platformOf(request.headers["user-agent"]),
     viaQr: via === "qr",
     started: started === "yes",
-    played: outcome === undefined ? null : { outcome, duplicate: duplicate === "yes" },
+    simulatedReceipt: outcome === undefined ? null : { outcome, duplicate: duplicate === "yes" },
   };
 }
 

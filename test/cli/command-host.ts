@@ -14,10 +14,10 @@ export interface Order {
 }
 
 process.on("message", async (order: Order) => {
-  process.send?.(await obey(order));
+  process.send?.(await runOrder(order));
 });
 
-async function obey({ args, environment, cwd }: Order): Promise<Finished> {
+async function runOrder({ args, environment, cwd }: Order): Promise<Finished> {
   const own = process.getActiveResourcesInfo();
   process.chdir(cwd);
   for (const name of Object.keys(process.env)) delete process.env[name];

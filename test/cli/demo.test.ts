@@ -73,9 +73,9 @@ describe('with a project "Demo"', () => {
   });
 
   test.for([
-    { name: "is now shared by all projects", added: true, said: "The merchant" },
-    { name: "has been removed", added: false, said: "the demo adds one and removes it at the end" },
-  ])("works if the project's number $name, and leaves everything as it was", async ({ added, said }) => {
+    { name: "is now shared by all projects", added: true, message: "The merchant" },
+    { name: "has been removed", added: false, message: "the demo adds one and removes it at the end" },
+  ])("works if the project's number $name, and leaves everything as it was", async ({ added, message }) => {
     await answerOf(["number", "remove", testNumber], environment);
     const add = ["number", "add", testNumber, "--environment", "test"];
     if (added) await answerOf(add, environment);
@@ -93,7 +93,7 @@ describe('with a project "Demo"', () => {
     for (const round of [1, 2]) {
       const { code, stdout, stderr } = await startDemo(environment).finished;
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
-      expect(stdout).toContain(said);
+      expect(stdout).toContain(message);
       expect(await verified(projectId)).toBe(already + round);
       expect(await everything()).toEqual(before);
     }

@@ -7,21 +7,21 @@ export interface SilentServer {
   /** `host:port` */
   readonly address: string;
   /** Resolves when the first byte of any client arrives. */
-  readonly heard: Promise<void>;
+  readonly dataReceived: Promise<void>;
   close(): void;
 }
 
 export async function startSilentServer(): Promise<SilentServer> {
   const sockets: Socket[] = [];
-  const heard = Promise.withResolvers<void>();
+  const dataReceived = Promise.withResolvers<void>();
   const server = createServer((socket) => {
-    sockets.push(socket.on("error", () => {}).on("data", () => heard.resolve()));
+    sockets.push(socket.on("error", () => {}).on("data", () => dataReceived.resolve()));
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   return {
     address: `127.0.0.1:${(server.address() as { port: number }).port}`,
-    heard: heard.promise,
+    dataReceived: dataReceived.promise,
     close() {
       server.close();
       for (const socket of sockets) socket.destroy();

@@ -284,14 +284,14 @@ describe("lines", () => {
       { outcome: "INVALID", fields: [wrong("text")] },
     ]);
     expect(receiptsOf(receipts)[1]).not.toHaveProperty("fields");
-    const told = await runProcess(["sms", "stream"], environment, { input });
-    expect(told.stdout.split("\n").map((line) => line.split("\t")[1])).toEqual([
+    const result = await runProcess(["sms", "stream"], environment, { input });
+    expect(result.stdout.split("\n").map((line) => line.split("\t")[1])).toEqual([
       "INVALID",
       "NO_MATCH",
       "INVALID",
       undefined,
     ]);
-    const [first, second, summed, ...more] = told.stderr.split("\n");
+    const [first, second, summed, ...more] = result.stderr.split("\n");
     expect(first).toMatch(/^phoneproof: line 1: INVALID: from: .+; to: .+; text: .+$/);
     expect(second).toMatch(/^phoneproof: line 3: INVALID: text: .+$/);
     expect([summed, ...more]).toEqual(["phoneproof: 2 messages were INVALID", ""]);
@@ -420,7 +420,7 @@ describe("ending early", () => {
     }
   });
 
-  const patienceMs = 200;
+  const timeoutMs = 200;
 
   test("a service that never answered is given up", async () => {
     const silent = await startSilentServer();
@@ -437,7 +437,7 @@ describe("ending early", () => {
         onUnreadable: () => {},
         onLost: () => {},
         signal: new AbortController().signal,
-        patienceMs,
+        timeoutMs,
       }),
     ).rejects.toMatchObject({ exitCode: 3, message: expect.stringContaining("no receipt from") });
   });
@@ -450,8 +450,8 @@ describe("ending early", () => {
   }) => {
     const gone = await away();
     onTestFinished(() => gone.close());
-    // The wait is far longer than this patience, which applies only to the first receipt.
-    const { received, losses } = await streamOver(gone.address, { losses: 3, patienceMs: 2_000 });
+    // The wait is far longer than this timeout, which applies only to the first receipt.
+    const { received, losses } = await streamOver(gone.address, { losses: 3, timeoutMs: 2_000 });
     expect(received).toEqual(["before", "after"]);
     expect(losses.slice(0, 3).map(({ isStill }) => isStill)).toEqual([false, true, true]);
   });
@@ -507,7 +507,7 @@ describe("ending early", () => {
     let target = service.grpcAddress;
     const proxy = await startCuttingProxy(() => target);
     onTestFinished(() => proxy.close());
-    const leave = async ({ received }: Told) => {
+    const leave = async ({ received }: Observed) => {
       await vi.waitUntil(() => received.length === 1, { timeout: 45_000 });
       target = away;
       proxy.breakAll();
@@ -520,9 +520,9 @@ describe("ending early", () => {
   }
 });
 
-type Times = Pick<InboundStream, "patienceMs" | "answerWithinMs">;
+type Times = Pick<InboundStream, "timeoutMs" | "answerWithinMs">;
 
-interface Told {
+interface Observed {
   readonly received: string[];
   readonly losses: Loss[];
 }
@@ -531,29 +531,30 @@ interface Told {
 async function streamTwo(
   address: string,
   times: Times,
-  between: (told: Told) => Promise<void>,
-  behind: (told: Told) => Promise<void> = async () => {},
-): Promise<Told> {
-  const told: Told = { received: [], losses: [] };
+  between: (observed: Observed) => Promise<void>,
+  behind: (observed: Observed) => Promise<void> = async () => {},
+): Promise<Observed> {
+  const observed: Observed = { received: [], losses: [] };
   const message = (id: string) =>
     Buffer.from(ndjson([{ message_id: id, from: sender(8), to: "#0797", text: `${id} ${address}` }]));
   const bytes = async function* () {
     yield message("before");
-    await between(told);
+    await between(observed);
     yield message("after");
-    await behind(told);
+    await behind(observed);
   };
   const client = clientTowards(address);
   await streamInboundMessages({
     client,
     lines: inboundLines(bytes(), client.macOf),
-    onReceipts: async (receipts) => void told.received.push(...receipts.map(({ messageId }) => messageId)),
+    onReceipts: async (receipts) =>
+      void observed.received.push(...receipts.map(({ messageId }) => messageId)),
     onUnreadable: () => {},
-    onLost: (loss) => told.losses.push(loss),
+    onLost: (loss) => observed.losses.push(loss),
     signal: new AbortController().signal,
     ...times,
   });
-  return told;
+  return observed;
 }
 
 /** Sends receipts, and a GOAWAY for each request. */

@@ -87,11 +87,11 @@ describe("long-running commands end at the first signal while they have no conne
     [["sms", "stream", "--json"], "SIGINT", 130],
     [["sms", "stream", "--json"], "SIGTERM", 143],
   ] as const)("%j at %s", async ([args, signal, code]) => {
-    const { address, heard } = await startSilent();
+    const { address, dataReceived } = await startSilent();
     const running = startCommand([...args, "--address", `https://${address}`], token);
     onTestFinished(() => void running.child.kill("SIGKILL"));
     running.child.stdin?.write('{"message_id":"x","from":"01000000001","to":"1","text":"1"}\n');
-    await heard;
+    await dataReceived;
     running.child.kill(signal);
     expect(await running.finished).toEqual({ code, stdout: "", stderr: "" });
   });

@@ -24,13 +24,13 @@ const { testKey } = await service.createProject();
 const shop = merchant(service.httpUrl, testKey);
 
 /** So short that every failed attempt is reported. */
-const patienceMs = 1;
+const timeoutMs = 1;
 
 async function startWatch(id: string) {
   let target = service.grpcAddress;
   const proxy = await startCuttingProxy(() => target);
   onTestFinished(() => proxy.close());
-  const watch = watchAt(proxy.address, { id, patienceMs });
+  const watch = watchAt(proxy.address, { id, timeoutMs });
   await vi.waitUntil(() => watch.statuses.length === 1, { timeout: 45_000 });
   return {
     ...watch,
@@ -121,7 +121,7 @@ function startPeerThatBreaks(status: VerificationStatus) {
 
 function watchAt(
   address: string,
-  { id = "vrf_1", patienceMs = 60_000 }: { id?: string; patienceMs?: number } = {},
+  { id = "vrf_1", timeoutMs = 60_000 }: { id?: string; timeoutMs?: number } = {},
 ) {
   const [host = "", port = ""] = address.split(":");
   const client = new ServiceClient(
@@ -137,7 +137,7 @@ function watchAt(
     onStatus: ({ status }) => statuses.push(status),
     onLost: (loss) => losses.push(loss),
     signal: aborted.signal,
-    patienceMs,
+    timeoutMs: timeoutMs,
   });
   ended.catch(() => {});
   onTestFinished(() => {

@@ -196,10 +196,10 @@ describe("errors", () => {
       service_unavailable: 503,
       internal_error: 503,
     };
-    const told = Object.fromEntries(
+    const published = Object.fromEntries(
       contractCodes.map((code: FailureCode) => [code, new Failure(code).status]),
     );
-    expect(typed).toEqual(told);
+    expect(typed).toEqual(published);
   });
 
   test("are narrowed by their code", async () => {

@@ -48,8 +48,8 @@ interface Answer {
   readonly body: Buffer;
 }
 
-/** `patienceMs`: the client's timeout for an attempt. */
-export async function startFaultyProxy(target: string, patienceMs: number): Promise<FaultyProxy> {
+/** `timeoutMs`: the client's timeout for an attempt. */
+export async function startFaultyProxy(target: string, timeoutMs: number): Promise<FaultyProxy> {
   const script: (Fault | Refusal)[] = [];
   const arrivals: number[] = [];
   const underWay = new Set<Promise<unknown>>();
@@ -71,11 +71,11 @@ export async function startFaultyProxy(target: string, patienceMs: number): Prom
     if (typeof fault === "object") return refuse(response, fault);
     if (fault === "cut before") return cut();
     if (fault === "refused") return badGateway(response);
-    if (fault === "late") await pastPatience();
+    if (fault === "late") await pastTimeout();
     const { status, headers, body: answered } = await forward(incoming, body);
     if (fault === "cut after") return cut();
     if (fault === "refused after") return badGateway(response);
-    if (fault === "slow") await pastPatience();
+    if (fault === "slow") await pastTimeout();
     response.writeHead(status, headers);
     if (fault !== "half" && fault !== "stall") {
       response.end(answered);
@@ -86,7 +86,7 @@ export async function startFaultyProxy(target: string, patienceMs: number): Prom
     });
   }
 
-  const pastPatience = () => new Promise((resolve) => setTimeout(resolve, patienceMs * 1.5));
+  const pastTimeout = () => new Promise((resolve) => setTimeout(resolve, timeoutMs * 1.5));
 
   const server = createServer((incoming, response) => {
     const handling = handle(incoming, response);

@@ -43,7 +43,7 @@ describe("a normalised text", () => {
 
   test("is in NFKC with single spaces, and does not change when normalised again", () => {
     const texts = fc.string({
-      unit: fc.oneof(fc.constantFrom(...sharpEdges), anyCharacter),
+      unit: fc.oneof(fc.constantFrom(...boundaryPieces), anyCharacter),
       maxLength: 30,
     });
     fc.assert(
@@ -231,7 +231,7 @@ describe("the code candidates", () => {
   });
 
   test("are exactly the whole groups and joined groups of a length in use, and never a part of a group", () => {
-    const texts = fc.array(fc.oneof(fc.constantFrom(...sharpEdges), fc.constantFrom(..."123 -aB0o가")), {
+    const texts = fc.array(fc.oneof(fc.constantFrom(...boundaryPieces), fc.constantFrom(..."123 -aB0o가")), {
       maxLength: 24,
     });
     const lengthsInUse = fc.constantFrom<CodeLengths>(
@@ -312,7 +312,7 @@ describe("the code candidates", () => {
 });
 
 /** Pieces at which groups and runs begin, end or break. */
-const sharpEdges = [
+const boundaryPieces = [
   ..."012 -.가",
   "24",
   "ab",

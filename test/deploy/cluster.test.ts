@@ -73,7 +73,7 @@ if (missing === undefined)
     taken.close();
   });
 
-/** The last state of a verification that a merchant was told. */
+/** The last state of a verification that a merchant received. */
 interface Acknowledged {
   readonly id: string;
   readonly key: string;
@@ -116,7 +116,7 @@ if (missing === undefined)
     }
 
     /** Repeats a call until it succeeds, as the API allows. */
-    async function insist(...request: Parameters<typeof call>): ReturnType<typeof call> {
+    async function callUntilDone(...request: Parameters<typeof call>): ReturnType<typeof call> {
       for (;;) {
         const answer = await call(...request).catch((error) => ({
           status: 0,
@@ -133,12 +133,12 @@ if (missing === undefined)
     async function merchant(name: string, stopped: () => boolean): Promise<void> {
       for (let attempt = 1; !stopped(); attempt++) {
         const key = `${name}-attempt-${attempt}`;
-        const { body } = await insist("POST", "/v1/verifications", { "idempotency-key": key }, {});
+        const { body } = await callUntilDone("POST", "/v1/verifications", { "idempotency-key": key }, {});
         const { id = "", destination, sms_text } = body;
         const own: Acknowledged = { id, key, status: "pending" };
         acknowledged.push(own);
         if (attempt % 3 === 0) {
-          await insist("POST", `/v1/verifications/${id}/cancel`);
+          await callUntilDone("POST", `/v1/verifications/${id}/cancel`);
           own.status = "cancelled";
         } else if (attempt % 3 === 1) {
           const message = {

@@ -114,9 +114,11 @@ describe("every setting", () => {
 
     const help = await readFile(path.join(root, "src/cli/program.ts"), "utf8");
     const [, environment = ""] = /\nEnvironment:\n([\s\S]*?)\n\n/.exec(help) ?? [];
-    const told = environment.split("\n").flatMap((line) => /^ {2}([A-Z].*?)(?: {2}|$)/.exec(line)?.[1] ?? []);
-    expect(told.length).toBeGreaterThan(4);
-    expect(namesInRows(ofCommand).sort()).toEqual(told.flatMap((names) => names.split(", ")).sort());
+    const helpNames = environment
+      .split("\n")
+      .flatMap((line) => /^ {2}([A-Z].*?)(?: {2}|$)/.exec(line)?.[1] ?? []);
+    expect(helpNames.length).toBeGreaterThan(4);
+    expect(namesInRows(ofCommand).sort()).toEqual(helpNames.flatMap((names) => names.split(", ")).sort());
   });
 });
 
@@ -253,8 +255,11 @@ test("the Postgres in compose.yaml is configured, like the embedded one, to log 
   const [compose] = (await documentsIn("deploy/compose.yaml")) as {
     readonly services: Readonly<Record<string, { readonly command?: readonly string[] }>>;
   }[];
-  const told = Object.entries(redactingLogSettings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
-  expect(compose?.services.postgres?.command).toEqual(["postgres", ...told]);
+  const expectedOptions = Object.entries(redactingLogSettings).flatMap(([name, value]) => [
+    "-c",
+    `${name}=${value}`,
+  ]);
+  expect(compose?.services.postgres?.command).toEqual(["postgres", ...expectedOptions]);
 });
 
 /** The margin that a stop timeout needs, because a busy machine is slow. */
@@ -271,25 +276,25 @@ test("stop timeouts of systemd, compose and Kubernetes are longer than a gracefu
   const all = await manifests();
   const settings = all.find(({ kind }) => kind === "ConfigMap")?.data;
   const waits = [
-    { name: "systemd", drains: drainSeconds, patience: Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1]) },
+    { name: "systemd", drains: drainSeconds, stopTimeout: Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1]) },
     ...Object.entries(compose?.services ?? {})
       .filter(([, { environment }]) => environment?.ROLES !== undefined)
       .map(([name, { environment, stop_grace_period }]) => ({
         name,
         drains: Number(environment?.DRAIN_SECONDS ?? drainSeconds),
-        patience: Number(stop_grace_period?.replace(/s$/, "")),
+        stopTimeout: Number(stop_grace_period?.replace(/s$/, "")),
       })),
     ...all
       .filter(({ kind }) => kind === "Deployment")
       .map(({ spec }, index) => ({
         name: `deployment ${index}`,
         drains: Number(settings?.DRAIN_SECONDS ?? drainSeconds),
-        patience: spec?.template?.spec.terminationGracePeriodSeconds ?? 30,
+        stopTimeout: spec?.template?.spec.terminationGracePeriodSeconds ?? 30,
       })),
   ];
   expect(waits).toHaveLength(5);
   const tooShort = waits.filter(
-    ({ drains, patience }) => !(patience >= drains + closeTimeoutMs.amongOthers / 1_000 + roomSeconds),
+    ({ drains, stopTimeout }) => !(stopTimeout >= drains + closeTimeoutMs.amongOthers / 1_000 + roomSeconds),
   );
   expect(tooShort).toEqual([]);
 });

@@ -12,13 +12,13 @@ const rowsOf = (file: string, first: RegExp) =>
     .filter(([, cell = ""]) => first.test(cell));
 
 test("docs/idempotency-and-errors.md has the failure codes of the REST API with their statuses", () => {
-  const told = rowsOf("docs/idempotency-and-errors.md", /^[45]\d\d$/)
+  const documented = rowsOf("docs/idempotency-and-errors.md", /^[45]\d\d$/)
     .filter(([, , codes = ""]) => /^(`[a-z_]+`(, )?)+$/.test(codes))
     .flatMap(([, status, codes = ""]) =>
       [...codes.matchAll(/`(\w+)`/g)].map(([, code = ""]) => [code, Number(status)]),
     );
   const kept = contractCodes.map((code) => [code, new Failure(code).status]);
-  expect(Object.fromEntries(told)).toEqual(Object.fromEntries(kept));
+  expect(Object.fromEntries(documented)).toEqual(Object.fromEntries(kept));
 });
 
 test("docs/grpc.md has the failure codes of administrative calls with their gRPC statuses", () => {
@@ -29,11 +29,11 @@ test("docs/grpc.md has the failure codes of administrative calls with their gRPC
     too_many_api_keys: true,
     webhook_disabled: true,
   };
-  const told = rowsOf("docs/grpc.md", /^`[a-z]+_[a-z_]+`$/).map(([, code = "", status = ""]) => [
+  const documented = rowsOf("docs/grpc.md", /^`[a-z]+_[a-z_]+`$/).map(([, code = "", status = ""]) => [
     code.replaceAll("`", ""),
     status.replaceAll("`", "").toLowerCase(),
   ]);
-  expect(Object.fromEntries(told)).toEqual(
+  expect(Object.fromEntries(documented)).toEqual(
     Object.fromEntries(Object.keys(kept).map((code) => [code, new Failure(code as FailureCode).grpc])),
   );
 });

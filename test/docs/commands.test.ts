@@ -291,8 +291,8 @@ test("the query for a source's verifications lists each one once, even if its me
   const message = { to: created.destination, from: "01000000042", text: created.sms_text };
   await service.sms({ ...message, messageId: "leak-1" }, { ...message, messageId: "leak-2" });
   const { rows } = await service.db.query((code ?? "").replace("SOURCE", "cli"));
-  const told = rows.filter((row) => row.client_reference === "leak").map((row) => row.verification);
-  expect(told).toEqual([created.id]);
+  const listed = rows.filter((row) => row.client_reference === "leak").map((row) => row.verification);
+  expect(listed).toEqual([created.id]);
 });
 
 test("the documented start command starts the service", { timeout: 120_000 }, async () => {

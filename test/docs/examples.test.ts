@@ -104,8 +104,8 @@ test("docs/idempotency-and-errors.md: a call beyond the limit of a minute", asyn
   expect(shapeOf(shown)).toEqual(shapeOf(headersOf(refused)));
   expect(shown.ratelimit).toContain(`;r=0;t=${shown["retry-after"]}`);
   const { error } = (await refused.json()) as { error: object };
-  const { error: told } = jsonOf("docs/idempotency-and-errors.md", "rate_limited");
-  expect({ ...told, request_id: "" }).toEqual({ ...error, request_id: "" });
+  const { error: documented } = jsonOf("docs/idempotency-and-errors.md", "rate_limited");
+  expect({ ...documented, request_id: "" }).toEqual({ ...error, request_id: "" });
 });
 
 test("docs/window.md: the server's two functions create and confirm", async () => {
@@ -118,8 +118,8 @@ test("docs/window.md: the server's two functions create and confirm", async () =
     `(phoneproof, crypto) => { ${code.join("\n")}; return { begin: beginVerification, confirm: confirmVerification }; }`,
   )(createPhoneproof({ baseUrl: service.httpUrl, apiKey: testKey }), crypto);
   const session: { verification?: { id: string; state: string } } = {};
-  const told = await begin(session);
-  expect(told).toEqual({
+  const begun = await begin(session);
+  expect(begun).toEqual({
     verificationUrl: expect.stringContaining("/v/"),
     state: session.verification?.state,
   });

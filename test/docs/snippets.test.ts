@@ -144,7 +144,7 @@ test.for(languages)(
     const receiver = startWith(secret);
     await expectReceiver(port)
       // PHP's built-in server reads the body before it runs the program.
-      .then(() => (language.language === "php" ? undefined : overfill(port)))
+      .then(() => (language.language === "php" ? undefined : sendOversized(port)))
       .finally(() => receiver.child.kill());
     expect((await receiver.finished).stdout).toBe("verification.verified vrf_1 01012345678\n");
   },
@@ -188,7 +188,7 @@ async function expectReceiver(port: number): Promise<void> {
 }
 
 /** Announces 300 MB and sends one: a receiver that waits for the rest would read any amount, signed or not. */
-async function overfill(port: number): Promise<void> {
+async function sendOversized(port: number): Promise<void> {
   const socket = connect(port, "127.0.0.1");
   socket.on("error", () => {});
   socket.write("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000000\r\n\r\n");

@@ -13,7 +13,7 @@ export interface Balancer {
 }
 
 const askEveryMs = 200;
-const askPatienceMs = 1_000;
+const checkTimeoutMs = 1_000;
 
 export function startBalancer(processes: readonly ServiceProcess[]): Balancer {
   let closed = false;
@@ -31,7 +31,7 @@ export function startBalancer(processes: readonly ServiceProcess[]): Balancer {
 
   async function look(life: ServiceLife): Promise<void> {
     try {
-      const answer = await fetch(`${life.opsUrl}/readyz`, { signal: AbortSignal.timeout(askPatienceMs) });
+      const answer = await fetch(`${life.opsUrl}/readyz`, { signal: AbortSignal.timeout(checkTimeoutMs) });
       const text = await answer.text();
       if (text.includes("stopping")) life.out = true;
     } catch {

@@ -41,7 +41,7 @@ const diskFull: Fault = {
   setting: "small disk",
   processes: 2,
   recoversWithinMs: 5_000,
-  async strike({ directory, database }, random) {
+  async apply({ directory, database }, random) {
     const giveBack = await fillDisk(directory);
     await delay(random.between(2_000, 5_000));
     await giveBack();
@@ -54,7 +54,7 @@ export const databaseFaults: readonly Fault[] = [
     name: "freeze",
     processes: 2,
     recoversWithinMs: 2_000,
-    async strike({ database }, random) {
+    async apply({ database }, random) {
       await database.signal("SIGSTOP");
       try {
         await delay(random.between(500, 6_000));
@@ -67,7 +67,7 @@ export const databaseFaults: readonly Fault[] = [
     name: "read-only",
     processes: 2,
     recoversWithinMs: 2_000,
-    async strike({ database }, random) {
+    async apply({ database }, random) {
       await database.query("ALTER SYSTEM SET default_transaction_read_only = on");
       await database.query("SELECT pg_reload_conf()");
       await delay(random.between(500, 2_500));
@@ -79,7 +79,7 @@ export const databaseFaults: readonly Fault[] = [
     name: "no-connections",
     processes: 2,
     recoversWithinMs: 2_000,
-    async strike(world, random) {
+    async apply(world, random) {
       const taken = await takeAllConnections(world);
       world.journal.append({ what: "fault", name: "no-connections", note: `${taken.length} are taken` });
       await delay(random.between(500, 2_500));
@@ -91,7 +91,7 @@ export const databaseFaults: readonly Fault[] = [
     name: "restart-postgres",
     processes: 2,
     recoversWithinMs: 5_000,
-    async strike({ database }) {
+    async apply({ database }) {
       const [postmaster = 0] = await database.pids();
       signalIfThere(postmaster, "SIGINT");
       while ((await database.pids()).includes(postmaster)) await delay(20);
@@ -104,7 +104,7 @@ export const databaseFaults: readonly Fault[] = [
     setting: "standby",
     processes: 2,
     recoversWithinMs: 5_000,
-    strike: (world) => world.failOver(),
+    apply: (world) => world.failOver(),
   },
   ...(canMountSmallDisk() ? [diskFull] : []),
 ];

@@ -3,7 +3,7 @@
 import { once } from "node:events";
 import { connect, createServer, type Server, type Socket } from "node:net";
 
-export type Weather =
+export type NetworkState =
   | "fine"
   /** Connections are refused. */
   | "refused"
@@ -18,7 +18,7 @@ export interface DatabaseProxy {
   readonly port: number;
   /** The address for new connections. */
   target: { readonly host: string; readonly port: number };
-  turn(weather: Weather): Promise<void>;
+  setState(networkState: NetworkState): Promise<void>;
   /** Resets all connections. */
   reset(): void;
   /**
@@ -43,7 +43,7 @@ interface Pair {
 
 export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promise<DatabaseProxy> {
   const pairs = new Set<Pair>();
-  let weather: Weather = "fine";
+  let networkState: NetworkState = "fine";
   let changed = Promise.withResolvers<void>();
   let cut: { statements: readonly string[]; when: string; happened: (statement: string) => void } | undefined;
 
@@ -54,9 +54,9 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
   }
 
   async function forward(pair: Pair, source: Socket, sink: Socket, piece: Buffer): Promise<void> {
-    while (weather === "black hole" || weather === "dead") await changed.promise;
+    while (networkState === "black hole" || networkState === "dead") await changed.promise;
     if (pair.dead) return;
-    if (weather === "slow") await new Promise((resolve) => setTimeout(resolve, slowMs));
+    if (networkState === "slow") await new Promise((resolve) => setTimeout(resolve, slowMs));
     if (source === pair.upstream && pair.doomed !== undefined) {
       cut?.happened(pair.doomed);
       cut = undefined;
@@ -78,10 +78,10 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
 
   /** Forwards chunks strictly in order, whatever delays each of them. */
   function carry(pair: Pair, source: Socket, sink: Socket): void {
-    let turn = Promise.resolve();
+    let queue = Promise.resolve();
     source.on("data", (piece: Buffer) => {
       source.pause();
-      turn = turn.then(() => forward(pair, source, sink, piece)).then(() => void source.resume());
+      queue = queue.then(() => forward(pair, source, sink, piece)).then(() => void source.resume());
     });
   }
 
@@ -92,7 +92,7 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
     const end = () => {
       if (pair.dead) return;
       // A firewall that drops packets also hides the end of a connection.
-      if (weather === "black hole" || weather === "dead") void changed.promise.then(end);
+      if (networkState === "black hole" || networkState === "dead") void changed.promise.then(end);
       else {
         client.destroy();
         upstream.destroy();
@@ -119,8 +119,8 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
   const proxy: DatabaseProxy = {
     port,
     target,
-    async turn(next) {
-      weather = next;
+    async setState(next) {
+      networkState = next;
       if (next === "dead") for (const pair of pairs) pair.dead = true;
       changed.resolve();
       changed = Promise.withResolvers();
@@ -141,7 +141,7 @@ export async function startDatabaseProxy(target: DatabaseProxy["target"]): Promi
         cut = { statements, when, happened: resolve };
       }),
     async close() {
-      weather = "fine";
+      networkState = "fine";
       changed.resolve();
       server?.close();
       for (const { client, upstream } of pairs) {

@@ -28,7 +28,7 @@ export interface DatabaseServer {
   stop(): Promise<void>;
 }
 
-const readyPatienceMs = 60_000;
+const readyTimeoutMs = 60_000;
 
 export async function startDatabaseServer(
   dataDir: string,
@@ -94,7 +94,7 @@ export function databaseServer(
       for (const pid of await pids()) signalIfThere(pid, name);
     },
     async ready() {
-      const deadline = performance.now() + readyPatienceMs;
+      const deadline = performance.now() + readyTimeoutMs;
       for (;;) {
         const error = await query("SELECT 1").then(
           () => undefined,

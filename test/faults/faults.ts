@@ -18,7 +18,7 @@ export interface Fault {
   /** The time within which everything must work again afterwards, on every process. */
   readonly recoversWithinMs: number;
   /** Applies the fault; resolves when it is over. */
-  strike(world: World, random: Random): Promise<void>;
+  apply(world: World, random: Random): Promise<void>;
 }
 
 export const faults: readonly Fault[] = [

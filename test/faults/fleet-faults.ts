@@ -8,7 +8,7 @@ import { watchWindow } from "./window-visitor.ts";
 import type { World } from "./world.ts";
 
 const watchedWindows = 10;
-const windowPatienceMs = 60_000;
+const windowTimeoutMs = 60_000;
 
 /**
  * Opens windows, and returns a function that cancels their verifications and returns the final status that each window
@@ -19,7 +19,7 @@ async function openWindows({ calls, balancer }: World, random: Random) {
     const key = newKey();
     const { body } = await calls.create(random, key, { client_reference: key });
     const { id, verification_url: verificationUrl } = JSON.parse(body);
-    return { id, ending: watchWindow({ balancer, random, verificationUrl, patienceMs: windowPatienceMs }) };
+    return { id, ending: watchWindow({ balancer, random, verificationUrl, timeoutMs: windowTimeoutMs }) };
   });
   const windows = await Promise.all(opened);
   return async () => {
@@ -33,7 +33,7 @@ export const fleetFaults: readonly Fault[] = [
     name: "kill-one-of-three",
     processes: 3,
     recoversWithinMs: 5_000,
-    async strike({ processes }, random) {
+    async apply({ processes }, random) {
       for (let left = 3; left > 0; left--) {
         random.pick(processes).kill();
         await delay(random.between(500, 3_000));
@@ -45,7 +45,7 @@ export const fleetFaults: readonly Fault[] = [
     name: "rolling-restart",
     processes: 3,
     recoversWithinMs: 2_000,
-    async strike(world, random) {
+    async apply(world, random) {
       const { processes, journal } = world;
       const before = journal.read().length;
       const endings = await openWindows(world, random);
@@ -53,8 +53,8 @@ export const fleetFaults: readonly Fault[] = [
         await service.running();
         await service.restart();
       }
-      const told = await endings();
-      for (const ending of told) {
+      const finals = await endings();
+      for (const ending of finals) {
         if (ending !== "cancelled") journal.append({ what: "violation", text: `a window got ${ending}` });
       }
       for (const entry of journal.read().slice(before)) {

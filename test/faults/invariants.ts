@@ -1,5 +1,5 @@
 /**
- * Compares what clients were told with the content of the database. Runs when no request is in progress, so that every
+ * Compares the answers that clients received with the content of the database. Runs when no request is in progress, so that every
  * difference is permanent.
  */
 
@@ -83,12 +83,12 @@ function violationsOfAnswers(entries: readonly TimedEntry[]): string[] {
   const calls = callsIn(entries);
   for (const entry of entries) {
     if (entry.what === "unanswered" && !entry.excused) {
-      found.push(`${told(calls, entry.call)} had no answer after ${entry.ms} ms: ${entry.error}`);
+      found.push(`${describeCall(calls, entry.call)} had no answer after ${entry.ms} ms: ${entry.error}`);
     }
     if (entry.what === "stream lost" && !entry.excused)
       found.push(`${entry.source} lost its stream: ${entry.error}`);
     if (entry.what !== "answered") continue;
-    const of = `${told(calls, entry.call)} was answered ${entry.status}`;
+    const of = `${describeCall(calls, entry.call)} was answered ${entry.status}`;
     const call = calls.get(entry.call);
     if (call && !expectedStatuses[call.operation].includes(entry.status)) found.push(`${of}: ${entry.body}`);
     if (entry.undescribed.length > 0) found.push(`${of}, which violates the contract: ${entry.undescribed}`);
@@ -108,7 +108,7 @@ function violationsOfPromises(entries: readonly TimedEntry[], stored: Stored): s
   const answers = new Map<string, string>();
   const created = new Set<string>();
   const usages = new Map<string, string>();
-  /** When a client was first told a final status. */
+  /** When a client first received a final status. */
   const endings = new Map<string, { readonly status: string; readonly at: number }>();
   let charged = 0;
   let asked = 0;
@@ -118,7 +118,7 @@ function violationsOfPromises(entries: readonly TimedEntry[], stored: Stored): s
     if (entry.what !== "answered" || entry.status === 503) continue;
     const call = calls.get(entry.call);
     if (call === undefined) continue;
-    const of = told(calls, entry.call);
+    const of = describeCall(calls, entry.call);
     if (entry.usage !== null) {
       charged += 1;
       const other = usages.get(entry.usage);
@@ -161,7 +161,7 @@ function violationsOfPromises(entries: readonly TimedEntry[], stored: Stored): s
 }
 
 /** The statuses that a verification may have in the end if a receipt with this outcome named it. */
-const truthsOf: Readonly<Record<string, readonly string[]>> = {
+const possibleStatuses: Readonly<Record<string, readonly string[]>> = {
   VERIFIED: ["verified"],
   NOT_PENDING: ["verified", "cancelled"],
   LATE: ["expired"],
@@ -180,17 +180,20 @@ function violationsOfReceipts(entries: readonly TimedEntry[], stored: Stored): s
     waiting.set(name, (waiting.get(name) ?? 0) + (entry.what === "message" ? 1 : -1));
     if (entry.what === "message") continue;
     const { outcome, verificationId } = entry;
-    const said = `${outcome} ${verificationId}`;
-    const before = first.get(name) ?? said;
+    const receiptText = `${outcome} ${verificationId}`;
+    const before = first.get(name) ?? receiptText;
     first.set(name, before);
-    if (before !== said) found.push(`the receipt of ${name} says ${said}, but before that ${before}`);
+    if (before !== receiptText)
+      found.push(`the receipt of ${name} says ${receiptText}, but before that ${before}`);
     const message = stored.messages.get(name);
     if (message?.outcome !== outcome || message.verificationId !== verificationId) {
-      found.push(`the receipt of ${name} says ${said}, but the database says ${JSON.stringify(message)}`);
+      found.push(
+        `the receipt of ${name} says ${receiptText}, but the database says ${JSON.stringify(message)}`,
+      );
     }
     const status = stored.verifications.get(verificationId)?.status ?? "missing";
-    const truths = truthsOf[outcome];
-    if (truths && !truths.includes(status))
+    const possible = possibleStatuses[outcome];
+    if (possible && !possible.includes(status))
       found.push(`${name} was ${outcome}, but ${verificationId} is ${status}`);
     if (outcome === "INVALID" || outcome === "MUTED") found.push(`${name} was ${outcome}`);
   }
@@ -250,7 +253,7 @@ function callsIn(entries: readonly TimedEntry[]): Map<number, Call> {
   );
 }
 
-function told(calls: ReadonlyMap<number, Call>, call: number): string {
+function describeCall(calls: ReadonlyMap<number, Call>, call: number): string {
   const { operation, subject } = calls.get(call) ?? {};
   return `call ${call} (${operation} ${subject})`;
 }

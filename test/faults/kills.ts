@@ -16,7 +16,7 @@ export const killFaults: readonly Fault[] = [
     name: "kill-service",
     processes: 2,
     recoversWithinMs,
-    async strike({ processes }, random) {
+    async apply({ processes }, random) {
       random.pick(processes).kill();
     },
   },
@@ -24,7 +24,7 @@ export const killFaults: readonly Fault[] = [
     name: "kill-postgres",
     processes: 2,
     recoversWithinMs,
-    async strike(world) {
+    async apply(world) {
       await killPostgres(world);
       await world.database.ready();
     },
@@ -33,7 +33,7 @@ export const killFaults: readonly Fault[] = [
     name: "kill-both",
     processes: 2,
     recoversWithinMs,
-    async strike(world, random) {
+    async apply(world, random) {
       const kills = [
         () => killPostgres(world),
         ...world.processes.map((service) => async () => service.kill()),
@@ -48,7 +48,7 @@ export const killFaults: readonly Fault[] = [
     name: "kill-backend",
     processes: 2,
     recoversWithinMs,
-    async strike({ database }, random) {
+    async apply({ database }, random) {
       const rows = await database.query<{ pid: number }>(
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'phoneproof' ORDER BY state = 'active' DESC, pid",
       );

@@ -23,7 +23,7 @@ interface Made {
 const workers = 8;
 /** Only this many of the latest verifications and messages are read, cancelled, verified or repeated. */
 const remembered = 100;
-const pausePatienceMs = 120_000;
+const pauseTimeoutMs = 120_000;
 
 export function startLoad(parts: {
   readonly random: Random;
@@ -45,8 +45,8 @@ export function startLoad(parts: {
     const mode = random.chance(0.2) ? { mode: "match", expected_phone: newPhone() } : {};
     const request = { ...mode, client_reference: key, state: String(random.below(1_000)) };
     // Sometimes the same request is sent twice at once, as by a double click.
-    const tellers = random.chance(0.2) ? [random.fork(), random.fork()] : [random];
-    const [answer] = await Promise.all(tellers.map((teller) => calls.create(teller, key, request)));
+    const randoms = random.chance(0.2) ? [random.fork(), random.fork()] : [random];
+    const [answer] = await Promise.all(randoms.map((randomOf) => calls.create(randomOf, key, request)));
     if (answer === undefined || answer.status > 201) {
       onViolation(`creating ${key} was answered ${answer?.status} ${answer?.body}`);
       return;
@@ -113,7 +113,7 @@ export function startLoad(parts: {
   return {
     async pause() {
       going = Promise.withResolvers();
-      const deadline = performance.now() + pausePatienceMs;
+      const deadline = performance.now() + pauseTimeoutMs;
       while (busy > 0) {
         if (performance.now() > deadline) {
           const waiting = sources.map((source) => `${source.name}: ${source.waiting()} messages`).join(", ");

@@ -26,9 +26,9 @@ export interface MerchantCalls {
 }
 
 /** Longer than any answer may take. */
-const answerPatienceMs = 30_000;
+const answerTimeoutMs = 30_000;
 /** How long a call is repeated before that counts as a violation. */
-const callPatienceMs = 90_000;
+const callTimeoutMs = 90_000;
 
 let calls = 0;
 
@@ -55,7 +55,7 @@ export function merchantCalls(parts: {
         ...init,
         method,
         headers: { authorization, ...init.headers },
-        signal: AbortSignal.timeout(answerPatienceMs),
+        signal: AbortSignal.timeout(answerTimeoutMs),
       });
       const body = await response.text();
       const { status, headers } = response;
@@ -84,7 +84,7 @@ export function merchantCalls(parts: {
     subject: string,
     request?: object,
   ): Promise<Answered> {
-    const deadline = performance.now() + callPatienceMs;
+    const deadline = performance.now() + callTimeoutMs;
     for (;;) {
       const answer = await tryOnce(await balancer.choose(random), operation, subject, request);
       if (answer !== undefined && answer.status !== 503) return answer;

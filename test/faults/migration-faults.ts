@@ -82,5 +82,5 @@ async function migrationsIn({ connection }: World["database"], name: string): Pr
 }
 
 export const migrationFaults: readonly Fault[] = [
-  { name: "migrations", processes: 1, recoversWithinMs: 2_000, strike: startTogether },
+  { name: "migrations", processes: 1, recoversWithinMs: 2_000, apply: startTogether },
 ];

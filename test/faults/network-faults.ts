@@ -1,26 +1,26 @@
 /** Faults of the network between the service and its Postgres. */
 
 import { setTimeout as delay } from "node:timers/promises";
-import type { Weather } from "./database-proxy.ts";
+import type { NetworkState } from "./database-proxy.ts";
 import type { Fault } from "./faults.ts";
 
 const recoversWithinMs = 2_000;
 
 /** Puts the network into this state for a random time from `least` to `most` milliseconds, then back to normal. */
-function spell(name: string, weather: Weather, least: number, most: number): Fault {
+function networkFault(name: string, networkState: NetworkState, least: number, most: number): Fault {
   return {
     name,
     processes: 2,
     recoversWithinMs,
-    async strike({ network }, random) {
-      await network.turn(weather);
+    async apply({ network }, random) {
+      await network.setState(networkState);
       await delay(random.between(least, most));
-      await network.turn("fine");
+      await network.setState("fine");
     },
   };
 }
 
-/** The statements that change what a client may have been told. */
+/** The statements that change what a client may have been answered. */
 const changing = [
   "create_new",
   "create",
@@ -33,17 +33,17 @@ const changing = [
 ];
 
 export const networkFaults: readonly Fault[] = [
-  spell("refused", "refused", 500, 2_500),
-  spell("black-hole", "black hole", 500, 3_000),
+  networkFault("refused", "refused", 500, 2_500),
+  networkFault("black-hole", "black hole", 500, 3_000),
   // Longer than every timeout for the database.
-  spell("long-black-hole", "black hole", 14_000, 18_000),
-  spell("dead-connections", "dead", 500, 3_000),
-  spell("slow", "slow", 1_000, 3_000),
+  networkFault("long-black-hole", "black hole", 14_000, 18_000),
+  networkFault("dead-connections", "dead", 500, 3_000),
+  networkFault("slow", "slow", 1_000, 3_000),
   {
     name: "reset",
     processes: 2,
     recoversWithinMs,
-    async strike({ network }, random) {
+    async apply({ network }, random) {
       for (let left = 1 + random.below(8); left > 0; left--) {
         network.reset();
         await delay(random.between(0, 300));
@@ -55,7 +55,7 @@ export const networkFaults: readonly Fault[] = [
     name: "cut-commit",
     processes: 2,
     recoversWithinMs,
-    async strike({ network, journal }, random) {
+    async apply({ network, journal }, random) {
       for (let left = 6; left > 0; left--) {
         const when = random.pick(["sent", "answered"] as const);
         const statement = await network.cutAt(changing, when);

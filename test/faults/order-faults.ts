@@ -40,7 +40,7 @@ const racesAtOnce = 25;
 /** The time span within which the contenders start. */
 const photoFinishMs = 30;
 
-/** SMS, cancel, read and expiry at the same moment: what each client was told is compared with the rows afterwards. */
+/** SMS, cancel, read and expiry at the same moment: each client's answer is compared with the rows afterwards. */
 async function race(world: World, source: SmsSource, random: Random): Promise<void> {
   const pending = await createPending(world, random);
   const ends = [
@@ -72,7 +72,7 @@ export const orderFaults: readonly Fault[] = [
     name: "races",
     processes: 2,
     recoversWithinMs: 2_000,
-    async strike(world, random) {
+    async apply(world, random) {
       const { journal, balancer, installation } = world;
       const [{ name, token } = { name: "", token: "" }] = installation.sources;
       const source = startSmsSource({ name, token, journal, balancer, random: random.fork() });
@@ -88,7 +88,7 @@ export const orderFaults: readonly Fault[] = [
     name: "inbound-disorder",
     processes: 2,
     recoversWithinMs: 2_000,
-    async strike(world, random) {
+    async apply(world, random) {
       const { journal, balancer, installation, processes, database } = world;
       const proxies = new Map<ServiceLife, Awaited<ReturnType<typeof startCuttingProxy>>>();
       for (const service of processes) {
@@ -141,7 +141,7 @@ export const orderFaults: readonly Fault[] = [
     setting: "skewed clocks",
     processes: 2,
     recoversWithinMs: 2_000,
-    async strike(world, random) {
+    async apply(world, random) {
       const { journal, calls, processes, database } = world;
       const lives = await Promise.all(processes.map((service) => service.running()));
       for (let left = 20; left > 0; left--) {

@@ -8,7 +8,7 @@ import type { Fault } from "./faults.ts";
 import { randomOf } from "./random.ts";
 import { openWorld } from "./world.ts";
 
-export interface Struck {
+export interface Applied {
   readonly fault: string;
   readonly recoveredMs: number;
   /** Calls answered during the fault and the recovery, and how many of them with 503. */
@@ -20,7 +20,7 @@ export interface Struck {
 }
 
 /** Applies all faults in one world; they must share its setting. Stops after the first fault with a violation. */
-export async function strikeAll(options: {
+export async function applyAll(options: {
   readonly seed: number;
   readonly faults: readonly Fault[];
   /**
@@ -28,9 +28,9 @@ export async function strikeAll(options: {
    * as the first start.
    */
   readonly inTime: boolean;
-  readonly onStruck: (struck: Struck) => void;
+  readonly onApplied: (result: Applied) => void;
 }): Promise<readonly string[]> {
-  const { seed, faults, inTime, onStruck } = options;
+  const { seed, faults, inTime, onApplied } = options;
   const random = randomOf(seed);
   const keepIn = await mkdtemp(path.join(os.tmpdir(), `phoneproof-faults-${seed}-`));
   const world = await openWorld({
@@ -46,7 +46,7 @@ export async function strikeAll(options: {
       await delay(choices.between(300, 900));
       const before = world.journal.read().length;
       world.journal.append({ what: "fault", name: fault.name, note: "begins" });
-      await fault.strike(world, choices).catch((error: Error) => {
+      await fault.apply(world, choices).catch((error: Error) => {
         world.journal.append({
           what: "violation",
           text: `${fault.name} could not be applied: ${error.message}`,
@@ -60,7 +60,7 @@ export async function strikeAll(options: {
         violations.push(`recovery took ${recoveredMs} ms, more than ${limitMs}`);
       }
       const seen = world.journal.read().slice(before);
-      onStruck({
+      onApplied({
         fault: fault.name,
         recoveredMs,
         answered: seen.filter(({ what }) => what === "answered").length,

@@ -3,7 +3,7 @@
 import { parseArgs } from "node:util";
 import { type Fault, faultNamed, faults } from "./faults.ts";
 import { newSeed } from "./random.ts";
-import { strikeAll } from "./rounds.ts";
+import { applyAll } from "./rounds.ts";
 
 const usage = `npm run test:faults -- [--seed N] [--duration 10m] [--only ${faults.map(({ name }) => name).join(",")}]`;
 
@@ -45,18 +45,18 @@ async function run({ seed, durationMs, only }: Options): Promise<{ passed: numbe
     const inIt = worlds[world % worlds.length] ?? [];
     const names = inIt.map(({ name }) => name).join(",");
     console.log(`world ${world + 1}, seed ${worldSeed}`);
-    const striking = strikeAll({
+    const applying = applyAll({
       seed: worldSeed,
       faults: inIt,
       inTime: true,
-      onStruck({ fault, recoveredMs, answered, refused, lost, violations: wrong }) {
+      onApplied({ fault, recoveredMs, answered, refused, lost, violations: wrong }) {
         if (wrong.length === 0) passed += 1;
         const word = wrong.length === 0 ? "passed" : "FAILED";
         const calls = `${answered} calls answered, ${refused} of them 503, ${lost} lost`;
         console.log(`  ${word} ${fault}: recovered after ${recoveredMs} ms; ${calls}`);
       },
     });
-    const violations = await striking.catch((error: Error) => [error.stack ?? error.message]);
+    const violations = await applying.catch((error: Error) => [error.stack ?? error.message]);
     if (violations.length === 0) continue;
     failed += 1;
     for (const violation of violations.slice(0, 20)) console.error(`  ${violation}`);

@@ -8,7 +8,7 @@ import { plainEnvironment } from "../harness/environment.ts";
 import { signalIfThere } from "./database-server.ts";
 
 export const program = path.join(import.meta.dirname, "../../src/start.ts");
-const startPatienceMs = 60_000;
+const startTimeoutMs = 60_000;
 
 /** One run of the process, from start to exit. */
 export interface ServiceLife {
@@ -100,12 +100,12 @@ export async function startServiceProcess(options: ServiceOptions): Promise<Serv
         await delay(50);
       }
       process.off("exit", endEarly);
-      tellFaults();
+      reportErrors();
     }
   }
 
   /** Reports log lines of level error and above, which only a fault of the service itself causes. */
-  function tellFaults(): void {
+  function reportErrors(): void {
     const text = readFrom(logFile, logged);
     logged += Buffer.byteLength(text);
     for (const line of text.split("\n")) {
@@ -130,7 +130,7 @@ export async function startServiceProcess(options: ServiceOptions): Promise<Serv
       await service.running();
     },
     async running() {
-      const deadline = performance.now() + startPatienceMs;
+      const deadline = performance.now() + startTimeoutMs;
       while (service.life === undefined || service.life.killed) {
         if (performance.now() > deadline) throw new Error(`${name} does not start: see ${logFile}`);
         await delay(10);

@@ -40,7 +40,7 @@ export interface SmsSource {
 interface Waiting {
   readonly message: SmsMessage;
   readonly since: number;
-  readonly told: (receipt: SmsReceipt) => void;
+  readonly onReceipt: (receipt: SmsReceipt) => void;
 }
 
 export interface SmsSourceParts {
@@ -101,7 +101,7 @@ export function startSmsSource(parts: SmsSourceParts): SmsSource {
         };
         const ms = Math.round(performance.now() - (answered?.since ?? 0));
         journal.append({ what: "receipt", source: name, messageId, ms, ...receipt });
-        answered?.told(receipt);
+        answered?.onReceipt(receipt);
       }
     }
   }
@@ -115,8 +115,8 @@ export function startSmsSource(parts: SmsSourceParts): SmsSource {
       } catch (thrown) {
         // A service that stops or has lost its database ends streams with UNAVAILABLE; any other end is excused only if the
         // process was killed or the stream was cut.
-        const told = thrown instanceof ConnectError && thrown.code === Code.Unavailable;
-        const excused = told || life.killed || parts.isCut?.() === true;
+        const isUnavailable = thrown instanceof ConnectError && thrown.code === Code.Unavailable;
+        const excused = isUnavailable || life.killed || parts.isCut?.() === true;
         journal.append({
           what: "stream lost",
           source: name,
@@ -133,9 +133,9 @@ export function startSmsSource(parts: SmsSourceParts): SmsSource {
   return {
     name,
     send: (message) =>
-      new Promise((told) => {
+      new Promise((onReceipt) => {
         journal.append({ what: "message", source: name, ...message });
-        waiting.push({ message, since: performance.now(), told });
+        waiting.push({ message, since: performance.now(), onReceipt });
         wake();
       }),
     waiting: () => waiting.length,

@@ -59,9 +59,9 @@ export interface World {
   close(): Promise<void>;
 }
 
-const settlePatienceMs = 30_000;
-const recoveryPatienceMs = 60_000;
-const windowPatienceMs = 10_000;
+const settleTimeoutMs = 30_000;
+const recoveryTimeoutMs = 60_000;
+const windowTimeoutMs = 10_000;
 
 export async function openWorld(options: WorldOptions): Promise<World> {
   const { random } = options;
@@ -143,7 +143,7 @@ export async function openWorld(options: WorldOptions): Promise<World> {
         balancer: only,
         random,
         verificationUrl: verification_url,
-        patienceMs: windowPatienceMs,
+        timeoutMs: windowTimeoutMs,
       });
       const message = { messageId: newKey(), from: newPhone(), to: destination, text: sms_text };
       if ((await sendOnce(only, message)) !== "VERIFIED") return false;
@@ -160,7 +160,7 @@ export async function openWorld(options: WorldOptions): Promise<World> {
       if (source === undefined) throw new Error("there are two sources");
       const trial = startSmsSource({ ...source, journal, balancer: only, random });
       const receipt = trial.send(message);
-      const none = delay(recoveryPatienceMs, { outcome: "none" }, { ref: false });
+      const none = delay(recoveryTimeoutMs, { outcome: "none" }, { ref: false });
       const { outcome } = await Promise.race([receipt, none]);
       await trial.close();
       return outcome;
@@ -193,8 +193,8 @@ export async function openWorld(options: WorldOptions): Promise<World> {
         await Promise.all(
           processes.map(async (service) => {
             while (!(await works(await service.running()))) {
-              if (performance.now() - startedAt > recoveryPatienceMs) {
-                onViolation(`${service.name} does not work again after ${recoveryPatienceMs / 1000} s`);
+              if (performance.now() - startedAt > recoveryTimeoutMs) {
+                onViolation(`${service.name} does not work again after ${recoveryTimeoutMs / 1000} s`);
                 return;
               }
               await delay(20);
@@ -236,7 +236,7 @@ function skewed(index: number) {
  * waiting for its timeout.
  */
 async function settled(database: DatabaseServer): Promise<void> {
-  const deadline = performance.now() + settlePatienceMs;
+  const deadline = performance.now() + settleTimeoutMs;
   const late = await database.query(
     "SELECT FROM webhook_delivery WHERE state = 'pending' AND next_attempt_at > now() + interval '60 seconds'",
   );

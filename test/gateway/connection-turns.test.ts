@@ -150,7 +150,7 @@ test("a process that is not busy makes no connection wait, and soon reads those 
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("after a long pause the count of requests in flight starts anew", () => {
+test("after a long pause the count of requests in flight starts from zero", () => {
   const some = turns();
   take(some, maxInFlight);
   now += 3_600_000;
@@ -204,7 +204,7 @@ test("connections that have waited for more than three seconds are read, sixteen
   }
 });
 
-/** Answers `count` requests that took so long, each on its own connection. */
+/** Answers `count` requests that took this long, each on its own connection. */
 function answer(from: ReturnType<typeof turns>, count: number, tookMs: number): void {
   for (let answered = 0; answered < count; answered++) {
     from.begun(now - tookMs);

@@ -273,24 +273,24 @@ describe("failed authentications", () => {
   test.for([
     {
       name: "with a port",
-      said: (attempt: number) => `192.0.2.7:${1024 + attempt}`,
+      addressOf: (attempt: number) => `192.0.2.7:${1024 + attempt}`,
       others: { "192.0.2.17:1024": 401 },
     },
     {
       name: "in brackets and with a port",
-      said: (attempt: number) => `[2001:db8:8::1]:${1024 + attempt}`,
+      addressOf: (attempt: number) => `[2001:db8:8::1]:${1024 + attempt}`,
       others: { "[2001:db8:9::1]:1024": 401 },
     },
     {
       name: "as no valid address, and so as the proxy's own",
-      said: (attempt: number) => `unknown-${attempt}`,
+      addressOf: (attempt: number) => `unknown-${attempt}`,
       others: { "x192.0.2.18:1024": 429, "127.0.0.1": 429 },
     },
-  ])("from one address count together if a proxy writes it $name", async ({ said, others }) => {
+  ])("from one address count together if a proxy writes it $name", async ({ addressOf, others }) => {
     const shop = merchant(service.httpUrl, "wrong");
     const statuses = await Promise.all(
       Array.from({ length: 601 }, async (_, attempt) => {
-        return (await shop.call("GET", path, { headers: from(said(attempt), "wrong") })).status;
+        return (await shop.call("GET", path, { headers: from(addressOf(attempt), "wrong") })).status;
       }),
     );
     // Failures of the proxy's own address may have been counted before.

@@ -139,15 +139,15 @@ test("the pause counts from the refusal, however late the request's body arrives
 
 test("Retry-After grows with the number of paused connections up to eight seconds; then they are closed", async () => {
   const { connect } = await startServer();
-  const told = [];
+  const delays = [];
   for (let count = 0; count < 18; count++) {
     const client = await connect();
     const [[, seconds] = []] = await client.ask();
-    told.push(seconds);
+    delays.push(seconds);
     if (count >= 16) await expect.poll(client.isClosed).toBe(true);
     else expect(client.isClosed()).toBe(false);
   }
-  expect(told).toEqual([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 8]);
+  expect(delays).toEqual([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 8]);
 });
 
 test("connections that close with their answer, and requests that never end, do not count as paused", async () => {
@@ -161,14 +161,14 @@ test("connections that close with their answer, and requests that never end, do 
 test("after stop() every connection is read, also those that are still being refused", async () => {
   const server = await startServer({ perSecond: 1 });
   await tellMany(server);
-  const [told, half] = [await server.connect(), await server.connect()];
+  const [refusedClient, half] = [await server.connect(), await server.connect()];
   expect(await half.ask(post.slice(0, -2))).toEqual([[503, 8]]);
-  expect(await told.ask()).toEqual([[503, 8]]);
-  told.send(get);
+  expect(await refusedClient.ask()).toEqual([[503, 8]]);
+  refusedClient.send(get);
   server.overload.stop();
   expect(server.state.isStopped).toBe(true);
   await expectHeardSoon(async () => {
-    await expect.poll(() => told.answers().length, { interval: 5 }).toBe(2);
+    await expect.poll(() => refusedClient.answers().length, { interval: 5 }).toBe(2);
     await half.ask(`{}${get}`);
     await half.ask();
   });

@@ -64,8 +64,8 @@ describe("without a valid key", () => {
       const answer = await shop.call(method, path, { headers: { authorization } });
       expectRefusal(answer, 401, "invalid_api_key");
       expect([...answer.headers.keys()].filter((header) => /usage|ratelimit/.test(header))).toEqual([]);
-      const told = unlike.some((row) => row.name === name) ? "send the word Bearer" : "mistyped";
-      expect(answer.body.error.message).toContain(told);
+      const phrase = unlike.some((row) => row.name === name) ? "send the word Bearer" : "mistyped";
+      expect(answer.body.error.message).toContain(phrase);
     });
   }
 

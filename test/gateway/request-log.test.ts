@@ -137,11 +137,11 @@ test("an internal fault also writes a line with its stack", async () => {
 });
 
 /** Sends a request that waits for the database until it is let go. */
-async function heldRequest(send: () => void): Promise<{ letGo: () => Promise<void> }> {
+async function heldRequest(send: () => void): Promise<{ unlock: () => Promise<void> }> {
   const lock = await service.db.connect();
   await lock.query("BEGIN; LOCK TABLE verification");
   const { rows } = await lock.query("SELECT pg_backend_pid() AS pid");
-  const letGo = async () => {
+  const unlock = async () => {
     await lock.query("ROLLBACK");
     lock.release();
   };
@@ -152,10 +152,10 @@ async function heldRequest(send: () => void): Promise<{ letGo: () => Promise<voi
   try {
     await expect.poll(async () => (await service.db.query(blocked, [rows[0].pid])).rowCount).toBe(1);
   } catch (error) {
-    await letGo();
+    await unlock();
     throw error;
   }
-  return { letGo };
+  return { unlock };
 }
 
 const someId = "vrf_01m7yrddhzfyja3hhg9my162t1";
@@ -164,7 +164,7 @@ test("a client that disconnects before its answer leaves a line without a status
   const { hostname, port } = new URL(httpUrl);
   const before = lines.length;
   const socket = net.connect(Number(port), hostname);
-  const { letGo } = await heldRequest(() => {
+  const { unlock } = await heldRequest(() => {
     const head = `Host: x\r\nAuthorization: Bearer ${testKey}\r\n`;
     socket.write(`GET /v1/verifications/${someId} HTTP/1.1\r\n${head}\r\n`);
   });
@@ -176,7 +176,7 @@ test("a client that disconnects before its answer leaves a line without a status
       .poll(() => requests().filter(({ msg }) => msg === "request"))
       .toMatchObject([{ method: "GET", route, status: null }]);
   } finally {
-    await letGo();
+    await unlock();
   }
 });
 
@@ -247,13 +247,13 @@ test(
   },
   async () => {
     let underWay: ReturnType<typeof shop.read> | undefined;
-    const { letGo } = await heldRequest(() => {
+    const { unlock } = await heldRequest(() => {
       underWay = shop.read(someId);
     });
     // The time after which the service cuts remaining connections.
     suppressTimers(5_000);
     const closed = logging.close();
-    await letGo();
+    await unlock();
     expect((await underWay)?.status).toBe(404);
     await closed;
   },

@@ -33,7 +33,7 @@ export async function startCuttableProxy(databaseUrl: string) {
     isCut = true;
     for (const end of ends) end.destroy();
   };
-  const mend = () => {
+  const restore = () => {
     isCut = false;
   };
   atFileEnd(() => {
@@ -43,5 +43,5 @@ export async function startCuttableProxy(databaseUrl: string) {
   /** How many times a text was sent to the database. */
   const timesSent = (text: string) =>
     [...sent.values()].reduce((times, bytes) => times + bytes.split(text).length - 1, 0);
-  return { databaseUrl: url.href, cut, mend, timesSent };
+  return { databaseUrl: url.href, cut, restore, timesSent };
 }

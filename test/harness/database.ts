@@ -56,7 +56,7 @@ async function administer(statement: string): Promise<void> {
 }
 
 /** Sets the defaults of settings for future sessions of this database. */
-export async function haveSessionsBegin(
+export async function setSessionDefaults(
   connection: pg.ClientConfig,
   settings: Readonly<Record<string, string>>,
 ) {

@@ -147,13 +147,15 @@ async function start(
     client,
 
     async createProject(settings = {}) {
-      const { project } = await insist(() => projects.createProject({ name: "Shop", ...settings }));
+      const { project } = await retryWhileUnavailable(() =>
+        projects.createProject({ name: "Shop", ...settings }),
+      );
       const projectId = project?.id ?? "";
       const made = { projectId, testKey: "", liveKey: "", testNumber: "", liveNumber: "" };
       for (const environment of [Environment.LIVE, Environment.TEST]) {
         const number = `0200${String(++numbersMade).padStart(6, "0")}`;
-        await insist(() => numbers.addDestinationNumber({ number, environment, projectId }));
-        const { secret } = await insist(() => keys.createApiKey({ projectId, environment }));
+        await retryWhileUnavailable(() => numbers.addDestinationNumber({ number, environment, projectId }));
+        const { secret } = await retryWhileUnavailable(() => keys.createApiKey({ projectId, environment }));
         if (environment === Environment.LIVE) Object.assign(made, { liveKey: secret, liveNumber: number });
         else Object.assign(made, { testKey: secret, testNumber: number });
       }
@@ -161,7 +163,8 @@ async function start(
     },
 
     async createToken({ scope, ...rest }) {
-      return (await insist(() => tokens.createServiceToken({ scope: scopes[scope], ...rest }))).secret;
+      return (await retryWhileUnavailable(() => tokens.createServiceToken({ scope: scopes[scope], ...rest })))
+        .secret;
     },
 
     async sms(...messages) {
@@ -201,7 +204,7 @@ async function start(
 }
 
 /** Retries a call that only prepares a test while the service answers UNAVAILABLE. */
-export async function insist<T>(call: () => Promise<T>): Promise<T> {
+export async function retryWhileUnavailable<T>(call: () => Promise<T>): Promise<T> {
   for (let left = 20; ; left--) {
     try {
       return await call();

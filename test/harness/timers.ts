@@ -9,7 +9,7 @@ export function suppressTimers(milliseconds: number): void {
 }
 
 /** Until the end of the test, timers with this delay, or up to 10 % less, that are set from now on fire after `soonMs`. */
-export function hastenTimers(milliseconds: number, soonMs = 50): void {
+export function shortenTimers(milliseconds: number, soonMs = 50): void {
   changeTimers((delay = 0) => (delay <= milliseconds && delay > milliseconds * 0.9 ? soonMs : delay));
 }
 

@@ -24,7 +24,7 @@ const timeout = 120_000;
 const start = (environment: Record<string, string> = {}, kind?: OutputKind | { readonly file: string }) =>
   startProcess({ DATABASE_URL: database.url, ...environment }, kind);
 
-/** Makes so many requests, some of them concurrently. Returns their request ids. */
+/** Makes this many requests, some of them concurrently. Returns their request ids. */
 async function send(httpUrl: string, count: number): Promise<string[]> {
   const ids: string[] = [];
   const sender = async () => {

@@ -17,7 +17,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { hastenTimers } from "../harness/timers.ts";
+import { shortenTimers } from "../harness/timers.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
 import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
@@ -454,8 +454,8 @@ test("the delay of the statistics is shown, even by a process without workers", 
 });
 
 test("during a database outage a scrape says so, omits figures of the database and keeps earlier judgements", async () => {
-  const cable = await startCuttableProxy(service.databaseUrl);
-  const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl, ROLES: "worker" });
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: proxy.databaseUrl, ROLES: "worker" });
   // It would do work that other tests count.
   onTestFinished(() => distant.close());
   const judged = "phoneproof_statistics_counted_until_seconds";
@@ -474,15 +474,15 @@ test("during a database outage a scrape says so, omits figures of the database a
   await expect.poll(look).toMatchObject(there);
   await expect.poll(async () => (await look()).judgedUntil).toBeGreaterThan(0);
   const { judgedUntil } = await look();
-  cable.cut();
+  proxy.cut();
   await expect.poll(look).toMatchObject({ up: 0, shown: [] });
   expect((await look()).judgedUntil).toBeGreaterThanOrEqual(judgedUntil);
-  cable.mend();
+  proxy.restore();
   await expect.poll(look).toMatchObject(there);
 });
 
 test("workers show when retention last had nothing left to do; other processes do not", async () => {
-  hastenTimers(60_000);
+  shortenTimers(60_000);
   const worker = await service.startAnother({ ROLES: "worker" });
   // It would do work that other tests count.
   onTestFinished(() => worker.close());

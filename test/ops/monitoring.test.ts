@@ -85,15 +85,18 @@ test("every alert has a section in docs/runbook.md, and every such section an al
 });
 
 test("docs/monitoring.md lists every alert under its severity", () => {
-  const told = [...monitoring.matchAll(/^\| `(critical|warning|info)` \|.*$/gm)].flatMap(
+  const documentedAlerts = [...monitoring.matchAll(/^\| `(critical|warning|info)` \|.*$/gm)].flatMap(
     ([row, severity = ""]) =>
       [...row.matchAll(/\[(\w+)\]\(runbook\.md#(\w+)\)/g)].map(([, alert = "", anchor]) => {
         expect(anchor).toBe(alert.toLowerCase());
         return { alert, severity };
       }),
   );
-  const ordered = (list: typeof told) => list.sort((one, other) => one.alert.localeCompare(other.alert));
-  expect(ordered(told)).toEqual(ordered(rules.map(({ alert, labels }) => ({ alert, ...labels }))));
+  const ordered = (list: typeof documentedAlerts) =>
+    list.sort((one, other) => one.alert.localeCompare(other.alert));
+  expect(ordered(documentedAlerts)).toEqual(
+    ordered(rules.map(({ alert, labels }) => ({ alert, ...labels }))),
+  );
 });
 
 test("the metrics to watch first exist, with queries that show them", () => {

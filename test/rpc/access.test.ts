@@ -293,7 +293,7 @@ describe("access to a verification", async () => {
       notFound,
     ],
     ["the admin token", service.adminToken, {}, ok],
-  ])("reading and watching it with %s", async ([, credential, named, told]) => {
+  ])("reading and watching it with %s", async ([, credential, named, expected]) => {
     const client = service.client(VerificationService, credential);
     const request = { verificationId, ...named };
     const answers = [
@@ -307,13 +307,13 @@ describe("access to a verification", async () => {
       }),
     ];
     for (const answer of answers) {
-      expect(answer).toMatchObject(told);
+      expect(answer).toMatchObject(expected);
       if (answer.code === "ok") expect(answer.message?.verification?.id).toBe(verificationId);
     }
   });
 
   test("a credential of another project or environment, or without the write scope, cannot cancel it", async () => {
-    for (const [credential, told] of [
+    for (const [credential, expected] of [
       [project.testKey, notFound],
       [neighbour.liveKey, notFound],
       [await service.createToken({ scope: "write", projectId: neighbour.projectId }), notFound],
@@ -322,7 +322,7 @@ describe("access to a verification", async () => {
       const client = service.client(VerificationService, credential);
       expect(
         await answerOf((options) => client.cancelVerification({ verificationId }, options)),
-      ).toMatchObject(told);
+      ).toMatchObject(expected);
     }
     expect((await shop.read(verificationId)).body.status).toBe("pending");
   });
@@ -399,10 +399,10 @@ describe("access to statistics", async () => {
       { projectId: "prj_01kaex4mpyf2xbtyt1s6vdr4e9" },
       { code: "not_found" },
     ],
-  ])("with %s", async ([, credential, named, told]) => {
+  ])("with %s", async ([, credential, named, expected]) => {
     const client = service.client(StatisticsService, credential);
     const answer = await answerOf((options) => client.getStatistics(named, options));
-    expect(answer).toMatchObject(told);
+    expect(answer).toMatchObject(expected);
     if (credential !== project.liveKey || answer.message === undefined) return;
     expect(answer.message.environments.map(({ environment }) => environment)).toEqual([Environment.LIVE]);
     expect(answer.metadata.get("x-usage-calls")).not.toBeNull();

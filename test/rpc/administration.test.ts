@@ -169,11 +169,11 @@ test("a service token accepts only the restrictions of its scope: a project, or 
   for (const scope of [READ, WRITE, INGEST, ADMIN]) {
     const source = scope === INGEST ? "gateway-1" : "";
     for (const [field, limit] of Object.entries(limits)) {
-      const told = await answerOf((options) =>
+      const result = await answerOf((options) =>
         tokens.createServiceToken({ scope, source, ...limit }, options),
       );
       const isTaken = takenBy[field as keyof typeof limits].includes(scope);
-      expect([scope, told.code, told.fields]).toEqual(
+      expect([scope, result.code, result.fields]).toEqual(
         isTaken ? [scope, "ok", []] : [scope, "validation_failed", [field]],
       );
     }
@@ -262,14 +262,14 @@ describe("an unknown enum value is reported together with all other validation e
 });
 
 test("suspending and resuming a project notifies other processes to reload; changes of webhooks do not", async () => {
-  const heard = await service.db.connect();
-  onTestFinished(() => heard.release(true));
+  const listener = await service.db.connect();
+  onTestFinished(() => listener.release(true));
   let notices = 0;
-  heard.on("notification", () => (notices += 1));
-  await heard.query("LISTEN phoneproof_directory");
+  listener.on("notification", () => (notices += 1));
+  await listener.query("LISTEN phoneproof_directory");
   const heardSoFar = async () => {
     // Notifications of earlier commits are delivered before this query is answered.
-    await heard.query("SELECT 1");
+    await listener.query("SELECT 1");
     return notices;
   };
   const announced = async (act: () => Promise<unknown>) => {
@@ -345,6 +345,6 @@ test.for([
   source,
   fields,
 }) => {
-  const told = await answerOf((options) => tokens.createServiceToken({ scope, source }, options));
-  expect(told).toMatchObject({ code: "validation_failed", fields });
+  const result = await answerOf((options) => tokens.createServiceToken({ scope, source }, options));
+  expect(result).toMatchObject({ code: "validation_failed", fields });
 });

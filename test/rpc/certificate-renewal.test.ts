@@ -14,7 +14,7 @@ import { parseConfig, readGrpcTls } from "../../src/config.ts";
 import { lookForRenewed, renewCertificate } from "../../src/grpc-certificate.ts";
 import { startService } from "../../src/service.ts";
 import { createDatabase } from "../harness/database.ts";
-import { hastenTimers } from "../harness/timers.ts";
+import { shortenTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { certificates } from "./certificates.ts";
 import { statusTo } from "./status-over-tls.ts";
@@ -43,21 +43,21 @@ async function placeFiles(ca: string | null = null) {
 
 /** A log, and the messages written to it. */
 function listen() {
-  const said: string[] = [];
+  const logged: string[] = [];
   const destination = {
     write(line: string) {
       const { msg, reason } = JSON.parse(line);
-      said.push(reason === undefined ? msg : `${msg}: ${reason}`);
+      logged.push(reason === undefined ? msg : `${msg}: ${reason}`);
     },
   };
-  return { said, log: pino({ level: "info" }, destination) };
+  return { logged, log: pino({ level: "info" }, destination) };
 }
 
 /** A service that checks its files twenty times a second. */
 async function start(settings: Readonly<Record<string, string>>) {
-  hastenTimers(60_000);
+  shortenTimers(60_000);
   const { url, drop } = await createDatabase();
-  const { said, log } = listen();
+  const { logged, log } = listen();
   const ports = { PORT: "0", GRPC_PORT: "0", OPS_PORT: "0" };
   const config = parseConfig({ ...ports, DATABASE_URL: url, ROLES: "api", ...settings });
   const service = await startService(config, log);
@@ -66,14 +66,14 @@ async function start(settings: Readonly<Record<string, string>>) {
     await drop();
   });
   const { grpc, ops } = service.addresses;
-  return { grpcAddress: grpc, opsUrl: `http://${ops}`, said };
+  return { grpcAddress: grpc, opsUrl: `http://${ops}`, logged };
 }
 
 const expiryIn = (file: string) => new X509Certificate(readFileSync(file)).validToDate.getTime() / 1000;
 const expiryShown = async ({ opsUrl }: { readonly opsUrl: string }) =>
   (await scrape(opsUrl)).sum("phoneproof_grpc_certificate_expiry_timestamp_seconds");
 
-const unfit = "the gRPC port keeps its certificate: the new files are not usable";
+const unusable = "the gRPC port keeps its certificate: the new files are not usable";
 
 describe("certificate files that are replaced while a process runs", () => {
   test("are used for new connections once certificate and key match; a certificate alone changes nothing", async () => {
@@ -85,7 +85,9 @@ describe("certificate files that are replaced while a process runs", () => {
     onTestFinished(() => before.destroy());
 
     await replace(files.cert, renewed.cert);
-    await vi.waitUntil(() => service.said.some((said) => said.startsWith(unfit)), { timeout: 45_000 });
+    await vi.waitUntil(() => service.logged.some((logged) => logged.startsWith(unusable)), {
+      timeout: 45_000,
+    });
     expect(await statusTo(service)).toBe("OK");
     expect(await statusTo(service, { trusted: renewed.cert })).toBe("UNAVAILABLE");
     expect(await expiryShown(service)).toBe(expiryIn(server.cert));
@@ -94,8 +96,8 @@ describe("certificate files that are replaced while a process runs", () => {
     await expect.poll(() => statusTo(service, { trusted: renewed.cert })).toBe("OK");
     expect(await statusTo(service)).toBe("UNAVAILABLE");
     expect(await expiryShown(service)).toBe(expiryIn(renewed.cert));
-    expect(service.said.filter((said) => said.includes("certificate"))).toEqual([
-      `${unfit}: GRPC_TLS_KEY names a file that cannot be used for TLS (ERR_OSSL_X509_KEY_VALUES_MISMATCH)`,
+    expect(service.logged.filter((logged) => logged.includes("certificate"))).toEqual([
+      `${unusable}: GRPC_TLS_KEY names a file that cannot be used for TLS (ERR_OSSL_X509_KEY_VALUES_MISMATCH)`,
       "the gRPC port presents a renewed certificate to new connections",
     ]);
     await new Promise<void>((resolve, reject) => {
@@ -144,7 +146,7 @@ describe("certificate files that are replaced while a process runs", () => {
 
 test("a process starts with an expired certificate and warns about it", async () => {
   const service = await start({ GRPC_TLS_CERT: expired.cert, GRPC_TLS_KEY: expired.key });
-  expect(service.said).toContain(
+  expect(service.logged).toContain(
     "GRPC_TLS_CERT names a certificate that expired at 2021-01-01T00:00:00.000Z: clients refuse it",
   );
   expect(await expiryShown(service)).toBe(expiryIn(expired.cert));
@@ -167,62 +169,62 @@ describe("a check of the files", () => {
   /** The port starts with the server's certificate. */
   async function looking() {
     const placed = await placeFiles();
-    const { said, log } = listen();
+    const { logged, log } = listen();
     const [take, onExpiry] = [vi.fn(), vi.fn()];
     const read = () => readGrpcTls(placed.files);
     const parts = { first: read(), read, take, onExpiry, log };
     const taken = () => take.mock.calls.map(([{ cert }]) => cert);
-    return { ...placed, parts, look: lookForRenewed(parts), said, taken };
+    return { ...placed, parts, look: lookForRenewed(parts), logged, taken };
   }
 
   test("that finds no change logs nothing", async () => {
-    const { look, said, taken, files, replace } = await looking();
+    const { look, logged, taken, files, replace } = await looking();
     look();
     await replace(files.cert, server.cert);
     look();
-    expect([said, taken()]).toEqual([[], []]);
+    expect([logged, taken()]).toEqual([[], []]);
   });
 
   test("reports unusable files once per content, and uses the files once they are valid", async () => {
-    const { look, said, taken, files, replace } = await looking();
-    const lookTwice = () => {
+    const { look, logged, taken, files, replace } = await looking();
+    const checkTwice = () => {
       look();
       look();
-      return said.splice(0).map((line) => line.replace(`${unfit}: `, ""));
+      return logged.splice(0).map((line) => line.replace(`${unusable}: `, ""));
     };
     const cannot = "names a file that cannot be";
     await unlink(files.key);
-    expect(lookTwice()).toEqual([`GRPC_TLS_KEY ${cannot} read (ENOENT)`]);
+    expect(checkTwice()).toEqual([`GRPC_TLS_KEY ${cannot} read (ENOENT)`]);
     await replace(files.key, renewed.key);
     const mismatch = `GRPC_TLS_KEY ${cannot} used for TLS (ERR_OSSL_X509_KEY_VALUES_MISMATCH)`;
-    expect(lookTwice()).toEqual([mismatch]);
+    expect(checkTwice()).toEqual([mismatch]);
     await replace(files.key, client.key);
-    expect(lookTwice()).toEqual([mismatch]);
+    expect(checkTwice()).toEqual([mismatch]);
     await writeFile(files.cert, (await readFile(renewed.cert, "utf8")).slice(0, 300));
-    expect(lookTwice()).toEqual([expect.stringContaining(`GRPC_TLS_CERT ${cannot} used for TLS`)]);
+    expect(checkTwice()).toEqual([expect.stringContaining(`GRPC_TLS_CERT ${cannot} used for TLS`)]);
     expect(taken()).toEqual([]);
     await replace(files.cert, renewed.cert);
     await replace(files.key, renewed.key);
-    expect(lookTwice()).toEqual(["the gRPC port presents a renewed certificate to new connections"]);
+    expect(checkTwice()).toEqual(["the gRPC port presents a renewed certificate to new connections"]);
     expect(taken()).toEqual([await readFile(renewed.cert, "utf8")]);
   });
 
   test("does not use an expired certificate, and uses one that is not valid yet once it is", async () => {
-    const { look, said, taken, files, replace } = await looking();
+    const { look, logged, taken, files, replace } = await looking();
     await replace(files.cert, expired.cert);
     await replace(files.key, expired.key);
     look();
     look();
-    expect(said.splice(0)).toEqual([
-      `${unfit}: GRPC_TLS_CERT names a certificate that expired at 2021-01-01T00:00:00.000Z`,
+    expect(logged.splice(0)).toEqual([
+      `${unusable}: GRPC_TLS_CERT names a certificate that expired at 2021-01-01T00:00:00.000Z`,
     ]);
     await replace(files.cert, renewed.cert);
     await replace(files.key, renewed.key);
     at("2020-12-31T23:59:59Z");
     look();
     look();
-    expect(said.splice(0)).toEqual([
-      `${unfit}: GRPC_TLS_CERT names a certificate that is not valid before 2021-01-01T00:00:00.000Z`,
+    expect(logged.splice(0)).toEqual([
+      `${unusable}: GRPC_TLS_CERT names a certificate that is not valid before 2021-01-01T00:00:00.000Z`,
     ]);
     expect(taken()).toEqual([]);
     at("2021-01-01T00:00:00Z");
@@ -231,10 +233,10 @@ describe("a check of the files", () => {
   });
 
   test("at the start warns about a certificate that is not valid yet", async () => {
-    const { parts, said } = await looking();
+    const { parts, logged } = await looking();
     at("2019-12-31T23:59:59Z");
     renewCertificate(parts);
-    expect(said).toEqual([
+    expect(logged).toEqual([
       "GRPC_TLS_CERT names a certificate that is not valid before 2020-01-01T00:00:00.000Z: clients refuse it",
     ]);
     expect(parts.onExpiry).toHaveBeenCalledWith(new Date("2120-01-01T00:00:00Z"));

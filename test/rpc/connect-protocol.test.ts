@@ -239,8 +239,8 @@ test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }
   const answer = await post(service.adminToken, JSON.stringify(sent), { ":path": pathOf(method) });
   const [{ debug }] = answer.body.details;
   expect([answer.status, debug.code]).toEqual([400, "validation_failed"]);
-  const told = debug.fields.map(({ field, message }: FieldViolation) => [field, message]);
-  expect(Object.fromEntries(told)).toEqual(named);
+  const violations = debug.fields.map(({ field, message }: FieldViolation) => [field, message]);
+  expect(Object.fromEntries(violations)).toEqual(named);
   expect(JSON.stringify([answer.body, answer.headers])).not.toContain(secret);
 });
 

@@ -13,7 +13,7 @@ import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_t
 import { merchant } from "../gateway/merchant.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { type Receipt, startTestService, type TestService } from "../harness/service.ts";
-import { hastenTimers, suppressTimers } from "../harness/timers.ts";
+import { shortenTimers, suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf } from "../service/pending.ts";
@@ -167,7 +167,7 @@ const within = (tag: number, content: Uint8Array) => {
     if (rest < 128) return Buffer.concat([Buffer.of(tag, ...length), content]);
   }
 };
-/** A decoder that comes to this refuses the request as malformed. */
+/** A decoder that reaches this refuses the request as malformed. */
 const broken = Buffer.from("0aff", "hex");
 const lots = 4_000_000;
 
@@ -339,7 +339,7 @@ describe("a request whose remaining bytes do not arrive", () => {
     const other = await service.createToken({ scope: "ingest", source: "other" });
     const begun = [await begin("first", token), await begin("second", token)];
     const third = openStream(service, token);
-    // The token's streams go on with requests of the usual size, and other tokens' with any size. If the third were not held up,
+    // The token's streams continue with requests of the usual size, and other tokens' with any size. If the third were not held up,
     // it would have its receipt before these do.
     let isThird = false;
     void third.call.send(large("third"));
@@ -364,7 +364,7 @@ describe("a request whose remaining bytes do not arrive", () => {
   });
 
   test("ends its stream after a timeout, after the receipts of earlier requests", async () => {
-    hastenTimers(10_000);
+    shortenTimers(10_000);
     const { call, send, receipts } = openStream();
     await send(hello("before-the-half"));
     call.write(Buffer.from("000000040a0a", "hex"));
@@ -380,7 +380,7 @@ test.for([
   "StreamInboundMessages?as=one",
   "Stream%49nboundMessages",
 ])("the stream is also served at %s, for as long as its client likes", async (name) => {
-  hastenTimers(10_000);
+  shortenTimers(10_000);
   const connection = connectRaw(service.grpcAddress);
   connections.add(connection);
   const call = connection.call(`${InboundMessageService.typeName}/${name}`, {
@@ -413,7 +413,7 @@ test("a client that does not read receipts is held back, and gets all of them on
     call.halfClose();
   })();
 
-  // Other streams go on meanwhile. If this one does not advance during thirty of their messages, it is blocked.
+  // Other streams continue meanwhile. If this one does not advance during thirty of their messages, it is blocked.
   const other = openStream();
   let [sentBefore, unchanged] = [0, 0];
   for (let round = 0; unchanged < 30; round++) {
@@ -470,7 +470,7 @@ test("when the service stops, messages that it has taken get their receipts, and
   await send(message(0));
   await receipts(1);
 
-  // The sender's row is locked, so that a message is in progress while the service is told to stop.
+  // The sender's row is locked, so that a message is in progress while the service is asked to stop.
   const holder = await stopping.db.connect();
   await holder.query("BEGIN");
   await holder.query("SELECT FROM inbound_sender FOR UPDATE");
@@ -481,8 +481,8 @@ test("when the service stops, messages that it has taken get their receipts, and
   await holder.query("COMMIT");
   holder.release();
 
-  const told = await receipts(Number.POSITIVE_INFINITY);
-  expect(told.map(({ messageId }) => messageId)).toEqual(times(10, (index) => `stop-${index + 1}`));
+  const received = await receipts(Number.POSITIVE_INFINITY);
+  expect(received.map(({ messageId }) => messageId)).toEqual(times(10, (index) => `stop-${index + 1}`));
   expect((await call.status).code).toBe(Code.Unavailable);
   connection.destroy();
   await closing;

@@ -190,11 +190,11 @@ test.for<{ name: string; table: string; ask: (options?: CallOptions) => Promise<
     let refused = 0;
     let most = 0;
     const begunAt = performance.now();
-    const told: string[] = [];
+    const outcomes: string[] = [];
     for (const call of calls) {
       call.then(({ code }) => {
         refused += code === "service_unavailable" ? 1 : 0;
-        told.push(`${code} after ${Math.round(performance.now() - begunAt)} ms`);
+        outcomes.push(`${code} after ${Math.round(performance.now() - begunAt)} ms`);
       });
     }
     await vi.waitUntil(
@@ -210,7 +210,7 @@ test.for<{ name: string; table: string; ask: (options?: CallOptions) => Promise<
     const answers = await Promise.all(calls);
     expect(answers.filter(({ code }) => code === "ok")).toHaveLength(4);
     expect(answers.filter(({ status }) => status === Code.Unavailable)).toHaveLength(20);
-    expect((await usage()) - before, told.join(", ")).toBe(4);
+    expect((await usage()) - before, outcomes.join(", ")).toBe(4);
     // Finished calls free their places.
     await Promise.all(Array.from({ length: 24 }, () => ask()));
     expect((await usage()) - before).toBe(28);

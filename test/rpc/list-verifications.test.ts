@@ -15,7 +15,7 @@ import { createPending, eventsOf, letExpire, type Pending } from "../service/pen
 import { newPhone, smsSource } from "../service/sms-source.ts";
 import { answerOf } from "./grpc-answer.ts";
 
-// Without the expiry job: an expiry is detected by whoever reads.
+// Without the expiry job: an expiry is detected by reads.
 const service = await startTestService({ ROLES: "api" });
 const { send } = smsSource(service);
 

@@ -20,7 +20,7 @@ import { connectRaw } from "./raw-grpc.ts";
 const service = await startTestService();
 
 /** Stops performance.now() until the end of the test, so that nothing cached for a time becomes stale. */
-function haveTimeStandStill(): void {
+function freezeClock(): void {
   const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now());
   onTestFinished(() => clock.mockRestore());
 }
@@ -88,7 +88,7 @@ test("a message that arrives while its token is being looked up again waits for 
       }),
     );
   // So that the cached credential stays valid without another lookup.
-  haveTimeStandStill();
+  freezeClock();
   await stream.send(message("before the change"));
   expect(await stream.next()).toBeDefined();
   const somebody = await service.db.connect();
@@ -138,7 +138,7 @@ test("idle streams end when their token is revoked or their project is suspended
   await stream.send(toBinary(StreamInboundMessagesRequestSchema, create(StreamInboundMessagesRequestSchema)));
 
   // Cached credentials stay valid until a change is announced.
-  haveTimeStandStill();
+  freezeClock();
   for (const { serviceToken } of [reading, ingesting]) {
     await tokens.revokeServiceToken({ serviceTokenId: serviceToken?.id ?? "" });
   }
@@ -327,11 +327,11 @@ test("unauthenticated streams are limited to 500 in a process, and those that en
     call.halfClose();
     return call;
   });
-  const told = watchers.map(async (call) => {
+  const ending = watchers.map(async (call) => {
     if ((await call.next()) !== undefined) return "status";
     return (await call.status).code;
   });
-  const answers = await Promise.all(told);
+  const answers = await Promise.all(ending);
   expect(answers.filter((answer) => answer === "status")).toHaveLength(500);
   expect(answers.filter((answer) => answer === Code.ResourceExhausted)).toHaveLength(100);
   connection.destroy();
@@ -350,14 +350,14 @@ test("unauthenticated streams are limited to 500 in a process, and those that en
 test("an IPv6 host with a different address for each stream also gets at most 500 unauthenticated ones", async () => {
   const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
   const connection = connectRaw(api.grpcAddress);
-  const told = Array.from({ length: 600 }, async (_, host) => {
+  const results = Array.from({ length: 600 }, async (_, host) => {
     const address = `2001:db8::${host.toString(16)}`;
     const call = connection.call("grpc.health.v1.Health/Watch", { "x-forwarded-for": address });
     call.send(Buffer.of());
     call.halfClose();
     return (await call.next()) !== undefined;
   });
-  expect((await Promise.all(told)).filter((isTold) => isTold)).toHaveLength(500);
+  expect((await Promise.all(results)).filter((isAnswered) => isAnswered)).toHaveLength(500);
   connection.destroy();
 });
 
@@ -421,7 +421,7 @@ test("a caller has at most 2500 unary calls open in a process, and those that en
   // However long it takes to open all of them, none must time out, and the token must not be looked up again: on a busy machine
   // there may be no database connection for that in time.
   suppressTimers(10_000);
-  haveTimeStandStill();
+  freezeClock();
   const token = await service.createToken({ scope: "read" });
   const connections = Array.from({ length: 3 }, () => connectRaw(service.grpcAddress));
   const path = "phoneproof.v1.VerificationService/GetVerification";

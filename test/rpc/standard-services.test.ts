@@ -66,8 +66,8 @@ describe("health", () => {
   });
 
   test("is NOT_SERVING while the database cannot be reached, and recovers by itself", async () => {
-    const cable = await startCuttableProxy(service.databaseUrl);
-    const { databaseUrl } = cable;
+    const proxy = await startCuttableProxy(service.databaseUrl);
+    const { databaseUrl } = proxy;
     const distant = await service.startAnother({ DATABASE_URL: databaseUrl });
     const client = createClient(Health, createGrpcTransport({ baseUrl: `http://${distant.grpcAddress}` }));
     const verifications = distant.client(VerificationService);
@@ -77,11 +77,11 @@ describe("health", () => {
     const next = async () => (await watching.next()).value?.status;
     expect(await next()).toBe(Status.SERVING);
 
-    cable.cut();
+    proxy.cut();
     expect(await next()).toBe(Status.NOT_SERVING);
     expect(await client.check({})).toMatchObject({ status: Status.NOT_SERVING });
     expect(await get()).toMatchObject({ code: "service_unavailable", status: Code.Unavailable });
-    cable.mend();
+    proxy.restore();
     expect(await next()).toBe(Status.SERVING);
     expect(await get()).toMatchObject({ code: "verification_not_found" });
     left.abort();

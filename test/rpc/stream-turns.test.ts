@@ -29,8 +29,8 @@ test.for([
   await once(server, "listening");
   const { port } = server.address() as net.AddressInfo;
   const client = net.connect({ port, host: "127.0.0.1" });
-  const heard: Buffer[] = [];
-  client.on("data", (bytes: Buffer) => heard.push(bytes)).on("error", () => {});
+  const received: Buffer[] = [];
+  client.on("data", (bytes: Buffer) => received.push(bytes)).on("error", () => {});
   const calls = Array.from({ length: 300 }, (_, index) => [
     frame("headers", endHeaders, 2 * index + 1, callHeaders("/")),
     frame("rstStream", 0, 2 * index + 1, Buffer.of(0, 0, 0, reason)),
@@ -38,11 +38,11 @@ test.for([
   client.write(Buffer.concat([preface, ...calls.flat()]));
   await once(client, "close");
   expect(taken).toBe(0);
-  expect(goAwayIn(Buffer.concat(heard))).toBe(enhanceYourCalm);
+  expect(goAwayCodeIn(Buffer.concat(received))).toBe(enhanceYourCalm);
 });
 
 /** The error code of the last GOAWAY. */
-function goAwayIn(bytes: Buffer): number | undefined {
+function goAwayCodeIn(bytes: Buffer): number | undefined {
   let reason: number | undefined;
   for (let at = 0; at + 17 <= bytes.length; at += 9 + bytes.readUIntBE(at, 3)) {
     if (bytes[at + 3] === 7) reason = bytes.readUInt32BE(at + 13);
@@ -51,7 +51,7 @@ function goAwayIn(bytes: Buffer): number | undefined {
 }
 
 /** A server that gets streams as events, without connections, and the paths of the requests that it has started. */
-function deafServer(known: readonly object[] = []) {
+function eventServer(known: readonly object[] = []) {
   const server = http2.createServer();
   scheduleStreams(server, (session) => known.includes(session));
   const taken: string[] = [];
@@ -66,11 +66,11 @@ function deafServer(known: readonly object[] = []) {
 const connection = () => ({ destroyed: false }) as unknown as Http2Session;
 
 test("a client that cancels a few streams at a time before their turn is also disconnected beyond a limit", async () => {
-  const { taken, open } = deafServer();
+  const { taken, open } = eventServer();
   const destroy = vi.fn();
-  const fickle = { destroyed: false, destroy };
+  const resetting = { destroyed: false, destroy };
   const takeBack = async (count: number) => {
-    for (let opened = 0; opened < count; opened++) open(fickle, "taken back", true);
+    for (let opened = 0; opened < count; opened++) open(resetting, "taken back", true);
     await setImmediate();
   };
   for (let few = 0; few < 4; few++) await takeBack(50);
@@ -84,7 +84,7 @@ test("a call without a body whose end arrives before its turn is read to its end
   const server = http2.createServer();
   scheduleStreams(server, () => false);
   server.on("request", (request, response) => {
-    request.resume().on("end", () => response.end("heard"));
+    request.resume().on("end", () => response.end("received"));
   });
   server.listen(0, "127.0.0.1");
   onTestFinished(() => void server.close());
@@ -93,12 +93,12 @@ test("a call without a body whose end arrives before its turn is read to its end
   onTestFinished(() => client.destroy());
   const call = client.request({ ":method": "POST" });
   call.end();
-  const heard = await Array.fromAsync(call.setEncoding("utf8"));
-  expect(heard.join("")).toBe("heard");
+  const received = await Array.fromAsync(call.setEncoding("utf8"));
+  expect(received.join("")).toBe("received");
 });
 
 test("connections take turns, however many streams one of them opens, and the event loop runs in between", async () => {
-  const { taken, open } = deafServer();
+  const { taken, open } = eventServer();
   const [greedy, modest] = [connection(), connection()];
   for (let count = 0; count < 100; count++) open(greedy, "greedy");
   open(modest, "modest");
@@ -111,7 +111,7 @@ test("connections take turns, however many streams one of them opens, and the ev
 
 test("a connection on which a credential was valid does not wait for a turn", async () => {
   const known = connection();
-  const { taken, open } = deafServer([known]);
+  const { taken, open } = eventServer([known]);
   for (let count = 0; count < 100; count++) open(connection(), "unknown");
   for (let count = 0; count < 100; count++) open(known, "known");
   await new Promise<void>((resolve) => process.nextTick(resolve));

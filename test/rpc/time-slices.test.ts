@@ -23,7 +23,7 @@ function countTurns() {
   };
 }
 
-/** Empty messages, the most requests that fit into so many bytes. */
+/** Empty messages, the most requests that fit into this many bytes. */
 const requestsOf = (bytes: number) => new Uint8Array(Math.floor(bytes / 5) * 5);
 const window = 65_535;
 

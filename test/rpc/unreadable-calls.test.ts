@@ -11,7 +11,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { hastenTimers, suppressTimers } from "../harness/timers.ts";
+import { shortenTimers, suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
@@ -61,63 +61,63 @@ interface Unread {
   readonly what: string;
   readonly headers?: Record<string, string>;
   readonly body: (call: RawCall) => void;
-  readonly told: { status: Code; code: string | undefined };
+  readonly expected: { status: Code; code: string | undefined };
 }
 
 test.for<Unread>([
-  { what: "a message that is not protobuf", body: (call) => void call.send(broken), told: malformed },
+  { what: "a message that is not protobuf", body: (call) => void call.send(broken), expected: malformed },
   {
     what: "a message over the size limit",
     body: (call) => void call.send(Buffer.alloc(64 * 1024 + 1)).catch(() => {}),
-    told: tooLarge,
+    expected: tooLarge,
   },
   {
     what: "a message over the size limit once decompressed",
     headers: { "grpc-encoding": "gzip" },
     body: (call) => void call.send(gzipSync(Buffer.alloc(64 * 1024 + 1)), true),
-    told: tooLarge,
+    expected: tooLarge,
   },
   {
     what: "a message that is not compressed as declared",
     headers: { "grpc-encoding": "gzip" },
     body: (call) => void call.send(sound, true),
-    told: malformed,
+    expected: malformed,
   },
   {
     what: "a compressed message without a declared compression",
     body: (call) => void call.send(sound, true),
-    told: malformed,
+    expected: malformed,
   },
   {
     what: "a message in an unknown compression",
     headers: { "grpc-encoding": "snappy" },
     body: (call) => void call.send(sound, true),
-    told: unimplemented,
+    expected: unimplemented,
   },
   {
     what: "half a message",
     body: (call) => call.write(Buffer.from("000000000a0a", "hex")),
-    told: malformed,
+    expected: malformed,
   },
-  { what: "no message", body: () => {}, told: unimplemented },
+  { what: "no message", body: () => {}, expected: unimplemented },
   {
     what: "two messages",
     body: (call) => {
       void call.send(sound);
       void call.send(sound);
     },
-    told: unimplemented,
+    expected: unimplemented,
   },
   {
     what: "a message with an invalid timeout",
     headers: { "grpc-timeout": "soon" },
     body: (call) => void call.send(sound),
-    told: malformed,
+    expected: malformed,
   },
 ])("$what is refused, counted and charged to the rate limit, like an unreadable body over REST", async ({
   headers,
   body,
-  told,
+  expected,
 }) => {
   const { liveKey } = await service.createProject({ rateLimitPerMinute: 10 });
   const shop = merchant(service.httpUrl, liveKey);
@@ -129,7 +129,7 @@ test.for<Unread>([
   body(call);
   call.halfClose();
   const answer = await toldOf(call);
-  expect(answer).toMatchObject({ ...told, usage: "2/unlimited", policy: '"read";q=10;w=60' });
+  expect(answer).toMatchObject({ ...expected, usage: "2/unlimited", policy: '"read";q=10;w=60' });
   expect(answer.allowance).toMatch(/^"read";r=8;t=\d+$/);
   expect(answer.requestId).toMatch(/^req_[0-9a-z]{26}$/);
   if (answer.detail) expect(answer.detail.requestId).toBe(answer.requestId);
@@ -159,7 +159,7 @@ test.for([
   },
 ])("a call that has sent $what within ten seconds is refused, counted and closed", async ({ bytes }) => {
   // A call that has not been read by then is reset without a status.
-  hastenTimers(10_000, 2_000);
+  shortenTimers(10_000, 2_000);
   const { liveKey } = await service.createProject();
   const calls = [getVerification.name, watchVerification.name].map((name) => open(liveKey, {}, name));
   for (const call of calls) call.write(Buffer.from(bytes, "hex"));
@@ -221,7 +221,7 @@ test.for([
 });
 
 test("a refused call whose client does not end its side is closed ten seconds later", async () => {
-  hastenTimers(10_000);
+  shortenTimers(10_000);
   const call = open(service.adminToken);
   call.send(Buffer.alloc(180_000)).catch(() => {});
   expect(await toldOf(call)).toMatchObject(tooLarge);
@@ -229,7 +229,7 @@ test("a refused call whose client does not end its side is closed ten seconds la
 });
 
 test("a health check without a message times out with INVALID_ARGUMENT, without a code of the catalogue", async () => {
-  hastenTimers(10_000);
+  shortenTimers(10_000);
   const call = connection.call("grpc.health.v1.Health/Check");
   await call.next();
   expect(await call.status).toMatchObject({ code: Code.InvalidArgument, detail: undefined });

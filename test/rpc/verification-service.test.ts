@@ -261,21 +261,21 @@ describe("a creation gets the same answer over REST and gRPC", () => {
   ] as const)("%s for the idempotency key %j", async ([code, key]) => {
     const by = await newMerchant();
     const other = await newMerchant();
-    const told = await overBoth(
+    const agreed = await overBoth(
       () => (key === "" ? by.rest.call("POST", "/v1/verifications") : by.rest.create({}, key)),
       (options) => other.rpc.createVerification({ idempotencyKey: key }, options),
     );
-    expect(told).toMatchObject({ code, counted: true });
+    expect(agreed).toMatchObject({ code, counted: true });
   });
 
   test("that repeats an idempotency key with another body", async () => {
     const key = newIdempotencyKey();
     await shop.rest.create({ state: "a" }, key);
-    const told = await overBoth(
+    const agreed = await overBoth(
       () => shop.rest.create({ state: "b" }, key),
       (options) => shop.rpc.createVerification({ idempotencyKey: key, state: "b" }, options),
     );
-    expect(told).toMatchObject({ code: "idempotency_conflict", counted: true });
+    expect(agreed).toMatchObject({ code: "idempotency_conflict", counted: true });
   });
 
   test("without a receiving number", async () => {

@@ -39,7 +39,7 @@ function watch(verificationId: string, process = there) {
   };
 }
 
-/** Makes the verification expire so many milliseconds from now. */
+/** Makes the verification expire this many milliseconds from now. */
 async function expireIn(milliseconds: number, id: string): Promise<void> {
   await moveExpiry(here.db, {
     expiresAt: "now() + make_interval(secs => $2)",
@@ -158,9 +158,9 @@ test("an event that leaves a verification pending is not sent to its watches", a
   expect([await watching.next(), await watching.next()]).toEqual([VERIFIED, undefined]);
 });
 
-test("a database outage ends no watch: it goes on afterwards, even if the verification has expired meanwhile", async () => {
-  const cable = await startCuttableProxy(here.databaseUrl);
-  const far = await here.startAnother({ DATABASE_URL: cable.databaseUrl });
+test("a database outage ends no watch: watches continue afterwards, even if the verification has expired meanwhile", async () => {
+  const proxy = await startCuttableProxy(here.databaseUrl);
+  const far = await here.startAnother({ DATABASE_URL: proxy.databaseUrl });
   // If it expires before the first read, another attempt has more time.
   for (let milliseconds = 2_000; ; milliseconds *= 3) {
     const { id, token } = await createWindow(here, project, {}, "live");
@@ -169,13 +169,13 @@ test("a database outage ends no watch: it goes on afterwards, even if the verifi
     const window = await openStream(`${far.httpUrl}/v/${token}`);
     const seen = [await watching.next(), (await window.next())?.state.status];
     if (seen.some((status) => status !== PENDING && status !== "pending")) continue;
-    cable.cut();
+    proxy.cut();
     const next = watching.next();
     const shown = window.next();
     const early = Promise.race([next, shown]).then(() => "over");
     await here.db.query("SELECT pg_sleep($1)", [milliseconds / 1000]);
     expect(await Promise.race([early, delay(1_500, "open")])).toBe("open");
-    cable.mend();
+    proxy.restore();
     expect(await next).toBe(EXPIRED);
     expect((await shown)?.state.status).toBe("expired");
     expect([await watching.next(), await window.next()]).toEqual([undefined, null]);
@@ -201,10 +201,10 @@ test("a watch gets the terminal state with all its fields", async () => {
   const seen = rpc.watchVerification({ verificationId: pending.id })[Symbol.asyncIterator]();
   await seen.next();
   await send({ to: pending.to, text: pending.text, from: "01012349301", carrier: "KT" });
-  const { verification: told } = (await seen.next()).value ?? {};
+  const { verification: final } = (await seen.next()).value ?? {};
   const { verification: read } = await rpc.getVerification({ verificationId: pending.id });
-  expect({ ...told, serverTime: undefined }).toEqual({ ...read, serverTime: undefined });
-  expect(told?.phone).toBe("01012349301");
+  expect({ ...final, serverTime: undefined }).toEqual({ ...read, serverTime: undefined });
+  expect(final?.phone).toBe("01012349301");
   expect((await seen.next()).done).toBe(true);
 });
 

@@ -6,8 +6,8 @@ import { callOnce, rpcs, transportTo } from "./every-rpc.ts";
 import { refusalOf } from "./grpc-answer.ts";
 
 const service = await startTestService();
-const cable = await startCuttableProxy(service.databaseUrl);
-const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
+const proxy = await startCuttableProxy(service.databaseUrl);
+const distant = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
 
 const { projectId } = await service.createProject();
 const place = { projectId, environment: Environment.LIVE };
@@ -65,14 +65,14 @@ test("the table of requests lists every RPC", () => {
 
 test("every RPC answers service_unavailable while the database cannot be reached", async () => {
   const transport = transportTo(distant.grpcAddress, `Bearer ${service.adminToken}`);
-  cable.cut();
-  const told: Record<string, string> = {};
+  proxy.cut();
+  const codes: Record<string, string> = {};
   for (const { name, method } of ours) {
-    told[name] = await callOnce(transport, method, requests[name] ?? {}).then(
+    codes[name] = await callOnce(transport, method, requests[name] ?? {}).then(
       () => "ok",
       (error) => refusalOf(error).code,
     );
   }
-  expect(told).toEqual(Object.fromEntries(ours.map(({ name }) => [name, "service_unavailable"])));
-  cable.mend();
+  expect(codes).toEqual(Object.fromEntries(ours.map(({ name }) => [name, "service_unavailable"])));
+  proxy.restore();
 });

@@ -35,19 +35,23 @@ afterAll(() => sockets.forEach((socket) => void socket.destroy()));
 interface Hostile {
   readonly socket: net.Socket;
   /** What the service has sent. */
-  heard(): string;
+  received(): string;
   /** Resolves when the service has ended the connection. */
   readonly ended: Promise<void>;
   /** Sends the bytes repeatedly until the connection ends or `atMost` bytes have been sent. */
   flood(bytes: Uint8Array, atMost?: number): Promise<void>;
 }
 
-/** Connects, sends `first` and reads; if `deaf`, it reads nothing. */
-async function connect(address: string, first: Uint8Array | string, { deaf = false } = {}): Promise<Hostile> {
+/** Connects, sends `first` and reads; if `silent`, it reads nothing. */
+async function connect(
+  address: string,
+  first: Uint8Array | string,
+  { silent = false } = {},
+): Promise<Hostile> {
   const [host, port] = address.replace("http://", "").split(":");
   const socket = net.connect({ host: host ?? "", port: Number(port) });
   sockets.add(socket);
-  let heard = "";
+  let received = "";
   const ended = new Promise<void>((resolve) => {
     socket.once("end", resolve).once("close", () => resolve());
   });
@@ -57,15 +61,15 @@ async function connect(address: string, first: Uint8Array | string, { deaf = fal
   await new Promise<void>((resolve) =>
     socket.once("connect", () => resolve()).once("close", () => resolve()),
   );
-  if (!deaf) {
+  if (!silent) {
     socket.on("data", (bytes: Buffer) => {
-      heard += bytes.toString("latin1");
+      received += bytes.toString("latin1");
     });
   }
   socket.write(first);
   return {
     socket,
-    heard: () => heard,
+    received: () => received,
     ended,
     async flood(bytes, atMost = Number.POSITIVE_INFINITY) {
       for (let sent = 0; sent < atMost && !socket.destroyed; sent += bytes.length) {
@@ -103,9 +107,9 @@ async function besideAGoodClient(attack: () => Promise<unknown>): Promise<number
   attackOver.catch(() => {});
   for (let rounds = 0; attacking || rounds < 10; rounds++) {
     const fresh: Record<string, string> = rounds % 2 === 0 ? { connection: "close" } : {};
-    const { status, body } = await insisting(() => shop.create({}, undefined, fresh));
+    const { status, body } = await withRetries(() => shop.create({}, undefined, fresh));
     expect(status).toBe(201);
-    expect((await insisting(() => shop.read(body.id))).status).toBe(200);
+    expect((await withRetries(() => shop.read(body.id))).status).toBe(200);
     most = Math.max(most, await attacked.memoryMiB());
   }
   await attackOver;
@@ -113,7 +117,7 @@ async function besideAGoodClient(attack: () => Promise<unknown>): Promise<number
 }
 
 /** Retries while the service answers service_unavailable, as the contract requires: on a slow machine it may. */
-async function insisting(call: () => Promise<Answer>): Promise<Answer> {
+async function withRetries(call: () => Promise<Answer>): Promise<Answer> {
   let answer = await call();
   for (let left = 50; left > 0 && answer.body.error?.code === "service_unavailable"; left--) {
     await delay(200);
@@ -133,7 +137,7 @@ const slow = Promise.all([
   ].map(async (head) => {
     const all = await connectMany(100, attacked.httpUrl, head);
     await Promise.all(all.map(drip));
-    return all.map(({ heard }) => heard());
+    return all.map(({ received }) => received());
   }),
 ]);
 const slowCall = connectHttp2();
@@ -168,10 +172,10 @@ async function statusOf(stream: http2.ClientHttp2Stream): Promise<string | undef
 }
 
 /** How many streams the service has ended on a connection, counted from its frames. */
-function endedStreams(heard: Buffer): number {
+function endedStreams(received: Buffer): number {
   const ended = new Set<number>();
-  for (let at = 0; at + 9 <= heard.length; at += 9 + heard.readUIntBE(at, 3)) {
-    const [type, flags, id] = [heard[at + 3], heard[at + 4] ?? 0, heard.readUInt32BE(at + 5)];
+  for (let at = 0; at + 9 <= received.length; at += 9 + received.readUIntBE(at, 3)) {
+    const [type, flags, id] = [received[at + 3], received[at + 4] ?? 0, received.readUInt32BE(at + 5)];
     const endsAnswer = (type === frameTypes.headers || type === frameTypes.data) && (flags & endStream) !== 0;
     if (type === frameTypes.rstStream || endsAnswer) ended.add(id);
   }
@@ -206,7 +210,7 @@ test("endless headers are refused when they exceed the limit", async () => {
     const all = await connectMany(100, attacked.httpUrl, "GET / HTTP/1.1\r\nHost: localhost\r\n");
     const header = Buffer.from(`Name: ${"a".repeat(1_000)}\r\n`);
     await Promise.all(all.map(({ flood, ended }) => flood(header, 64_000).then(() => ended)));
-    for (const { heard } of all) expect(heard()).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
+    for (const { received } of all) expect(received()).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
   });
   expect(growth).toBeLessThan(200);
 });
@@ -215,10 +219,10 @@ test("a client that sends requests and never reads an answer is not read any fur
   const request = `GET /v1/verifications/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${liveKey}\r\n\r\n`;
   const atMost = 50_000_000;
   const growth = await besideAGoodClient(async () => {
-    const deaf = await connect(attacked.httpUrl, "", { deaf: true });
-    await Promise.race([deaf.flood(Buffer.from(request.repeat(100)), atMost), delay(1_500)]);
-    expect(deaf.socket.bytesWritten).toBeLessThan(atMost);
-    deaf.socket.destroy();
+    const silent = await connect(attacked.httpUrl, "", { silent: true });
+    await Promise.race([silent.flood(Buffer.from(request.repeat(100)), atMost), delay(1_500)]);
+    expect(silent.socket.bytesWritten).toBeLessThan(atMost);
+    silent.socket.destroy();
   });
   expect(growth).toBeLessThan(300);
 });
@@ -227,8 +231,8 @@ describe("on the ops port", () => {
   test("a client that requests the metrics repeatedly without reading an answer is disconnected", async () => {
     const requests = Buffer.from("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(500));
     const growth = await besideAGoodClient(async () => {
-      const deaf = Array.from({ length: 4 }, () => connect(attacked.opsUrl, "", { deaf: true }));
-      for (const hostile of await Promise.all(deaf)) {
+      const silent = Array.from({ length: 4 }, () => connect(attacked.opsUrl, "", { silent: true }));
+      for (const hostile of await Promise.all(silent)) {
         await hostile.flood(requests, 2_000_000);
         await drip(hostile);
       }
@@ -282,11 +286,11 @@ describe("on the gRPC port", () => {
     await besideAGoodClient(async () => {
       const floods = await Promise.all(
         [unread, halfOpen, unknown, odd].map(async (call) => {
-          const heard: Buffer[] = [];
+          const received: Buffer[] = [];
           const hostile = await connect(attacked.grpcAddress, noWindow);
-          hostile.socket.on("data", (bytes: Buffer) => heard.push(bytes));
+          hostile.socket.on("data", (bytes: Buffer) => received.push(bytes));
           hostile.socket.write(Buffer.concat(ids.flatMap(call)));
-          return { ...hostile, streamsEnded: () => endedStreams(Buffer.concat(heard)) };
+          return { ...hostile, streamsEnded: () => endedStreams(Buffer.concat(received)) };
         }),
       );
       const ended = () => floods.reduce((sum, { streamsEnded }) => sum + streamsEnded(), 0);
@@ -321,18 +325,18 @@ describe("on the gRPC port", () => {
   const opened = Buffer.concat([preface, frame("headers", 0, 1, callHeaders(listProjects))]);
   const continuation = frame("continuation", 0, 1, headerBlock({ name: "a".repeat(10_000) }));
 
-  test.for<{ name: string; first: Uint8Array; flood: Uint8Array; deaf?: true }>([
+  test.for<{ name: string; first: Uint8Array; flood: Uint8Array; silent?: true }>([
     {
       name: "calls that are cancelled at once",
       first: preface,
       flood: Buffer.concat(Array.from({ length: 3_000 }, (_, index) => resetOf(2 * index + 1))),
     },
-    { name: "pings from a client that reads no answer", first: preface, flood: pings, deaf: true },
-    { name: "settings from a client that reads no answer", first: preface, flood: settings, deaf: true },
+    { name: "pings from a client that reads no answer", first: preface, flood: pings, silent: true },
+    { name: "settings from a client that reads no answer", first: preface, flood: settings, silent: true },
     { name: "endless headers", first: opened, flood: continuation },
-  ])("a flood of $name gets its connection closed", async ({ first, flood, deaf = false }) => {
+  ])("a flood of $name gets its connection closed", async ({ first, flood, silent = false }) => {
     const growth = await besideAGoodClient(async () => {
-      const hostile = await connect(attacked.grpcAddress, first, { deaf });
+      const hostile = await connect(attacked.grpcAddress, first, { silent });
       await hostile.flood(flood, 200_000_000);
       await hostile.ended;
     });
@@ -413,8 +417,8 @@ describe("on the gRPC port", () => {
 });
 
 test("requests sent a byte at a time are refused after ten seconds, and unfinished calls are closed", async () => {
-  const told = await slow;
-  for (const heard of told.flat()) expect(heard).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
+  const received = await slow;
+  for (const answer of received.flat()) expect(answer).toMatch(/^HTTP\/1\.1 400 .*"malformed_request"/s);
   for (const tookMs of await Promise.all(slowCalls)) expect(tookMs).toBeGreaterThanOrEqual(9_900);
 });
 

@@ -13,7 +13,7 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { run, towards } from "../cli/command.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
-import { insist, startTestService, type TestService } from "../harness/service.ts";
+import { retryWhileUnavailable, startTestService, type TestService } from "../harness/service.ts";
 import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
 import { answerOf, refusalOf } from "../rpc/grpc-answer.ts";
 import { smsSource } from "../service/sms-source.ts";
@@ -23,8 +23,11 @@ import { startServiceProcess } from "./service-process.ts";
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 const returnUrl = "https://shop.example/back";
 const { projectId, liveKey, liveNumber } = await service.createProject({ returnUrl });
-const heard = await startServiceProcess(service, { LOG_LEVEL: "trace", WEBHOOK_ALLOW_PRIVATE: "true" });
-const shop = merchant(heard.httpUrl, liveKey);
+const serviceProcess = await startServiceProcess(service, {
+  LOG_LEVEL: "trace",
+  WEBHOOK_ALLOW_PRIVATE: "true",
+});
+const shop = merchant(serviceProcess.httpUrl, liveKey);
 
 const controls = Array.from({ length: 0xa0 }, (_, code) => code)
   .filter((code) => code > 0 && (code < 0x20 || code > 0x7e))
@@ -86,7 +89,7 @@ test.for(Object.entries(hostile))("a project's name is escaped on the window's p
     expect(named).toBe(Code.InvalidArgument);
     return;
   }
-  const { body } = await merchant(heard.httpUrl, named.liveKey).create();
+  const { body } = await merchant(serviceProcess.httpUrl, named.liveKey).create();
   const page = await (await fetch(body.verification_url.replace("localhost", "127.0.0.1"))).text();
   const shown = text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
   const known: Record<string, string> = {
@@ -117,22 +120,22 @@ test.for([
   ...Object.entries(hostile),
   ["NUL", nul] as const,
 ])("a text in any field of any RPC is accepted or refused without a fault: %s", async ([, text]) => {
-  const transport = transportTo(heard.grpcAddress, `Bearer ${service.adminToken}`);
+  const transport = transportTo(serviceProcess.grpcAddress, `Bearer ${service.adminToken}`);
   const calls = rpcs.flatMap(({ name, method }) =>
     method.input.fields.filter(isText).map(async (field) => {
       const known = Object.entries(sound).filter(([known]) => known in method.input.field);
       const value = field.fieldKind === "list" ? [text] : text;
       const request = create(method.input, { ...Object.fromEntries(known), [field.localName]: value });
       try {
-        await insist(() => callOnce(transport, method, request));
+        await retryWhileUnavailable(() => callOnce(transport, method, request));
         return [`${name} ${field.name}`, "ok"];
       } catch (error) {
         return [`${name} ${field.name}`, Code[refusalOf(error).status ?? Code.Unknown]];
       }
     }),
   );
-  const told = await Promise.all(calls);
-  expect(told.length).toBeGreaterThan(40);
+  const results = await Promise.all(calls);
+  expect(results.length).toBeGreaterThan(40);
   const refusals = [
     "ok",
     "InvalidArgument",
@@ -141,7 +144,7 @@ test.for([
     "FailedPrecondition",
     "PermissionDenied",
   ];
-  expect(told.filter(([, code]) => !refusals.includes(String(code)))).toEqual([]);
+  expect(results.filter(([, code]) => !refusals.includes(String(code)))).toEqual([]);
 });
 
 test("an SMS with any text is stored unchanged and matches nothing", async () => {
@@ -175,7 +178,7 @@ test("no text in a URL or a header comes back as a header", async () => {
     `/v/assets/${evil}`,
   ]) {
     const head = `Host: x\r\nX-Forwarded-Host: x${evil}\r\nAuthorization: Bearer ${liveKey}\r\nX-Request-ID: forged\r\nConnection: close\r\n`;
-    const [answer] = await exchange(heard.httpUrl, `GET ${path} HTTP/1.1\r\n${head}\r\n`);
+    const [answer] = await exchange(serviceProcess.httpUrl, `GET ${path} HTTP/1.1\r\n${head}\r\n`);
     expect(answer?.headers.has("set-cookie")).toBe(false);
     expect(answer?.headers.get("x-request-id")).toMatch(/^req_[0-9a-z]{26}$/);
   }
@@ -213,14 +216,15 @@ test("no command prints control characters that came from texts", async () => {
     ["project", "create", "--name", evil],
     ["key", "create", "--project", evil, "--environment", evil],
   ];
-  const said: string[] = [];
+  const outputs: string[] = [];
   // As output for people, and as JSON.
   for (const args of commands.flatMap((command) => [command, [...command, "--json"]])) {
     const { stdout, stderr } = await run(args, { ...towards(service), COLUMNS: "200" });
-    said.push(stdout + stderr);
+    outputs.push(stdout + stderr);
   }
-  expect(said.filter((text) => text === "")).toEqual([]);
-  for (const text of said) expect(text).not.toMatch(/[^\P{Cc}\n]|(?![\u200c\u200d])\p{Cf}|[\u2028\u2029]/u);
+  expect(outputs.filter((text) => text === "")).toEqual([]);
+  for (const text of outputs)
+    expect(text).not.toMatch(/[^\P{Cc}\n]|(?![\u200c\u200d])\p{Cf}|[\u2028\u2029]/u);
 });
 
 test("after all these texts the log contains no forged line and no error, and the database still works", async () => {
@@ -228,8 +232,8 @@ test("after all these texts the log contains no forged line and no error, and th
     (await answerOf((options) => service.client(ProjectService).getProject({ projectId }, options))).code,
   ).toBe("ok");
   expect((await shop.create()).status).toBe(201);
-  await heard.stop();
-  const lines = heard
+  await serviceProcess.stop();
+  const lines = serviceProcess
     .output()
     .trim()
     .split("\n")

@@ -22,13 +22,13 @@ import { answerWith, startReceiver, untilReceived } from "../webhooks/receiver.t
 import { startServiceProcess } from "./service-process.ts";
 
 const inner = await startTestService({ ROLES: "api" });
-const heard = await startServiceProcess(inner, { LOG_LEVEL: "trace", WEBHOOK_ALLOW_PRIVATE: "true" });
+const observed = await startServiceProcess(inner, { LOG_LEVEL: "trace", WEBHOOK_ALLOW_PRIVATE: "true" });
 
 /** The process whose output is searched, with the database and the credentials of `inner`. */
 const service: TestService = {
   ...inner,
   client: (definition, token = inner.adminToken) =>
-    createClient(definition, transportTo(heard.grpcAddress, `Bearer ${token}`)),
+    createClient(definition, transportTo(observed.grpcAddress, `Bearer ${token}`)),
 };
 
 const { projectId, liveKey, testKey, liveNumber, testNumber } = await inner.createProject();
@@ -61,7 +61,7 @@ for (const phone of phones) {
 /** The answers to refused calls. */
 const refusals: string[] = [];
 
-function told(answer: Answer): Answer {
+function noteRefusal(answer: Answer): Answer {
   if (answer.status >= 400) refusals.push(`${JSON.stringify([...answer.headers])} ${answer.text}`);
   return answer;
 }
@@ -70,11 +70,11 @@ const refused = (error: unknown) => {
   refusals.push(String((error as { rawMessage?: string }).rawMessage), JSON.stringify(error));
 };
 
-const live = merchant(heard.httpUrl, liveKey);
-const test_ = merchant(heard.httpUrl, testKey);
+const live = merchant(observed.httpUrl, liveKey);
+const test_ = merchant(observed.httpUrl, testKey);
 
 async function created(shop: typeof live, request: object) {
-  const { body, status } = told(await shop.create(request));
+  const { body, status } = noteRefusal(await shop.create(request));
   expect(status).toBe(201);
   const code = codeIn(body.sms_text);
   const token = body.verification_url.split("/").at(-1) ?? "";
@@ -84,7 +84,9 @@ async function created(shop: typeof live, request: object) {
 
 async function callMerchants(): Promise<void> {
   for (const key of ["a key of nobody's", "a mistyped key", "the ingest token", "a token of nobody's"]) {
-    told(await merchant(heard.httpUrl, secrets[key] ?? "").create({ expected_phone: dashed(expected) }));
+    noteRefusal(
+      await merchant(observed.httpUrl, secrets[key] ?? "").create({ expected_phone: dashed(expected) }),
+    );
   }
   const wrong: [object | string, string][] = [
     [{ mode: "match", expected_phone: `${dashed(expected)}0` }, "wrong-phone-key"],
@@ -93,11 +95,13 @@ async function callMerchants(): Promise<void> {
     [{ expected_phone: dashed(expected), return_url: `https://x.example/${expected}` }, "wrong-url-key"],
     [{}, `phone ${expected}`],
   ];
-  for (const [body, idempotencyKey] of wrong) told(await live.create(body, idempotencyKey));
-  told(await live.read(expected));
-  told(await live.cancel(`${dashed(expected)}?phone=${expected}`));
-  told(await live.call("GET", `/${expected}?key=${liveKey}`));
-  refusals.push(...(await exchange(heard.httpUrl, `${expected} ${liveKey}\r\n\r\n`)).map(({ body }) => body));
+  for (const [body, idempotencyKey] of wrong) noteRefusal(await live.create(body, idempotencyKey));
+  noteRefusal(await live.read(expected));
+  noteRefusal(await live.cancel(`${dashed(expected)}?phone=${expected}`));
+  noteRefusal(await live.call("GET", `/${expected}?key=${liveKey}`));
+  refusals.push(
+    ...(await exchange(observed.httpUrl, `${expected} ${liveKey}\r\n\r\n`)).map(({ body }) => body),
+  );
 }
 
 async function sendSms(): Promise<void> {
@@ -116,7 +120,7 @@ async function sendSms(): Promise<void> {
   expect(new Set(outcomes.map(({ outcome }) => outcome))).toEqual(
     new Set(["SENDER_MISMATCH", "WEB_SENT", "INVALID", "VERIFIED", "NO_MATCH", "MUTED"]),
   );
-  expect(told(await live.read(match.id)).body.phone).toBe(expected);
+  expect(noteRefusal(await live.read(match.id)).body.phone).toBe(expected);
 }
 
 async function openWindows(): Promise<void> {
@@ -131,10 +135,10 @@ async function openWindows(): Promise<void> {
   for (const page of await Promise.all(asked)) await page.text();
   expect((await test_.read(id)).body.phone).toBe(played);
   const closing = await created(test_, { client_reference: "cancelled" });
-  told(await test_.cancel(closing.id));
+  noteRefusal(await test_.cancel(closing.id));
 }
 
-async function tellWebhooks(): Promise<void> {
+async function exerciseWebhooks(): Promise<void> {
   const receiver = await startReceiver(answerWith(500, {}, dashed(stranger)));
   const webhooks = service.client(WebhookService);
   const where = { projectId, environment: Environment.LIVE };
@@ -154,13 +158,13 @@ async function breakTheDatabase(): Promise<void> {
   await inner.db.query(`
     ALTER TABLE verification ADD CONSTRAINT none CHECK (expected_phone IS NULL) NOT VALID;
     ALTER TABLE inbound_message ADD CONSTRAINT none CHECK (sender IS NULL) NOT VALID`);
-  expect(told(await live.create(request)).status).toBe(503);
+  expect(noteRefusal(await live.create(request)).status).toBe(503);
   await inner.db.query(`
     CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS
       $$ BEGIN RAISE EXCEPTION 'there is no room for % (%)', NEW.expected_phone, NEW.client_reference; END $$;
     CREATE TRIGGER telling BEFORE INSERT ON verification FOR EACH ROW EXECUTE FUNCTION tell()`);
   const quoted = { ...request, client_reference: `the key is ${liveKey}` };
-  expect(told(await live.create(quoted)).status).toBe(503);
+  expect(noteRefusal(await live.create(quoted)).status).toBe(503);
   await inner.db.query("DROP TRIGGER telling ON verification");
   await smsSource(service).send({ to: liveNumber, from: sender, text: "hello" }).catch(refused);
   await inner.db.query(`
@@ -175,7 +179,7 @@ async function breakTheDatabase(): Promise<void> {
 async function callEveryRpc(): Promise<void> {
   const credentials = [inner.adminToken, readToken, secrets["a token of nobody's"], `${liveKey} ${testKey}`];
   for (const credential of credentials) {
-    const transport = transportTo(heard.grpcAddress, `Bearer ${credential}`);
+    const transport = transportTo(observed.grpcAddress, `Bearer ${credential}`);
     for (const text of [dashed(expected), liveKey]) {
       const calls = rpcs.map(({ method }) => {
         const texts = method.input.fields.filter(
@@ -194,14 +198,14 @@ test("no secret and no phone is in the log, a refusal, the metrics or the proces
   await callMerchants();
   await sendSms();
   await openWindows();
-  await tellWebhooks();
+  await exerciseWebhooks();
   await breakTheDatabase();
   await callEveryRpc();
-  const metrics = await (await fetch(`${heard.opsUrl}/metrics`)).text();
-  const arguments_ = await readFile(`/proc/${heard.pid}/cmdline`, "utf8").catch(() => "");
-  await heard.stop();
+  const metrics = await (await fetch(`${observed.opsUrl}/metrics`)).text();
+  const arguments_ = await readFile(`/proc/${observed.pid}/cmdline`, "utf8").catch(() => "");
+  await observed.stop();
 
-  const output = heard.output();
+  const output = observed.output();
   // The output is there, and it contains what the calls above must cause.
   expect(output).toContain('"msg":"internal error"');
   expect(output).toContain('"msg":"rpc"');

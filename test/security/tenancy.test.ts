@@ -153,7 +153,7 @@ function requestNaming(method: DescMethod, which: 0 | 1, leftOut: readonly strin
   return create(method.input, request);
 }
 
-async function told(transport: Transport, method: DescMethod, request: Message): Promise<string> {
+async function answerTo(transport: Transport, method: DescMethod, request: Message): Promise<string> {
   try {
     const message = await callOnce(transport, method, request);
     return withoutChance(message === undefined ? "nothing" : toJsonString(method.output, message as Message));
@@ -179,7 +179,7 @@ test.for(
   if (namesProject) omissions.push(["project_id"], ["project_id", "environment"]);
   const answers = ours.flatMap(({ name, method }) =>
     omissions.map(async (leftOut) => {
-      const of = (which: 0 | 1) => told(transport, method, requestNaming(method, which, leftOut));
+      const of = (which: 0 | 1) => answerTo(transport, method, requestNaming(method, which, leftOut));
       return [`${name} without ${leftOut}`, await of(0), await of(1)] as const;
     }),
   );

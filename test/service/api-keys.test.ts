@@ -74,22 +74,22 @@ describe("the limit on active API keys", () => {
   test("cannot be exceeded by two processes that create a key at the same time", async () => {
     const projectId = await newProject();
     for (let made = 0; made < 4; made++) await newKey(projectId);
-    const told = await raceTo(here.db, "api_key", [
+    const results = await raceTo(here.db, "api_key", [
       () => another(projectId, Environment.LIVE, keys),
       () => another(projectId, Environment.LIVE, keysThere),
     ]);
-    expect(told).toEqual(["ok", "too_many_api_keys"]);
+    expect(results).toEqual(["ok", "too_many_api_keys"]);
   });
 
   test("cannot be exceeded by creating a key while another process rotates one with an overlap", async () => {
     const projectId = await newProject();
     const first = await newKey(projectId);
     for (let made = 1; made < 4; made++) await newKey(projectId);
-    const told = await raceTo(here.db, "api_key", [
+    const expected = await raceTo(here.db, "api_key", [
       () => another(projectId, Environment.LIVE, keysThere),
       () => rotating(first, hourSeconds),
     ]);
-    expect(told).toEqual(["ok", "too_many_api_keys"]);
+    expect(expected).toEqual(["ok", "too_many_api_keys"]);
     expect(await found(first)).toEqual(first);
   });
 
@@ -148,25 +148,25 @@ describe("an API key", () => {
   });
 
   test.for([
-    { seconds: 0n, told: ["validation_failed", "expires_in"] },
-    { seconds: 1n, told: ["ok"] },
-    { seconds: 3650n * 86_400n, told: ["ok"] },
-    { seconds: 3650n * 86_400n + 1n, told: ["validation_failed", "expires_in"] },
-  ])("created to expire in $seconds s: $told", async ({ seconds, told }) => {
+    { seconds: 0n, expected: ["validation_failed", "expires_in"] },
+    { seconds: 1n, expected: ["ok"] },
+    { seconds: 3650n * 86_400n, expected: ["ok"] },
+    { seconds: 3650n * 86_400n + 1n, expected: ["validation_failed", "expires_in"] },
+  ])("created to expire in $seconds s: $expected", async ({ seconds, expected }) => {
     const request = { projectId: await newProject(), environment: Environment.LIVE, expiresIn: { seconds } };
     const { code, fields } = await answerOf((options) => keys.createApiKey(request, options));
-    expect([code, ...fields]).toEqual(told);
+    expect([code, ...fields]).toEqual(expected);
   });
 
   test.for([
-    { seconds: -1n, told: ["validation_failed", "overlap"] },
-    { seconds: 30n * 86_400n, told: ["ok"] },
-    { seconds: 30n * 86_400n + 1n, told: ["validation_failed", "overlap"] },
-  ])("rotated with an overlap of $seconds s: $told", async ({ seconds, told }) => {
+    { seconds: -1n, expected: ["validation_failed", "overlap"] },
+    { seconds: 30n * 86_400n, expected: ["ok"] },
+    { seconds: 30n * 86_400n + 1n, expected: ["validation_failed", "overlap"] },
+  ])("rotated with an overlap of $seconds s: $expected", async ({ seconds, expected }) => {
     const { id } = await newKey(await newProject());
     const request = { apiKeyId: id, overlap: { seconds } };
     const { code, fields } = await answerOf((options) => keys.rotateApiKey(request, options));
-    expect([code, ...fields]).toEqual(told);
+    expect([code, ...fields]).toEqual(expected);
   });
 });
 
@@ -174,14 +174,14 @@ test.for([
   {
     name: "works, counts towards the limit and can be rotated until the last millisecond before its expiry",
     late: -1,
-    told: [404, "too_many_api_keys", "ok"],
+    expected: [404, "too_many_api_keys", "ok"],
   },
   {
     name: "is refused, not counted towards the limit and cannot be rotated from the instant of its expiry",
     late: 0,
-    told: [401, "ok", "not_found"],
+    expected: [401, "ok", "not_found"],
   },
-])("an API key $name", async ({ late, told }) => {
+])("an API key $name", async ({ late, expected }) => {
   await stopClock(here.db, "2031-05-01T00:00:00Z");
   const projectId = await newProject();
   const byClock = clocked.client(ApiKeyService);
@@ -196,5 +196,5 @@ test.for([
   const rotated = await answerOf((options) =>
     byClock.rotateApiKey({ apiKeyId: apiKey?.id ?? "", overlap: { seconds: 0n } }, options),
   );
-  expect([status, sixth, rotated.code]).toEqual(told);
+  expect([status, sixth, rotated.code]).toEqual(expected);
 });

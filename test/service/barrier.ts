@@ -31,10 +31,10 @@ export async function raceTo<const Contenders extends readonly (() => Promise<un
       // Avoids an unhandled rejection if the wait below fails.
       started.catch(() => {});
       running.push(started);
-      const unheld = started.then((told) => {
-        throw new Error(`contender ${running.length} was told ${JSON.stringify(told)} without waiting`);
+      const endedEarly = started.then((result) => {
+        throw new Error(`contender ${running.length} got ${JSON.stringify(result)} without waiting`);
       });
-      await Promise.race([untilWaiting(db, running.length), unheld]);
+      await Promise.race([untilWaiting(db, running.length), endedEarly]);
     }
   } finally {
     holder.release(true);

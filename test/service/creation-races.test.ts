@@ -271,8 +271,8 @@ async function anyCall(process: TestService, apiKey: string, kind: number): Prom
   const shop = merchant(process.httpUrl, apiKey);
   const rpc = process.client(VerificationService, apiKey);
   const overRest = async (answer: Promise<Answer>): Promise<CallTold> => {
-    const told = await answer;
-    return { code: told.status < 300 ? "ok" : told.body.error.code, usage: usageOf(told) };
+    const result = await answer;
+    return { code: result.status < 300 ? "ok" : result.body.error.code, usage: usageOf(result) };
   };
   const overGrpc = async (call: Parameters<typeof answerOf>[0]): Promise<CallTold> => {
     const { code, metadata } = await answerOf(call);
@@ -364,20 +364,20 @@ describe("in one batch", () => {
         ...request,
       };
     });
-    const told = await Promise.all(asked.map((request) => create(request, null)));
+    const outcomes = await Promise.all(asked.map((request) => create(request, null)));
     // The batch did not fail, which would have split it.
     expect(statements).toEqual(["create_new", "create"]);
     const { rows } = await service.db.query(
       "SELECT code FROM live_code WHERE destination = $1 ORDER BY code",
       [liveNumber],
     );
-    return { told: told.map(({ value }) => value), codes: rows.map(({ code }) => code) };
+    return { outcomes: outcomes.map(({ value }) => value), codes: rows.map(({ code }) => code) };
   }
 
-  test("of equal codes one is created, and the others are told to draw again", async () => {
+  test("of equal codes one is created, and the others get code_taken", async () => {
     const drawn = ["11111111", "22222222", "33333333", "22222222", "22222222", "44444444"];
-    const { told, codes } = await createTogether(drawn.map((code) => ({ code })));
-    expect(told.map(({ kind }) => kind)).toEqual([
+    const { outcomes, codes } = await createTogether(drawn.map((code) => ({ code })));
+    expect(outcomes.map(({ kind }) => kind)).toEqual([
       "created",
       "created",
       "created",
@@ -397,8 +397,8 @@ describe("in one batch", () => {
       [held.destination, held.code],
     );
     const [id, windowDigest] = [randomUUID(), "ab".repeat(32)];
-    const { told } = await createTogether([{}, { ...held, id, windowDigest }, held]);
-    expect(told.map(({ kind }) => kind)).toEqual(["created", "created", "conflict"]);
+    const { outcomes } = await createTogether([{}, { ...held, id, windowDigest }, held]);
+    expect(outcomes.map(({ kind }) => kind)).toEqual(["created", "created", "conflict"]);
     const { rows } = await service.db.query(
       "SELECT verification_id, encode(window_digest, 'hex') AS digest FROM live_code WHERE code = $1",
       [held.code],
@@ -409,9 +409,9 @@ describe("in one batch", () => {
   test("of equal idempotency keys one creates, equal bodies replay it, and a different body is a conflict", async () => {
     const requestDigest = createHash("sha256").update("body").digest("hex");
     const same = { idempotencyKey: "order-1-try", requestDigest };
-    const { told, codes } = await createTogether([{}, same, { idempotencyKey: "order-1-try" }, same]);
-    expect(told.map(({ kind }) => kind)).toEqual(["created", "created", "conflict", "replayed"]);
-    expect(told[3]).toEqual({ ...told[1], kind: "replayed" });
+    const { outcomes, codes } = await createTogether([{}, same, { idempotencyKey: "order-1-try" }, same]);
+    expect(outcomes.map(({ kind }) => kind)).toEqual(["created", "created", "conflict", "replayed"]);
+    expect(outcomes[3]).toEqual({ ...outcomes[1], kind: "replayed" });
     expect(codes).toHaveLength(2);
   });
 });

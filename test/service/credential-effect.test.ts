@@ -71,7 +71,7 @@ afterEach(() => {
 });
 
 /** Calls until the answer is the wanted one, however long the notice takes. */
-async function heard<T>(call: () => Promise<T>, wanted: T): Promise<void> {
+async function untilNoticed<T>(call: () => Promise<T>, wanted: T): Promise<void> {
   await vi.waitUntil(async () => (await call()) === wanted, { timeout: 45_000, interval: 20 });
 }
 
@@ -113,7 +113,7 @@ test("unknown tokens are looked up together and do not take the connections that
   const { secret } = await knownKey();
   const lock = await here.db.connect();
   await lock.query("BEGIN; LOCK TABLE service_token");
-  const madeUp = Array.from({ length: 40 }, () => keyThere(newCredential("svc")));
+  const invented = Array.from({ length: 40 }, () => keyThere(newCredential("svc")));
   try {
     await untilWaiting(here.db, 1);
     const shop = merchant(there.httpUrl, secret);
@@ -122,7 +122,7 @@ test("unknown tokens are looked up together and do not take the connections that
     await lock.query("ROLLBACK");
     lock.release();
   }
-  expect(new Set(await Promise.all(madeUp))).toEqual(new Set([401]));
+  expect(new Set(await Promise.all(invented))).toEqual(new Set([401]));
 });
 
 test("keys that are looked up together are each matched to their own project, and unknown ones to none", async () => {
@@ -158,7 +158,7 @@ describe("by the notice alone, with a cache on the other process that never expi
     const { key, secret } = await knownKey();
     believeForEver();
     const rotated = await keys.rotateApiKey({ apiKeyId: key.id, overlap: { seconds: 0n } });
-    await heard(() => keyThere(secret), 401);
+    await untilNoticed(() => keyThere(secret), 401);
     expect(await keyThere(rotated.secret)).toBe(good);
   });
 
@@ -173,30 +173,30 @@ describe("by the notice alone, with a cache on the other process that never expi
     const { key, secret } = await knownKey();
     believeForEver();
     await keys.revokeApiKey({ apiKeyId: key.id });
-    await heard(() => keyThere(secret), 401);
+    await untilNoticed(() => keyThere(secret), 401);
   });
 
   test("a revoked token is refused", async () => {
     const { id, secret } = await knownToken();
     believeForEver();
     await tokens.revokeServiceToken({ serviceTokenId: id });
-    await heard(() => tokenThere(secret), "invalid_api_key");
+    await untilNoticed(() => tokenThere(secret), "invalid_api_key");
   });
 
   test("the key of a suspended project gets 403, and works again when the project is resumed", async () => {
     const { projectId, secret } = await knownKey();
     believeForEver();
     await projects.suspendProject({ projectId });
-    await heard(() => keyThere(secret), 403);
+    await untilNoticed(() => keyThere(secret), 403);
     await projects.resumeProject({ projectId });
-    await heard(() => keyThere(secret), good);
+    await untilNoticed(() => keyThere(secret), good);
   });
 
   test("a key revoked while the connection for notices was cut is refused once it is back", async () => {
     const { key, secret } = await knownKey();
     believeForEver();
     await whileDeaf("UPDATE api_key SET revoked_at = now() WHERE id = $1", key.id);
-    await heard(() => keyThere(secret), 401);
+    await untilNoticed(() => keyThere(secret), 401);
   });
 });
 
@@ -310,7 +310,7 @@ describe("a call whose body arrives long after its headers is authenticated agai
     // The project has no number, or there is no such verification: the key was accepted.
     expect(await another()).toBe(otherwise);
     await keys.revokeApiKey({ apiKeyId: key.id });
-    await heard(() => keyThere(secret), 401);
+    await untilNoticed(() => keyThere(secret), 401);
     expect(await finish()).toBe(401);
   });
 
@@ -319,7 +319,7 @@ describe("a call whose body arrives long after its headers is authenticated agai
     const finish = await halfCalled("/v1/verifications", secret);
     const finishOverGrpc = await halfCalledOverGrpc(secret);
     await keys.revokeApiKey({ apiKeyId: key.id });
-    await heard(() => keyThere(secret), 401);
+    await untilNoticed(() => keyThere(secret), 401);
     const usage = () => here.db.query("SELECT calls FROM usage WHERE project_id = $1", [uuidOf(projectId)]);
     const before = await usage();
     expect(await finish("x")).toBe(401);
@@ -352,7 +352,7 @@ describe("a call whose body arrives long after its headers is authenticated agai
     const { projectId, secret } = await knownKey();
     const finish = await halfCalled(path, secret);
     await projects.suspendProject({ projectId });
-    await heard(() => keyThere(secret), 403);
+    await untilNoticed(() => keyThere(secret), 403);
     expect(await finish()).toBe(403);
   });
 });

@@ -10,7 +10,7 @@ import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { createDatabase, haveSessionsBegin } from "../harness/database.ts";
+import { createDatabase, setSessionDefaults } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { createPending } from "./pending.ts";
@@ -34,7 +34,7 @@ function startOn(url: string, settings: Readonly<Record<string, string>> = {}) {
 
 test("the service works the same with another default time zone, date style, isolation and durability", async () => {
   const before = await startTestService();
-  await haveSessionsBegin(
+  await setSessionDefaults(
     { connectionString: before.databaseUrl, database: new URL(before.databaseUrl).pathname.slice(1) },
     elsewhere,
   );
@@ -66,7 +66,7 @@ test("the service works the same with another default time zone, date style, iso
 
 test("the service's connections use its own application names and timeouts, not those of the URL", async () => {
   const { connection, url, drop } = await createDatabase();
-  await haveSessionsBegin(connection, elsewhere);
+  await setSessionDefaults(connection, elsewhere);
   const service = await startOn(`${url}?application_name=myapp&statement_timeout=1`);
   const client = new pg.Client({ ...connection, application_name: "looking" });
   await client.connect();
@@ -86,7 +86,7 @@ test.for(
   value,
 ]) => {
   const { connection, url, drop } = await createDatabase();
-  await haveSessionsBegin(connection, { [name]: value });
+  await setSessionDefaults(connection, { [name]: value });
   await expect(startOn(url, { DATABASE_PREPARED_STATEMENTS: "false" })).rejects.toThrow(
     new RegExp(`^DATABASE_URL: .* ${name} = '${value}': run ALTER DATABASE … SET ${name} = `),
   );
@@ -112,7 +112,7 @@ test("a read-only database ends the start; one that becomes read-only makes a pr
   const isReady = async () => (await fetch(`${service.opsUrl}/readyz`)).status;
   const isUp = async () => (await scrape(service.opsUrl)).sum("phoneproof_database_up");
   expect([await isReady(), await isUp()]).toEqual([200, 1]);
-  await haveSessionsBegin(
+  await setSessionDefaults(
     { connectionString: service.databaseUrl, database },
     { default_transaction_read_only: "on" },
   );

@@ -138,11 +138,11 @@ describe("erasing a phone", () => {
     // A process that has just seen a repeated key reserves codes first.
     const met = newIdempotencyKey();
     for (const status of [201, 200]) expect((await shopThere.create({}, met)).status).toBe(status);
-    const told = await raceTo(service.db, "verification", [
+    const results = await raceTo(service.db, "verification", [
       () => shop.create(expecting(winner), key),
       () => shopThere.create(expecting(loser), key),
     ]);
-    expect(told.map(({ status }) => status)).toEqual([201, 409]);
+    expect(results.map(({ status }) => status)).toEqual([201, 409]);
     expect(await tablesWithPhone(loser)).toEqual(["live_code"]);
     expect(await erasePhone(loser)).toEqual(nothing);
     expect(await tablesWithPhone(loser)).toEqual([]);
@@ -484,7 +484,7 @@ describe("webhooks", () => {
     receiver.answer = refuseForLong(500);
     const { id } = await verifiedBy(phone);
     const eventId = id.replace("vrf_", "evt_");
-    const heard = (count: number) =>
+    const untilReceived = (count: number) =>
       vi.waitUntil(
         () => {
           const own = receiver.received.filter(({ headers }) => headers["webhook-id"] === eventId);
@@ -497,11 +497,11 @@ describe("webhooks", () => {
     receiver.answer = echo;
     await makeDue(service, id);
     await deliveryWhen(service, id, delivered);
-    const [told, again] = (await heard(2)).map(({ body }) => JSON.parse(body));
-    expect(told.data.phone).toBe(phone);
-    expect(again).toEqual({ ...told, data: { ...told.data, phone: null } });
+    const [beforeErasure, again] = (await untilReceived(2)).map(({ body }) => JSON.parse(body));
+    expect(beforeErasure.data.phone).toBe(phone);
+    expect(again).toEqual({ ...beforeErasure, data: { ...beforeErasure.data, phone: null } });
     await service.client(WebhookService).resendWebhookEvent({ eventId });
-    await heard(3);
+    await untilReceived(3);
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 });

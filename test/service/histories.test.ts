@@ -98,8 +98,8 @@ async function live(steps: readonly Step[]): Promise<void> {
     if (expected.status === 200) return expect(text).toBe(expected.text);
     const { id, destination, sms_text } = body;
     expect(model.verifications.map((verification) => verification.id)).not.toContain(id);
-    const told = { id, to: destination, text: sms_text, code: codeIn(sms_text) };
-    expectShown(body, model.created(key, request, text, told));
+    const issued = { id, to: destination, text: sms_text, code: codeIn(sms_text) };
+    expectShown(body, model.created(key, request, text, issued));
     keys.push({ key, request });
   }
 

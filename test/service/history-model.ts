@@ -91,11 +91,11 @@ export class Model {
     key: string,
     request: Creation,
     answer: string,
-    told: Pick<ModelVerification, "id" | "to" | "code" | "text">,
+    issued: Pick<ModelVerification, "id" | "to" | "code" | "text">,
   ): ModelVerification {
     const verification: ModelVerification = {
       ...request,
-      ...told,
+      ...issued,
       createdAt: this.now,
       status: "pending",
       phone: null,

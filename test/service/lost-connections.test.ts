@@ -69,11 +69,11 @@ test("connections lost while in use fail only the calls on them, with 503", asyn
 });
 
 test("calls in two statements on a lost connection get 503, and each retry results in one verification", async () => {
-  const cable = await startCuttableProxy(service.databaseUrl);
-  const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
   const there = merchant(distant.httpUrl, project.liveKey);
   await there.create();
-  const statements = () => cable.timesSent("\0create_new\0");
+  const statements = () => proxy.timesSent("\0create_new\0");
   const before = statements();
   const holder = await service.db.connect();
   onTestFinished(() => holder.release(true));
@@ -84,16 +84,16 @@ test("calls in two statements on a lost connection get 503, and each retry resul
   // The first statement waits for the project's usage row, and calls that came meanwhile were sent behind it.
   await vi.waitUntil(() => statements() === before + 2, { timeout: 45_000, interval: 5 });
   await untilWaiting(service.db, 1);
-  cable.cut();
+  proxy.cut();
   await holder.query("ROLLBACK");
-  cable.mend();
-  const told = await Promise.all(calls);
-  expect(told.filter(({ status }) => status !== 201 && status !== 503)).toEqual([]);
-  expect(told.filter(({ status }) => status === 503).length).toBeGreaterThan(24);
+  proxy.restore();
+  const outcomes = await Promise.all(calls);
+  expect(outcomes.filter(({ status }) => status !== 201 && status !== 503)).toEqual([]);
+  expect(outcomes.filter(({ status }) => status === 503).length).toBeGreaterThan(24);
 
   const again = await Promise.all(keys.map((key) => there.create({}, key)));
   expect(again.filter(({ status }) => status !== 200 && status !== 201)).toEqual([]);
-  for (const [index, { status, body }] of told.entries()) {
+  for (const [index, { status, body }] of outcomes.entries()) {
     if (status === 201) expect(again[index]).toMatchObject({ status: 200, body: { id: body.id } });
   }
   const { rows } = await service.db.query(
@@ -145,9 +145,7 @@ test.each(
     outcomes.length = 0;
     // The first is sent alone; those that arrive meanwhile form a batch.
     for await (const { receipts } of source.streamInboundMessages(requests(messages)))
-      outcomes.push(
-        ...receipts.map(receiptOf).map((told): [string, boolean] => [told.outcome, told.duplicate]),
-      );
+      outcomes.push(...receipts.map(receiptOf).map((one): [string, boolean] => [one.outcome, one.duplicate]));
   };
   await service.db.query(begin);
   await expect(send()).rejects.toMatchObject({ code: 14 });
@@ -175,8 +173,8 @@ test("a database that refuses connections counts as unavailable, not as a fault;
   try {
     await cutConnections(elsewhere);
     const answers = await Promise.all(Array.from({ length: 40 }, () => shop.create()));
-    const told = new Set(answers.map(({ status, body }) => `${status} ${body.error?.code}`));
-    expect(told).toEqual(new Set(["503 service_unavailable"]));
+    const failures = new Set(answers.map(({ status, body }) => `${status} ${body.error?.code}`));
+    expect(failures).toEqual(new Set(["503 service_unavailable"]));
     const unknown = newCredential("live");
     const typo = unknown.slice(0, -1) + (unknown.endsWith("0") ? "1" : "0");
     expect((await merchant(service.httpUrl, unknown).read("vrf_none")).status).toBe(503);

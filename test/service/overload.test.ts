@@ -31,12 +31,12 @@ const shop = merchant(service.httpUrl, project.liveKey);
 const connections: RawConnection[] = [];
 afterAll(() => connections.forEach((connection) => void connection.destroy()));
 
-/** Blocks all statements on a table until `letGo`. */
-async function holdTable(table: string): Promise<{ letGo(): Promise<void> }> {
+/** Blocks all statements on a table until `unlock`. */
+async function holdTable(table: string): Promise<{ unlock(): Promise<void> }> {
   const lock = await service.db.connect();
   await lock.query(`BEGIN; LOCK TABLE ${table}`);
   return {
-    async letGo() {
+    async unlock() {
       await lock.query("ROLLBACK");
       lock.release();
     },
@@ -63,8 +63,8 @@ async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answe
   }
 }
 
-/** A connection that was told to retry after a second: its next request is not even read before that. */
-async function expectUnheardFor(milliseconds: number): Promise<void> {
+/** A connection that got a Retry-After of one second: its next request is not even read before that. */
+async function expectUnreadFor(milliseconds: number): Promise<void> {
   const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n`;
   const create = `POST /v1/verifications HTTP/1.1\r\n${head}Idempotency-Key: overloaded\r\nContent-Length: 2\r\n\r\n{}`;
   const startedAt = performance.now();
@@ -88,14 +88,14 @@ async function expectShedOverGrpc(): Promise<void> {
 }
 
 test("when the wait gets too long, new calls are refused at once, and waiting calls are served", async () => {
-  const { letGo } = await holdTable("verification");
+  const { unlock } = await holdTable("verification");
   let waiting: Promise<Answer>[];
   try {
     waiting = await callUntilShed(() => shop.create());
-    await expectUnheardFor(990);
+    await expectUnreadFor(990);
     await expectShedOverGrpc();
   } finally {
-    await letGo();
+    await unlock();
   }
   const statuses = (await Promise.all(waiting)).map(({ status }) => status);
   // The last of them may also have been refused, only reported later, but none that came before one that was served.
@@ -112,7 +112,7 @@ test("a request that ignores Retry-After is still answered by a process that is 
   const { hostname, port } = new URL(httpUrl);
   const socket = net.connect({ host: hostname, port: Number(port) });
   const head = `HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n`;
-  const { letGo } = await holdTable("verification");
+  const { unlock } = await holdTable("verification");
   try {
     await callUntilShed(() => merchant(httpUrl, project.liveKey).create());
     socket.write(`POST /v1/verifications ${head}Idempotency-Key: too-soon\r\nContent-Length: 2\r\n\r\n{}`);
@@ -121,7 +121,7 @@ test("a request that ignores Retry-After is still answered by a process that is 
     expect(String(await once(socket, "data"))).toMatch(/^HTTP\/1.1 404 .*\r\nconnection: close\r\n/is);
   } finally {
     socket.destroy();
-    await letGo();
+    await unlock();
   }
   expect(await ended()).toBe(0);
 });
@@ -130,13 +130,13 @@ test("each of twelve thousand concurrent calls is answered, or refused with Retr
   const { id } = await createPending(shop);
   const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n\r\n`;
   const each = 600;
-  const { letGo } = await holdTable("verification");
+  const { unlock } = await holdTable("verification");
   const answers = Array.from({ length: 20 }, () =>
     exchange(service.httpUrl, `GET /v1/verifications/${id} HTTP/1.1\r\n${head}`.repeat(each), {
       answers: each,
     }),
   );
-  await Promise.all(await callUntilShed(() => shop.read(id)).finally(letGo));
+  await Promise.all(await callUntilShed(() => shop.read(id)).finally(unlock));
   const all = (await Promise.all(answers)).flat();
   const refused = all.filter(({ status }) => status === 503);
   for (const { headers } of refused) expect(Number(headers.get("retry-after"))).toBeGreaterThanOrEqual(1);
@@ -228,7 +228,7 @@ describe("connections that send a request as soon as the previous one is answere
     expect(await waited(opsUrl)).toBe(0);
   });
 
-  test("are all answered, and told to close, by a process that is stopping", async () => {
+  test("are all answered, with Connection: close, by a process that is stopping", async () => {
     const { child, httpUrl, opsUrl, ended } = await start();
     const crowded = crowd(httpUrl, () => true);
     while ((await waited(opsUrl)) === 0);
@@ -245,7 +245,7 @@ test("streams that send more than is stored are held back, all together, and mes
       inboundMessage({ to: project.liveNumber, text: "hello ".repeat(80) }),
     ),
   });
-  const { letGo } = await holdTable("inbound_message");
+  const { unlock } = await holdTable("inbound_message");
   let sent = 0;
   const { typeName, method } = InboundMessageService;
   for (let stream = 0; stream < 6; stream++) {
@@ -270,7 +270,7 @@ test("streams that send more than is stored are held back, all together, and mes
     }
   } finally {
     for (const connection of connections) connection.destroy();
-    await letGo();
+    await unlock();
   }
   // Each stream's window, plus the limit on messages in progress in all streams.
   expect(sent).toBeLessThan(30_000);

@@ -49,63 +49,63 @@ async function outcomeOf({ to, text }: Pending, source = sourceThere, from = new
 describe("two concurrent attempts to end a verification", () => {
   test("an SMS that is first verifies, and the cancel is refused", async () => {
     const pending = await createPending(shopHere);
-    const told = await raceTo(service.db, "event", [() => outcomeOf(pending), () => cancelOf(pending)]);
-    expect(told).toEqual(["VERIFIED", "verification_not_cancellable"]);
+    const raced = await raceTo(service.db, "event", [() => outcomeOf(pending), () => cancelOf(pending)]);
+    expect(raced).toEqual(["VERIFIED", "verification_not_cancellable"]);
     expect(await statusOf(pending)).toBe("verified");
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
   });
 
   test("a cancel that is first cancels, and the SMS gets NOT_PENDING", async () => {
     const pending = await createPending(shopHere);
-    const told = await raceTo(service.db, "event", [() => cancelOf(pending), () => outcomeOf(pending)]);
-    expect(told).toEqual(["cancelled", "NOT_PENDING"]);
+    const raced = await raceTo(service.db, "event", [() => cancelOf(pending), () => outcomeOf(pending)]);
+    expect(raced).toEqual(["cancelled", "NOT_PENDING"]);
     expect(await statusOf(pending)).toBe("cancelled");
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
   });
 
   test("the first cancel writes the event, and the second gets the same answer", async () => {
     const pending = await createPending(shopHere);
-    const told = await raceTo(service.db, "event", [
+    const raced = await raceTo(service.db, "event", [
       () => cancelOf(pending, shopHere),
       () => cancelOf(pending, shopThere),
     ]);
-    expect(told).toEqual(["cancelled", "cancelled"]);
+    expect(raced).toEqual(["cancelled", "cancelled"]);
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
   });
 
   test("a read that finds it expired expires it, and the SMS is LATE", async () => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, pending.expiresAt);
-    const told = await raceTo(service.db, "event", [() => statusOf(pending), () => outcomeOf(pending)]);
-    expect(told).toEqual(["expired", "LATE"]);
+    const raced = await raceTo(service.db, "event", [() => statusOf(pending), () => outcomeOf(pending)]);
+    expect(raced).toEqual(["expired", "LATE"]);
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
   });
 
   test("an SMS in time verifies, and a read after the expiry waits for it and shows the result", async () => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
-    const told = await raceTo(service.db, "event", [
+    const raced = await raceTo(service.db, "event", [
       () => outcomeOf(pending),
       async () => {
         await moveClock(service.db, 1);
         return statusOf(pending, shopHere);
       },
     ]);
-    expect(told).toEqual(["VERIFIED", "verified"]);
+    expect(raced).toEqual(["VERIFIED", "verified"]);
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
   });
 
   test("a cancel in time cancels, and a read after the expiry waits for it and shows the result", async () => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
-    const told = await raceTo(service.db, "event", [
+    const raced = await raceTo(service.db, "event", [
       () => cancelOf(pending),
       async () => {
         await moveClock(service.db, 1);
         return statusOf(pending, shopThere);
       },
     ]);
-    expect(told).toEqual(["cancelled", "cancelled"]);
+    expect(raced).toEqual(["cancelled", "cancelled"]);
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
   });
 
@@ -119,14 +119,14 @@ describe("two concurrent attempts to end a verification", () => {
   ])("an SMS after the expiry waits for $name, and gets NOT_PENDING", async ({ end, state }) => {
     const pending = await createPending(shopHere);
     await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
-    const [, told] = await raceTo(service.db, "event", [
+    const [, outcome] = await raceTo(service.db, "event", [
       () => end(pending),
       async () => {
         await moveClock(service.db, 1);
         return outcomeOf(pending);
       },
     ]);
-    expect([told, await statusOf(pending)]).toEqual(["NOT_PENDING", state]);
+    expect([outcome, await statusOf(pending)]).toEqual(["NOT_PENDING", state]);
     expect(await eventsOf(service.db, pending.id)).toEqual([`verification.${state}`]);
   });
 
@@ -166,11 +166,11 @@ describe("two concurrent attempts to end a verification", () => {
     const somebody = await service.db.connect();
     await somebody.query("BEGIN");
     await somebody.query("UPDATE verification SET state = state WHERE id = $1", [uuidOf(pending.id)]);
-    const told = cancelOf(pending);
+    const cancelled = cancelOf(pending);
     await untilWaiting(service.db, 1);
     await somebody.query("COMMIT");
     somebody.release();
-    expect(await told).toBe("cancelled");
+    expect(await cancelled).toBe("cancelled");
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.cancelled"]);
     expect(await calls()).toBe(before + 2);
   });
@@ -196,15 +196,15 @@ describe("two concurrent attempts to end a verification", () => {
         return Promise.all([one?.(), other?.()]);
       }),
     );
-    const truths: Record<string, readonly string[]> = {
+    const possibleResults: Record<string, readonly string[]> = {
       verified: ["VERIFIED", "verification_not_cancellable", "verified"],
       cancelled: ["NOT_PENDING", "cancelled"],
       expired: ["LATE", "verification_not_cancellable", "expired"],
     };
     for (const [index, pending] of all.entries()) {
       const final = await statusOf(pending);
-      expect(Object.keys(truths)).toContain(final);
-      for (const told of endings[index] ?? []) expect(truths[final]).toContain(told);
+      expect(Object.keys(possibleResults)).toContain(final);
+      for (const outcome of endings[index] ?? []) expect(possibleResults[final]).toContain(outcome);
       expect(await eventsOf(service.db, pending.id)).toEqual([`verification.${final}`]);
     }
   });
@@ -236,11 +236,11 @@ describe("two senders with one code", () => {
   test("on two processes exactly one verifies, and its phone is the one shown", async () => {
     const pending = await createPending(shopHere);
     const [first, second] = [newPhone(), newPhone()];
-    const told = await raceTo(service.db, "event", [
+    const raced = await raceTo(service.db, "event", [
       () => outcomeOf(pending, sourceHere, first),
       () => outcomeOf(pending, sourceThere, second),
     ]);
-    expect(told).toEqual(["VERIFIED", "NOT_PENDING"]);
+    expect(raced).toEqual(["VERIFIED", "NOT_PENDING"]);
     expect((await shopThere.read(pending.id)).body.phone).toBe(first);
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.verified"]);
   });
@@ -284,9 +284,13 @@ describe("batches that need the same rows in opposite orders lock them in one or
 
   test("senders", async () => {
     const [lower, higher] = [newPhone(), newPhone()];
-    const greet = (from: string): SmsFields => ({ from, to: project.liveNumber, text: `hello from ${from}` });
-    await sourceHere.sendAll([greet(lower), greet(higher)]);
-    const again = (from: string): SmsFields => ({ ...greet(from), text: `goodbye from ${from}` });
+    const helloFrom = (from: string): SmsFields => ({
+      from,
+      to: project.liveNumber,
+      text: `hello from ${from}`,
+    });
+    await sourceHere.sendAll([helloFrom(lower), helloFrom(higher)]);
+    const again = (from: string): SmsFields => ({ ...helloFrom(from), text: `goodbye from ${from}` });
     const outcomes = await cross([again(lower), again(higher)], {
       from: "inbound_sender",
       where: "phone",

@@ -133,14 +133,14 @@ describe("receipts", () => {
     try {
       await holder.query("SELECT pg_advisory_lock(4711)");
       const { id, to, text } = await createPending(shop);
-      let told = false;
+      let hasReceipt = false;
       const receipt = source.send({ to, text }).finally(() => {
-        told = true;
+        hasReceipt = true;
       });
       await untilWaiting(service.db, 1);
       // A receipt already sent would have arrived before the answers to these calls.
       for (let call = 0; call < 5; call++) expect((await shop.read(id)).body.status).toBe("pending");
-      expect(told).toBe(false);
+      expect(hasReceipt).toBe(false);
       await holder.query("SELECT pg_advisory_unlock(4711)");
       expect(await receipt).toMatchObject({ outcome: "VERIFIED", verificationId: id });
       expect((await shopElsewhere.read(id)).body.status).toBe("verified");

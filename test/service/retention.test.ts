@@ -25,7 +25,7 @@ const database = openDatabase(
   { connectionString: byTheClock(plain.databaseUrl) },
   { poolSize: 1, onError: () => {} },
 );
-/** Created anew each time, because it remembers the time for ten seconds, and the tests move the clock by days. */
+/** Created again each time, because it remembers the time for ten seconds, and the tests move the clock by days. */
 const expireDue = () => createExpireDue(database, { commitHorizon: () => commitHorizon(database) })();
 afterAll(() => database.close());
 
@@ -223,11 +223,11 @@ test("a pending verification past its expiry is expired before it is erased, eve
   }
   for (const phone of [lost, later]) expect(await tablesWith(phone)).toEqual([]);
   // Its code stays until the expiry has passed it, which finds nothing to do.
-  const letCodesGo = () => tasks.find(({ name }) => name === "codes")?.work();
-  await letCodesGo();
+  const releaseCodes = () => tasks.find(({ name }) => name === "codes")?.work();
+  await releaseCodes();
   expect(await tablesWith(waiting)).toEqual(["live_code"]);
   await expireDue();
-  await letCodesGo();
+  await releaseCodes();
   expect(await tablesWith(waiting)).toEqual([]);
   expect(await eventsOf(plain.db, late.id)).toEqual(["verification.expired"]);
 });

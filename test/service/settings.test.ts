@@ -61,15 +61,18 @@ test.for([
 });
 
 test.for([
-  { settings: { PORT: "8099", GRPC_PORT: "8099" }, told: "PORT and GRPC_PORT must differ" },
-  { settings: { HOST: "0.0.0.0", PORT: "8099", OPS_PORT: "8099" }, told: "PORT and OPS_PORT must differ" },
-  { settings: { GRPC_PORT: "8099", OPS_PORT: "8099" }, told: "GRPC_PORT and OPS_PORT must differ" },
+  { settings: { PORT: "8099", GRPC_PORT: "8099" }, message: "PORT and GRPC_PORT must differ" },
+  { settings: { HOST: "0.0.0.0", PORT: "8099", OPS_PORT: "8099" }, message: "PORT and OPS_PORT must differ" },
+  { settings: { GRPC_PORT: "8099", OPS_PORT: "8099" }, message: "GRPC_PORT and OPS_PORT must differ" },
   {
     settings: { HOST: "localhost", PORT: "8099", GRPC_PORT: "8099" },
-    told: "PORT and GRPC_PORT must differ",
+    message: "PORT and GRPC_PORT must differ",
   },
-])("a port set twice is reported as such, not as used by another program: $told", ({ settings, told }) => {
-  expect(() => parseConfig(settings)).toThrow(told);
+])("a port set twice is reported as such, not as used by another program: $message", ({
+  settings,
+  message,
+}) => {
+  expect(() => parseConfig(settings)).toThrow(message);
 });
 
 test.for([
@@ -125,7 +128,7 @@ test("the admin token's file is accessible to its owner only, when created and a
   expect(await mode()).toBe("600");
 });
 
-test("an admin token file that a power failure left empty is created anew", async () => {
+test("an admin token file that a power failure left empty is created again", async () => {
   const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
   onTestFinished(() => rm(dataDir, { recursive: true }));
   const file = path.join(dataDir, "admin-token");
@@ -145,7 +148,7 @@ describe("an unusable admin token file ends the start, with a line that names DA
     ["two words", outside, (file) => writeFile(file, "two words\n")],
     ["two lines", outside, (file) => writeFile(file, "one\ntwo\n")],
     ["another alphabet", outside, (file) => writeFile(file, "비밀\n")],
-  ])("%s", async ([, told, make]) => {
+  ])("%s", async ([, message, make]) => {
     const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
     onTestFinished(() => rm(dataDir, { recursive: true }));
     const file = path.join(dataDir, "admin-token");
@@ -155,7 +158,7 @@ describe("an unusable admin token file ends the start, with a line that names DA
     });
     expect(code).toBe(1);
     expect(stderr).toMatch(/^phoneproof cannot start: DATA_DIR: .+\n$/);
-    expect(stderr).toContain(`${file} ${told}`);
+    expect(stderr).toContain(`${file} ${message}`);
     expect(stderr.replaceAll(dataDir, "")).not.toMatch(/words|two|비밀/);
   });
 });
@@ -416,10 +419,10 @@ describe("settings that the trace exporter reads itself", () => {
     ["CLIENT_KEY", server.key, "names a file that cannot be used for TLS"],
     ["CLIENT_KEY", "", "CLIENT_CERTIFICATE must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY"],
     ["CLIENT_CERTIFICATE", "", "CLIENT_KEY must be set together with OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
-  ])("%s=%s ends the start with a line that names the setting", ([kind, value, told]) => {
+  ])("%s=%s ends the start with a line that names the setting", ([kind, value, message]) => {
     for (const prefix of prefixes) {
       const given = { ...named, ...withPrefix(prefix, { ...usable, [kind]: value }) };
-      const line = told.includes("together") ? told : `${kind} ${told}`;
+      const line = message.includes("together") ? message : `${kind} ${message}`;
       expect(() => parseConfig(given)).toThrow(prefix + line);
     }
   });
@@ -451,12 +454,12 @@ describe("npm start says what to do", () => {
       stdio: ["ignore", "pipe", "pipe"],
       env: { PATH: `${path.join(folder, "bin")}:${process.env.PATH}` },
     });
-    const [printed, told, [code]] = await Promise.all([
+    const [printed, errorOutput, [code]] = await Promise.all([
       text(child.stdout),
       text(child.stderr),
       once(child, "close"),
     ]);
-    return { printed, told, code };
+    return { printed, message: errorOutput, code };
   }
 
   /** A fake Node of another version, which code run with -e sees. */
@@ -471,7 +474,7 @@ echo "ran $*"
   test("if nothing is built yet", async () => {
     expect(await startIn([], nodeOf(24))).toEqual({
       printed: "",
-      told: "phoneproof is not built yet: run npm ci\n",
+      message: "phoneproof is not built yet: run npm ci\n",
       code: 1,
     });
   });
@@ -479,7 +482,7 @@ echo "ran $*"
   test("if the development tools are gone and the machine's Node is too old", async () => {
     expect(await startIn([built], nodeOf(20))).toEqual({
       printed: "",
-      told: "phoneproof needs Node 24 or newer, which npm ci installs with the development tools\n",
+      message: "phoneproof needs Node 24 or newer, which npm ci installs with the development tools\n",
       code: 1,
     });
   });
@@ -488,7 +491,7 @@ echo "ran $*"
     { name: "the machine's Node is new enough", files: [built], major: 24 },
     { name: "the project's own Node is installed", files: [built, "node_modules/.bin/node"], major: 20 },
   ])("and prints nothing if $name", async ({ files, major }) => {
-    const { printed, told } = await startIn(files, nodeOf(major));
-    expect([printed, told]).toEqual([expect.stringMatching(/^ran .*src\/start\.ts\n$/), ""]);
+    const { printed, message } = await startIn(files, nodeOf(major));
+    expect([printed, message]).toEqual([expect.stringMatching(/^ran .*src\/start\.ts\n$/), ""]);
   });
 });

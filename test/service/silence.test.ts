@@ -53,8 +53,13 @@ type Clocked = Awaited<ReturnType<typeof onTheClock>>;
 
 const everyCarrier = ["SKT", "KT", "LGU+"];
 
-/** Creates `count` verifications, a third for each carrier, and verifies those whose carrier is in `heard`. */
-async function use({ service }: Clocked, { liveKey }: TestProject, count: number, heard: readonly string[]) {
+/** Creates `count` verifications, a third for each carrier, and verifies those whose carrier is in `deliveringCarriers`. */
+async function use(
+  { service }: Clocked,
+  { liveKey }: TestProject,
+  count: number,
+  deliveringCarriers: readonly string[],
+) {
   const shop = merchant(service.httpUrl, liveKey);
   const pending = await Promise.all(Array.from({ length: count }, () => createPending(shop)));
   const messages = pending.map(({ to, text }, index) => ({
@@ -63,7 +68,7 @@ async function use({ service }: Clocked, { liveKey }: TestProject, count: number
     carrier: everyCarrier[index % 3] ?? "",
     from: `010${++senders}`,
   }));
-  await service.sms(...messages.filter(({ carrier }) => heard.includes(carrier)));
+  await service.sms(...messages.filter(({ carrier }) => deliveringCarriers.includes(carrier)));
 }
 
 async function read(

@@ -386,7 +386,7 @@ test.for([
     await moveClock(plain.db, 10_000);
     while (await count());
   };
-  const told = async () => {
+  const currentCounts = async () => {
     const answer = await other.client(StatisticsService, project.liveKey).getStatistics({ hours: 48 });
     const { rows } = await own.query<[number]>({
       text: "SELECT extract(epoch FROM now())::float8",
@@ -409,14 +409,19 @@ test.for([
   try {
     await make(1, 1, 1);
     await countNow();
-    expect(await told()).toEqual({ total: [3, 1, 0, 1], carriers: [1], receptions: [3, 1], isPresent: true });
+    expect(await currentCounts()).toEqual({
+      total: [3, 1, 0, 1],
+      carriers: [1],
+      receptions: [3, 1],
+      isPresent: true,
+    });
 
     await moveClock(plain.db, hoursAhead * 3_600_000);
     // More than one statement counts.
     for (let round = 0; round < 11; round++) await make(1, 1, 98);
     if (countsAll) {
       await countNow();
-      expect((await told()).total).toEqual([1103, 12, 0, 12]);
+      expect((await currentCounts()).total).toEqual([1103, 12, 0, 12]);
     } else {
       await moveClock(plain.db, 10_000);
       await count();
@@ -430,7 +435,7 @@ test.for([
     while (await count());
     await make(2, 1);
     await countNow();
-    expect(await told()).toEqual({
+    expect(await currentCounts()).toEqual({
       total: [6 + inFlight, 2, 0, 3],
       carriers: [2],
       receptions: [6 + inFlight, 2],
@@ -439,7 +444,7 @@ test.for([
 
     await moveClock(plain.db, hoursAhead * 3_600_000);
     await countNow();
-    expect(await told()).toEqual({
+    expect(await currentCounts()).toEqual({
       total: [1106 + inFlight, 13, 0, 14],
       carriers: [13],
       receptions: [1106 + inFlight, 13],
@@ -452,7 +457,7 @@ test.for([
     await moveClock(plain.db, 1_000);
     while (await count());
     await countNow();
-    expect((await told()).total).toEqual([1107 + inFlight, 13, 0, 15]);
+    expect((await currentCounts()).total).toEqual([1107 + inFlight, 13, 0, 15]);
   } finally {
     await own.close();
   }
@@ -503,8 +508,8 @@ describe("the requested period", async () => {
     const first = thisHour - firstAgo * hour;
     expect(answer.since && timestampMs(answer.since)).toBe(first);
     expect(answer.until && timestampMs(answer.until)).toBe(first + hours * hour);
-    const [{ hours: told, total }] = answer.environments as [EnvironmentStatistics];
-    expect(told.map(({ hour }) => hour && timestampMs(hour))).toEqual(
+    const [{ hours: hourCounts, total }] = answer.environments as [EnvironmentStatistics];
+    expect(hourCounts.map(({ hour }) => hour && timestampMs(hour))).toEqual(
       Array.from({ length: hours }, (_, index) => first + index * hour),
     );
     expect(Number(total?.created)).toBe(first + hours * hour > thisHour ? 1 : 0);
@@ -514,8 +519,8 @@ describe("the requested period", async () => {
     const since = timestampFromMs(-30 * hour);
     const answer = await read(project, { since, hours: 2 });
     expect(answer).toMatchObject({ since, until: timestampFromMs(-28 * hour), incomplete: false });
-    const [{ hours: told }] = answer.environments as [EnvironmentStatistics];
-    expect(told.map(({ hour }) => hour && timestampMs(hour))).toEqual([-30 * hour, -29 * hour]);
+    const [{ hours: hourCounts }] = answer.environments as [EnvironmentStatistics];
+    expect(hourCounts.map(({ hour }) => hour && timestampMs(hour))).toEqual([-30 * hour, -29 * hour]);
   });
 
   test.for([

@@ -48,7 +48,7 @@ test.for([
     await untilWaiting(beside.db, waiting);
     // The jobs wait, too, so make sure that the call does.
     if (call) await expect.poll(waitingCharges).toBe(1);
-    await proxy.turn("black hole");
+    await proxy.setState("black hole");
     // Until the periodic checks of the database have noticed.
     if (known) {
       await vi.waitUntil(async () => (await fetch(`${service.opsUrl}/readyz`)).status === 503, {
@@ -64,7 +64,7 @@ test.for([
   }
 });
 
-describe("a start that has to wait exits with 0 and prints nothing when it is told to end", () => {
+describe("a start that has to wait exits with 0 and prints nothing when it is signalled", () => {
   const program = path.join(import.meta.dirname, "../../src/start.ts");
 
   function begin(databaseUrl: string, flags: readonly string[] = []) {

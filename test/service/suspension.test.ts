@@ -13,7 +13,7 @@ import { answerOf } from "../rpc/grpc-answer.ts";
 
 const service = await startTestService();
 
-test("a suspended project's keys and creations are refused; what is pending, its window and the tokens go on", async () => {
+test("a suspended project's keys and creations are refused; pending verifications, their windows and tokens keep working", async () => {
   const { projectId, liveKey } = await service.createProject();
   const shop = merchant(service.httpUrl, liveKey);
   const [sent, cancelled] = [(await shop.create()).body, (await shop.create()).body];

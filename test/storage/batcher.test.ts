@@ -74,10 +74,10 @@ test("requests that wait behind a batch that timed out fail with it", async () =
     maxWaiting: 100,
     run: () => new Promise((_, reject) => fails.push(reject)),
   });
-  const told = Promise.allSettled([enqueue(0), enqueue(1), enqueue(2)]);
+  const settled = Promise.allSettled([enqueue(0), enqueue(1), enqueue(2)]);
   vi.advanceTimersByTime(9_500);
   fails.shift()?.(Object.assign(new Error("no answer"), { code: "ETIMEDOUT" }));
-  expect(await told).toMatchObject(
+  expect(await settled).toMatchObject(
     [0, 1, 2].map(() => ({ status: "rejected", reason: { code: "ETIMEDOUT" } })),
   );
   expect(fails).toEqual([]);
@@ -94,8 +94,8 @@ test("a batch with too few results fails as a whole, and is not run again", asyn
       return items.slice(1);
     },
   });
-  const told = await Promise.allSettled([enqueue(0), enqueue(1), enqueue(2)]);
-  expect(told.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
+  const settled = await Promise.allSettled([enqueue(0), enqueue(1), enqueue(2)]);
+  expect(settled.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
   // The first item alone, then those that came meanwhile.
   expect(runs).toBe(2);
 });
@@ -109,10 +109,10 @@ test("requests that wait behind a batch that the database refused, however late,
     run: ([item = 0]) =>
       item === 0 ? new Promise((_, reject) => fails.push(reject)) : Promise.resolve([item]),
   });
-  const told = Promise.allSettled([enqueue(0), enqueue(1)]);
+  const settled = Promise.allSettled([enqueue(0), enqueue(1)]);
   vi.advanceTimersByTime(9_500);
   fails.shift()?.(new Error("no"));
-  expect(await told).toMatchObject([{ status: "rejected" }, { status: "fulfilled", value: 1 }]);
+  expect(await settled).toMatchObject([{ status: "rejected" }, { status: "fulfilled", value: 1 }]);
 });
 
 test("under sustained overload nobody waits for much more than a second, until the backlog is gone", async () => {
@@ -183,8 +183,8 @@ test.for([
       return items.map(String);
     },
   });
-  const told = await Promise.allSettled(numbers(8).map(enqueue));
-  expect(told).toEqual(
+  const settled = await Promise.allSettled(numbers(8).map(enqueue));
+  expect(settled).toEqual(
     numbers(8).map((item) =>
       failed.includes(item)
         ? { status: "rejected", reason: error }
@@ -219,11 +219,11 @@ const others = (count: number) => Array.from({ length: count }, (_, n) => String
 
 test("if many wait, a second batch runs beside the first, with items that share no keys with it", async () => {
   const { enqueue, inFlight, answer } = lettersBatcher();
-  const told: string[] = [];
+  const settled: string[] = [];
   const send = (items: readonly string[]) =>
     items.map((item) =>
       enqueue(item).then((result) => {
-        told.push(result);
+        settled.push(result);
       }),
     );
   // At 128 waiting, too few of them can go; then as many again have to arrive.
@@ -234,13 +234,13 @@ test("if many wait, a second batch runs beside the first, with items that share 
 
   // Items that share a key with a waiting one wait, too, in the order in which they came.
   await answer(1);
-  expect(told).toEqual(others(253));
+  expect(settled).toEqual(others(253));
   expect(inFlight()).toEqual([["a"]]);
   await answer(0);
   expect(inFlight()).toEqual([["ab", "bc", "c"]]);
   await answer(0);
   await Promise.all(all);
-  expect(told.slice(253)).toEqual(["a", "ab", "bc", "c"]);
+  expect(settled.slice(253)).toEqual(["a", "ab", "bc", "c"]);
 
   // The keys of finished items block nobody.
   const again = [...send(["a"]), ...send(others(128))];
@@ -333,11 +333,11 @@ test("if two batches take long each, those that waited for both are refused afte
   await answer();
   expect(inFlight()).toEqual([numbers(25).slice(1)]);
   const later = enqueue(75);
-  const told = Promise.allSettled(rest);
+  const settled = Promise.allSettled(rest);
   vi.advanceTimersByTime(7_000);
   await answer();
   expect(await Promise.all(both)).toEqual(numbers(25));
-  expect(new Set((await told).map(({ status }) => status))).toEqual(new Set(["rejected"]));
+  expect(new Set((await settled).map(({ status }) => status))).toEqual(new Set(["rejected"]));
   await expect(rest[0]).rejects.toMatchObject({ code: "service_unavailable" });
   expect(inFlight()).toEqual([[75]]);
   await answer();

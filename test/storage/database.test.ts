@@ -8,7 +8,7 @@ import { watchConnections } from "../../src/storage/connection-watch.ts";
 import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
 import { PooledClient } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
-import { createDatabase, haveSessionsBegin } from "../harness/database.ts";
+import { createDatabase, setSessionDefaults } from "../harness/database.ts";
 
 const own = await createDatabase();
 afterAll(() => own.drop());
@@ -57,10 +57,10 @@ test("sessions use UTC, ISO dates, read committed and durable commits, whatever 
     await database.close();
     return rows[0];
   };
-  await haveSessionsBegin(other.connection, settings);
+  await setSessionDefaults(other.connection, settings);
   expect(await begun()).toEqual(["UTC", "ISO, YMD", "read committed", "on"]);
   // Durability beyond the local disk is the operator's choice.
-  await haveSessionsBegin(other.connection, { synchronous_commit: "remote_apply" });
+  await setSessionDefaults(other.connection, { synchronous_commit: "remote_apply" });
   expect((await begun())?.[3]).toBe("remote_apply");
   await other.drop();
 });

@@ -211,7 +211,7 @@ describe("the server", () => {
     ).toEqual(["17", "off"]);
   });
 
-  test("uses 127.0.0.1 when told to", async () => {
+  test("uses 127.0.0.1 with transport tcp", async () => {
     const server = await start({ transport: "tcp" });
     expect(server.connection.host).toBe("127.0.0.1");
     expect(await query(server, "SELECT 1")).toEqual([1]);
@@ -469,9 +469,9 @@ describe("a server that does not start", () => {
         return names.find((name) => name.endsWith("postgresql.conf"));
       }, until);
       end.abort();
-      const told = await ended;
+      const errorText = await ended;
       caught = made.startsWith("postgres.new-");
-      if (caught) expect(told).toContain("PostgreSQL could not be initialised");
+      if (caught) expect(errorText).toContain("PostgreSQL could not be initialised");
     }
     expect(await readdir(dataDir)).toEqual(["postgres.lock"]);
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
@@ -487,9 +487,9 @@ describe("a server that does not start", () => {
 
   // Files cannot grow beyond a few kilobytes, which simulates a full disk.
   test.for([
-    { name: "initialised", blocks: 64, isNew: true, told: "PostgreSQL could not be initialised" },
-    { name: "started", blocks: 64, isNew: false, told: "PostgreSQL does not start" },
-  ])("for lack of space says whether it was to be $name", async ({ blocks, isNew, told }) => {
+    { name: "initialised", blocks: 64, isNew: true, errorText: "PostgreSQL could not be initialised" },
+    { name: "started", blocks: 64, isNew: false, errorText: "PostgreSQL does not start" },
+  ])("for lack of space says whether it was to be $name", async ({ blocks, isNew, errorText }) => {
     if (isNew) dataDir = await emptyDirectory();
     const program = path.join(import.meta.dirname, "../../src/start.ts");
     const limited = `ulimit -f ${blocks} && exec "$0" "$1"`;
@@ -501,7 +501,7 @@ describe("a server that does not start", () => {
     expect({ code, printed }).toEqual({
       code: 1,
       printed: expect.stringMatching(
-        new RegExp(`^phoneproof cannot start: DATA_DIR ${dataDir}: ${told}: .*File too large.*\n$`),
+        new RegExp(`^phoneproof cannot start: DATA_DIR ${dataDir}: ${errorText}: .*File too large.*\n$`),
       ),
     });
   });
@@ -526,12 +526,12 @@ describe("a server that does not start", () => {
         timeout: 15_000,
         killSignal: "SIGKILL",
       });
-      let told = "";
+      let errorText = "";
       child.stderr.on("data", (text) => {
-        told += text;
+        errorText += text;
       });
       expect(await once(child, "close")).toEqual([1, null]);
-      expect(told).toMatch(
+      expect(errorText).toMatch(
         /^phoneproof cannot start: DATA_DIR \/proc\/phoneproof\/data cannot be used: .+\n$/,
       );
     },
@@ -592,7 +592,7 @@ Aborted
     expect(log).not.toContain("01012345678");
   });
 
-  test("starts anew when it exceeds 10 MB, keeping one old file", async () => {
+  test("is rotated when it exceeds 10 MB, keeping one old file", async () => {
     const log = path.join(dataDir, "postgres.log");
     await writeFile(log, "x".repeat(10 * 1024 * 1024 + 1));
     await start();

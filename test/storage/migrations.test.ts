@@ -233,16 +233,16 @@ describe("a server", () => {
   beforeEach(() => migration(first, "CREATE TABLE fruit (id int);"));
 
   test.for([
-    { number: 140_009, version: "14.9 (Debian 14.9-1.pgdg120+1)", told: "14.9" },
-    { number: 149_999, version: "14.99", told: "14.99" },
-    { number: 90_624, version: "9.6.24", told: "9.6.24" },
+    { number: 140_009, version: "14.9 (Debian 14.9-1.pgdg120+1)", shown: "14.9" },
+    { number: 149_999, version: "14.99", shown: "14.99" },
+    { number: 90_624, version: "9.6.24", shown: "9.6.24" },
   ])("of version $version is refused with its version, and left unchanged", async ({
     number,
     version,
-    told,
+    shown,
   }) => {
     await answerAs(number, version);
-    await expect(apply()).rejects.toThrow(`PostgreSQL ${told} is too old: use 15 or newer`);
+    await expect(apply()).rejects.toThrow(`PostgreSQL ${shown} is too old: use 15 or newer`);
     expect(await tables()).toEqual([]);
   });
 
@@ -323,7 +323,7 @@ describe("the index of deliveries by state", () => {
   };
   const byState = "webhook_delivery_in_state";
 
-  test("is created while workers go on claiming deliveries, without a deadlock", async () => {
+  test("is created while workers keep claiming deliveries, without a deadlock", async () => {
     const working = openDatabase(database.connection, { poolSize: 2, onError() {} });
     onTestFinished(() => working.close());
     const { claim } = createWebhookDeliveries(working, { onDisabled() {} });

@@ -51,11 +51,11 @@ test("a second statement reaches the server before the first is answered", async
   // Both are done while this process is busy: the second does not wait for it. Repeated with more time if the
   // database is slow.
   for (let [busyMs, done] = [300, false]; !done; busyMs *= 2) {
-    const told = Promise.all([runStatement(lane, slow, []), runStatement(lane, number, [1])]);
+    const results = Promise.all([runStatement(lane, slow, []), runStatement(lane, number, [1])]);
     await new Promise((resolve) => setImmediate(resolve));
     const busyUntil = Date.now() + busyMs;
     while (Date.now() < busyUntil) {}
-    const [, [[, , at] = []]] = await told;
+    const [, [[, , at] = []]] = await results;
     done = Number(at) < busyUntil;
   }
 });
@@ -67,7 +67,7 @@ test("a statement that the database cannot answer fails those behind it, and the
   const ended = { name: "ended", text: "SELECT pg_terminate_backend(pg_backend_pid())" };
   const cancelled = { name: "cancelled", text: "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(5)" };
   for (const statement of [ended, cancelled]) {
-    const told = await Promise.all(
+    const results = await Promise.all(
       [statement, slow, slow].map((one) =>
         runStatement(lane, one, []).then(
           () => "answered",
@@ -75,7 +75,7 @@ test("a statement that the database cannot answer fails those behind it, and the
         ),
       ),
     );
-    expect(told).toEqual([true, true, true]);
+    expect(results).toEqual([true, true, true]);
     const [[value, other] = []] = await runStatement(lane, number, [7]);
     expect(value).toBe(7);
     expect(other).not.toBe(backend);
@@ -96,7 +96,7 @@ test("a statement whose preparation failed with the one before it gets service_u
   await holder.query("LOCK TABLE held");
   // The first one waits for the table before it is prepared.
   const held = { name: "held", text: "SELECT number FROM held" };
-  const told = Promise.allSettled([runStatement(lane, held, []), runStatement(lane, held, [])]);
+  const results = Promise.allSettled([runStatement(lane, held, []), runStatement(lane, held, [])]);
   await untilWaiting(database.pool, 1);
   const cancelled = database.pool.query(
     "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
@@ -106,7 +106,7 @@ test("a statement whose preparation failed with the one before it gets service_u
   const busyUntil = Date.now() + 500;
   while (Date.now() < busyUntil) {}
   await cancelled;
-  for (const one of await told) {
+  for (const one of await results) {
     expect(one).toMatchObject({ status: "rejected", reason: { code: "service_unavailable" } });
   }
 });
@@ -152,8 +152,8 @@ test("a pipeline without a connection fails each statement, and works once it ca
   onTestFinished(() => database.close());
   const lane = database.openPipeline();
   for (const _ of [1, 2]) {
-    const told = await Promise.allSettled([1, 2].map((value) => runStatement(lane, number, [value])));
-    for (const one of told)
+    const results = await Promise.allSettled([1, 2].map((value) => runStatement(lane, number, [value])));
+    for (const one of results)
       expect(one).toMatchObject({ status: "rejected", reason: { code: "service_unavailable" } });
   }
   nowhere.database = own.connection.database ?? "";

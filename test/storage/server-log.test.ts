@@ -74,51 +74,51 @@ async function setDestination(formats: string): Promise<void> {
   );
 }
 
-test.for<{ destination: string; settings: string[]; told: Record<string, string> | null }>([
-  { destination: "stderr", settings: [], told: { log_error_verbosity: "default" } },
+test.for<{ destination: string; settings: string[]; expected: Record<string, string> | null }>([
+  { destination: "stderr", settings: [], expected: { log_error_verbosity: "default" } },
   {
     destination: "stderr",
     settings: ["log_error_verbosity = verbose"],
-    told: { log_error_verbosity: "verbose" },
+    expected: { log_error_verbosity: "verbose" },
   },
   {
     destination: "stderr",
     settings: ["log_min_error_statement = panic"],
-    told: { log_error_verbosity: "default" },
+    expected: { log_error_verbosity: "default" },
   },
-  { destination: "stderr", settings: ["log_error_verbosity = terse"], told: null },
+  { destination: "stderr", settings: ["log_error_verbosity = terse"], expected: null },
   {
     destination: "stderr",
     settings: ["log_error_verbosity = terse", "log_parameter_max_length_on_error = -1"],
-    told: null,
+    expected: null,
   },
   {
     destination: "stderr",
     settings: ["log_error_verbosity = terse", "log_statement = 'all'", "log_min_duration_statement = 0"],
-    told: null,
+    expected: null,
   },
   {
     destination: "csvlog",
     settings: ["log_error_verbosity = terse"],
-    told: { log_destination: "csvlog" },
+    expected: { log_destination: "csvlog" },
   },
-  { destination: "jsonlog", settings: [], told: { log_destination: "jsonlog" } },
+  { destination: "jsonlog", settings: [], expected: { log_destination: "jsonlog" } },
   {
     destination: "stderr,jsonlog",
     settings: [],
-    told: { log_destination: "stderr,jsonlog", log_error_verbosity: "default" },
+    expected: { log_destination: "stderr,jsonlog", log_error_verbosity: "default" },
   },
-  { destination: "stderr,csvlog", settings: ["log_min_messages = log"], told: null },
-  { destination: "jsonlog", settings: ["log_min_messages = fatal"], told: null },
+  { destination: "stderr,csvlog", settings: ["log_min_messages = log"], expected: null },
+  { destination: "jsonlog", settings: ["log_min_messages = fatal"], expected: null },
   {
     destination: "csvlog",
     settings: ["log_min_messages = error"],
-    told: { log_destination: "csvlog" },
+    expected: { log_destination: "csvlog" },
   },
-])("logging to $destination with $settings, a refused row's phone is logged exactly if there is a warning: $told", async ({
+])("logging to $destination with $settings, a refused row's phone is logged exactly if there is a warning: $expected", async ({
   destination,
   settings,
-  told,
+  expected,
 }) => {
   await setDestination(destination);
   await superuser.query("ALTER DATABASE logged RESET ALL");
@@ -130,8 +130,8 @@ test.for<{ destination: string; settings: string[]; told: Record<string, string>
     const insert = () => database.pool.query("INSERT INTO sender SELECT unnest($1::text[])", [[phone]]);
     await insert();
     await expect(insert()).rejects.toMatchObject({ code: "23505" });
-    expect(await readLeakingLogSettings(database)).toEqual(told);
-    expect((await serverLog(destination)).includes(phone)).toBe(told !== null);
+    expect(await readLeakingLogSettings(database)).toEqual(expected);
+    expect((await serverLog(destination)).includes(phone)).toBe(expected !== null);
   } finally {
     await database.close();
   }

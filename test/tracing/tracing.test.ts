@@ -165,9 +165,9 @@ test("the span of an answered gRPC call has status OK, and a stream is one span 
 
 test("the span of a gRPC call that the service could not answer has failed; one whose client left has not", async () => {
   const [faultTrace, leftTrace] = ["8af7651916cd43dd8448eb211c80319c", "9af7651916cd43dd8448eb211c80319c"];
-  const cable = await startCuttableProxy(service.databaseUrl);
-  const distant = await service.startAnother({ DATABASE_URL: cable.databaseUrl });
-  cable.cut();
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
+  proxy.cut();
   const { code } = await answerOf(() =>
     distant
       .client(VerificationService)
@@ -180,7 +180,7 @@ test("the span of a gRPC call that the service could not answer has failed; one 
   });
   const core = await childOf(await serverSpanOf(faultTrace), "core getVerification");
   expect(core).toMatchObject({ failed: true, attributes: { "error.type": "service_unavailable" } });
-  cable.mend();
+  proxy.restore();
 
   const client = service.client(VerificationService, shop.liveKey);
   const { verification } = await client.createVerification({ idempotencyKey: "tracing-left" });
@@ -378,14 +378,14 @@ test("the log reports once that a collector refuses spans, and once that it acce
     },
     { timeout: 45_000, interval: 50 },
   );
-  const told = () =>
+  const logged = () =>
     traced
       .text()
       .split("\n")
       .filter((line) => line.includes("collector"))
       .map((line) => JSON.parse(line));
-  await expect.poll(told, { timeout: 45_000 }).toHaveLength(2);
-  expect(told()).toMatchObject([
+  await expect.poll(logged, { timeout: 45_000 }).toHaveLength(2);
+  expect(logged()).toMatchObject([
     {
       level: 40,
       msg: "the trace collector does not accept spans: they are lost",

@@ -348,29 +348,29 @@ test.for([
   {
     name: "an unknown project",
     args: ["deliveries", "--project", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
-    said: "not_found",
+    expectedCode: "not_found",
   },
   {
     name: "an unknown verification",
     args: ["deliveries", "--verification", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
-    said: "verification_not_found",
+    expectedCode: "verification_not_found",
   },
   {
     name: "a malformed verification id",
     args: ["deliveries", "--verification", "x"],
-    said: "verification_not_found",
+    expectedCode: "verification_not_found",
   },
   {
     name: "an invalid page token",
     args: ["deliveries", "--page-token", "x"],
-    said: "validation_failed",
+    expectedCode: "validation_failed",
   },
-  { name: "an unknown event", args: ["resend", "evt_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
-  { name: "an unknown webhook", args: ["show", "whk_01kaex4mpyf2xbtyt1s6vdr4e9"], said: "not_found" },
-])("$name is refused", async ({ args, said }) => {
+  { name: "an unknown event", args: ["resend", "evt_01kaex4mpyf2xbtyt1s6vdr4e9"], expectedCode: "not_found" },
+  { name: "an unknown webhook", args: ["show", "whk_01kaex4mpyf2xbtyt1s6vdr4e9"], expectedCode: "not_found" },
+])("$name is refused", async ({ args, expectedCode }) => {
   const { code, stderr } = await run(["webhook", ...args], environment);
   expect(code).toBe(1);
-  expect(stderr).toContain(said);
+  expect(stderr).toContain(expectedCode);
 });
 
 test.for([

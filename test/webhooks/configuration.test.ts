@@ -281,9 +281,10 @@ describe("410 Gone", () => {
     const { url } = await startReceiver(answerWith(410));
     const { id: webhookId } = await shop.setWebhook(url);
     await deliveryWhen(idle, await shop.event(), isDisabled);
-    const told = () => lines.map((line) => JSON.parse(line)).filter((line) => line.webhookId !== undefined);
+    const logLines = () =>
+      lines.map((line) => JSON.parse(line)).filter((line) => line.webhookId !== undefined);
     const reason = "the endpoint answered 410 Gone";
-    await expect.poll(told).toEqual([{ level: 40, webhookId, reason, msg: "a webhook was disabled" }]);
+    await expect.poll(logLines).toEqual([{ level: 40, webhookId, reason, msg: "a webhook was disabled" }]);
 
     const failing = await openShop(idle);
     await failing.setWebhook((await startReceiver(answerWith(503))).url);
@@ -477,7 +478,7 @@ describe("disabling after five days of only failures", () => {
     expect((await inForce(shop)).failingSince).toBeUndefined();
   });
 
-  test("starts counting anew after one success", async () => {
+  test("starts again after one success", async () => {
     const { shop, receiver, id } = await failing("6 days");
     receiver.answer = answerWith(204);
     await makeDue(service, id);
@@ -547,12 +548,12 @@ describe("disabling by an administrator", () => {
   });
 
   test.for([
-    { name: "during an attempt: its success counts, after its failure there is no retry", anew: false },
+    { name: "during an attempt: its success counts, after its failure there is no retry", isSetAgain: false },
     {
       name: "and setting it again during an attempt: its success counts, after its failure the event waits for a resend",
-      anew: true,
+      isSetAgain: true,
     },
-  ])("$name", async ({ anew }) => {
+  ])("$name", async ({ isSetAgain }) => {
     for (const [status, state] of [
       [204, WebhookDeliveryState.DELIVERED],
       [500, WebhookDeliveryState.DISABLED],
@@ -566,7 +567,7 @@ describe("disabling by an administrator", () => {
       const id = await shop.event();
       const end = await answer.promise;
       await webhooks().disableWebhook({ projectId: shop.projectId, environment });
-      if (anew) await shop.setWebhook(receiver.url);
+      if (isSetAgain) await shop.setWebhook(receiver.url);
       end();
       const delivery = await deliveryWhen(service, id, attempted(1));
       expect([delivery.state, delivery.nextAttemptAt]).toEqual([state, undefined]);

@@ -12,7 +12,7 @@ import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
-import { delivered, deliveriesOf, deliveryWhen, letLeaseRunOut, openShop } from "./shop.ts";
+import { delivered, deliveriesOf, deliveryWhen, endLease, openShop } from "./shop.ts";
 
 const program = path.join(import.meta.dirname, "../../src/start.ts");
 
@@ -75,7 +75,7 @@ test("an attempt cut off by a killed worker is made again after its lease, with 
   expect(await leaseSeconds(id)).toBeLessThan(59);
 
   receiver.answer = (response) => response.writeHead(204).end();
-  await letLeaseRunOut(service, id);
+  await endLease(service, id);
   const lost = { number: 1, status: 0, error: "cut off: what came of it is not known" };
   expect(await deliveriesOf(service, id)).toMatchObject([{ attempts: [lost] }]);
   const next = await service.startAnother({ ROLES: "worker" });
@@ -231,11 +231,11 @@ describe("claims and results through the storage layer", () => {
       await untilWaiting(service.db, 1);
       await other.query("COMMIT");
       await recording;
-      const told = await service.db.query(
+      const storedState = await service.db.query(
         "SELECT disabled_at IS NOT NULL AS disabled, disabled_reason AS reason FROM webhook_configuration WHERE id = $1",
         [rows[0].id],
       );
-      expect(told.rows).toEqual([{ disabled: row.reason !== null, reason: row.reason }]);
+      expect(storedState.rows).toEqual([{ disabled: row.reason !== null, reason: row.reason }]);
     } finally {
       other.release(true);
     }

@@ -302,11 +302,11 @@ test("a delivery's state and attempts are always read from one snapshot", async 
 });
 
 test("a transition's notice says whether a delivery may be due; notices of older versions are understood", async () => {
-  const heard = new Map<string, boolean>();
+  const dueById = new Map<string, boolean>();
   const notices = createNotices(
     { connectionString: service.databaseUrl },
     {
-      onTransition: ({ verificationId, deliveryDue }) => heard.set(verificationId, deliveryDue),
+      onTransition: ({ verificationId, deliveryDue }) => dueById.set(verificationId, deliveryDue),
       onHint() {},
       onDirectoryChange() {},
       onGap() {},
@@ -315,13 +315,15 @@ test("a transition's notice says whether a delivery may be due; notices of older
   );
   await notices.start();
   onTestFinished(() => notices.stop());
-  const [told, silent] = [await openShop(service), await openShop(service)];
-  await told.setWebhook((await startReceiver()).url);
-  const ids = [await told.event(), await silent.event()].map((id) => decodeId("vrf_", id) ?? "");
+  const [withWebhook, withoutWebhook] = [await openShop(service), await openShop(service)];
+  await withWebhook.setWebhook((await startReceiver()).url);
+  const ids = [await withWebhook.event(), await withoutWebhook.event()].map(
+    (id) => decodeId("vrf_", id) ?? "",
+  );
   const older = randomUUID();
   await service.db.query("SELECT pg_notify('phoneproof_transition', $1)", [`${older}:verified`]);
-  await vi.waitUntil(() => heard.has(older), { timeout: 45_000, interval: 5 });
-  expect([...ids, older].map((id) => heard.get(id))).toEqual([true, false, false]);
+  await vi.waitUntil(() => dueById.has(older), { timeout: 45_000, interval: 5 });
+  expect([...ids, older].map((id) => dueById.get(id))).toEqual([true, false, false]);
 });
 
 test("a delivery starts when its transition is announced, not at the next poll", async () => {

@@ -49,15 +49,15 @@ test("the TypeScript receiver accepts events, also while the secret is rotated, 
       env: { PATH, PORT: String(port), PHONEPROOF_WEBHOOK_SECRETS: secrets },
       stdio: ["ignore", "pipe", "inherit"],
     });
-    let said = "";
+    let output = "";
     receiver.stdout.on("data", (chunk) => {
-      said += chunk;
+      output += chunk;
     });
     const stop = async () => {
       receiver.kill();
       await once(receiver, "exit");
     };
-    return { stop, lines: () => said.trim().split("\n") };
+    return { stop, lines: () => output.trim().split("\n") };
   };
   const answers = () =>
     vi.waitUntil(

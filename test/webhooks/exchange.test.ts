@@ -177,7 +177,7 @@ test.for([
     name: "a switch to another protocol",
     serve: (socket: Socket) =>
       socket.once("data", () => socket.write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")),
-    error: /^answered what HTTP does not allow$/,
+    error: /^sent a response that HTTP does not allow$/,
   },
   {
     name: "an invalid HTTP status",

@@ -17,7 +17,7 @@ import {
   delivered,
   deliveriesOf,
   deliveryWhen,
-  letLeaseRunOut,
+  endLease,
   makeDue,
   openShop,
   type Shop,
@@ -256,7 +256,7 @@ describe("an attempt whose lease runs out", () => {
     const id = await shop.event();
     const answerFirst = await first.promise;
     receiver.answer = answerWith(204);
-    await letLeaseRunOut(service, id);
+    await endLease(service, id);
     const cutOff = await deliveryWhen(service, id, delivered);
     expect(cutOff.attempts).toMatchObject([
       { number: 1, status: 0, error: "cut off: what came of it is not known" },
@@ -278,7 +278,7 @@ describe("an attempt whose lease runs out", () => {
     receiver.answer = (response) => answers.push((status) => response.writeHead(status).end());
     const id = await shop.event();
     await untilReceived(receiver);
-    await letLeaseRunOut(service, id);
+    await endLease(service, id);
     await untilReceived(receiver, 2);
     const [late, current] = answers;
     late?.(500);
@@ -299,7 +299,7 @@ describe("an attempt whose lease runs out", () => {
     const id = await shop.event();
     await untilReceived(receiver);
     receiver.answer = answerWith(503);
-    await letLeaseRunOut(service, id);
+    await endLease(service, id);
     await deliveryWhen(service, id, ({ attempts }) => attempts[1]?.duration !== undefined);
     const seconds = await secondsUntilNext(service, id);
     expect(seconds).toBeGreaterThanOrEqual(4);

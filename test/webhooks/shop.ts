@@ -9,7 +9,7 @@ import {
   type WebhookEventType,
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { insist, type TestService } from "../harness/service.ts";
+import { retryWhileUnavailable, type TestService } from "../harness/service.ts";
 
 const environment = Environment.LIVE;
 
@@ -40,7 +40,7 @@ export async function openShop(service: TestService): Promise<Shop> {
     projectId,
     liveKey,
     async setWebhook(url, events = []) {
-      const { webhook, secret } = await insist(() =>
+      const { webhook, secret } = await retryWhileUnavailable(() =>
         webhooks.setWebhook({ projectId, environment, url, events }),
       );
       return { id: webhook?.id ?? "", secret };
@@ -51,14 +51,14 @@ export async function openShop(service: TestService): Promise<Shop> {
     },
     async create(details = {}) {
       const idempotencyKey = `webhooks-${++keys}`;
-      const created = await insist(() =>
+      const created = await retryWhileUnavailable(() =>
         verifications.createVerification({ projectId, environment, idempotencyKey, ...details }),
       );
       const { destination, smsText } = created;
       return { id: created.verification?.id ?? "", destination, smsText };
     },
     async cancel(verificationId) {
-      await insist(() => verifications.cancelVerification({ verificationId }));
+      await retryWhileUnavailable(() => verifications.cancelVerification({ verificationId }));
     },
     async event() {
       const { id } = await shop.create();
@@ -109,7 +109,7 @@ export async function makeDue(service: TestService, verificationId: string): Pro
 }
 
 /** Makes the lease of the attempt in progress end now. */
-export async function letLeaseRunOut(service: TestService, verificationId: string): Promise<void> {
+export async function endLease(service: TestService, verificationId: string): Promise<void> {
   await service.db.query(
     `UPDATE webhook_attempt a SET started_at = a.started_at - (d.next_attempt_at - date_trunc('milliseconds', now()))
      FROM webhook_delivery d

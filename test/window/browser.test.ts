@@ -107,19 +107,24 @@ async function finishedOnDesktop(): Promise<number> {
 }
 
 test.for([
-  { name: "another number", from: "010-9999-8888", text: (text: string) => text, said: "다른 번호" },
-  { name: "sent from the web", from: undefined, text: (text: string) => `[Web발신] ${text}`, said: "웹에서" },
-  { name: "without the code", from: undefined, text: () => "보냈어요", said: "코드가 없는" },
-])("a hint appears without a reload, and stays after one: $name", async ({ from, text, said }) => {
+  { name: "another number", from: "010-9999-8888", text: (text: string) => text, hintText: "다른 번호" },
+  {
+    name: "sent from the web",
+    from: undefined,
+    text: (text: string) => `[Web발신] ${text}`,
+    hintText: "웹에서",
+  },
+  { name: "without the code", from: undefined, text: () => "보냈어요", hintText: "코드가 없는" },
+])("a hint appears without a reload, and stays after one: $name", async ({ from, text, hintText }) => {
   const phone = newPhone();
   const window = await live({ mode: "match", expected_phone: phone });
   const page = await (await person(browser, "android")).newPage();
   await page.goto(window.url);
   expect(await page.locator("[data-hint]").textContent()).toBe("");
   await send(window, from ?? phone, text(window.text));
-  await expect.poll(() => page.locator("[role=status][data-hint]").textContent()).toContain(said);
+  await expect.poll(() => page.locator("[role=status][data-hint]").textContent()).toContain(hintText);
   await page.reload();
-  expect(await page.locator("[data-hint]").textContent()).toContain(said);
+  expect(await page.locator("[data-hint]").textContent()).toContain(hintText);
   expect(await page.content()).not.toMatch(/(?:010|8210)-?(?:9999|\*{4})-?8888/);
   await send(window, phone);
   await result(page, "verified").waitFor();
@@ -153,7 +158,7 @@ test("an opener with the registered origin receives the result, and the window c
   ]);
   await popup.waitForLoadState();
   await send(window);
-  await expect.poll(() => page.evaluate("told")).toHaveLength(1);
+  await expect.poll(() => page.evaluate("received")).toHaveLength(1);
   const data = {
     type: "phone_verification.result",
     version: 1,
@@ -162,7 +167,7 @@ test("an opener with the registered origin receives the result, and the window c
     client_reference: "order-7",
     state: "s",
   };
-  expect(await page.evaluate("told")).toEqual([{ data, origin: new URL(window.url).origin }]);
+  expect(await page.evaluate("received")).toEqual([{ data, origin: new URL(window.url).origin }]);
   // The window cannot know whether the opener received the message, so it also offers the link back.
   await popup.locator("[data-return]").waitFor();
   // The link back is not a button.
@@ -187,7 +192,7 @@ test("an opener with another origin receives nothing", async () => {
   await result(popup, "verified").waitFor();
   // Any message of the window would have arrived before this one.
   await popup.evaluate('opener.postMessage("after", "*")');
-  await expect.poll(() => page.evaluate("told.map(({ data }) => data)")).toEqual(["after"]);
+  await expect.poll(() => page.evaluate("received.map(({ data }) => data)")).toEqual(["after"]);
 });
 
 test("without an opener the window redirects to return_url, with the result appended to its query", async () => {
@@ -303,7 +308,7 @@ test("number and text are each copied with one tap", async () => {
   ] as const) {
     await page.getByRole("button", { name: button }).tap();
     await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(value);
-    await expect.poll(() => page.locator("[data-said]").textContent()).toBe("복사했어요");
+    await expect.poll(() => page.locator("[data-feedback]").textContent()).toBe("복사했어요");
   }
 });
 
@@ -556,15 +561,15 @@ test("a status answer that arrives late does not remove a newer hint", async () 
   await send(window, newPhone());
   const hint = page.locator("[data-hint]");
   await expect.poll(() => hint.textContent()).toContain("다른 번호에서 보낸 문자");
-  const told = page.waitForResponse("**/status");
+  const statusAnswer = page.waitForResponse("**/status");
   late.resolve();
-  await (await told).finished();
+  await (await statusAnswer).finished();
   // A new hint is inserted a moment after the old one was removed.
   await page.evaluate("new Promise((resolve) => setTimeout(resolve, 200))");
   expect(await hint.textContent()).toContain("다른 번호에서 보낸 문자");
 });
 
-test("a device that goes offline is told at once, and is updated as soon as it is online", async () => {
+test("a device that goes offline shows that at once, and is updated as soon as it is online", async () => {
   const window = await live();
   const context = await person(browser, "android");
   const page = await context.newPage();

@@ -84,16 +84,16 @@ test.for([
   {
     name: "in use",
     given: String(port),
-    said: `MERCHANT_PORT: port ${port} on 127.0.0.1 is in use by another program`,
+    message: `MERCHANT_PORT: port ${port} on 127.0.0.1 is in use by another program`,
   },
   ...["abc", "0", "65536", "1e4", "-1"].map((given) => ({
     name: `${given}, which is invalid`,
     given,
-    said: "MERCHANT_PORT must be a port from 1 to 65535",
+    message: "MERCHANT_PORT must be a port from 1 to 65535",
   })),
 ])("port $name: exits with one line that names the setting, and changes nothing in the project", async ({
   given,
-  said,
+  message,
 }) => {
   // The time of the last use is recorded later.
   const keys = async () => {
@@ -109,7 +109,11 @@ test.for([
     ),
   });
   const before = await demo();
-  expect(await runExample(given).finished).toEqual({ code: 2, stdout: "", stderr: `phoneproof: ${said}\n` });
+  expect(await runExample(given).finished).toEqual({
+    code: 2,
+    stdout: "",
+    stderr: `phoneproof: ${message}\n`,
+  });
   expect(await demo()).toEqual(before);
 });
 

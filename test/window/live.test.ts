@@ -268,7 +268,7 @@ test("a hint of an earlier read that another process writes later does not repla
     { to, text },
   ]);
   await untilWaiting(service.db, 1);
-  await untilAMillisecondLater();
+  await untilNextMillisecond();
   await smsSource(other).send({ to, text: `[Web발신] ${text}` });
   expect(await hint()).toBe("web_sent");
   await holder.query("ROLLBACK");
@@ -279,7 +279,7 @@ test("a hint of an earlier read that another process writes later does not repla
 });
 
 /** Waits until the next millisecond by the database's clock. */
-async function untilAMillisecondLater(): Promise<void> {
+async function untilNextMillisecond(): Promise<void> {
   const now = async () => {
     const { rows } = await service.db.query(
       "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now",
@@ -378,15 +378,15 @@ test("a hint whose notice is lost with the database connection arrives neverthel
 
 test("notices contain no phone, no text and no hint", async () => {
   const client = await service.db.connect();
-  const heard: string[] = [];
+  const payloads: string[] = [];
   try {
-    client.on("notification", ({ payload }) => heard.push(payload ?? ""));
+    client.on("notification", ({ payload }) => payloads.push(payload ?? ""));
     await client.query("LISTEN phoneproof_hint; LISTEN phoneproof_transition");
     const { window, phone, hint } = await expecting();
     await cli.send({ to: window.to, text: "확인해 주세요", from: phone });
     await hint();
-    await vi.waitUntil(() => heard.length > 0, { timeout: 45_000 });
-    for (const payload of heard) expect(payload).toMatch(/^[0-9a-f-]{36}(:\w+)?(,[0-9a-f-]{36}(:\w+)?)*$/);
+    await vi.waitUntil(() => payloads.length > 0, { timeout: 45_000 });
+    for (const payload of payloads) expect(payload).toMatch(/^[0-9a-f-]{36}(:\w+)?(,[0-9a-f-]{36}(:\w+)?)*$/);
   } finally {
     client.removeAllListeners("notification");
     await client.query("UNLISTEN *");
@@ -468,13 +468,13 @@ test("a client that does not read its stream is disconnected at the next heartbe
     return socket;
   };
   follow("/slow").pause();
-  let heard = "";
+  let received = "";
   follow("/prompt")
     .setEncoding("utf8")
     .on("data", (text: string) => {
-      heard += text;
+      received += text;
     });
-  const beats = () => heard.split("event: beat").length - 1;
+  const beats = () => received.split("event: beat").length - 1;
   await expect.poll(() => open).toBe(2);
   // A stream starts with a heartbeat.
   await expect.poll(beats).toBe(1);
@@ -523,12 +523,12 @@ test("an ended stream is not written to while queued behind another, and is disc
     return socket;
   };
   follow("/slow").pause();
-  let heard = "";
+  let received = "";
   const both = follow("/pending", "/over");
   both.setEncoding("utf8").on("data", (text: string) => {
-    heard += text;
+    received += text;
   });
-  const beats = () => heard.split("event: beat").length - 1;
+  const beats = () => received.split("event: beat").length - 1;
   await expect.poll(() => open).toBe(3);
   await expect.poll(beats).toBe(1);
   for (const beat of [2, 3]) {

@@ -81,7 +81,7 @@ test("number and text are shown, and the project's name and template are escaped
   }
 });
 
-test.for(phones)("on $name the browser is told not to turn numbers into telephone links", async ({
+test.for(phones)("on $name the page stops the browser from turning numbers into telephone links", async ({
   userAgent,
 }) => {
   const window = await createWindow(service, project);

@@ -55,8 +55,8 @@ export async function merchantSite(): Promise<{ readonly origin: string; readonl
     response
       .writeHead(200, { "content-type": "text/html" })
       .end(`<!doctype html><title>Merchant</title><script>
-      const told = [];
-      addEventListener("message", ({ data, origin }) => told.push({ data, origin }));
+      const received = [];
+      addEventListener("message", ({ data, origin }) => received.push({ data, origin }));
     </script>`);
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));

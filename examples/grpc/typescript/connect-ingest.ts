@@ -13,7 +13,7 @@ import {
 } from "../../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { messages, type Sms } from "./messages.ts";
 import { Outbox } from "./outbox.ts";
-import { toldOf } from "./refusal.ts";
+import { describeRefusal } from "./refusal.ts";
 
 // Messages come only from standard input: with a file as argument, the program would silently wait for input.
 if (process.argv.length !== 2) {
@@ -66,7 +66,7 @@ async function exchange(): Promise<void> {
 }
 
 const reading = read();
-const hopeless = [Code.Unauthenticated, Code.PermissionDenied, Code.InvalidArgument, Code.Unimplemented];
+const permanent = [Code.Unauthenticated, Code.PermissionDenied, Code.InvalidArgument, Code.Unimplemented];
 
 for (let attempt = 0; !outbox.done; attempt += 1) {
   try {
@@ -74,12 +74,12 @@ for (let attempt = 0; !outbox.done; attempt += 1) {
   } catch (error) {
     const failure = ConnectError.from(error);
     const [detail] = failure.findDetails(ErrorDetailSchema);
-    const told = toldOf(failure.rawMessage, detail);
-    if (hopeless.includes(failure.code)) {
-      console.error(told);
+    const description = describeRefusal(failure.rawMessage, detail);
+    if (permanent.includes(failure.code)) {
+      console.error(description);
       process.exit(1);
     }
-    console.error(`connecting again: ${told}`);
+    console.error(`connecting again: ${description}`);
   }
   if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
 }

@@ -11,7 +11,7 @@ import {
   VerificationStatus,
   VerificationStatusSchema,
 } from "../../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { toldOf } from "./refusal.ts";
+import { describeRefusal } from "./refusal.ts";
 
 if (process.argv.length !== 3) {
   console.error("usage: npx node connect-watch.ts PROJECT_ID");
@@ -42,7 +42,7 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
       const pauseMs = retryPauseMs(failure, attempt);
       if (pauseMs === undefined) {
         const [detail] = failure.findDetails(ErrorDetailSchema);
-        console.error(toldOf(failure.rawMessage, detail));
+        console.error(describeRefusal(failure.rawMessage, detail));
         process.exit(1);
       }
       if (attempt === 0) console.error(`trying again: ${failure.rawMessage}`);

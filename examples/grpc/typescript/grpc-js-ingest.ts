@@ -20,7 +20,7 @@ import { loadSync } from "@grpc/proto-loader";
 import { detailOf } from "./grpc-js-errors.ts";
 import { messages, type Sms } from "./messages.ts";
 import { Outbox } from "./outbox.ts";
-import { toldOf } from "./refusal.ts";
+import { describeRefusal } from "./refusal.ts";
 
 // Messages come only from standard input: with a file as argument, the program would silently wait for input.
 if (process.argv.length !== 2) {
@@ -84,7 +84,7 @@ async function exchange(): Promise<void> {
 }
 
 const reading = read();
-const hopeless = [
+const permanent = [
   status.UNAUTHENTICATED,
   status.PERMISSION_DENIED,
   status.INVALID_ARGUMENT,
@@ -96,12 +96,12 @@ for (let attempt = 0; !outbox.done; attempt += 1) {
     await exchange();
   } catch (error) {
     const failure = error as ServiceError;
-    const told = toldOf(failure.details, detailOf(failure));
-    if (hopeless.includes(failure.code)) {
-      console.error(told);
+    const description = describeRefusal(failure.details, detailOf(failure));
+    if (permanent.includes(failure.code)) {
+      console.error(description);
       process.exit(1);
     }
-    console.error(`connecting again: ${told}`);
+    console.error(`connecting again: ${description}`);
   }
   if (!outbox.done) await delay(Math.min(1_000, 100 * 2 ** attempt) * (0.5 + Math.random() / 2));
 }

@@ -15,7 +15,7 @@ import {
 } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import { detailOf } from "./grpc-js-errors.ts";
-import { toldOf } from "./refusal.ts";
+import { describeRefusal } from "./refusal.ts";
 
 if (process.argv.length !== 3) {
   console.error("usage: npx node grpc-js-watch.ts PROJECT_ID");
@@ -83,7 +83,7 @@ async function persistently<T>(call: () => Promise<T>): Promise<T> {
       const failure = error as ServiceError;
       const pauseMs = retryPauseMs(failure, attempt);
       if (pauseMs === undefined) {
-        console.error(toldOf(failure.details, detailOf(failure)));
+        console.error(describeRefusal(failure.details, detailOf(failure)));
         process.exit(1);
       }
       if (attempt === 0) console.error(`trying again: ${failure.details}`);

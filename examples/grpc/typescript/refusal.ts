@@ -12,7 +12,7 @@ export interface ErrorDetail {
 }
 
 /** `detail` is undefined if the error comes from the network or a proxy. */
-export function toldOf(message: string, detail: ErrorDetail | undefined): string {
+export function describeRefusal(message: string, detail: ErrorDetail | undefined): string {
   if (detail === undefined) return message;
   const { code, requestId, retryAfterSeconds, fields } = detail;
   const later = retryAfterSeconds > 0 ? `, try again in ${retryAfterSeconds} s` : "";

@@ -164,16 +164,18 @@ function understood(response: Response, text: string, idempotencyKey: string | u
   if (ok && typeof body?.id === "string") return body;
   const retryAfterMs = retryAfter(headers);
   const isLasting = !isPassing(status);
-  const told = body?.error;
-  const isTold = !ok && typeof told?.code === "string";
+  const apiError = body?.error;
+  const isApiError = !ok && typeof apiError?.code === "string";
   const error = new PhoneproofError(
-    isTold ? told.message : `status ${status}, not from phoneproof${isLasting ? ": check baseUrl" : ""}`,
+    isApiError
+      ? apiError.message
+      : `status ${status}, not from phoneproof${isLasting ? ": check baseUrl" : ""}`,
     {
-      code: isTold ? told.code : isLasting ? "unexpected_answer" : "no_answer",
+      code: isApiError ? apiError.code : isLasting ? "unexpected_answer" : "no_answer",
       status,
-      requestId: told?.request_id,
+      requestId: apiError?.request_id,
       idempotencyKey,
-      ...(status === 422 && { fields: told?.fields ?? [] }),
+      ...(status === 422 && { fields: apiError?.fields ?? [] }),
       ...(!isLasting && { retryAfterSeconds: Math.ceil(retryAfterMs / 1000) || 1 }),
       // Only the presence of `code` was checked; the rest is what the contract guarantees.
     } as ConstructorParameters<typeof PhoneproofError>[1],

@@ -134,12 +134,12 @@ function checkTemplate(settings: ProjectSettings): readonly FieldViolation[] {
 
 const visible = /[^\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/u;
 /** Directional embeddings, overrides and isolates reorder the text around them: a window could show a wrong name. */
-const misleading = /[\p{Cc}\p{Zl}\p{Zp}\u202A-\u202E\u2066-\u2069]/u;
+const unsafeCharacters = /[\p{Cc}\p{Zl}\p{Zp}\u202A-\u202E\u2066-\u2069]/u;
 
-/** The name must be readable: only by it can the person who is to send the SMS recognise a request that is not their own. */
+/** The name must be readable: it is the only way for the person who is to send the SMS to recognise somebody else's request. */
 function checkLegible(field: string, text: string): FieldViolation | undefined {
   if (!visible.test(text)) return { field, message: "must not be blank" };
-  if (misleading.test(text)) {
+  if (unsafeCharacters.test(text)) {
     return {
       field,
       message: "must not contain control characters or characters that change the writing direction",
@@ -167,9 +167,11 @@ function checkOrigin(origin: string): FieldViolation | undefined {
   const named = url !== null && /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)$/.test(url.hostname);
   if (named && isHttp(url) && url.origin === origin) return undefined;
   // The window's postMessage targets the origin exactly as browsers spell it.
-  const isSpeltOtherwise =
+  const isSpelledDifferently =
     named && isHttp(url) && (url.href === `${url.origin}/` || !/^\p{ASCII}*$/u.test(origin));
-  const such = isSpeltOtherwise ? `as a browser writes it: ${url.origin}` : "such as https://shop.example";
+  const such = isSpelledDifferently
+    ? `as a browser writes it: ${url.origin}`
+    : "such as https://shop.example";
   return { field, message: `must be an http(s) origin without a path, ${such}` };
 }
 

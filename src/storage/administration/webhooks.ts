@@ -186,11 +186,11 @@ async function versionWith(transaction: Transaction, id: string): Promise<Webhoo
   return webhookOf(row);
 }
 
-const heldBackAtOnce = 5_000;
+const disabledAtOnce = 5_000;
 
 /**
  * Takes the pending deliveries of a URL's disabled versions out of the queue, as claims also do now and then: once a version is
- * enabled again, they could not be told from those that are to be sent. Waits for rows that a claim has locked; the result of
+ * enabled again, they could not be distinguished from those that are to be sent. Waits for rows that a claim has locked; the result of
  * an attempt under way still counts.
  */
 async function holdBack(
@@ -206,7 +206,7 @@ async function holdBack(
         WHERE d.state = 'pending' AND d.webhook_configuration_id = ANY (ARRAY(
           SELECT id FROM webhook_configuration WHERE ${of(place)} AND url = ${url} AND disabled_at IS NOT NULL
         ))
-        ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${heldBackAtOnce}
+        ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${disabledAtOnce}
       ),
       locked AS MATERIALIZED (
         SELECT d.verification_id FROM webhook_delivery d

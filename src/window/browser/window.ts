@@ -30,7 +30,7 @@ function open(main: HTMLElement): void {
   find("[data-without-script]")?.remove();
   if (matchMedia("(pointer: coarse) and (hover: none)").matches) show("[data-on-this-device]");
   copyButtons(main);
-  playedPhone(address);
+  simulatedPhone(address);
   countDown();
   if (state.status === "pending") follow();
   else finish(false);
@@ -87,18 +87,18 @@ function open(main: HTMLElement): void {
     if (opener && state.notice) {
       // Whether a page of that origin receives the message cannot be known, so the return link stays beside the close button.
       opener.postMessage(state.notice.message, state.notice.origin);
-      wayBack()?.classList.remove("button");
+      returnLink()?.classList.remove("button");
       show("[data-may-close]");
       show("[data-close]")?.addEventListener("click", () => window.close());
       return;
     }
-    const link = wayBack();
+    const link = returnLink();
     if (!link) {
       if (!fromQr) show("[data-may-close]");
       return;
     }
     if (fromQr) return;
-    if (!live && cameBack()) {
+    if (!live && hasReturnedBefore()) {
       stayInOtherLanguage();
       return;
     }
@@ -108,7 +108,7 @@ function open(main: HTMLElement): void {
     link.addEventListener("click", () => clearTimeout(timer));
   }
 
-  function wayBack(): HTMLAnchorElement | null {
+  function returnLink(): HTMLAnchorElement | null {
     const link = find<HTMLAnchorElement>("[data-return]");
     if (!link || !state.returnUrl) return null;
     link.href = state.returnUrl;
@@ -129,7 +129,7 @@ function open(main: HTMLElement): void {
     const tick = () => {
       const left = Math.max(0, Math.ceil((endsAt - performance.now()) / 1000));
       remaining.textContent = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
-      sayConnection();
+      showConnection();
     };
     tick();
     show("[data-countdown]");
@@ -138,7 +138,7 @@ function open(main: HTMLElement): void {
   }
 
   /** Shows whether the connection is lost; past the expiry, that the status shown is probably outdated. */
-  function sayConnection(): void {
+  function showConnection(): void {
     const { reconnecting = "", timeProbablyUp = "" } = main.dataset;
     const text = !isCutOff || finished ? "" : performance.now() < endsAt ? reconnecting : timeProbablyUp;
     const connection = find("[data-connection]");
@@ -148,7 +148,7 @@ function open(main: HTMLElement): void {
 
   function setCutOff(cutOff: boolean): void {
     isCutOff = cutOff;
-    sayConnection();
+    showConnection();
   }
 
   /**
@@ -157,14 +157,14 @@ function open(main: HTMLElement): void {
    */
   function follow(): void {
     let stream: EventSource | undefined;
-    let heardAt = Number.NEGATIVE_INFINITY;
+    let lastEventAt = Number.NEGATIVE_INFINITY;
     let gapMs = askEveryMs;
-    let askAgainAt = Number.NEGATIVE_INFINITY;
+    let nextPollAt = Number.NEGATIVE_INFINITY;
     /** Until when the service has asked not to be called, by `Retry-After`. */
-    let heldOffUntil = Number.NEGATIVE_INFINITY;
+    let retryAfterUntil = Number.NEGATIVE_INFINITY;
     let isAsking = false;
-    const heard = () => {
-      heardAt = performance.now();
+    const onStreamEvent = () => {
+      lastEventAt = performance.now();
       answered();
     };
     const answered = () => {
@@ -174,14 +174,14 @@ function open(main: HTMLElement): void {
     const connect = () => {
       stream?.close();
       stream = new EventSource(`${address}/events`);
-      stream.addEventListener("beat", heard);
+      stream.addEventListener("beat", onStreamEvent);
       stream.addEventListener("state", (event) => {
-        heard();
+        onStreamEvent();
         apply(JSON.parse((event as MessageEvent<string>).data) as WindowState);
         if (finished) stream?.close();
       });
       stream.addEventListener("error", () => {
-        heardAt = Number.NEGATIVE_INFINITY;
+        lastEventAt = Number.NEGATIVE_INFINITY;
       });
     };
     const ask = async () => {
@@ -199,13 +199,13 @@ function open(main: HTMLElement): void {
           apply((await answer.json()) as WindowState);
         } else {
           const wantedMs = Number(answer.headers.get("retry-after")) * 1000 || 0;
-          heldOffUntil = performance.now() + wantedMs;
+          retryAfterUntil = performance.now() + wantedMs;
           waitMs = Math.max(wantedMs, refused());
         }
       } catch {
         waitMs = refused();
       }
-      askAgainAt = performance.now() + waitMs;
+      nextPollAt = performance.now() + waitMs;
       isAsking = false;
     };
     const refused = () => {
@@ -215,7 +215,7 @@ function open(main: HTMLElement): void {
     };
     const reconnect = () => {
       // The timer asks as soon as it may.
-      if (performance.now() < heldOffUntil) return;
+      if (performance.now() < retryAfterUntil) return;
       connect();
       void ask();
     };
@@ -229,7 +229,7 @@ function open(main: HTMLElement): void {
         return;
       }
       const now = performance.now();
-      if (now - heardAt < silenceMs || now < askAgainAt) return;
+      if (now - lastEventAt < silenceMs || now < nextPollAt) return;
       void ask();
       if (
         isSeen() &&
@@ -239,7 +239,7 @@ function open(main: HTMLElement): void {
         connect();
     }, askEveryMs);
     addEventListener("offline", () => {
-      heardAt = Number.NEGATIVE_INFINITY;
+      lastEventAt = Number.NEGATIVE_INFINITY;
       if (!finished) setCutOff(true);
     });
     addEventListener("online", () => {
@@ -251,7 +251,7 @@ function open(main: HTMLElement): void {
       if (isSeen()) reconnect();
       else {
         stream?.close();
-        heardAt = Number.NEGATIVE_INFINITY;
+        lastEventAt = Number.NEGATIVE_INFINITY;
       }
     });
   }
@@ -261,7 +261,7 @@ function open(main: HTMLElement): void {
  * Whether the user was returned to the merchant from here and came back: returning them again would trap them. It is recorded
  * in the history entry, since Back and Forward also lead to windows that nobody left by the return link.
  */
-function cameBack(): boolean {
+function hasReturnedBefore(): boolean {
   return (history.state as { readonly left?: boolean } | null)?.left === true || location.hash === stay;
 }
 
@@ -272,7 +272,7 @@ function stayInOtherLanguage(): void {
 }
 
 function copyButtons(main: HTMLElement): void {
-  const said = main.querySelector("[data-said]");
+  const feedback = main.querySelector("[data-feedback]");
   for (const button of main.querySelectorAll<HTMLButtonElement>("[data-copy]")) {
     const value = button.parentElement?.querySelector<HTMLElement>("[data-value]");
     if (!value) continue;
@@ -282,12 +282,12 @@ function copyButtons(main: HTMLElement): void {
       const isCopied = await copy(value);
       const { copied = "", notCopied = "" } = main.dataset;
       if (isCopied) button.textContent = copied;
-      if (said) said.textContent = isCopied ? copied : notCopied;
-      said?.classList.toggle("unseen", isCopied);
+      if (feedback) feedback.textContent = isCopied ? copied : notCopied;
+      feedback?.classList.toggle("unseen", isCopied);
       setTimeout(() => {
         button.textContent = label;
         // The instruction to copy by hand stays visible.
-        if (said && isCopied) said.textContent = "";
+        if (feedback && isCopied) feedback.textContent = "";
       }, 2_000);
     });
   }
@@ -305,7 +305,7 @@ async function copy(value: HTMLElement): Promise<boolean> {
   }
 }
 
-function playedPhone(address: string): void {
+function simulatedPhone(address: string): void {
   const form = document.querySelector<HTMLFormElement>("aside form");
   if (!form) return;
   const receipt = form.querySelector("[data-receipt]");

@@ -48,10 +48,10 @@ func persistently(call func() error) error {
 // decides; otherwise the gRPC status does.
 func retryAfter(err error) (time.Duration, bool) {
 	for _, detail := range status.Convert(err).Details() {
-		if told, ok := detail.(*phoneproofv1.ErrorDetail); ok {
-			switch told.GetCode() {
+		if reported, ok := detail.(*phoneproofv1.ErrorDetail); ok {
+			switch reported.GetCode() {
 			case "service_unavailable", "internal_error", "rate_limited":
-				return time.Duration(told.GetRetryAfterSeconds()) * time.Second, true
+				return time.Duration(reported.GetRetryAfterSeconds()) * time.Second, true
 			}
 			return 0, false
 		}
