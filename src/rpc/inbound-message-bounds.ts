@@ -203,6 +203,8 @@ function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolea
   return fields;
 }
 
+const noEnds: readonly number[] = [];
+
 /** Tracks the envelopes of a stream: gRPC's prefix of five bytes, then a message. */
 class Envelopes {
   readonly #maxBytes: number;
@@ -213,6 +215,8 @@ class Envelopes {
   #count: FieldCount | undefined;
   /** How many envelopes have begun. */
   ordinal = 0;
+  /** Offsets, in the bytes taken last, of the ends of requests that are large, or may be once they are decompressed. */
+  endsOfLarge: readonly number[] = noEnds;
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
@@ -226,6 +230,7 @@ class Envelopes {
   /** Returns the refusal of a message that exceeds the limits, and the offset of its envelope in these bytes. */
   take(bytes: Uint8Array): { refusal: unknown; from: number } | undefined {
     let from = 0;
+    this.endsOfLarge = noEnds;
     for (let at = 0; at < bytes.length; ) {
       if (this.#prefixBytes < prefixBytes) {
         if (this.#prefixBytes === 0) from = at;
@@ -241,7 +246,10 @@ class Envelopes {
       }
       this.#left -= to - at;
       at = to;
-      if (this.#left === 0) this.#prefixBytes = 0;
+      if (this.#left > 0) continue;
+      this.#prefixBytes = 0;
+      if ((this.#flags & isPacked) !== 0 || this.#length > unreservedBytes)
+        this.endsOfLarge = [...this.endsOfLarge, at];
     }
     return undefined;
   }
@@ -263,6 +271,20 @@ class Envelopes {
     this.#count = isToBeCounted ? new FieldCount(this.#length) : undefined;
     if (this.#left === 0) this.#prefixBytes = 0;
   }
+}
+
+/**
+ * The same bytes with an empty request behind each of these ends, in pieces. An idle stream keeps its last request: Connect's
+ * generators hold it until they read another one, from another piece. Without this, each of a token's streams could keep eight
+ * megabytes.
+ */
+function withEmptyRequests(bytes: Uint8Array, ends: readonly number[]): Uint8Array[] {
+  const pieces = ends.flatMap((end, index) => [
+    bytes.subarray(ends[index - 1] ?? 0, end),
+    new Uint8Array(prefixBytes),
+  ]);
+  const rest = bytes.subarray(ends.at(-1));
+  return rest.length === 0 ? pieces : [...pieces, rest];
 }
 
 /** Waits for room before a request is held; the returned function releases that room. */
@@ -288,6 +310,9 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
         await chunks.return?.();
         throw refused?.refusal;
       };
+      /** What is passed on before anything else is read. */
+      let pieces: Uint8Array[] = [];
+      const nextPiece = () => ({ done: false, value: pieces.shift() as Uint8Array });
       const look = (result: IteratorResult<Uint8Array>) => {
         if (result.done) {
           leaveRoom();
@@ -295,9 +320,11 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
         }
         refused = envelopes.take(result.value);
         if (refused !== undefined || envelopes.unfinished === 0 || envelopes.ordinal !== awaited) leaveRoom();
-        if (refused === undefined) return result;
-        if (refused.from === 0) return refuse();
-        return { done: false, value: result.value.subarray(0, refused.from) };
+        const passed = refused === undefined ? result.value : result.value.subarray(0, refused.from);
+        if (passed.length === 0) return refused === undefined ? result : refuse();
+        if (envelopes.endsOfLarge.length === 0) return { done: false, value: passed };
+        pieces = withEmptyRequests(passed, envelopes.endsOfLarge);
+        return nextPiece();
       };
       /** Returns the next bytes of a request that has begun. */
       const rest = async () => {
@@ -332,6 +359,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
       };
       return {
         next: () => {
+          if (pieces.length > 0) return Promise.resolve(nextPiece());
           if (refused) return refuse();
           return envelopes.unfinished > 0 ? rest() : chunks.next().then(look);
         },

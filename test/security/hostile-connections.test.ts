@@ -376,8 +376,8 @@ describe("on the gRPC port", () => {
     return Buffer.concat([head, body]);
   };
 
-  test("requests that decompress to eight megabytes each are decompressed a few at a time", async () => {
-    // One message with one unknown field, of nearly the maximum size of a request.
+  test("compressed requests of the maximum size are held a few at a time, and not by streams that stay open", async () => {
+    // One message with one unknown field.
     const bytes = Buffer.alloc(8 * 2 ** 20);
     const sizeOf = (length: number) =>
       [0, 7, 14, 21].map((shift) => ((length >> shift) & 127) | (shift < 21 ? 128 : 0));
@@ -385,19 +385,19 @@ describe("on the gRPC port", () => {
     const request = packed(bytes);
     const growth = await besideAGoodClient(async () => {
       const connection = connectHttp2();
-      const statuses = Array.from({ length: 100 }, () => {
+      const open = Array.from({ length: 120 }, () => {
         const stream = connection.request({
           ...callTo("/phoneproof.v1.InboundMessageService/StreamInboundMessages"),
           "grpc-encoding": "gzip",
           authorization: `Bearer ${service.adminToken}`,
         });
-        stream.end(request);
-        return statusOf(stream);
+        stream.write(request);
+        return stream;
       });
-      expect(new Set(await Promise.all(statuses))).toEqual(new Set(["0"]));
+      await Promise.all(open.map((stream) => once(stream, "data")));
       connection.destroy();
     });
-    expect(growth).toBeLessThan(250);
+    expect(growth).toBeLessThan(400);
   });
 
   test("a message that decompresses to more than the limit is refused, with bounded memory", async () => {
