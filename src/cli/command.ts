@@ -28,7 +28,7 @@ Global options:
   --json                 print JSON, for programs
   --address <host:port>  the service's gRPC address
                          (default: PHONEPROOF_ADDRESS, else this machine's)
-  --token <token>        an admin token
+  --token <token>        an admin token, or a merchant's API key
                          (default: PHONEPROOF_TOKEN, else this machine's)
   -h, --help             show this help`;
 

@@ -196,7 +196,7 @@ async function streamMessages(session: Session, _options: object, file: string):
   const line = session.json ? lineJson : receiptFields;
   onClosedOutput(
     () =>
-      `${grouped(tally.messages)} messages have a receipt; the others were not sent or have no receipt yet`,
+      `receipts so far: ${grouped(tally.messages)}; all other messages were not sent or have no receipt yet`,
   );
 
   try {

@@ -76,7 +76,7 @@ export function addVerificationCommands(program: CliCommand): void {
   group
     .command("create")
     .description("Create a verification, as a merchant's server would.")
-    .usage("--project ID --environment E [options]")
+    .usage("[--project ID --environment E] [options]")
     .option("--project <id>", `the project, prj_…${withKeyNone}`, nonEmpty)
     .addOption(environmentOption(`the environment${withKeyNone}`))
     .addOption(
@@ -106,7 +106,7 @@ export function addVerificationCommands(program: CliCommand): void {
   group
     .command("list")
     .description("List a project's verifications, newest first.")
-    .usage("--project ID [options]")
+    .usage("[--project ID] [options]")
     .option("--project <id>", `the project, prj_…${withKeyNone}`, nonEmpty)
     .addOption(environmentOption("only this environment's"))
     .option(

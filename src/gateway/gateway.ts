@@ -5,6 +5,7 @@
  * instance have neither admission nor any body parser.
  */
 
+import type { Socket } from "node:net";
 import { setImmediate } from "node:timers/promises";
 import Fastify, {
   type FastifyError,
@@ -85,9 +86,9 @@ export function createGateway({
     request.inFlightSince = null;
     reply.raw.on("close", () => {
       untrack(reply);
-      const { raw, inFlightSince: inHandSince } = request;
-      if (reply.raw.shouldKeepAlive && raw.complete) turns.answered(raw.socket, inHandSince);
-      else turns.ended(inHandSince, reply.raw.writableFinished);
+      const { raw, inFlightSince } = request;
+      if (reply.raw.shouldKeepAlive && raw.complete) turns.answered(raw.socket, inFlightSince);
+      else turns.ended(inFlightSince, reply.raw.writableFinished);
       logRequest(log, request, reply, startedAt);
       onAnswered(answeredRequest(request, reply, startedAt));
       // On close, Node closes the connections that are idle then, not those that become idle later.
@@ -151,7 +152,7 @@ export function createGateway({
   gateway.decorateRequest("suspendedCaller", undefined);
   gateway.decorateRequest("look", undefined);
   gateway.decorateRequest("failureCode", undefined);
-  gateway.decorateRequest("inHandSince", null);
+  gateway.decorateRequest("inFlightSince", null);
 
   gateway.addHook("preValidation", (request, reply, done) => {
     // A request behind another on its connection, and a stream, may wait for long without occupying this process.
@@ -171,11 +172,21 @@ export function createGateway({
     isClosing = true;
   });
 
+  /** Connections whose bytes may not be what their client, or a proxy before it, takes them for. Nothing more is done for them. */
+  const ambiguous = new WeakSet<Socket>();
+
   gateway.addHook("onRequest", (request, reply, done) => {
+    if (ambiguous.has(request.raw.socket)) {
+      reply.hijack();
+      return;
+    }
     begin(request, reply);
     const message = malformation(request);
     // The client may consider the request to end elsewhere.
-    if (message === unknownCoding) reply.raw.shouldKeepAlive = false;
+    if (message === unknownCoding) {
+      ambiguous.add(request.raw.socket);
+      reply.raw.shouldKeepAlive = false;
+    }
     done(message === undefined ? undefined : new Failure("malformed_request", { message }));
   });
 

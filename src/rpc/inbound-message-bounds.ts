@@ -379,8 +379,6 @@ export function withRequestLimits(
   { maxBytes, room }: { readonly maxBytes: number; readonly room: MemoryBudget },
 ): UniversalHandler {
   return around(handler, async (request) => {
-    // In JSON, the bytes fields of the wire form would have to be base64, which no client knows of.
-    if (request.header.get("content-type")?.includes("json")) return { status: 415 };
     const body = bytesOf(request);
     if (body === undefined) return handler(request);
     const enter: Enter = (bytes) => {

@@ -107,6 +107,11 @@ const streamedPaths: ReadonlySet<string> = new Set(
   ),
 );
 
+/** Methods without JSON: in it, the bytes fields of the wire form would have to be base64, which no client knows of. */
+const binaryPaths: ReadonlySet<string> = new Set([
+  `/${methodName(InboundMessageService.method.streamInboundMessages)}`,
+]);
+
 /** Methods that stream in either direction. The responses of all of them are streams, which last, and are taken as they come. */
 const streamingMethods: ReadonlySet<string> = new Set(
   [...services, ServerReflection].flatMap(({ methods }) =>
@@ -292,14 +297,20 @@ export function createRpcServer(parts: {
     if (!streamedPaths.has(url)) startMessageTimeout(raw, timeoutMs);
     discardRest(raw);
     const method = url.slice(1);
-    if (!request.is404 && isReadable(mediaType, streamingMethods.has(method))) {
+    const isPost = request.method === "POST";
+    if (
+      !request.is404 &&
+      isPost &&
+      isReadable(mediaType, streamingMethods.has(method), binaryPaths.has(url))
+    ) {
       done();
       return;
     }
-    // Fastify would refuse some media types before it looks for the method, in words of its own.
+    // Fastify would refuse some media types before it looks for the method, in words of its own, and Connect without any.
     reply.hijack();
     if (request.is404) refuseUnread(reply.raw, "none", codeToHttpStatus(Code.Unimplemented), noSuchMethod);
-    else refuseUnread(reply.raw, method, unsupportedMediaType, unsupported);
+    else if (isPost) refuseUnread(reply.raw, method, unsupportedMediaType, unsupported);
+    else refuseUnread(reply.raw, method, methodNotAllowed, onlyPost);
   });
 
   /** Refuses, logs and counts a request that reaches no handler. */
@@ -358,6 +369,8 @@ function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
 }
 
 const noSuchMethod = new ConnectError("no such method", Code.Unimplemented);
+const methodNotAllowed = 405;
+const onlyPost = new ConnectError("this is not a POST request", Code.Unimplemented);
 const unsupportedMediaType = 415;
 const unsupported = new ConnectError(
   "this method does not support this Content-Type: send application/grpc or, for a unary method, application/json or application/proto",
@@ -365,11 +378,12 @@ const unsupported = new ConnectError(
 );
 
 /** Whether a media type, in lower case, is that of a protocol in which the method can be called. */
-function isReadable(mediaType: string | undefined, isStream: boolean): boolean {
-  return isGrpc(mediaType) || parseConnectType(mediaType ?? null)?.stream === isStream;
+function isReadable(mediaType: string | undefined, isStream: boolean, isBinaryOnly: boolean): boolean {
+  const grpc = parseGrpcType(mediaType ?? null);
+  const connect = parseConnectType(mediaType ?? null);
+  if (isBinaryOnly && (grpc?.binary === false || connect?.binary === false)) return false;
+  return grpc !== undefined || connect?.stream === isStream;
 }
-
-const isGrpc = (mediaType: string | undefined) => parseGrpcType(mediaType ?? null) !== undefined;
 
 /** Answers in the client's own protocol: a gRPC client would have to guess the code from an HTTP status. */
 function refuseInProtocol(
@@ -382,7 +396,7 @@ function refuseInProtocol(
   // The client may have disconnected by now.
   if (isOver(stream)) return;
   const metadata = { "x-request-id": requestId };
-  if (isGrpc(req.headers["content-type"])) {
+  if (/^application\/grpc(?:\+proto|\+json)?(?:;|$)/.test(req.headers["content-type"] ?? "")) {
     refuseInHeaders(stream, error.code, error.rawMessage, metadata);
     return;
   }

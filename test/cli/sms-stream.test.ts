@@ -386,7 +386,7 @@ describe("ending early", () => {
     const { code, stderr } = await streaming.finished;
     expect(code).toBe(1);
     expect(stderr).toMatch(
-      /^phoneproof: output_failed: the output was closed early: [\d,]+ messages have a receipt; the others were not sent or have no receipt yet\n$/,
+      /^phoneproof: output_failed: the output was closed early: receipts so far: [\d,]+; all other messages were not sent or have no receipt yet\n$/,
     );
   });
 

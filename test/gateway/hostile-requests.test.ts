@@ -6,7 +6,7 @@ import { describe, expect, test, vi } from "vitest";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
-import { type AnswerBody, merchant, usageOf } from "./merchant.ts";
+import { type AnswerBody, merchant, newIdempotencyKey, usageOf } from "./merchant.ts";
 import { exchange, type RawAnswer } from "./raw-http.ts";
 
 const contractStatuses = [200, 201, 400, 401, 403, 404, 409, 422, 429, 503];
@@ -176,6 +176,18 @@ describe("invalid HTTP gets 400 malformed_request:", () => {
     expectApiError(answers[0], 400, "malformed_request");
     expect(JSON.parse(answers[0]?.body ?? "").error.message).toContain(says);
   });
+});
+
+test("nothing behind a request with an unknown transfer coding is carried out", async () => {
+  const { testKey } = await service.createProject();
+  const head = `POST /v1/verifications HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${testKey}\r\nContent-Type: application/json\r\n`;
+  const [first, behind] = [newIdempotencyKey(), newIdempotencyKey()];
+  const answers = await exchange(
+    service.httpUrl,
+    `${head}Idempotency-Key: ${first}\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n${head}Idempotency-Key: ${behind}\r\nContent-Length: 2\r\n\r\n{}`,
+  );
+  expect(answers.map(({ status }) => status)).toEqual([400]);
+  expect((await merchant(service.httpUrl, testKey).create({}, behind)).status).toBe(201);
 });
 
 describe("valid HTTP outside the contract gets one of the contract's errors:", () => {

@@ -314,7 +314,9 @@ test.for([
   const others = [
     ...["text/plain", "application/xml", "application/proto; x=y", "application/grpc+foo", ""],
     "application/json; charset=utf-16",
-    path.includes("Stream") ? "application/json" : "application/connect+json",
+    ...(path.includes("Stream")
+      ? ["application/json", "application/connect+json"]
+      : ["application/connect+json"]),
   ];
   for (const type of [...others, undefined]) {
     const named = type === undefined ? {} : { "content-type": type };

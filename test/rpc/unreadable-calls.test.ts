@@ -148,6 +148,14 @@ test.for([0, 2])("a watch with %i messages is counted, as a unary call is", asyn
   expect(answer).toMatchObject({ ...unimplemented, usage: "1/unlimited", policy: '"read";q=10;w=60' });
   expect(answer.requestId).toMatch(/^req_[0-9a-z]{26}$/);
   expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("2/unlimited");
+
+  const { testKey } = await service.createProject({ usageLimit: 1n });
+  for (const code of [undefined, "usage_limit_exceeded"]) {
+    const limited = open(testKey, {}, watchVerification.name);
+    for (let sent = 0; sent < messages; sent++) void limited.send(sound);
+    limited.halfClose();
+    expect((await limited.status).detail?.code).toBe(code);
+  }
 });
 
 test.for([

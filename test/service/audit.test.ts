@@ -176,6 +176,12 @@ describe("an administrative action writes one audit log entry", () => {
     expect(all).not.toContain(webhookSecret);
     expect(all).not.toContain("of-the-endpoint");
     expect(all).toContain("http://127.0.0.1:9/other?…");
+    // As an earlier version wrote it.
+    await service.db.query(
+      "UPDATE audit_entry SET details = details || jsonb_build_object('url', 'https://shop.example/h?token=old') WHERE details->>'url' LIKE '%/other?%'",
+    );
+    const { entries } = await service.client(AuditService).listAuditEntries({ pageSize: 200 });
+    expect(JSON.stringify(entries.map(({ details }) => details))).not.toContain("token=old");
   });
 });
 

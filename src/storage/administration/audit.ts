@@ -1,4 +1,11 @@
-import type { Act, Actor, AuditAction, AuditEntry, AuditStore } from "../../core/administration/audit.ts";
+import {
+  type Act,
+  type Actor,
+  type AuditAction,
+  type AuditEntry,
+  type AuditStore,
+  auditedUrl,
+} from "../../core/administration/audit.ts";
 import { newId } from "../../core/ids.ts";
 import type { AuditEntry as AuditEntryRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
@@ -49,7 +56,12 @@ function entryOf(row: AuditEntryRow): AuditEntry {
       action: action as AuditAction,
       subject,
       projectId,
-      details: details as Readonly<Record<string, string>>,
+      details: shown(details as Readonly<Record<string, string>>),
     },
   };
+}
+
+/** Entries of earlier versions still have a webhook URL's query. */
+function shown(details: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+  return details.url === undefined ? details : { ...details, url: auditedUrl(details.url) };
 }
