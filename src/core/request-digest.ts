@@ -1,15 +1,11 @@
 import { hash } from "node:crypto";
-import type { VerificationMode } from "./verification.ts";
+import type { NewVerification } from "./verification.ts";
 
-/** The fields of a creation request that a repeat must have in common with it. */
-export interface DigestedRequest {
-  readonly mode: VerificationMode;
-  readonly expectedPhone: string | null;
-  readonly clientReference: string;
-  readonly state: string;
-  readonly parentOrigin: string | null;
-  readonly returnUrl: string | null;
-}
+/** The fields of a creation request that a repeat must have in common with it, as sent. */
+export type DigestedRequest = Pick<
+  NewVerification,
+  "mode" | "expectedPhone" | "clientReference" | "state" | "parentOrigin" | "returnUrl"
+>;
 
 /**
  * Digest of the parsed request, SHA-256 in hexadecimal: values count exactly as sent, but member order and explicitly sent

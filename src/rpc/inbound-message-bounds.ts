@@ -203,8 +203,6 @@ function fieldsOf(bytes: Uint8Array, from: number, to: number, isInstant: boolea
   return fields;
 }
 
-const noEnds: readonly number[] = [];
-
 /** Tracks the envelopes of a stream: gRPC's prefix of five bytes, then a message. */
 class Envelopes {
   readonly #maxBytes: number;
@@ -215,8 +213,11 @@ class Envelopes {
   #count: FieldCount | undefined;
   /** How many envelopes have begun. */
   ordinal = 0;
-  /** Offsets, in the bytes taken last, of the ends of requests that are large, or may be once they are decompressed. */
-  endsOfLarge: readonly number[] = noEnds;
+  /**
+   * Where, in the bytes taken last, the last request ends that is large, or may be once it is decompressed; undefined if there is
+   * none.
+   */
+  endOfLarge: number | undefined;
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
@@ -230,7 +231,7 @@ class Envelopes {
   /** Returns the refusal of a message that exceeds the limits, and the offset of its envelope in these bytes. */
   take(bytes: Uint8Array): { refusal: unknown; from: number } | undefined {
     let from = 0;
-    this.endsOfLarge = noEnds;
+    this.endOfLarge = undefined;
     for (let at = 0; at < bytes.length; ) {
       if (this.#prefixBytes < prefixBytes) {
         if (this.#prefixBytes === 0) from = at;
@@ -248,8 +249,7 @@ class Envelopes {
       at = to;
       if (this.#left > 0) continue;
       this.#prefixBytes = 0;
-      if ((this.#flags & isPacked) !== 0 || this.#length > unreservedBytes)
-        this.endsOfLarge = [...this.endsOfLarge, at];
+      if ((this.#flags & isPacked) !== 0 || this.#length > unreservedBytes) this.endOfLarge = at;
     }
     return undefined;
   }
@@ -271,20 +271,6 @@ class Envelopes {
     this.#count = isToBeCounted ? new FieldCount(this.#length) : undefined;
     if (this.#left === 0) this.#prefixBytes = 0;
   }
-}
-
-/**
- * The same bytes with an empty request behind each of these ends, in pieces. An idle stream keeps its last request: Connect's
- * generators hold it until they read another one, from another piece. Without this, each of a token's streams could keep eight
- * megabytes.
- */
-function withEmptyRequests(bytes: Uint8Array, ends: readonly number[]): Uint8Array[] {
-  const pieces = ends.flatMap((end, index) => [
-    bytes.subarray(ends[index - 1] ?? 0, end),
-    new Uint8Array(prefixBytes),
-  ]);
-  const rest = bytes.subarray(ends.at(-1));
-  return rest.length === 0 ? pieces : [...pieces, rest];
 }
 
 /** Waits for room before a request is held; the returned function releases that room. */
@@ -322,9 +308,13 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
         if (refused !== undefined || envelopes.unfinished === 0 || envelopes.ordinal !== awaited) leaveRoom();
         const passed = refused === undefined ? result.value : result.value.subarray(0, refused.from);
         if (passed.length === 0) return refused === undefined ? result : refuse();
-        if (envelopes.endsOfLarge.length === 0) return { done: false, value: passed };
-        pieces = withEmptyRequests(passed, envelopes.endsOfLarge);
-        return nextPiece();
+        const end = envelopes.endOfLarge;
+        if (end === undefined) return { done: false, value: passed };
+        // An idle stream keeps its last request: Connect's generators hold it until they read another one, from another piece.
+        // Without an empty request behind it, each of a token's streams could keep eight megabytes.
+        pieces = [new Uint8Array(prefixBytes)];
+        if (end < passed.length) pieces.push(passed.subarray(end));
+        return { done: false, value: passed.subarray(0, end) };
       };
       /** Returns the next bytes of a request that has begun. */
       const rest = async () => {
