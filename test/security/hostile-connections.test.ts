@@ -111,6 +111,7 @@ async function besideAGoodClient(attack: () => Promise<unknown>): Promise<number
     expect(status).toBe(201);
     expect((await withRetries(() => shop.read(body.id))).status).toBe(200);
     most = Math.max(most, await attacked.memoryMiB());
+    await delay(20);
   }
   await attackOver;
   return most - before;
