@@ -133,7 +133,11 @@ export function createVerification(parts: {
       outcome = (await verifications.create(again, null)).value;
     }
     call.usage = usage;
-    if (outcome.kind === "conflict") throw new Failure("idempotency_conflict");
+    if (outcome.kind === "conflict") {
+      // Only a request that is a repeat is excused from what has been registered since.
+      if (unregistered.length > 0) throw new Failure("validation_failed", { fields: unregistered });
+      throw new Failure("idempotency_conflict");
+    }
     if (outcome.kind === "created") {
       clock.learn(outcome.created.verification.createdAt);
       occupancy.add(verification.destination, project.codeFormat, verification.code.length);

@@ -87,10 +87,12 @@ describe("a replay", () => {
       .client(VerificationService, testKey)
       .createVerification({ idempotencyKey: key, parentOrigin, returnUrl });
     expect([overGrpc.idempotentReplayed, overGrpc.verification?.id]).toEqual([true, first.body.id]);
-    expect((await shop.create({ ...body, state: "changed" }, key)).status).toBe(409);
+    // Fields are checked before idempotency, and this is no repeat.
+    expect((await shop.create({ ...body, state: "changed" }, key)).status).toBe(422);
+    expect((await shop.create({ state: "changed" }, key)).status).toBe(409);
     for (const [newKey, calls] of [
-      [newIdempotencyKey(), "6"],
-      [liveOnly, "7"],
+      [newIdempotencyKey(), "7"],
+      [liveOnly, "8"],
     ]) {
       const { status, body: answer, headers } = await shop.create(body, newKey);
       const fields = answer.error.fields?.map(({ field }: { field: string }) => field);
