@@ -1,37 +1,25 @@
 /** The wiring: configuration → database → what both roles depend on → the roles (`worker.ts`, `api.ts`) → shutdown. */
 
-import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import type pg from "pg";
 import type { Logger } from "pino";
-import type { OpenAdministration } from "./administration.ts";
+import type { OpenAdministration, openAdministration } from "./administration.ts";
 import { startApi } from "./api.ts";
 import { Closers } from "./closers.ts";
-import { type Config, SettingError } from "./config.ts";
+import type { Config } from "./config.ts";
 import { serviceActor } from "./core/administration/audit.ts";
 import { makeDemoProject } from "./core/demo-project.ts";
+import type { Tracing } from "./core/tracing.ts";
 import { createTransitionHub } from "./core/transition-hub.ts";
 import { type Deprecation, deprecations } from "./gateway/deprecations.ts";
 import type { LogOutput } from "./log-output.ts";
+import { openStorage } from "./open-storage.ts";
 import { createMetrics } from "./ops/metrics.ts";
 import { createOpsServer } from "./ops/ops-server.ts";
-import { createReadiness } from "./ops/readiness.ts";
-import {
-  oneLine,
-  withDatabaseErrors,
-  withEmbeddedDatabaseErrors,
-  withListenErrors,
-} from "./setting-errors.ts";
-import { readBacklog } from "./storage/backlog.ts";
+import { createReadiness, type Readiness } from "./ops/readiness.ts";
+import { withListenErrors } from "./setting-errors.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
-import { type Database, openDatabase } from "./storage/database.ts";
 import { createDirectory } from "./storage/directory.ts";
-import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
-import { applyMigrations, createSchemaCheck } from "./storage/migrations.ts";
-import { createNotices, requireNotices } from "./storage/notices.ts";
-import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { tracedParts } from "./tracing/traced.ts";
-import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
 import { type Addresses, welcome } from "./welcome.ts";
 import { startWorker } from "./worker.ts";
@@ -54,8 +42,6 @@ const runningText = "phoneproof is running";
 
 /** Starts after the service is ready, so that clients who waited for that are served first. */
 const loadingPauseMs = 1_000;
-
-const migrations = path.join(import.meta.dirname, "../prisma/migrations");
 
 /** Inputs of a service that do not come from its environment. */
 export interface Fixtures {
@@ -90,50 +76,11 @@ async function start(
   { deprecations }: Fixtures,
   signal: AbortSignal,
 ): Promise<RunningService> {
-  const connection = await connectionOf(config, closers, signal);
-  const { databaseUrl, noticesUrl } = config;
-  const migrate = () =>
-    applyMigrations(connection, {
-      folder: migrations,
-      sharesSessions: noticesUrl !== null || !config.databasePreparedStatements,
-      signal,
-    });
-  if (databaseUrl === null) await withEmbeddedDatabaseErrors(config.dataDir, migrate);
-  else await withDatabaseErrors("DATABASE_URL", databaseUrl, migrate);
-
-  const isUsable = await createSchemaCheck(migrations);
-
   const metrics = createMetrics();
-  const tracing =
-    config.tracing &&
-    (await import("./tracing/open-telemetry.ts")).openTracing(config.tracing, {
-      onLost: (error) => log.warn({ err: error }, "the trace collector does not accept spans: they are lost"),
-      onFound: () => log.info("the trace collector accepts spans again"),
-    });
-  if (tracing) closers.add(() => tracing.close());
-  const database = openDatabase(connection, {
-    poolSize: config.databasePoolSize,
-    preparedStatements: config.databasePreparedStatements,
-    onError(error) {
-      metrics.storage.connectionLost("pool");
-      log.warn({ err: error }, "a database connection was lost");
-    },
-    observer: {
-      batch: (operation) => ({
-        ran: metrics.storage.batch(operation),
-        spans: tracing ? tracedBatches(tracing, operation) : undefined,
-      }),
-      statement: tracing ? tracedStatements(tracing) : undefined,
-      moved: metrics.verifications.count,
-      verified: metrics.verifications.verified,
-    },
-  });
   if (output) metrics.watchLog(output);
-  metrics.storage.watchPool(database.pool, config.databasePoolSize);
-  metrics.storage.watchBacklog(() => readBacklog(database));
-  closers.add(() => database.close());
-  if (config.databaseUrl !== null) await warnOfServerLog(database, log);
-
+  const tracing = config.tracing && (await openTracing(config.tracing, log, closers));
+  const storage = await openStorage({ config, metrics, tracing, log, closers, signal });
+  const { database } = storage;
   const traced =
     tracing &&
     tracedParts(
@@ -146,7 +93,7 @@ async function start(
   const directory = createDirectory(database);
   const transitions = createTransitionHub();
   let wakeDeliveries = () => {};
-  const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
+  await storage.listen({
     onTransition: ({ verificationId, deliveryDue }) => {
       transitions.announce(verificationId);
       if (deliveryDue) wakeDeliveries();
@@ -158,75 +105,28 @@ async function start(
       transitions.announceGap();
       wakeDeliveries();
     },
-    onError(error) {
-      metrics.storage.connectionLost("notices");
-      log.warn({ err: error }, "the LISTEN connection was lost");
-    },
   });
-  closers.add(() => notices.stop());
-  if (databaseUrl === null) await notices.start();
-  else if (noticesUrl === null) await withDatabaseErrors("DATABASE_URL", databaseUrl, () => notices.start());
-  else {
-    const announce = (channel: string, payload: string) =>
-      withDatabaseErrors("DATABASE_URL", databaseUrl, () =>
-        database.query({ text: "SELECT pg_notify($1, $2)", values: [channel, payload], rowMode: "array" }),
-      );
-    await withDatabaseErrors("DATABASE_NOTICES_URL", noticesUrl, async () => {
-      await requireNotices({ connectionString: noticesUrl }, announce);
-      await notices.start();
-    });
-  }
-
   const endpoints = createEndpoints({
     allowPrivate: config.webhookAllowPrivate,
     traceHeaders: tracing?.headers,
   });
   closers.add(() => endpoints.close());
+  const administration = importedOnDemand({ database, directory, endpoints });
 
-  // Imported on demand: with Prisma, it would take a tenth of every start. A failed import, for want of a file handle
-  // say, is retried.
-  let opened: Promise<OpenAdministration> | undefined;
-  const administration = () => {
-    opened ??= import("./administration.ts")
-      .then(({ openAdministration }) => openAdministration({ database, directory, endpoints }))
-      .catch((error: unknown) => {
-        opened = undefined;
-        throw error;
-      });
-    return opened;
-  };
-
-  let serving = !config.roles.api;
-  let stopping = false;
+  let phase: "starting" | "serving" | "stopping" = config.roles.api ? "starting" : "serving";
   const drain = async (signal: AbortSignal) => {
-    stopping = true;
+    phase = "stopping";
     if (config.roles.api) await delay(config.drainSeconds * 1000, undefined, { signal }).catch(() => {});
   };
   const readiness = createReadiness({
-    phase: () => (stopping ? "stopping" : serving ? "serving" : "starting"),
+    phase: () => phase,
     reachesDatabase: () =>
-      Promise.race([isUsable(database).catch(() => false), delay(readinessTimeoutMs, false, { ref: false })]),
+      Promise.race([storage.isUsable().catch(() => false), delay(readinessTimeoutMs, false, { ref: false })]),
   });
-  const ops = createOpsServer({ readiness, metrics: metrics.registry });
-  closers.add(async () => {
-    const cut = setTimeout(() => ops.server.closeAllConnections(), opsCloseGraceMs);
-    await ops.close();
-    clearTimeout(cut);
-  });
-  await withListenErrors("OPS", config.opsHost, config.opsPort, () =>
-    ops.listen({ host: config.opsHost, port: config.opsPort }),
-  );
-  const addresses = { http: "", grpc: "", ops: addressOf(config.opsHost, ops.server.address()) };
+  const addresses = { http: "", grpc: "", ops: await startOps(config, { readiness, metrics, closers }) };
   if (config.roles.worker) {
-    const worker = startWorker({
-      database,
-      endpoints,
-      metrics,
-      traced,
-      log,
-      retention: config.retention,
-      closers,
-    });
+    const { retention } = config;
+    const worker = startWorker({ database, endpoints, metrics, traced, log, retention, closers });
     wakeDeliveries = worker.wakeDeliveries;
   }
   const running = { addresses, drain, close: () => closers.close(log) };
@@ -242,7 +142,7 @@ async function start(
     transitions,
     administration,
     readiness,
-    isStopping: () => stopping,
+    isStopping: () => phase === "stopping",
     metrics,
     tracing,
     traced,
@@ -253,16 +153,9 @@ async function start(
   Object.assign(addresses, faces);
   const keys =
     config.databaseUrl === null ? await makeDemoProject((await administration()).as(serviceActor)) : {};
-  serving = true;
-  if (config.databaseUrl === null) {
-    const { dataDir, grpcTls } = config;
-    const grpcSecurity = grpcTls === null ? "plaintext" : grpcTls.ca === null ? "TLS" : "mutual TLS";
-    // If standard output fails, on a full disk for example, the text is lost and the service runs on.
-    process.stdout.on("error", () => {});
-    process.stdout.write(welcome(addresses, { testKey: keys.test, grpcSecurity, dataDir }));
-  } else {
-    log.info(addresses, runningText);
-  }
+  phase = "serving";
+  if (config.databaseUrl === null) printWelcome(config, addresses, keys.test);
+  else log.info(addresses, runningText);
   // Loads what the start left out, before a call needs it and before a newer version replaces its files.
   const loading = setTimeout(() => {
     administration().catch((error) =>
@@ -271,43 +164,65 @@ async function start(
   }, loadingPauseMs);
   closers.add(async () => {
     clearTimeout(loading);
-    serving = false;
+    phase = "stopping";
   });
   return running;
 }
 
-async function connectionOf(config: Config, closers: Closers, signal: AbortSignal): Promise<pg.ClientConfig> {
-  if (config.databaseUrl !== null) return { connectionString: config.databaseUrl };
-  const postgres = await startEmbeddedPostgres({ dataDir: config.dataDir, signal }).catch((error: Error) => {
-    throw new SettingError(oneLine(error.message));
+async function openTracing(
+  settings: NonNullable<Config["tracing"]>,
+  log: Logger,
+  closers: Closers,
+): Promise<Tracing> {
+  // Imported only if it is configured: without, nothing of OpenTelemetry is loaded.
+  const { openTracing } = await import("./tracing/open-telemetry.ts");
+  const tracing = openTracing(settings, {
+    onLost: (error) => log.warn({ err: error }, "the trace collector does not accept spans: they are lost"),
+    onFound: () => log.info("the trace collector accepts spans again"),
   });
-  closers.add(() => postgres.stop());
-  void postgres.exited.then((reason) => {
-    // Ends the process like any uncaught error: cleanly, with a non-zero exit code.
-    setImmediate(() => {
-      throw new Error(`the embedded Postgres died and does not restart: ${reason}`);
-    });
-  });
-  return postgres.connection;
+  closers.add(() => tracing.close());
+  return tracing;
 }
 
-/** The embedded database is started with the right settings. A failed check does not prevent the start. */
-async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
-  try {
-    const settings = await readLeakingLogSettings(database);
-    if (settings === null) return;
-    const names = Object.keys(settings).join(" and ");
-    log.warn(
-      settings,
-      `the database logs complete phone numbers and codes because of its ${names}: docs/operations.md, "What Postgres logs"`,
-    );
-  } catch (error) {
-    log.warn({ err: error }, "the database's log settings could not be checked");
-  }
+/** With Prisma, it would take a tenth of every start. A failed import, for want of a file handle say, is retried. */
+function importedOnDemand(parts: Parameters<typeof openAdministration>[0]) {
+  let opened: Promise<OpenAdministration> | undefined;
+  return () => {
+    opened ??= import("./administration.ts")
+      .then(({ openAdministration }) => openAdministration(parts))
+      .catch((error: unknown) => {
+        opened = undefined;
+        throw error;
+      });
+    return opened;
+  };
 }
 
-function addressOf(host: string, address: ReturnType<import("node:net").Server["address"]>): string {
-  return typeof address === "object" && address ? `${host}:${address.port}` : host;
+/** Returns the address it listens on. */
+async function startOps(
+  { opsHost, opsPort }: Config,
+  parts: {
+    readonly readiness: () => Promise<Readiness>;
+    readonly metrics: ReturnType<typeof createMetrics>;
+    readonly closers: Closers;
+  },
+): Promise<string> {
+  const ops = createOpsServer({ readiness: parts.readiness, metrics: parts.metrics.registry });
+  parts.closers.add(async () => {
+    const cut = setTimeout(() => ops.server.closeAllConnections(), opsCloseGraceMs);
+    await ops.close();
+    clearTimeout(cut);
+  });
+  await withListenErrors("OPS", opsHost, opsPort, () => ops.listen({ host: opsHost, port: opsPort }));
+  const address = ops.server.address();
+  return typeof address === "object" && address ? `${opsHost}:${address.port}` : opsHost;
+}
+
+function printWelcome({ dataDir, grpcTls }: Config, addresses: Addresses, testKey: string | undefined): void {
+  const grpcSecurity = grpcTls === null ? "plaintext" : grpcTls.ca === null ? "TLS" : "mutual TLS";
+  // If standard output fails, on a full disk for example, the text is lost and the service runs on.
+  process.stdout.on("error", () => {});
+  process.stdout.write(welcome(addresses, { testKey, grpcSecurity, dataDir }));
 }
 
 /** Connections to the ops port are cut after this. It closes after the other servers, and gets less time. */

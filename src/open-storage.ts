@@ -1,0 +1,169 @@
+/** Wires the database: reaching it, migrating it, opening its pool, and listening for its notices. */
+
+import path from "node:path";
+import type pg from "pg";
+import type { Logger } from "pino";
+import type { Closers } from "./closers.ts";
+import { type Config, SettingError } from "./config.ts";
+import type { Tracing } from "./core/tracing.ts";
+import type { createMetrics } from "./ops/metrics.ts";
+import { oneLine, withDatabaseErrors, withEmbeddedDatabaseErrors } from "./setting-errors.ts";
+import { readBacklog } from "./storage/backlog.ts";
+import { type Database, openDatabase } from "./storage/database.ts";
+import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
+import { applyMigrations, createSchemaCheck } from "./storage/migrations.ts";
+import { createNotices, type NoticeListeners, requireNotices } from "./storage/notices.ts";
+import { readLeakingLogSettings } from "./storage/server-log.ts";
+import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
+
+const migrations = path.join(import.meta.dirname, "../prisma/migrations");
+
+export interface OpenStorage {
+  readonly database: Database;
+  /** Whether the database has this version's schema and accepts writes. Rejects if it does not answer. */
+  isUsable(): Promise<boolean>;
+  /** Resolves once notices arrive. */
+  listen(listeners: Omit<NoticeListeners, "onError">): Promise<void>;
+}
+
+/** Starts the embedded Postgres, or uses the configured one, migrates it, and opens the pool. */
+export async function openStorage(parts: {
+  readonly config: Config;
+  readonly metrics: ReturnType<typeof createMetrics>;
+  readonly tracing: Tracing | null;
+  readonly log: Logger;
+  readonly closers: Closers;
+  /** Ends the start of the embedded Postgres and the wait for another process's migration. */
+  readonly signal: AbortSignal;
+}): Promise<OpenStorage> {
+  const { config, log } = parts;
+  const connection = await connectionOf(parts);
+  await migrate(connection, parts);
+  const isUsable = await createSchemaCheck(migrations);
+  const database = openPool(connection, parts);
+  if (config.databaseUrl !== null) await warnOfServerLog(database, log);
+  return {
+    database,
+    isUsable: () => isUsable(database),
+    listen: (listeners) => startNotices(connection, { ...parts, database, listeners }),
+  };
+}
+
+async function connectionOf(parts: {
+  readonly config: Config;
+  readonly closers: Closers;
+  readonly signal: AbortSignal;
+}): Promise<pg.ClientConfig> {
+  const { databaseUrl, dataDir } = parts.config;
+  if (databaseUrl !== null) return { connectionString: databaseUrl };
+  const postgres = await startEmbeddedPostgres({ dataDir, signal: parts.signal }).catch((error: Error) => {
+    throw new SettingError(oneLine(error.message));
+  });
+  parts.closers.add(() => postgres.stop());
+  void postgres.exited.then((reason) => {
+    // Ends the process like any uncaught error: cleanly, with a non-zero exit code.
+    setImmediate(() => {
+      throw new Error(`the embedded Postgres died and does not restart: ${reason}`);
+    });
+  });
+  return postgres.connection;
+}
+
+async function migrate(
+  connection: pg.ClientConfig,
+  { config, signal }: { readonly config: Config; readonly signal: AbortSignal },
+): Promise<void> {
+  const { databaseUrl, noticesUrl, databasePreparedStatements, dataDir } = config;
+  const apply = () =>
+    applyMigrations(connection, {
+      folder: migrations,
+      sharesSessions: noticesUrl !== null || !databasePreparedStatements,
+      signal,
+    });
+  if (databaseUrl === null) await withEmbeddedDatabaseErrors(dataDir, apply);
+  else await withDatabaseErrors("DATABASE_URL", databaseUrl, apply);
+}
+
+function openPool(
+  connection: pg.ClientConfig,
+  parts: {
+    readonly config: Config;
+    readonly metrics: ReturnType<typeof createMetrics>;
+    readonly tracing: Tracing | null;
+    readonly log: Logger;
+    readonly closers: Closers;
+  },
+): Database {
+  const { config, metrics, tracing, log, closers } = parts;
+  const database = openDatabase(connection, {
+    poolSize: config.databasePoolSize,
+    preparedStatements: config.databasePreparedStatements,
+    onError(error) {
+      metrics.storage.connectionLost("pool");
+      log.warn({ err: error }, "a database connection was lost");
+    },
+    observer: {
+      batch: (operation) => ({
+        ran: metrics.storage.batch(operation),
+        spans: tracing ? tracedBatches(tracing, operation) : undefined,
+      }),
+      statement: tracing ? tracedStatements(tracing) : undefined,
+      moved: metrics.verifications.count,
+      verified: metrics.verifications.verified,
+    },
+  });
+  closers.add(() => database.close());
+  metrics.storage.watchPool(database.pool, config.databasePoolSize);
+  metrics.storage.watchBacklog(() => readBacklog(database));
+  return database;
+}
+
+async function startNotices(
+  connection: pg.ClientConfig,
+  parts: {
+    readonly config: Config;
+    readonly database: Database;
+    readonly listeners: Omit<NoticeListeners, "onError">;
+    readonly metrics: ReturnType<typeof createMetrics>;
+    readonly log: Logger;
+    readonly closers: Closers;
+  },
+): Promise<void> {
+  const { config, database, listeners, metrics, log, closers } = parts;
+  const { databaseUrl, noticesUrl } = config;
+  const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
+    ...listeners,
+    onError(error) {
+      metrics.storage.connectionLost("notices");
+      log.warn({ err: error }, "the LISTEN connection was lost");
+    },
+  });
+  closers.add(() => notices.stop());
+  if (databaseUrl === null) await notices.start();
+  else if (noticesUrl === null) await withDatabaseErrors("DATABASE_URL", databaseUrl, () => notices.start());
+  else {
+    const announce = (channel: string, payload: string) =>
+      withDatabaseErrors("DATABASE_URL", databaseUrl, () =>
+        database.query({ text: "SELECT pg_notify($1, $2)", values: [channel, payload], rowMode: "array" }),
+      );
+    await withDatabaseErrors("DATABASE_NOTICES_URL", noticesUrl, async () => {
+      await requireNotices({ connectionString: noticesUrl }, announce);
+      await notices.start();
+    });
+  }
+}
+
+/** The embedded database is started with the right settings. A failed check does not prevent the start. */
+async function warnOfServerLog(database: Database, log: Logger): Promise<void> {
+  try {
+    const settings = await readLeakingLogSettings(database);
+    if (settings === null) return;
+    const names = Object.keys(settings).join(" and ");
+    log.warn(
+      settings,
+      `the database logs complete phone numbers and codes because of its ${names}: docs/operations.md, "What Postgres logs"`,
+    );
+  } catch (error) {
+    log.warn({ err: error }, "the database's log settings could not be checked");
+  }
+}
