@@ -10,7 +10,7 @@ import { callKey } from "./call-context.ts";
 import { ownerOf } from "./caller-bounds.ts";
 import { around, bytesOf } from "./handlers.ts";
 import type { MemoryBudget } from "./memory-budget.ts";
-import { incompleteMessage, malformedMessage } from "./message-errors.ts";
+import { incompleteMessage, malformedMessage, tooLargeMessage } from "./message-errors.ts";
 
 const maxMessagesInRequest = 1_000;
 /** A message has eight fields, its timestamp's two included. As many again may come with later versions. */
@@ -237,6 +237,8 @@ class Envelopes {
         if (this.#prefixBytes === 0) from = at;
         this.#takePrefix(bytes[at] as number);
         at += 1;
+        // Connect would refuse it as well, but before it yields the complete requests in front of it.
+        if (this.#left > this.#maxBytes) return { refusal: tooLargeMessage(), from };
         continue;
       }
       const to = Math.min(bytes.length, at + this.#left);
@@ -265,9 +267,7 @@ class Envelopes {
     if (this.#prefixBytes < prefixBytes) return;
     this.#left = this.#length;
     this.ordinal += 1;
-    // Larger messages are refused for their size.
-    const isToBeCounted =
-      (this.#flags & isPacked) === 0 && this.#length > uncountedBytes && this.#length <= this.#maxBytes;
+    const isToBeCounted = (this.#flags & isPacked) === 0 && this.#length > uncountedBytes;
     this.#count = isToBeCounted ? new FieldCount(this.#length) : undefined;
     if (this.#left === 0) this.#prefixBytes = 0;
   }
@@ -322,8 +322,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
           awaited = envelopes.ordinal;
           waitedMs = 0;
           const { unfinished } = envelopes;
-          // Larger requests are refused for their size.
-          if (unfinished > unreservedBytes && unfinished <= maxBytes) leave = await enter(unfinished);
+          if (unfinished > unreservedBytes) leave = await enter(unfinished);
           if (over) leaveRoom();
         }
         const startedAt = performance.now();

@@ -5,10 +5,27 @@ import { ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 /** Connect's message for an error that is thrown outside of the interceptor that translates errors. */
 const ownFault = "internal error";
 
+/** Connect's message for a timeout that it cannot parse. */
+const namesTimeout = /^protocol error: invalid (?:grpc|connect) timeout value/;
+
 /** The refusal of bytes that cannot be read as the expected message. `cause`: Connect's error, if there is one. */
 export function malformedMessage(cause?: unknown): Failure {
   return new Failure("malformed_request", {
     message: "The message could not be decoded: send a complete one, as the .proto files define it.",
+    cause,
+  });
+}
+
+/** The refusal of a message over the size limit. `cause`: Connect's error, if there is one. */
+export function tooLargeMessage(cause?: unknown): Failure {
+  return new Failure("body_too_large", { message: "The message is too large: send a smaller one.", cause });
+}
+
+/** The refusal of a call whose timeout cannot be parsed. */
+function invalidTimeout(cause: unknown): Failure {
+  return new Failure("malformed_request", {
+    message:
+      "The timeout is invalid: send grpc-timeout as up to eight digits and a unit (H, M, S, m, u or n), or Connect-Timeout-Ms as up to ten digits.",
     cause,
   });
 }
@@ -41,13 +58,10 @@ export function toMessageFailure(error: ConnectError): Failure | undefined {
   if (error.rawMessage === ownFault) return new Failure("internal_error", { cause: error.cause ?? error });
   switch (error.code) {
     case Code.ResourceExhausted:
-      return new Failure("body_too_large", {
-        message: "The message is too large: send a smaller one.",
-        cause: error,
-      });
+      return tooLargeMessage(error);
     case Code.Internal:
     case Code.InvalidArgument:
-      return malformedMessage(error);
+      return namesTimeout.test(error.rawMessage) ? invalidTimeout(error) : malformedMessage(error);
     default:
       return undefined;
   }

@@ -227,6 +227,31 @@ test.for([
   }
 });
 
+test.for([
+  { name: "in one write with an earlier request", joined: true },
+  { name: "on its own", joined: false },
+])("a request over 8 MiB $name is refused by its announced size, after the receipts of earlier requests", async ({
+  joined,
+}) => {
+  const { call, receipts } = openStream();
+  const id = `before-too-large-${newPhone()}`;
+  const before = framed(bytesOf([hello(id)]));
+  const announced = Buffer.alloc(5);
+  announced.writeUInt32BE(8 * 2 ** 20 + 1, 1);
+  if (joined) call.write(Buffer.concat([before, announced]));
+  else {
+    call.write(before);
+    expect(await receipts(1)).toMatchObject([{ messageId: id }]);
+    call.write(announced);
+  }
+  const left = await receipts(Number.POSITIVE_INFINITY);
+  expect(left.map(({ messageId }) => messageId)).toEqual(joined ? [id] : []);
+  expect(await call.status).toMatchObject({
+    code: Code.InvalidArgument,
+    detail: { code: "body_too_large" },
+  });
+});
+
 test("requests of a thousand messages are accepted in chunks of any size", async () => {
   const session = http2.connect(`http://${service.grpcAddress}`);
   atFileEnd(() => session.destroy());

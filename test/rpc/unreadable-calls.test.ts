@@ -37,12 +37,13 @@ const broken = Buffer.from("0aff", "hex");
 
 async function toldOf(call: RawCall) {
   await call.next();
-  const { code, detail } = await call.status;
+  const { code, detail, message } = await call.status;
   const trailers = await call.trailers;
   const usage = trailers["x-usage-calls"] && `${trailers["x-usage-calls"]}/${trailers["x-usage-limit"]}`;
   return {
     status: code,
     code: detail?.code,
+    message,
     usage,
     policy: trailers["ratelimit-policy"],
     allowance: trailers.ratelimit,
@@ -61,7 +62,7 @@ interface Unread {
   readonly what: string;
   readonly headers?: Record<string, string>;
   readonly body: (call: RawCall) => void;
-  readonly expected: { status: Code; code: string | undefined };
+  readonly expected: { status: Code; code: string | undefined; message?: unknown };
 }
 
 test.for<Unread>([
@@ -112,7 +113,7 @@ test.for<Unread>([
     what: "a message with an invalid timeout",
     headers: { "grpc-timeout": "soon" },
     body: (call) => void call.send(sound),
-    expected: malformed,
+    expected: { ...malformed, message: expect.stringContaining("timeout is invalid") },
   },
 ])("$what is refused, counted and charged to the rate limit, like an unreadable body over REST", async ({
   headers,
