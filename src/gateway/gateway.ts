@@ -80,6 +80,8 @@ export function createGateway({
 
   const begin = (request: FastifyRequest, reply: FastifyReply): void => {
     reply.header("x-request-id", request.id);
+    // Unless the route sets something else.
+    reply.header("cache-control", "no-store");
     trackNewest(reply);
     if (isStopping()) reply.raw.shouldKeepAlive = false;
     const startedAt = performance.now();

@@ -253,6 +253,7 @@ function interrupt(reply: FastifyReply): void {
   raw.writeHead(failure.status, {
     "content-type": "application/json; charset=utf-8",
     "content-length": body.length,
+    "cache-control": "no-store",
     "x-request-id": request.id,
   });
   raw.end(body);
@@ -272,6 +273,7 @@ function refuseUnread(refused: (refusal: Refusal) => void, error: ClientError, s
       `HTTP/1.1 ${failure.status} ${STATUS_CODES[failure.status]}`,
       "content-type: application/json; charset=utf-8",
       `content-length: ${Buffer.byteLength(body)}`,
+      "cache-control: no-store",
       `x-request-id: ${requestId}`,
       `date: ${new Date().toUTCString()}`,
       "connection: close",

@@ -85,6 +85,7 @@ const headers = {
   ),
   Sunset: text("When it may stop working (RFC 8594). Absent while undecided."),
   Link: text('With Deprecation: a page that says what to use instead, `<…>; rel="deprecation"`.'),
+  "Cache-Control": text("Always `no-store`: a verification changes, and it may hold a phone.", "^no-store$"),
   "Idempotent-Replayed": {
     description: "Whether this is the stored response to an earlier creation with this key.",
     required: true,
@@ -106,6 +107,7 @@ const everywhere = [
   "Deprecation",
   "Sunset",
   "Link",
+  "Cache-Control",
 ] as const;
 
 const descriptions: Readonly<Record<number, string>> = {

@@ -29,6 +29,7 @@ function expectApiError(answer: RawAnswer | undefined, status: number, code: str
   });
   expect(answer.headers.get("x-request-id")).toBe(error.request_id);
   expect(answer.headers.get("content-type")).toBe("application/json; charset=utf-8");
+  expect(answer.headers.get("cache-control")).toBe("no-store");
 }
 
 /** The service's socket of the next connection that requests this path. */

@@ -18,6 +18,7 @@ function expectRefusal(answer: Answer, status: number, code: string): void {
   expect(error.message).toMatch(/^[A-Z].{10}/);
   expect(answer.headers.get("x-request-id")).toBe(error.request_id);
   expect(answer.headers.get("content-type")).toBe("application/json; charset=utf-8");
+  expect(answer.headers.get("cache-control")).toBe("no-store");
   expect(answer.headers.get("www-authenticate")).toBe(status === 401 ? "Bearer" : null);
   expect(answer.headers.has("retry-after")).toBe(status === 429 || status === 503);
 }

@@ -10,6 +10,7 @@ const timestamp = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
 /** Every header of every answer to a call that was counted. */
 const countedHeaders = {
+  "cache-control": "no-store",
   connection: "keep-alive",
   "content-length": expect.stringMatching(/^\d+$/),
   "content-type": "application/json; charset=utf-8",
