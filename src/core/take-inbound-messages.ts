@@ -88,14 +88,16 @@ export function takeInboundMessages(parts: {
     /** `first` is the look-up that was not cached; if it fails, this call fails. */
     async function takeOnceKnown(caller: ServiceCaller, first?: Promise<unknown>): Promise<void> {
       await first;
-      if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages));
       const codeLengths = await directory.codeLengths();
       const prepared: Prepared[] = [];
+      const destinations = new Set<string>();
       for (const fields of messages) {
         const validation = validateInboundMessage(fields);
         const number = validation.ok ? await directory.number(validation.message.to) : undefined;
+        if (number !== undefined) destinations.add(`${number.number} (${number.environment})`);
         prepared.push(prepare(validation, { number, codeLengths, caller, source, simulated }));
       }
+      if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages.length, destinations));
       judge(prepared);
     }
 
@@ -190,15 +192,25 @@ class Taken implements Settle<Judgement> {
   }
 }
 
+/** The audit entry of one request names at most so many destinations. */
+const namedDestinations = 10;
+
 /**
  * Messages sent by an administrator are audited: a verification by one must never look like one the mobile network vouched for.
+ * `destinations`: those that are numbers of the service, each with its environment.
  */
-function sending(messages: readonly InboundMessageFields[]): Act {
+function sending(messages: number, destinations: ReadonlySet<string>): Act {
+  const named = [...destinations].slice(0, namedDestinations);
+  const others = destinations.size - named.length;
+  if (others > 0) named.push(`${others} more`);
   return {
     action: "sms.sent",
     subject: adminSource,
     projectId: null,
-    details: { messages: String(messages.length) },
+    details: {
+      messages: String(messages),
+      ...(named.length > 0 && { destinations: named.join(", ") }),
+    },
   };
 }
 

@@ -246,14 +246,14 @@ test("an action whose audit log entry cannot be written is not done", async () =
 });
 
 describe("SMS sent", () => {
-  const sent = (token: string) =>
+  const sent = (token: string, numbers = ["02", "02"]) =>
     written(async () => {
       async function* requests() {
         yield {
-          messages: [1, 2].map((n) => ({
-            messageId: `${token.slice(-4)}-${n}`,
+          messages: numbers.map((to, n) => ({
+            messageId: `${token.slice(-4)}-${to}-${n}`,
             from: "01012345678",
-            to: "02",
+            to,
             text: "x",
           })),
         };
@@ -264,6 +264,14 @@ describe("SMS sent", () => {
   test("by an administrator are logged with one entry per request", async () => {
     expect(await sent(service.adminToken)).toMatchObject([
       { actor: "installation", action: "sms.sent", subject: "cli", details: { messages: "2" } },
+    ]);
+  });
+
+  test("by an administrator are logged with the service's numbers that they went to, and no others", async () => {
+    const { liveNumber, testNumber } = await service.createProject();
+    const entries = await sent(service.adminToken, [liveNumber, testNumber, "01098765432", liveNumber]);
+    expect(entries.map(({ details }) => details)).toEqual([
+      { messages: "4", destinations: `${liveNumber} (live), ${testNumber} (test)` },
     ]);
   });
 
