@@ -11,17 +11,18 @@ const barrier = 4711;
 /**
  * Makes a race happen every time, in the given order: each statement that is about to insert a row into the table
  * stops there, with all locks it has taken so far. A contender starts once those before it have stopped, and must
- * stop there too or wait for one of them. Then all continue at once.
+ * stop there too or wait for one of them. Then all continue at once. `which`: SQL on `NEW`, if not every row is to stop.
  */
 export async function raceTo<const Contenders extends readonly (() => Promise<unknown>)[]>(
   db: pg.Pool,
   table: string,
   contenders: Contenders,
+  which = "true",
 ): Promise<Told<Contenders>> {
   await db.query(`
     CREATE OR REPLACE FUNCTION stand_still() RETURNS trigger LANGUAGE plpgsql AS
       'BEGIN PERFORM pg_advisory_xact_lock_shared(${barrier}); RETURN NEW; END';
-    CREATE TRIGGER stand_still BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION stand_still()`);
+    CREATE TRIGGER stand_still BEFORE INSERT ON ${table} FOR EACH ROW WHEN (${which}) EXECUTE FUNCTION stand_still()`);
   const holder = await db.connect();
   const running: Promise<unknown>[] = [];
   try {

@@ -8,6 +8,7 @@ import {
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo, untilWaiting } from "./barrier.ts";
 import { createPending, eventsOf, type Pending, uuidOf } from "./pending.ts";
 import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
@@ -257,58 +258,109 @@ describe("two senders with one code", () => {
 });
 
 describe("batches that need the same rows in opposite orders lock them in one order:", () => {
-  /** Two processes take a pair of messages each, in opposite orders, while a row is locked. */
-  async function cross(
-    pair: readonly [SmsFields, SmsFields],
+  /**
+   * Two processes get the same pair, in opposite orders, while a row is locked that belongs to one of it. Returns each one's
+   * results, in its own order.
+   */
+  async function cross<Item, Result>(
+    [first, second]: readonly [Item, Item],
     row: { from: string; where: string; value: string },
-  ) {
-    const [first, second] = pair;
-    // The first message of a request is sent alone, not in a batch.
-    const alone = () => ({ to: project.liveNumber, text: "hello" });
+    takers: readonly [Take<Item, Result>, Take<Item, Result>],
+  ): Promise<Result[][]> {
     const holder = await service.db.connect();
-    await holder.query("BEGIN");
-    const { rowCount } = await holder.query(`SELECT FROM ${row.from} WHERE ${row.where} = $1 FOR UPDATE`, [
-      row.value,
-    ]);
-    expect(rowCount).toBe(1);
-    const one = sourceHere.sendAll([alone(), first, second]);
-    await untilWaiting(service.db, 1);
-    const other = sourceThere.sendAll([alone(), second, first]);
-    await untilWaiting(service.db, 2);
-    await holder.query("COMMIT");
-    holder.release();
-    return (await Promise.all([one, other])).map((receipts) =>
-      receipts.slice(1).map(({ outcome }) => outcome),
-    );
+    const taken: Promise<Result[]>[] = [];
+    try {
+      await holder.query("BEGIN");
+      const { rowCount } = await holder.query(`SELECT FROM ${row.from} WHERE ${row.where} = $1 FOR UPDATE`, [
+        row.value,
+      ]);
+      expect(rowCount).toBe(1);
+      taken.push(takers[0]([first, second]));
+      await untilWaiting(service.db, 1);
+      taken.push(takers[1]([second, first]));
+      await untilWaiting(service.db, 2);
+      await holder.query("COMMIT");
+    } finally {
+      holder.release(true);
+    }
+    return Promise.all(taken);
   }
 
-  test("senders", async () => {
-    const [lower, higher] = [newPhone(), newPhone()];
-    const helloFrom = (from: string): SmsFields => ({
-      from,
-      to: project.liveNumber,
-      text: `hello from ${from}`,
-    });
-    await sourceHere.sendAll([helloFrom(lower), helloFrom(higher)]);
-    const again = (from: string): SmsFields => ({ ...helloFrom(from), text: `goodbye from ${from}` });
-    const outcomes = await cross([again(lower), again(higher)], {
-      from: "inbound_sender",
-      where: "phone",
-      value: lower,
-    });
-    expect(outcomes).toEqual(times(2, () => times(2, () => "NO_MATCH")));
-  });
+  type Take<Item, Result> = (pair: readonly [Item, Item]) => Promise<Result[]>;
 
-  test("verifications", async () => {
+  /** The first message of a request is sent alone, not in a batch. */
+  const sendingTo =
+    (source: typeof sourceHere): Take<SmsFields, string> =>
+    async (pair) => {
+      const receipts = await source.sendAll([{ to: project.liveNumber, text: "hello" }, ...pair]);
+      return receipts.slice(1).map(({ outcome }) => outcome);
+    };
+  const sending = [sendingTo(sourceHere), sendingTo(sourceThere)] as const;
+
+  /** The first call is sent alone, not in a batch. A merchant's batches would wait for each other to be charged. */
+  const cancellingAt = (process: typeof here, token: string): Take<Pending, string> => {
+    const verifications = process.client(VerificationService, token);
+    const cancelled = (verificationId: string) =>
+      answerOf((options) => verifications.cancelVerification({ verificationId }, options));
+    return async (pair) => {
+      const answers = await Promise.all(["vrf_none", ...pair.map(({ id }) => id)].map(cancelled));
+      return answers.slice(1).map(({ code }) => code);
+    };
+  };
+
+  async function pendingsById(): Promise<[Pending, Pending]> {
     const pendings = [await createPending(shopHere), await createPending(shopHere)];
     const [lower, higher] = pendings.toSorted((one, other) => (one.id < other.id ? -1 : 1));
     if (!(lower && higher)) throw new Error("two verifications were made");
-    const outcomes = await cross([lower, higher], {
-      from: "verification",
-      where: "id",
-      value: uuidOf(lower.id),
-    });
+    return [lower, higher];
+  }
+
+  const rowOf = ({ id }: Pending) => ({ from: "verification", where: "id", value: uuidOf(id) });
+
+  const helloFrom = (from: string): SmsFields => ({
+    from,
+    to: project.liveNumber,
+    text: `hello from ${from}`,
+  });
+
+  test("senders", async () => {
+    const [lower, higher] = [newPhone(), newPhone()];
+    await sourceHere.sendAll([helloFrom(lower), helloFrom(higher)]);
+    const again = (from: string): SmsFields => ({ ...helloFrom(from), text: `goodbye from ${from}` });
+    const row = { from: "inbound_sender", where: "phone", value: lower };
+    const outcomes = await cross([again(lower), again(higher)], row, sending);
+    expect(outcomes).toEqual(times(2, () => times(2, () => "NO_MATCH")));
+  });
+
+  test("verifications that messages verify", async () => {
+    const pendings = await pendingsById();
+    const outcomes = await cross(pendings, rowOf(pendings[0]), sending);
     expect(outcomes).toEqual([times(2, () => "VERIFIED"), times(2, () => "NOT_PENDING")]);
+  });
+
+  test("verifications that messages of known senders verify, which are judged one by one", async () => {
+    const [lower, higher] = await pendingsById();
+    const senders = [newPhone(), newPhone()] as const;
+    await sourceHere.sendAll(senders.map(helloFrom));
+    const pair = [
+      { ...lower, from: senders[0] },
+      { ...higher, from: senders[1] },
+    ] as const;
+    const outcomes = await cross<SmsFields, string>(pair, rowOf(lower), sending);
+    // The other process gets copies of what the first one has taken.
+    expect(outcomes).toEqual(times(2, () => times(2, () => "VERIFIED")));
+  });
+
+  // The order that rows would be locked in without a rule depends on the plan. In either order one of these would deadlock.
+  test.for([
+    { name: "first", held: 0 },
+    { name: "second", held: 1 },
+  ] as const)("verifications that are cancelled, while the $name is locked", async ({ held }) => {
+    const pendings = await pendingsById();
+    const token = await here.createToken({ scope: "write", projectId: project.projectId });
+    const takers = [cancellingAt(here, token), cancellingAt(there, token)] as const;
+    const codes = await cross(pendings, rowOf(pendings[held]), takers);
+    expect(codes).toEqual(times(2, () => times(2, () => "ok")));
   });
 });
 
