@@ -1,6 +1,6 @@
 /** Races of creations, and of the usage that is counted for them, over both APIs of several processes. */
 import { createHash, randomUUID } from "node:crypto";
-import { afterAll, afterEach, describe, expect, test } from "vitest";
+import { afterEach, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import type { NewVerification } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -10,6 +10,7 @@ import { openDatabase } from "../../src/storage/database.ts";
 import { type StorageObserver, unobserved } from "../../src/storage/observer.ts";
 import { type Answer, merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { atFileEnd } from "../harness/endings.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo } from "./barrier.ts";
@@ -319,7 +320,8 @@ test("codes never collide, even if a fifth of the number's codes are unavailable
   expect(headers.get("x-usage-calls")).toBe("301");
 });
 
-describe("in one batch", () => {
+/** A process's creations below its batches, with the names of the statements they have sent. */
+function watchedCreations() {
   const statements: string[] = [];
   const observer: StorageObserver = {
     ...unobserved,
@@ -332,38 +334,90 @@ describe("in one batch", () => {
     { connectionString: service.databaseUrl },
     { poolSize: 1, onError: () => {}, observer },
   );
-  afterAll(() => database.close());
-  const { create } = createCreations(database);
+  atFileEnd(() => database.close());
+  return { create: createCreations(database).create, statements };
+}
+
+/** A live creation whose unstated fields are unique where they must be. */
+function newVerification(
+  project: { projectId: string; liveNumber: string },
+  request: Partial<NewVerification>,
+): NewVerification {
+  const id = randomUUID();
+  const digest = createHash("sha256").update(id).digest("hex");
+  return {
+    id,
+    projectId: decodeId("prj_", project.projectId) ?? "",
+    environment: "live",
+    idempotencyKey: id,
+    requestDigest: digest,
+    mode: "discover",
+    expectedPhone: null,
+    clientReference: "",
+    state: "",
+    parentOrigin: null,
+    returnUrl: null,
+    validitySeconds: 600,
+    destination: project.liveNumber,
+    code: id,
+    codeFormat: "numeric",
+    smsText: id,
+    verificationUrl: `https://verify.example.com/v/${id}`,
+    windowDigest: digest,
+    ...request,
+  };
+}
+
+describe("two processes whose batches have the same idempotency keys in opposite orders do not deadlock:", () => {
+  test.for([
+    { name: "only new ones", repeats: 0, first: ["create_new"], second: ["create_new", "create"] },
+    // A batch with a repeated key is for the statement that looks keys up.
+    { name: "and a repeated one", repeats: 1, first: ["create"], second: ["create", "first_answer"] },
+  ])("$name", async ({ repeats, first, second }) => {
+    const project = await service.createProject();
+    const processes = [watchedCreations(), watchedCreations()] as const;
+    const requestDigest = createHash("sha256").update("body").digest("hex");
+    const scope = randomUUID();
+    /** Sends the first request alone; those that arrive meanwhile form the next batch. Codes and keys have the same order. */
+    async function createAt(process: 0 | 1, keys: readonly string[]): Promise<string[]> {
+      const own = [`alone-${process}`, ...keys, `own-${process}`, ...times(repeats, () => `own-${process}`)];
+      const outcomes = await Promise.all(
+        own.map((key, position) => {
+          const unique = { idempotencyKey: `${scope}-${key}`, code: `${process}000000${position}` };
+          return processes[process].create(newVerification(project, { requestDigest, ...unique }), null);
+        }),
+      );
+      return outcomes.map(({ value }) => value.kind);
+    }
+    // Each stops at its key in the middle, with the keys that it has taken before.
+    const kinds = await raceTo(
+      service.db,
+      "idempotency_record",
+      [() => createAt(0, ["a", "stop-0", "z"]), () => createAt(1, ["z", "stop-1", "a"])],
+      "NEW.key LIKE '%stop%'",
+    );
+    const replayed = times(repeats, () => "replayed");
+    expect(kinds).toEqual([
+      ["created", "created", "created", "created", "created", ...replayed],
+      ["created", "replayed", "created", "replayed", "created", ...replayed],
+    ]);
+    // Postgres ends a deadlock by refusing a statement. The requests of that batch would have been tried apart.
+    expect(processes.map(({ statements }) => statements)).toEqual([
+      ["create_new", ...first],
+      ["create_new", ...second],
+    ]);
+  });
+});
+
+describe("in one batch", () => {
+  const { create, statements } = watchedCreations();
 
   /** The first request is sent alone; those that arrive meanwhile form the next batch. */
   async function createTogether(requests: readonly Partial<NewVerification>[]) {
     statements.length = 0;
-    const { projectId, liveNumber } = await service.createProject();
-    const asked = requests.map((request): NewVerification => {
-      const id = randomUUID();
-      const digest = createHash("sha256").update(id).digest("hex");
-      return {
-        id,
-        projectId: decodeId("prj_", projectId) ?? "",
-        environment: "live",
-        idempotencyKey: id,
-        requestDigest: digest,
-        mode: "discover",
-        expectedPhone: null,
-        clientReference: "",
-        state: "",
-        parentOrigin: null,
-        returnUrl: null,
-        validitySeconds: 600,
-        destination: liveNumber,
-        code: id,
-        codeFormat: "numeric",
-        smsText: id,
-        verificationUrl: `https://verify.example.com/v/${id}`,
-        windowDigest: digest,
-        ...request,
-      };
-    });
+    const project = await service.createProject();
+    const { liveNumber } = project;
+    const asked = requests.map((request) => newVerification(project, request));
     const outcomes = await Promise.all(asked.map((request) => create(request, null)));
     // The batch did not fail, which would have split it.
     expect(statements).toEqual(["create_new", "create"]);
