@@ -52,13 +52,15 @@ test("an announced change ends the streams of a credential that is no longer val
 });
 
 test("streams of an invalid credential end within a second without an announcement; a database outage ends none", async () => {
-  const { refuse, ended } = openSome(1);
-  refuse("service_unavailable");
-  await vi.advanceTimersByTimeAsync(1_000);
-  expect(ended).toEqual([]);
+  const { refuse, ended, leave, open } = openSome(1);
   refuse("invalid_api_key");
   await vi.advanceTimersByTimeAsync(1_000);
   expect(ended).toEqual(["invalid_api_key"]);
+  leave[0]?.();
+  open("one");
+  refuse("service_unavailable");
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(ended).toHaveLength(1);
 });
 
 test("open streams are limited per caller and in total, and a stream that ends frees its place once", () => {

@@ -6,10 +6,12 @@ import { once } from "node:events";
 import http from "node:http";
 import { setTimeout } from "node:timers/promises";
 import { Code } from "@connectrpc/connect";
+import pg from "pg";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { digestCredential, newCredential } from "../../src/core/credential.ts";
-import { decodeId } from "../../src/core/ids.ts";
+import { decodeId, encodeId } from "../../src/core/ids.ts";
 import { type ApiKey, ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -197,6 +199,50 @@ describe("by the notice alone, with a cache on the other process that never expi
     believeForEver();
     await whileDeaf("UPDATE api_key SET revoked_at = now() WHERE id = $1", key.id);
     await untilNoticed(() => keyThere(secret), 401);
+  });
+});
+
+describe("by the next call on the process that made the change, with a cache that never expires and no notice:", () => {
+  const onTheSame = async (secret: string) => (await merchant(here.httpUrl, secret).create()).status;
+
+  /** From now on no connection for notices of this process passes one on. */
+  function ignoreNotices(): void {
+    const { emit } = pg.Client.prototype;
+    vi.spyOn(pg.Client.prototype, "emit").mockImplementation(function (this: pg.Client, event, ...given) {
+      return event === "notification" || emit.call(this, event, ...given);
+    });
+  }
+
+  test("a revoked key is refused", async () => {
+    const { testKey } = await here.createProject();
+    expect(await onTheSame(testKey)).toBe(201);
+    believeForEver();
+    ignoreNotices();
+    const { rows } = await here.db.query("SELECT id FROM api_key WHERE digest = decode($1, 'hex')", [
+      digestCredential(testKey),
+    ]);
+    await keys.revokeApiKey({ apiKeyId: encodeId("key_", rows[0].id) });
+    expect(await onTheSame(testKey)).toBe(401);
+  });
+
+  test("the key of a suspended project gets 403, and works again when the project is resumed", async () => {
+    const { projectId, testKey } = await here.createProject();
+    expect(await onTheSame(testKey)).toBe(201);
+    believeForEver();
+    ignoreNotices();
+    await projects.suspendProject({ projectId });
+    expect(await onTheSame(testKey)).toBe(403);
+    await projects.resumeProject({ projectId });
+    expect(await onTheSame(testKey)).toBe(201);
+  });
+
+  test("a removed number is given to no new verification", async () => {
+    const { testKey, testNumber } = await here.createProject();
+    expect(await onTheSame(testKey)).toBe(201);
+    believeForEver();
+    ignoreNotices();
+    await here.client(DestinationNumberService).removeDestinationNumber({ number: testNumber });
+    expect(await onTheSame(testKey)).toBe(503);
   });
 });
 
