@@ -16,13 +16,14 @@ import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts"
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { exchange } from "../gateway/raw-http.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
 import { untilWaiting } from "./barrier.ts";
 
 const here = await startTestService({ ROLES: "api" });
-const there = await here.startAnother();
+const there = await here.startAnother({ TRUSTED_PROXIES: "127.0.0.1" });
 const keys = here.client(ApiKeyService);
 const projects = here.client(ProjectService);
 const tokens = here.client(ServiceTokenService);
@@ -318,7 +319,7 @@ describe("a call whose body arrives long after its headers is authenticated agai
    * Sends half of a call's body, after the process has admitted it. Returns a function that sends the rest and
    * resolves to the status.
    */
-  async function halfCalled(path: string, secret: string) {
+  async function halfCalled(path: string, secret: string, address = "192.0.2.1") {
     const { hostname, port } = new URL(there.httpUrl);
     const request = http.request({
       hostname,
@@ -327,6 +328,7 @@ describe("a call whose body arrives long after its headers is authenticated agai
       method: "POST",
       headers: {
         authorization: `Bearer ${secret}`,
+        "x-forwarded-for": address,
         "idempotency-key": "half-a-body",
         "content-type": "application/json",
         "content-length": 2,
@@ -376,23 +378,47 @@ describe("a call whose body arrives long after its headers is authenticated agai
     expect((await usage()).rows).toEqual(before.rows);
   });
 
-  /** Sends the prefix of a message that turns out to be unreadable. */
-  async function halfCalledOverGrpc(secret: string) {
+  const unreadable = "0aff";
+  const readable = "0a00";
+
+  /** The same over gRPC, with the prefix of a message. The message then turns out to be unreadable, unless one is given. */
+  async function halfCalledOverGrpc(secret: string, message = unreadable, address = "192.0.2.1") {
     const connection = connectRaw(there.grpcAddress);
     const call = connection.call("phoneproof.v1.VerificationService/GetVerification", {
       authorization: `Bearer ${secret}`,
+      "x-forwarded-for": address,
     });
     call.write(Buffer.of(0, 0, 0, 0, 2));
     // This is answered once the process has read everything sent before it on this connection.
     await connection.call("nothing/There").status;
     return async () => {
-      call.write(Buffer.from("0aff", "hex"));
+      call.write(Buffer.from(message, "hex"));
       call.halfClose();
       const status = await call.status;
       connection.destroy();
       return status;
     };
   }
+
+  test("a call with a key revoked meanwhile is no failed authentication of its address", async () => {
+    const { key, secret } = await knownKey();
+    const address = "192.0.2.2";
+    const finish = await halfCalled("/v1/verifications", secret, address);
+    const finishesOverGrpc = [
+      await halfCalledOverGrpc(secret, readable, address),
+      await halfCalledOverGrpc(secret, unreadable, address),
+    ];
+    // From here on another failed authentication of this address would be answered with rate_limited.
+    const guess = `GET /v1/verifications/nothing HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: ${address}\r\n\r\n`;
+    const guesses = await exchange(there.httpUrl, guess.repeat(601), { answers: 601 });
+    expect([guesses[599]?.status, guesses[600]?.status]).toEqual([401, 429]);
+    await keys.revokeApiKey({ apiKeyId: key.id });
+    await untilNoticed(() => keyThere(secret), 401);
+    expect(await finish()).toBe(401);
+    for (const finishOverGrpc of finishesOverGrpc) {
+      expect(await finishOverGrpc()).toMatchObject({ detail: { code: "invalid_api_key" } });
+    }
+  });
 
   test.for(calls)("$call for a project suspended meanwhile is refused", async ({ path }) => {
     const { projectId, secret } = await knownKey();
