@@ -223,6 +223,17 @@ describe("a number that has moved to the other environment", () => {
     expect((await liveShop.read(live.id)).body.status).toBe("pending");
   });
 
+  test("and was removed there, too, matches the codes of the environment that it was removed from last", async () => {
+    const moved = await here.createProject();
+    const { projectId, testNumber: number } = moved;
+    const numbers = here.client(DestinationNumberService);
+    for (const each of [number, moved.liveNumber]) await numbers.removeDestinationNumber({ number: each });
+    await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
+    const left = await createPending(merchant(here.httpUrl, moved.liveKey));
+    await numbers.removeDestinationNumber({ number });
+    expect(await send(left)).toMatchObject({ outcome: "VERIFIED", verificationId: left.id });
+  });
+
   test("can be moved only once nothing is pending on it", async () => {
     const [from, to] = [await here.createProject(), await here.createProject()];
     const number = from.liveNumber;
@@ -410,6 +421,28 @@ describe("the instant of expiry", () => {
       (await rpc.listVerifications({ statuses: [listed], pageSize: 1000 })).verifications.map(({ id }) => id);
     expect(await idsOf(VerificationStatus.EXPIRED)).toContain(other.id);
     expect(await idsOf(VerificationStatus.PENDING)).not.toContain(other.id);
+  });
+
+  test.for([
+    {
+      name: "one millisecond before it, the window shows the verification as pending",
+      late: -1,
+      shows: "pending",
+    },
+    {
+      name: "at this instant, the window shows it as expired, with the event written",
+      late: 0,
+      shows: "expired",
+    },
+  ])("$name", async ({ late, shows }) => {
+    const window = await createWindow(here, project);
+    const { rows } = await service.db.query("SELECT expires_at FROM verification WHERE id = $1", [
+      uuidOf(window.id),
+    ]);
+    await stopClock(service.db, new Date(rows[0].expires_at.getTime() + late));
+    const { status, remainingMs } = JSON.parse((await window.get("/status")).text);
+    expect([status, remainingMs]).toEqual([shows, Math.abs(late)]);
+    expect(await eventsOf(service.db, window.id)).toEqual(late < 0 ? [] : ["verification.expired"]);
   });
 
   test("is final once a read has shown it, even if the clock is set back", async () => {
