@@ -8,6 +8,7 @@ import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
 import { openShop } from "../webhooks/shop.ts";
+import { untilWaiting } from "./barrier.ts";
 import { createPending, eventsOf, uuidOf } from "./pending.ts";
 
 const day = 86_400_000;
@@ -232,6 +233,53 @@ test("a pending verification past its expiry is expired before it is erased, eve
   expect(await eventsOf(plain.db, late.id)).toEqual(["verification.expired"]);
 });
 
+test("an event that is sent again while its verification is to be erased keeps it until the new attempt has ended", async () => {
+  const tasks = tasksOf(1);
+  const phone = "01087650018";
+  await isStillTried((await verifiedBy(phone)).id);
+  await moveClock(plain.db, 2 * day);
+  await expireDue();
+  await eraseDue(tasks);
+  const tell = (state: string, nextAttempt: string) =>
+    plain.db.query(`UPDATE webhook_delivery SET state = '${state}', next_attempt_at = ${nextAttempt}`);
+  await tell("failed", "NULL");
+  // The erasure has found the delivery as failed, and stops before it locks it.
+  await standStillAtProgress();
+  const holder = await plain.db.connect();
+  try {
+    await holder.query("SELECT pg_advisory_lock(4712)");
+    const erasing = tasks.find(({ name }) => name === "erase_tried_longer")?.work();
+    await untilWaiting(plain.db, 1);
+    await tell("pending", "clock.now() + interval '1 hour'");
+    await holder.query("SELECT pg_advisory_unlock(4712)");
+    await erasing;
+  } finally {
+    holder.release(true);
+    await goOnAtProgress();
+  }
+  expect(await tablesWith(phone)).toEqual(["verification"]);
+  expect(await count("webhook_delivery")).toBe(1);
+  await tell("delivered", "NULL");
+  await eraseDue(tasks);
+  expect(await tablesWith(phone)).toEqual([]);
+});
+
+/** From now on, a statement that reads the progress of the passes waits there, with its snapshot, while the lock is held. */
+async function standStillAtProgress(): Promise<void> {
+  await plain.db.query(`
+    CREATE FUNCTION may_go_on() RETURNS bool LANGUAGE plpgsql AS
+      'BEGIN PERFORM pg_advisory_xact_lock_shared(4712); RETURN true; END';
+    ALTER TABLE retention_progress RENAME TO progress_below;
+    CREATE VIEW retention_progress AS SELECT * FROM progress_below WHERE may_go_on()`);
+}
+
+async function goOnAtProgress(): Promise<void> {
+  await plain.db.query(`
+    DROP VIEW retention_progress;
+    ALTER TABLE progress_below RENAME TO retention_progress;
+    DROP FUNCTION may_go_on`);
+}
+
 test("a verification whose event is still being tried is kept, and erased once the event is delivered", async () => {
   const tasks = tasksOf(90);
   const phone = "01087650016";
@@ -440,4 +488,22 @@ test("a locked row does not keep others from being deleted", async () => {
   somebody.release();
   await everyTask();
   expect(await count("idempotency_record")).toBe(0);
+});
+
+// The last test, since it makes an id of the future, and erasures go by the ids.
+test("a phone is kept for the whole time after the end of its verification, however late that came", async () => {
+  const phone = "01087650017";
+  const { id } = await verifiedBy(phone);
+  await moveClock(plain.db, 100 * day);
+  // As if it had been created 90 days and nearly the longest validity ago, and verified at the last moment.
+  await plain.db.query(
+    `UPDATE verification SET id = uuidv7(clock.now() - pg_catalog.now() - interval '90 days 59 minutes') WHERE id = $1`,
+    [uuidOf(id)],
+  );
+  const tasks = tasksOf(90);
+  await eraseDue(tasks);
+  expect(await tablesWith(phone)).toContain("verification");
+  await moveClock(plain.db, 120_000);
+  await eraseDue(tasks);
+  expect(await tablesWith(phone)).not.toContain("verification");
 });
