@@ -1,5 +1,5 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { once } from "node:events";
+import { EventEmitter, once } from "node:events";
 import { existsSync } from "node:fs";
 import {
   chmod,
@@ -37,6 +37,7 @@ import {
   startEmbeddedPostgres,
 } from "../../src/storage/embedded-postgres.ts";
 import { reasonIn } from "../../src/storage/postgres-log.ts";
+import { supervise } from "../../src/storage/postgres-process.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startProcess } from "../ops/service-process.ts";
 
@@ -285,6 +286,25 @@ describe("after a kill -9", () => {
     const again = await serverPid();
     await server.stop();
     expect(isAlive(again)).toBe(false);
+  });
+
+  test("of the server, a stop of the service aborts the restart that is under way, and no other begins", async () => {
+    const dead = Object.assign(new EventEmitter(), { exitCode: null, signalCode: "SIGKILL" }) as ChildProcess;
+    const begun = Promise.withResolvers<AbortSignal>();
+    // Stands for a server whose recovery takes longer than the service has for its end.
+    const startAgain = vi.fn((signal: AbortSignal) => {
+      begun.resolve(signal);
+      return new Promise<ChildProcess>((_, reject) =>
+        signal.addEventListener("abort", () => reject(signal.reason)),
+      );
+    });
+    const { stop } = supervise(dead, startAgain);
+    dead.emit("exit", null, "SIGKILL");
+    const signal = await begun.promise;
+    const stopped = stop();
+    expect(signal.aborted).toBe(true);
+    await stopped;
+    expect(startAgain).toHaveBeenCalledOnce();
   });
 
   test("of the service, the next one replaces the server that was left behind", async () => {
