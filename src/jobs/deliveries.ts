@@ -58,6 +58,7 @@ export function deliverInTime(parts: {
   let dueAt = Number.POSITIVE_INFINITY;
   let lookedAt = Number.NEGATIVE_INFINITY;
   let claiming: Promise<void> | undefined;
+  /** Something has become due or free during the claim in progress, which may have been too early to see it. */
   let again = false;
   let stopped = false;
 
@@ -65,7 +66,7 @@ export function deliverInTime(parts: {
   function lookIn(milliseconds: number): void {
     if (stopped) return;
     if (claiming) {
-      again ||= milliseconds < idleMs;
+      again = true;
       return;
     }
     const now = performance.now();

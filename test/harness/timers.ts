@@ -1,11 +1,11 @@
 import { onTestFinished, vi } from "vitest";
 
 /**
- * Until the end of the test, timers with exactly this delay that are set from now on never fire. What needs one of them waits
+ * Until the end of the test, timers with exactly this delay, but for a rounding error, that are set from now on never fire. What needs one of them waits
  * forever, so that the test does not depend on timing.
  */
 export function suppressTimers(milliseconds: number): void {
-  changeTimers((delay) => (delay === milliseconds ? 2 ** 31 - 1 : delay));
+  changeTimers((delay = 0) => (Math.round(delay) === milliseconds ? 2 ** 31 - 1 : delay));
 }
 
 /** Until the end of the test, timers with this delay, or up to 10 % less, that are set from now on fire after `soonMs`. */
