@@ -294,9 +294,10 @@ describe("after a kill -9", () => {
     // Stands for a server whose recovery takes longer than the service has for its end.
     const startAgain = vi.fn((signal: AbortSignal) => {
       begun.resolve(signal);
-      return new Promise<ChildProcess>((_, reject) =>
-        signal.addEventListener("abort", () => reject(signal.reason)),
-      );
+      return new Promise<ChildProcess>((_, reject) => {
+        if (signal.aborted) reject(signal.reason);
+        else signal.addEventListener("abort", () => reject(signal.reason));
+      });
     });
     const { stop } = supervise(dead, startAgain);
     dead.emit("exit", null, "SIGKILL");
