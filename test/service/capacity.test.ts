@@ -86,13 +86,14 @@ describe("when more than a thousandth of a number's codes is pending", async () 
     expect(places).toEqual(places.map(() => ({ number: second, length: 7 })));
   });
 
-  test("codes are longer from the moment the threshold is exceeded", async () => {
+  test("codes are longer from the moment the threshold is reached, or sooner if codes are counted meanwhile", async () => {
     const shop = shopOf(process, nearly.liveKey);
     const lengths: number[] = [];
     for (let made = 0; made < 20; made++) lengths.push((await createPending(shop)).code.length);
     const short = lengths.indexOf(7);
+    // The thousandth pending code is the last short one. Codes made during a count may be counted twice.
     expect(short).toBeGreaterThan(0);
-    expect(short).toBeLessThanOrEqual(11);
+    expect(short).toBeLessThanOrEqual(1_000 - (crowd - 10));
     expect(lengths.slice(short)).toEqual(lengths.slice(short).map(() => 7));
   });
 
