@@ -21,6 +21,7 @@ import {
   ServiceTokenService,
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { noteAbsence } from "../harness/absent-tools.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { framed, messagesOf } from "../rpc/raw-grpc.ts";
@@ -338,7 +339,9 @@ describe("lines", () => {
   });
 
   // `script` (util-linux) runs the command in a terminal.
-  test.skipIf(spawnSync("script", ["--version"]).status !== 0)(
+  const hasTerminal = spawnSync("script", ["--version"]).status === 0;
+  if (!hasTerminal) noteAbsence("script", "the command's input from a terminal");
+  test.skipIf(!hasTerminal)(
     "typed in a terminal are answered one by one, and no progress line overwrites what is being typed",
     async () => {
       const typing = startProgram(["script", "-qec", 'exec "$NODE" "$LAUNCHER" sms stream', "/dev/null"], {

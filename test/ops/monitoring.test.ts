@@ -4,6 +4,7 @@ import path from "node:path";
 import { expect, test } from "vitest";
 import { parse } from "yaml";
 import { readPage } from "../docs/pages.ts";
+import { noteAbsence } from "../harness/absent-tools.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "./scrape.ts";
 
@@ -208,6 +209,7 @@ test("every metric of the service is in docs/monitoring.md with its labels and t
 
 /** Prometheus' own tool, which Debian packages. The tests above compare the metric names with a live scrape without it. */
 const promtool = ["/usr/bin/promtool"].filter((file) => existsSync(file));
+if (promtool.length === 0) noteAbsence("promtool", "the alert rules, by Prometheus' own tests of them");
 
 test.for(
   promtool.flatMap((tool) => [

@@ -11,6 +11,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { type Running, startProgram } from "../cli/command.ts";
 import { type Cut, startCuttingProxy } from "../cli/cutting-proxy.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { noteAbsence } from "../harness/absent-tools.ts";
 import { startTestService } from "../harness/service.ts";
 
 const service = await startTestService();
@@ -24,6 +25,7 @@ const inPython = (python: string, name: string) => [python, path.join(folder, "p
 const python = ["python3", "/usr/bin/python3"].find(
   (command) => spawnSync(command, ["-c", "import grpc, google.protobuf"]).status === 0,
 );
+if (python === undefined) noteAbsence("Python with grpcio and protobuf", "the Python examples");
 
 const clients = [
   { name: "Connect", watch: inTypescript("connect-watch"), ingest: inTypescript("connect-ingest") },
@@ -204,6 +206,7 @@ test("the Go examples import every package that they use", async () => {
 
 /** Go is not installed everywhere, and the modules that the examples need are hardly ever available: stubs replace them. */
 const goFound = spawnSync("go", ["version"]).status === 0 ? ["go"] : [];
+if (goFound.length === 0) noteAbsence("Go", "the Go examples");
 
 test.for(goFound)("the Go examples are formatted and pass go vet against stubs of gRPC", async (go) => {
   const source = path.join(folder, "go");
