@@ -3,7 +3,7 @@
 import { spawn } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync } from "node:fs";
 import {
   chmod,
   copyFile,
@@ -142,6 +142,9 @@ test("an admin token file that a power failure left empty is created again", asy
 
 describe("an unusable admin token file ends the start, with a line that names DATA_DIR and the file:", () => {
   const outside = "must consist of A-Z a-z 0-9";
+  // One for all, so that only the first start initialises a database.
+  const dataDir = mkdtempSync(path.join(tmpdir(), "phoneproof-settings-"));
+  afterAll(() => rm(dataDir, { recursive: true }));
   test.for<[string, string, (file: string) => Promise<unknown>]>([
     ["a directory", "cannot be read (EISDIR)", (file) => mkdir(file)],
     ["a link to itself", "cannot be read (ELOOP)", (file) => symlink(file, file)],
@@ -149,9 +152,8 @@ describe("an unusable admin token file ends the start, with a line that names DA
     ["two lines", outside, (file) => writeFile(file, "one\ntwo\n")],
     ["another alphabet", outside, (file) => writeFile(file, "비밀\n")],
   ])("%s", async ([, message, make]) => {
-    const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
-    onTestFinished(() => rm(dataDir, { recursive: true }));
     const file = path.join(dataDir, "admin-token");
+    await rm(file, { recursive: true, force: true });
     await make(file);
     const { code, stderr } = await start([], {
       ...{ DATA_DIR: dataDir, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
