@@ -26,7 +26,7 @@ export interface ArmFigures {
 }
 
 /** V8 needs some ten thousand requests until it has optimized the code they run. */
-const longestWarmUpMs = 4_000;
+const longestWarmUpMs = 3_000;
 /** Pause before each measurement, for leftover work of the last one. */
 const pauseMs = 200;
 /**
