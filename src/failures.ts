@@ -76,7 +76,7 @@ const catalogue = {
     status: 403,
     grpc: "permission_denied",
     message:
-      "This key or token is not allowed to do that: use an API key of the project for verifications, the admin token for administration, or a token with scope ingest for inbound messages.",
+      "This key or token is not allowed to do that: use an API key of the project or a token with scope read or write for verifications, the admin token for administration, or a token with scope ingest for inbound messages.",
   },
   verification_not_found: {
     status: 404,

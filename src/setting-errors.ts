@@ -10,7 +10,12 @@ export async function withDatabaseErrors<T>(setting: string, url: string, use: (
     // Already names a setting: that of another database that `use` connects to.
     if (error instanceof SettingError) throw error;
     const cause = causeOf(error);
-    const reason = asksForPassword(cause) && !hasPassword(url) ? noPassword : oneLine(cause.message);
+    const reason =
+      asksForPassword(cause) && !hasPassword(url)
+        ? noPassword
+        : hasUnknownIssuer(cause)
+          ? unknownIssuer
+          : oneLine(cause.message);
     throw new SettingError(`${setting}: the database at ${addressIn(url)} cannot be used: ${reason}`);
   }
 }
@@ -21,6 +26,18 @@ function addressIn(url: string): string {
   const host = hostname || searchParams.get("host") || process.env.PGHOST || "localhost";
   return `${host}:${port || process.env.PGPORT || 5432}${pathname}`;
 }
+
+const unknownIssuer =
+  "its certificate is not from an authority that this process trusts: add the authority's file as sslrootcert=FILE to the URL";
+const unknownIssuerCodes: ReadonlySet<unknown> = new Set([
+  "DEPTH_ZERO_SELF_SIGNED_CERT",
+  "SELF_SIGNED_CERT_IN_CHAIN",
+  "UNABLE_TO_GET_ISSUER_CERT",
+  "UNABLE_TO_GET_ISSUER_CERT_LOCALLY",
+  "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+]);
+
+const hasUnknownIssuer = (error: Error): boolean => "code" in error && unknownIssuerCodes.has(error.code);
 
 const noPassword = "the server requires a password: set one in the URL or in PGPASSWORD";
 

@@ -94,7 +94,7 @@ export function takeInboundMessages(parts: {
       for (const fields of messages) {
         const validation = validateInboundMessage(fields);
         const number = validation.ok ? await directory.number(validation.message.to) : undefined;
-        if (number !== undefined) destinations.add(`${number.number} (${number.environment})`);
+        if (number?.removed === false) destinations.add(`${number.number} (${number.environment})`);
         prepared.push(prepare(validation, { number, codeLengths, caller, source, simulated }));
       }
       if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages.length, destinations));
@@ -197,7 +197,7 @@ const namedDestinations = 10;
 
 /**
  * Messages sent by an administrator are audited: a verification by one must never look like one the mobile network vouched for.
- * `destinations`: those that are numbers of the service, each with its environment.
+ * `destinations`: those that are numbers of the service, each with its environment. A removed one may be a person's by now.
  */
 function sending(messages: number, destinations: ReadonlySet<string>): Act {
   const named = [...destinations].slice(0, namedDestinations);

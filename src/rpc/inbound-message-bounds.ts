@@ -223,6 +223,11 @@ class Envelopes {
     this.#maxBytes = maxBytes;
   }
 
+  /** Whether an envelope has begun and is incomplete. */
+  get isCut(): boolean {
+    return this.#prefixBytes > 0;
+  }
+
   /** Length of the message that has begun and is incomplete; 0 if there is none. */
   get unfinished(): number {
     return this.#left > 0 ? this.#length : 0;
@@ -302,6 +307,8 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
       const look = (result: IteratorResult<Uint8Array>) => {
         if (result.done) {
           leaveRoom();
+          // Connect takes a stream that ends right behind a prefix for complete.
+          if (envelopes.isCut) throw malformedMessage();
           return result;
         }
         refused = envelopes.take(result.value);

@@ -341,28 +341,27 @@ describe("lines", () => {
   // `script` (util-linux) runs the command in a terminal.
   const hasTerminal = spawnSync("script", ["--version"]).status === 0;
   if (!hasTerminal) noteAbsence("script", "the command's input from a terminal");
-  test.skipIf(!hasTerminal)(
-    "typed in a terminal are answered one by one, and no progress line overwrites what is being typed",
-    async () => {
-      const typing = startProgram(["script", "-qec", 'exec "$NODE" "$LAUNCHER" sms stream', "/dev/null"], {
-        ...environment,
-        NODE: process.execPath,
-        LAUNCHER: launcher,
-        TERM: "xterm",
-      });
-      await vi.waitUntil(() => typing.stdout().includes("Ctrl-D ends"), { timeout: 20_000 });
-      const type = (id: string) =>
-        typing.child.stdin?.write(ndjson([{ message_id: id, from: sender(7), to: "#0797", text: id }]));
-      for (const id of ["typed-1", "typed-2"]) {
-        type(id);
-        await vi.waitUntil(() => typing.stdout().includes(`${id}\tNO_MATCH`), { timeout: 20_000 });
-      }
-      typing.child.stdin?.write("\x04");
-      const { code, stdout } = await typing.finished;
-      expect(code).toBe(0);
-      expect(stdout).not.toContain("\x1b[2K");
-    },
-  );
+  test.for(
+    hasTerminal ? ["typed in a terminal"] : [],
+  )("%s are answered one by one, and no progress line overwrites what is being typed", async () => {
+    const typing = startProgram(["script", "-qec", 'exec "$NODE" "$LAUNCHER" sms stream', "/dev/null"], {
+      ...environment,
+      NODE: process.execPath,
+      LAUNCHER: launcher,
+      TERM: "xterm",
+    });
+    await vi.waitUntil(() => typing.stdout().includes("Ctrl-D ends"), { timeout: 20_000 });
+    const type = (id: string) =>
+      typing.child.stdin?.write(ndjson([{ message_id: id, from: sender(7), to: "#0797", text: id }]));
+    for (const id of ["typed-1", "typed-2"]) {
+      type(id);
+      await vi.waitUntil(() => typing.stdout().includes(`${id}\tNO_MATCH`), { timeout: 20_000 });
+    }
+    typing.child.stdin?.write("\x04");
+    const { code, stdout } = await typing.finished;
+    expect(code).toBe(0);
+    expect(stdout).not.toContain("\x1b[2K");
+  });
 
   test("may be none: empty input is no failure", async () => {
     expect(await stream("")).toEqual({ code: 0, stdout: "", stderr: "" });

@@ -1,8 +1,8 @@
 import { onTestFinished, vi } from "vitest";
 
 /**
- * Until the end of the test, timers with exactly this delay, but for a rounding error, that are set from now on never fire. What needs one of them waits
- * forever, so that the test does not depend on timing.
+ * Until the end of the test, timers with exactly this delay, but for a rounding error, that are set from now on never fire.
+ * What needs one of them waits forever, so that the test does not depend on timing.
  */
 export function suppressTimers(milliseconds: number): void {
   changeTimers((delay = 0) => (Math.round(delay) === milliseconds ? 2 ** 31 - 1 : delay));

@@ -290,6 +290,25 @@ test("a truncated request ends its own stream only, after the receipts of earlie
   expect(await neighbour.receipts(1)).toHaveLength(1);
 });
 
+test.for([
+  "00",
+  "00000000",
+  "0000000010",
+  "00000000100a",
+])("a stream that ends within a request (%s) ends with an error, after the receipts of earlier requests", async (begun) => {
+  const { call, send, receipts } = openStream();
+  const id = `before-the-end-${begun}`;
+  await send(hello(id));
+  call.write(Buffer.from(begun, "hex"));
+  call.halfClose();
+  const ids = (await receipts(Number.POSITIVE_INFINITY)).map(({ messageId }) => messageId);
+  expect(ids).toEqual([id]);
+  expect(await call.status).toMatchObject({
+    code: Code.InvalidArgument,
+    detail: { code: "malformed_request" },
+  });
+});
+
 test("a message whose text is not UTF-8 is INVALID, and the messages before and after it are processed", async () => {
   const { call, send, receipts } = openStream();
   await send(hello("before-the-broken"));

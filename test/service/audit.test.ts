@@ -275,6 +275,17 @@ describe("SMS sent", () => {
     ]);
   });
 
+  test("by an administrator name ten numbers at most, and none that was removed", async () => {
+    const numbers = Array.from({ length: 12 }, (_, index) => `0299000${String(index).padStart(3, "0")}`);
+    const administration = service.client(DestinationNumberService);
+    for (const number of numbers)
+      await administration.addDestinationNumber({ number, environment: Environment.TEST });
+    await administration.removeDestinationNumber({ number: numbers[0] ?? "" });
+    const [entry] = await sent(service.adminToken, numbers);
+    const named = numbers.slice(1, 11).map((number) => `${number} (test)`);
+    expect(entry?.details).toEqual({ messages: "12", destinations: [...named, "1 more"].join(", ") });
+  });
+
   test("with an ingest token are not logged", async () => {
     expect(await sent(await service.createToken({ scope: "ingest", source: "gateway-1" }))).toEqual([]);
   });

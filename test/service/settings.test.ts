@@ -193,7 +193,7 @@ describe("TLS to a Postgres with a private certificate authority", () => {
     "sslmode=verify-full",
   ])("%s ends the start, with one line", async (query) => {
     expect((await started(query)).stderr).toMatch(
-      /^phoneproof cannot start: DATABASE_URL: the database at \S+ cannot be used: unable to verify the first certificate.*\n$/,
+      /^phoneproof cannot start: DATABASE_URL: the database at \S+ cannot be used: its certificate is not from an authority .+ sslrootcert=FILE to the URL\n$/,
     );
   });
 
