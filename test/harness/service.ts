@@ -3,9 +3,8 @@ import { type Client, Code, ConnectError, createClient } from "@connectrpc/conne
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import type pg from "pg";
 import { parseConfig } from "../../src/config.ts";
-import { newCredential } from "../../src/core/credential.ts";
-import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
-import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { digestCredential, newCredential } from "../../src/core/credential.ts";
+import { decodeId, newId } from "../../src/core/ids.ts";
 import {
   InboundMessageOutcomeSchema,
   type InboundMessageReceipt,
@@ -13,10 +12,11 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { type CreateProjectRequest, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
-import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import type { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { type Fixtures, startService } from "../../src/service.ts";
+import { directoryChannel } from "../../src/storage/notices.ts";
 import { createDatabase, openPool, type TestDatabase } from "./database.ts";
 import { atFileEnd } from "./endings.ts";
 
@@ -130,8 +130,6 @@ async function start(
       }),
     );
   const projects = client(ProjectService);
-  const keys = client(ApiKeyService);
-  const numbers = client(DestinationNumberService);
   const tokens = client(ServiceTokenService);
   const inbound = client(InboundMessageService);
 
@@ -151,15 +149,32 @@ async function start(
         projects.createProject({ name: "Shop", ...settings }),
       );
       const projectId = project?.id ?? "";
-      const made = { projectId, testKey: "", liveKey: "", testNumber: "", liveNumber: "" };
-      for (const environment of [Environment.LIVE, Environment.TEST]) {
-        const number = `0200${String(++numbersMade).padStart(6, "0")}`;
-        await retryWhileUnavailable(() => numbers.addDestinationNumber({ number, environment, projectId }));
-        const { secret } = await retryWhileUnavailable(() => keys.createApiKey({ projectId, environment }));
-        if (environment === Environment.LIVE) Object.assign(made, { liveKey: secret, liveNumber: number });
-        else Object.assign(made, { testKey: secret, testNumber: number });
-      }
-      return made;
+      // Over gRPC, these four would take a tenth of the whole run.
+      const [liveKey, testKey] = [newCredential("live"), newCredential("test")];
+      const [liveNumber, testNumber] = [1, 2].map(() => `0200${String(++numbersMade).padStart(6, "0")}`);
+      await db.query(
+        `WITH numbers AS (
+           INSERT INTO destination_number (id, number, environment, project_id)
+           SELECT n.id, n.number, n.environment, $1
+           FROM unnest($2::uuid[], $3::text[], $4::environment[]) AS n (id, number, environment)
+         ),
+         keys AS (
+           INSERT INTO api_key (id, project_id, environment, name, digest, ending)
+           SELECT k.id, $1, k.environment, '', decode(k.digest, 'hex'), k.ending
+           FROM unnest($5::uuid[], $4::environment[], $6::text[], $7::text[]) AS k (id, environment, digest, ending)
+         )
+         SELECT pg_notify('${directoryChannel}', '')`,
+        [
+          decodeId("prj_", projectId),
+          [newId(), newId()],
+          [liveNumber, testNumber],
+          ["live", "test"],
+          [newId(), newId()],
+          [liveKey, testKey].map(digestCredential),
+          [liveKey, testKey].map((secret) => secret.slice(-4)),
+        ],
+      );
+      return { projectId, testKey, liveKey, testNumber: testNumber ?? "", liveNumber: liveNumber ?? "" };
     },
 
     async createToken({ scope, ...rest }) {
