@@ -37,7 +37,7 @@ interface SendOptions {
 }
 
 const outcomeMeanings = new Map([
-  ["VERIFIED", "it verified the verification"],
+  ["VERIFIED", "its sender is the verified phone"],
   ["NO_MATCH", "it contains no code known on its destination"],
   ["SENDER_MISMATCH", "its verification expects another sender, and stays pending"],
   ["LATE", "its verification had expired"],
