@@ -30,7 +30,7 @@ export function parseOptions(args: readonly string[]): Options {
     args: [...args],
     options: {
       rounds: { type: "string", default: "4" },
-      seconds: { type: "string", default: "1.6" },
+      seconds: { type: "string", default: "1.4" },
       only: { type: "string", default: operationNames.join(",") },
       long: { type: "boolean", default: false },
       rows: { type: "string", default: "10000000" },
