@@ -9,15 +9,15 @@ export async function withDatabaseErrors<T>(setting: string, url: string, use: (
   } catch (error) {
     // Already names a setting: that of another database that `use` connects to.
     if (error instanceof SettingError) throw error;
-    const cause = causeOf(error);
-    const reason =
-      asksForPassword(cause) && !hasPassword(url)
-        ? noPassword
-        : hasUnknownIssuer(cause)
-          ? unknownIssuer
-          : oneLine(cause.message);
+    const reason = reasonOf(causeOf(error), url);
     throw new SettingError(`${setting}: the database at ${addressIn(url)} cannot be used: ${reason}`);
   }
+}
+
+function reasonOf(cause: Error, url: string): string {
+  if (asksForPassword(cause) && !hasPassword(url)) return noPassword;
+  if (hasUnknownIssuer(cause)) return unknownIssuer;
+  return oneLine(cause.message);
 }
 
 /** The address the driver uses: what the URL omits comes from PGHOST and PGPORT. */
