@@ -86,7 +86,7 @@ const korean: Texts = {
   openSmsApp: "문자 앱 열기",
   filledIn: "번호와 내용이 채워져 있으니 보내기만 누르세요.",
   byHand: "직접 입력해도 돼요",
-  scan: "휴대전화 카메라로 비춰 주세요",
+  scan: "휴대전화 카메라로 QR 코드를 비춰 주세요",
   scanMore: "휴대전화에 열리는 화면에서 문자를 보낼 수 있어요.",
   onThisDevice: "이 기기로 문자를 보낼 수 있다면:",
   qrLabel: "이 페이지를 휴대전화에서 여는 QR 코드",
@@ -105,9 +105,10 @@ const korean: Texts = {
   whichPhones: "010으로 시작하는 번호의 휴대전화에서 보내 주세요.",
   price: "문자 요금은 쓰시는 요금제를 따라요. 확인되면 보낸 번호가 {name} 측에 전달돼요.",
   hints: {
-    another_number: "다른 번호에서 보낸 문자가 왔어요. 확인하려는 휴대전화에서 다시 보내 주세요.",
+    another_number:
+      "다른 번호에서 보낸 문자가 왔어요. 확인하려는 번호에서 다시 보내 주세요. 번호가 두 개라면 보낼 번호를 골라 주세요.",
     web_sent: "웹에서 보낸 문자가 왔어요. 휴대전화의 문자 앱에서 직접 보내 주세요.",
-    two_codes: "코드가 여러 개인 문자가 왔어요. 아래 내용만 그대로 보내 주세요.",
+    two_codes: "코드가 여러 개 든 문자가 왔어요. 아래 내용만 그대로 보내 주세요.",
     without_code: "코드가 없는 문자가 왔어요. 아래 내용을 고치지 말고 그대로 보내 주세요.",
     muted: "이 번호에서 틀린 문자가 너무 많이 왔어요. 10분쯤 기다렸다가 처음부터 다시 시작해 주세요.",
   },
@@ -194,7 +195,7 @@ const english: Texts = {
   price: "Your plan’s price for an SMS applies. Once verified, {name} learns the number you sent from.",
   hints: {
     another_number:
-      "A message came, but it came from another number. Send it again from the phone that is to be verified.",
+      "A message came, but from another number. Send it again from the number to be verified: if your phone has two, choose that one.",
     web_sent: "A message came, but it was sent from the web. Send it from the SMS app of the phone itself.",
     two_codes: "A message came, but it held several codes. Send only the text below, as it is.",
     without_code: "A message of yours came, but without the code. Send the text below as it is.",

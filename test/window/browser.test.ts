@@ -165,9 +165,14 @@ test("an opener with the registered origin receives the result, and the window c
   await popup.locator("[data-return]").waitFor();
   // The link back is not a button.
   expect(await popup.locator(".button:visible").allTextContents()).toEqual(["창 닫기"]);
-  const closed = popup.waitForEvent("close");
   const button = popup.getByRole("button", { name: "창 닫기" });
   await button.waitFor();
+  const [above, below] = await Promise.all([
+    popup.locator("[data-return]").boundingBox(),
+    button.boundingBox(),
+  ]);
+  expect((below?.y ?? 0) - (above?.y ?? 0) - (above?.height ?? 0)).toBeGreaterThanOrEqual(8);
+  const closed = popup.waitForEvent("close");
   // The window may close before the click has returned.
   await Promise.all([closed, button.click().catch(() => {})]);
 });
