@@ -109,7 +109,10 @@ test("docs/idempotency-and-errors.md: a call beyond the limit of a minute", asyn
 });
 
 test("docs/window.md: the server's two functions create and confirm", async () => {
-  const { testKey, testNumber } = await service.createProject({ parentOrigin: "https://shop.example" });
+  const { testKey, testNumber } = await service.createProject({
+    parentOrigin: "https://shop.example",
+    returnUrl: "https://shop.example/signup/phone",
+  });
   const code = readPage("docs/window.md")
     .blocks.filter((block) => block.language === "js" && block.code.includes("async function"))
     .map((block) => block.code);
