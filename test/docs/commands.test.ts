@@ -205,6 +205,7 @@ describe.concurrent("the commands run as printed in", () => {
         expect(printed).toMatch(/WatchVerification/);
         expect(printed.match(/^m1 NO_MATCH$/gm)).toHaveLength(python === undefined ? 2 : 3);
       }
+      if (file === "docs/sandbox.md") expect(printed).toMatch(/"outcome":"VERIFIED"/);
       if (file === "docs/statistics.md") expect(printed.split('"counted_until"')).toHaveLength(2);
     },
   );
