@@ -11,7 +11,7 @@ export const korean: ReferenceTexts = {
   title: "phoneproof API",
   introduction: [
     "이 사람이 정말 이 휴대전화를 가지고 있습니까? 사용자가 정해진 번호로 정해진 문구를 문자로 보내면, 통신망이 알려 주는 발신 번호가 증거가 됩니다. 프로그램용 문서는 [openapi.json](/openapi.json)에 있습니다.",
-    "모든 호출은 가맹점 서버가 비밀 키로 합니다: `Authorization: Bearer <API_KEY>`. 어느 프로젝트의 어느 환경인지는 키가 말해 줍니다.",
+    "모든 호출은 가맹점 서버가 비밀 키로 합니다: `Authorization: Bearer <API_KEY>`. 어느 프로젝트의 어느 환경인지는 키로 정해집니다.",
   ],
   create: {
     heading: "인증 만들기",
@@ -30,7 +30,7 @@ export const korean: ReferenceTexts = {
   headers: {
     heading: "모든 응답의 헤더",
     about:
-      "`X-Request-ID`는 요청의 이름이며 오류 객체에도 들어 있습니다. `X-Usage-Calls`와 `X-Usage-Limit`은 프로젝트가 이번 달(서울 기준)에 호출한 수와 호출할 수 있는 수로, 집계된 호출의 응답에 들어 있습니다. `RateLimit-Policy`와 `RateLimit`은 이번 1분 동안 남은 한도입니다. 429와 503에서는 `Retry-After`가 언제 다시 시도할지 알려 줍니다.",
+      "`X-Request-ID`는 요청을 가리키는 값이며 오류 객체에도 들어 있습니다. `X-Usage-Calls`와 `X-Usage-Limit`은 프로젝트가 이번 달(서울 기준)에 호출한 수와 호출할 수 있는 수로, 집계된 호출의 응답에 들어 있습니다. `RateLimit-Policy`와 `RateLimit`은 이번 1분 동안 남은 한도입니다. 429와 503에서는 `Retry-After`가 언제 다시 시도할지 알려 줍니다.",
   },
   webhooks: {
     heading: "웹훅",
@@ -184,7 +184,7 @@ export const korean: ReferenceTexts = {
       sms_text: "보낼 문구 전체.",
     },
     error: {
-      code: "프로그램이 보는 값입니다.",
+      code: "프로그램은 이 값으로 분기합니다.",
       message: "사람이 읽는 영어 문장이며 바뀔 수 있습니다.",
       request_id: "X-Request-ID 헤더와 같습니다.",
       fields: "422일 때, 잘못된 것을 하나씩 모두.",
