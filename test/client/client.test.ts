@@ -1,6 +1,7 @@
 /** The client package against the service. */
 
 import { getEventListeners } from "node:events";
+import { inspect } from "node:util";
 import { createPhoneproof, type ServiceRefusal, type Settings } from "@phoneproof/client";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
@@ -267,6 +268,11 @@ describe("errors", () => {
     const behind = createPhoneproof({ ...settings, fetch });
     expect(await failureOf(behind.create())).toMatchObject({ code: "unexpected_answer", status });
     expect(fetch).toHaveBeenCalledTimes(1);
+  });
+
+  test("are logged under the name that the package exports", async () => {
+    const error = await failureOf(phoneproof.read("vrf_none"));
+    expect(inspect(error)).toMatch(/^PhoneproofError: There is no such verification/);
   });
 
   test("are no_answer if nothing answers", async () => {

@@ -97,7 +97,11 @@ export type PhoneproofError = Error & Circumstances & Reason;
 /** Distributes over the union, so that each reason keeps its own fields. */
 type Details<R> = R extends unknown ? R & Partial<Circumstances> & { readonly cause?: unknown } : never;
 
-class ReasonedError extends Error {
+/**
+ * `error instanceof PhoneproofError` narrows to the union: then `switch (error.code)`. A class cannot implement a union type,
+ * hence the cast. The class has the name too, because logs show it.
+ */
+export const PhoneproofError = class PhoneproofError extends Error {
   override readonly name = "PhoneproofError";
 
   constructor(message: string, details: Details<Reason>) {
@@ -105,13 +109,7 @@ class ReasonedError extends Error {
     const { cause: _kept, ...rest } = details;
     Object.assign(this, rest);
   }
-}
-
-/**
- * `error instanceof PhoneproofError` narrows to the union: then `switch (error.code)`. A class cannot implement a union type,
- * hence the cast.
- */
-export const PhoneproofError = ReasonedError as unknown as new (
+} as unknown as new (
   message: string,
   details: Details<Reason>,
 ) => PhoneproofError;
