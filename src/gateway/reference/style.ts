@@ -11,6 +11,7 @@ code{font:.875em/1.5 ui-monospace,monospace;background:var(--code);padding:.1em 
 pre{background:var(--code);padding:1rem;border-radius:.5rem;overflow-x:auto}
 pre code{padding:0;background:none}
 .wide{overflow-x:auto}
+.wide+.wide{margin-top:2rem}
 table{border-collapse:collapse;width:100%;font-size:.9375rem}
 th,td{text-align:left;vertical-align:top;padding:.5rem .75rem .5rem 0;border-bottom:1px solid var(--line)}
 thead th{color:var(--quiet);font-weight:600;white-space:nowrap}
