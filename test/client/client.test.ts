@@ -339,6 +339,13 @@ describe("errors", () => {
       () => waitUntilFinished("vrf_none", null as unknown as object),
     ],
     ["an idempotency key that is too short", "idempotencyKey", () => create({}, { idempotencyKey: "short" })],
+    ...["idempotency_key", "idempotencykey", "Idempotency-Key"].map(
+      (name): [string, string, () => Promise<unknown>] => [
+        `the name ${name}`,
+        `${name} must be written idempotencyKey`,
+        () => create({}, { [name]: "signup-000001" }),
+      ],
+    ),
     ...notTimes.flatMap((time): [string, string, () => Promise<unknown>][] => [
       [`a creation's timeoutMs of ${time}`, "timeoutMs", () => create({}, { timeoutMs: time })],
       [`a read's timeoutMs of ${time}`, "timeoutMs", () => read("vrf_none", { timeoutMs: time })],

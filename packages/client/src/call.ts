@@ -77,13 +77,33 @@ export function checkObject(value: unknown, argument: string): void {
     throw new TypeError(`${argument} must be an object`);
 }
 
+/** The names of all settings and options. */
+const optionNames = [
+  "apiKey",
+  "attemptTimeoutMs",
+  "baseUrl",
+  "fetch",
+  "idempotencyKey",
+  "pollMs",
+  "retryPauseMs",
+  "signal",
+  "timeoutMs",
+  "toleranceSeconds",
+];
+
+const simplified = (name: string) => name.toLowerCase().replace(/[_-]/g, "");
+const bySimplifiedName = new Map(optionNames.map((name) => [simplified(name), name]));
+
 /**
- * Throws a TypeError for invalid options. Without this, an invalid time would remove the pauses or let a call never end, and
- * something that is not a signal, such as its controller, would abort nothing.
+ * Throws a TypeError for invalid options. Without this, an invalid time would remove the pauses or let a call never end,
+ * something that is not a signal, such as its controller, would abort nothing, and an `idempotency_key` would be replaced by a
+ * random one. Other unknown names are ignored: one object of settings may serve several libraries.
  */
 export function checkOptions(options: object, argument = "options"): void {
   checkObject(options, argument);
   for (const [name, value] of Object.entries(options)) {
+    const meant = bySimplifiedName.get(simplified(name));
+    if (meant !== undefined && name !== meant) throw new TypeError(`${name} must be written ${meant}`);
     if (name === "signal" && !/^(AbortSignal|Undefined|Null)$/.test(classOf(value))) {
       throw new TypeError("signal must be an AbortSignal");
     }
