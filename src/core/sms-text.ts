@@ -4,12 +4,13 @@ import { codeCandidates, isWebSent, normaliseText } from "./message-text.ts";
 import type { CodeFormat } from "./project.ts";
 
 /**
- * "[merchant] identity check CODE, do not send it if somebody else asks you to." Relay phishing is the main threat, so the SMS
- * that the user sends contains the merchant's name and the warning. With the longest numeric code (10) this leaves 19 Hangul
+ * "[merchant] number check CODE, do not send it if somebody else asks you to." Relay phishing is the main threat, so the SMS
+ * that the user sends contains the merchant's name and the warning. It does not say 본인확인, which in Korean law is the
+ * identification of a person by a designated agency. With the longest numeric code (10) this leaves 19 Hangul
  * syllables or 35 ASCII characters for the name, with the longest alphanumeric one (12) 18 or 33. The code stands between
  * Hangul, so that no character of a name can join it.
  */
-export const defaultSmsTemplate = "[{project}] 본인확인 {code} 타인이 요청하면 보내지 마세요";
+export const defaultSmsTemplate = "[{project}] 번호확인 {code} 타인이 요청하면 보내지 마세요";
 
 /** The size of one Korean SMS, in bytes of CP949. */
 const smsByteLimit = 90;

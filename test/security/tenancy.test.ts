@@ -122,7 +122,7 @@ function withoutChance(text: string): string {
     .replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, "…")
     .replace(/\/v\/[\w-]{22}/g, "/v/…")
     .replace(/the owner's|nobody's/g, "…")
-    .replace(/본인확인 \d+/g, "본인확인 …");
+    .replace(/번호확인 \d+/g, "번호확인 …");
 }
 
 const texts = ({ input }: DescMethod) =>

@@ -15,7 +15,7 @@ const returnUrl = "https://shop.example/back";
 const project = await service.createProject({
   name: "달빛상점 Moonlight Shop",
   returnUrl,
-  smsTemplate: "[달빛상점] 본인확인 {code} 타인이 요청하면 보내지 마세요",
+  smsTemplate: "[달빛상점] 번호확인 {code} 타인이 요청하면 보내지 마세요",
 });
 const browser = await startBrowser();
 const cli = smsSource(service);
