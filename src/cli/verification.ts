@@ -341,15 +341,16 @@ function verificationTable(verifications: readonly Verification[]): string {
       { heading: "STATUS", value: ({ status }) => statusWord(status), rank: 2, colour: statusColour },
       { heading: "PHONE", value: ({ phone }) => phone ?? "-", rank: 3 },
       { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 4 },
+      { heading: "CARRIER", value: ({ carrier }) => carrierWord(carrier) ?? "-", rank: 6 },
+      { heading: "ENV", value: ({ environment }) => environmentWord(environment) ?? "-", rank: 7 },
+      { heading: "MODE", value: ({ mode }) => modeWord(mode), rank: 8 },
+      // At the end: in a pipe it is not shortened, and a long one would move the columns behind it far away.
       {
         heading: "REFERENCE",
         value: ({ clientReference }) => clientReference || "-",
         rank: 5,
         shortens: shortestText,
       },
-      { heading: "CARRIER", value: ({ carrier }) => carrierWord(carrier) ?? "-", rank: 6 },
-      { heading: "ENV", value: ({ environment }) => environmentWord(environment) ?? "-", rank: 7 },
-      { heading: "MODE", value: ({ mode }) => modeWord(mode), rank: 8 },
     ],
     verifications,
   );

@@ -95,7 +95,7 @@ const korean: Texts = {
   copy: "복사",
   copyNumber: "받는 번호 복사",
   copyText: "문자 내용 복사",
-  copied: "복사했어요",
+  copied: "복사됨",
   notCopied: "복사하지 못했어요. 선택된 글자를 직접 복사해 주세요.",
   timeLeft: "남은 시간",
   until: "한국 시각 {time}까지",

@@ -306,7 +306,7 @@ test("number and text are each copied with one tap", async () => {
   ] as const) {
     await page.getByRole("button", { name: button }).tap();
     await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(value);
-    await expect.poll(() => page.locator("[data-feedback]").textContent()).toBe("복사했어요");
+    await expect.poll(() => page.locator("[data-feedback]").textContent()).toBe("복사됨");
   }
 });
 

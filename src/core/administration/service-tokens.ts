@@ -65,7 +65,8 @@ export function administerServiceTokens({
       const ingests = scope === "ingest";
       if (scope === null) refuse("scope", "must be ingest, read, write or admin");
       if (ingests && !sourceShape.test(source)) {
-        refuse("source", "is required with scope ingest: 1 to 64 characters of A-Z a-z 0-9 _ . -");
+        const isNeeded = source === "" ? "is required with scope ingest:" : "must be";
+        refuse("source", `${isNeeded} 1 to 64 characters of A-Z a-z 0-9 _ . -`);
       }
       if (ingests && reservedSources.has(source.toLowerCase())) {
         refuse("source", `must not be ${source}: that name is reserved for phoneproof's own messages`);
