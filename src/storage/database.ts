@@ -164,8 +164,11 @@ const refusedStates = /^(22|23|40)/;
 const isOnlyRefused = (error: unknown) =>
   error instanceof pg.DatabaseError && refusedStates.test(error.code ?? "");
 
-/** SQLSTATE classes and codes that blame the state of the server, not the statement's data. */
-const unavailableStates = /^(08|28|40|53|57|58|25006|3D000|55000|55P03)/;
+/**
+ * SQLSTATE classes and codes that blame the state of the server, not the statement's data. 25P03 and 25P04 end a transaction
+ * that exceeds a timeout of the role or the database.
+ */
+const unavailableStates = /^(08|28|40|53|57|58|25006|25P03|25P04|3D000|55000|55P03)/;
 
 /** Prisma error codes: the database is unreachable, or had no free connection, also for a transaction. */
 const unavailablePrismaCodes = /^(P1\d{3}|P2024|P2028|P2037)$/;

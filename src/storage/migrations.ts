@@ -197,11 +197,14 @@ async function applyNext(
   try {
     await run(
       client,
-      // `client_connection_check_interval` lets the server notice during a long statement that this process was killed; without
-      // it the lock would stay with the dead session until the statement ends.
+      // No timeout of the role or the database ends a migration, however long it takes (`transaction_timeout` is new in Postgres
+      // 17). `client_connection_check_interval` lets the server notice during a long statement that this process was killed;
+      // without it the lock would stay with the dead session until the statement ends.
       `BEGIN;
        SET LOCAL statement_timeout = 0;
        SET LOCAL lock_timeout = ${lockTimeoutMs};
+       SET LOCAL idle_in_transaction_session_timeout = 0;
+       SELECT set_config('transaction_timeout', '0', true) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
        SET LOCAL client_connection_check_interval = '1s'`,
     );
     await lock(client, lockTimeoutMs);

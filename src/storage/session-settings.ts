@@ -17,6 +17,8 @@ interface Decisive {
 const decisive: readonly Decisive[] = [
   { name: "timezone", value: "UTC", fits: "^(etc/)?(utc|uct|gmt|zulu|universal|greenwich)([+-]?0)?$" },
   { name: "datestyle", value: "ISO, YMD", fits: "^iso" },
+  // Otherwise NULL in an array is a text, which is no number and no time.
+  { name: "array_nulls", value: "on", fits: "^on$" },
   // At a higher level, one of two concurrent updates of a row fails.
   { name: "default_transaction_isolation", value: "read committed", fits: "^read (un)?committed$" },
   // A commit that a crash could undo must not be acknowledged. Whether to wait for standbys too is the operator's decision.

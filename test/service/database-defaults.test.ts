@@ -1,10 +1,12 @@
 /** The service must not depend on the session defaults of the database, its server or the role. */
 
+import { Code } from "@connectrpc/connect";
 import pg from "pg";
 import { expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
@@ -19,6 +21,7 @@ import { smsSource } from "./sms-source.ts";
 const elsewhere = {
   timezone: "Asia/Seoul",
   datestyle: "German, DMY",
+  array_nulls: "off",
   default_transaction_isolation: "serializable",
   synchronous_commit: "off",
 };
@@ -32,7 +35,7 @@ function startOn(url: string, settings: Readonly<Record<string, string>> = {}) {
   return startService(config, createLog("silent", openLogOutput()));
 }
 
-test("the service works the same with another default time zone, date style, isolation and durability", async () => {
+test("the service works the same with another default time zone, date style, isolation and durability, and without NULL in arrays", async () => {
   const before = await startTestService();
   await setSessionDefaults(
     { connectionString: before.databaseUrl, database: new URL(before.databaseUrl).pathname.slice(1) },
@@ -132,4 +135,28 @@ test("a read-only database ends the start; one that becomes read-only makes a pr
   );
   await expect.poll(isReady).toBe(200);
   await expect.poll(isUp).toBe(1);
+});
+
+test("calls that a transaction timeout of the database ends get 503, service_unavailable", async () => {
+  const service = await startTestService();
+  const shop = merchant(service.httpUrl, (await service.createProject()).liveKey);
+  await createPending(shop);
+  const holder = await service.db.connect();
+  await holder.query("BEGIN; LOCK TABLE verification, project IN ACCESS EXCLUSIVE MODE");
+  const { databaseUrl } = service;
+  await setSessionDefaults(
+    { connectionString: databaseUrl, database: new URL(databaseUrl).pathname.slice(1) },
+    { transaction_timeout: "100ms" },
+  );
+  await service.db.query(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'phoneproof'",
+  );
+  const { status, body } = await shop.create();
+  expect([status, body.error?.code]).toEqual([503, "service_unavailable"]);
+  await expect(service.client(ProjectService).createProject({ name: "Shop" })).rejects.toMatchObject({
+    code: Code.Unavailable,
+  });
+  await holder.query("ROLLBACK");
+  holder.release();
+  expect((await createPending(shop)).id).toMatch(/^vrf_/);
 });

@@ -8,7 +8,7 @@ import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } fro
 import { openDatabase } from "../../src/storage/database.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
 import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
-import { createDatabase, type TestDatabase } from "../harness/database.ts";
+import { createDatabase, setSessionDefaults, type TestDatabase } from "../harness/database.ts";
 
 const first = "20260101000000_first";
 const second = "20260102000000_second";
@@ -120,6 +120,16 @@ test("a database with nothing to apply needs no lock", async () => {
   await apply();
   await client.query("SELECT pg_advisory_lock($1)", [prismaLock]);
   expect(await apply({ lockTimeoutMs: 50 })).toEqual({ applied: [] });
+});
+
+test("timeouts that the database sets for its sessions do not end a migration", async () => {
+  await migration(first, "CREATE TABLE fruit (id int); SELECT pg_sleep(0.55);");
+  await setSessionDefaults(database.connection, {
+    statement_timeout: "500ms",
+    transaction_timeout: "500ms",
+    idle_in_transaction_session_timeout: "1ms",
+  });
+  expect(await apply()).toEqual({ applied: [first] });
 });
 
 test("a migration that is rolled back by a deadlock with another session is applied again", async () => {
