@@ -1,4 +1,5 @@
 import { type DestinationStream, type Logger, pino } from "pino";
+import { Failure } from "./failures.ts";
 import type { LogOutput } from "./log-output.ts";
 
 /** Buffered lines are passed on at this many characters, or after this time. */
@@ -62,6 +63,8 @@ function timestamp(): string {
  */
 function presentError(error: unknown): unknown {
   if (!(error instanceof Error)) return { message: redact(String(error)) };
+  // Its own message is for callers of the API: what happened is in its cause.
+  if (error instanceof Failure && error.cause !== undefined) return presentError(error.cause);
   return {
     type: error.name,
     ...("code" in error ? { code: error.code } : {}),

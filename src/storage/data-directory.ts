@@ -1,5 +1,5 @@
 /** DATA_DIR, where an embedded Postgres lives: creates it, and locks it while a service uses it. */
-import { chmod, mkdir, realpath, stat } from "node:fs/promises";
+import { chmod, mkdir, open, realpath, stat } from "node:fs/promises";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 
@@ -54,7 +54,15 @@ export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
     throw new Error(
       busy
         ? `DATA_DIR ${dataDir} is in use by another running service: stop it, or choose another DATA_DIR`
-        : `DATA_DIR ${dataDir} cannot be locked: ${(error as Error).message}`,
+        : `DATA_DIR ${dataDir} cannot be locked: ${((await reasonOf(file)) ?? (error as Error)).message}`,
     );
   }
+}
+
+/** Why the file cannot be opened; SQLite does not tell a lack of permission from a read-only disk. */
+async function reasonOf(file: string): Promise<Error | undefined> {
+  return open(file, "a").then(
+    (handle) => handle.close().then(() => undefined),
+    (error: Error) => error,
+  );
 }

@@ -11,7 +11,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   gen: [],
   core: ["failures", "gen"],
   config: [],
-  log: ["log-output"],
+  log: ["failures", "log-output"],
   "log-level": [],
   "log-output": [],
   welcome: [],

@@ -7,6 +7,8 @@ import path from "node:path";
 import type { Readable } from "node:stream";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { Failure } from "../../src/failures.ts";
+import { createLog } from "../../src/log.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { scrape } from "./scrape.ts";
 import { type OutputKind, openPipe, startProcess } from "./service-process.ts";
@@ -211,6 +213,24 @@ test.for(script)("on a terminal (made by %s) log lines are formatted for people"
     env,
   });
   expect(stdout).toMatch(/\d\d:\d\d:\d\d\.\d{3}.*WARN.*something to see.*\{"answer":42\}/);
+});
+
+test("of an error whose message is for callers, the log has the reason", () => {
+  let text = "";
+  const output = {
+    write: (lines: string) => (text += lines),
+    waitingBytes: 0,
+    droppedLines: 0,
+    async end() {},
+  };
+  const log = createLog("warn", output);
+  const reason = Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });
+  log.warn({ err: new Failure("service_unavailable", { cause: reason }) }, "a job failed");
+  log.flush();
+  expect(JSON.parse(text)).toMatchObject({
+    err: { code: "55P03", message: reason.message },
+    msg: "a job failed",
+  });
 });
 
 test("the log warns about a short admin token, without containing it", { timeout }, async () => {

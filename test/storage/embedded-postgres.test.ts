@@ -533,6 +533,14 @@ describe("a server that does not start", () => {
     await expect(start({ dataDir: file })).rejects.toThrow(`DATA_DIR ${file} cannot be used`);
   });
 
+  test("because its lock cannot be opened says why", async () => {
+    dataDir = await emptyDirectory();
+    await mkdir(path.join(dataDir, "postgres.lock"));
+    await expect(start()).rejects.toThrow(
+      /^DATA_DIR \S+ cannot be locked: EISDIR: .+ open '\S+postgres\.lock'$/,
+    );
+  });
+
   // In a process of its own: if Node retries for ever, only a kill ends it.
   test.runIf(process.platform === "linux")(
     "because nothing can be created below DATA_DIR says so",
