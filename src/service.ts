@@ -120,8 +120,14 @@ async function start(
   };
   const readiness = createReadiness({
     phase: () => phase,
-    reachesDatabase: () =>
-      Promise.race([storage.isUsable().catch(() => false), delay(readinessTimeoutMs, false, { ref: false })]),
+    lookAtDatabase: () =>
+      Promise.race([
+        storage.isUsable().then(
+          (usable) => (usable ? "usable" : "database_unfit"),
+          () => "database_away" as const,
+        ),
+        delay(readinessTimeoutMs, "database_away" as const, { ref: false }),
+      ]),
   });
   const addresses = { http: "", grpc: "", ops: await startOps(config, { readiness, metrics, closers }) };
   if (config.roles.worker) {

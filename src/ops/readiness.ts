@@ -1,5 +1,8 @@
 /** Whether this process can take calls, and if not, why. */
-export type Readiness = "ready" | "starting" | "stopping" | "database_away";
+export type Readiness = "ready" | "starting" | "stopping" | Exclude<DatabaseState, "usable">;
+
+/** Unfit: it answers, but takes no writes or lacks this version's tables. */
+export type DatabaseState = "usable" | "database_unfit" | "database_away";
 
 /** How long the answer of a database check is reused: anybody may ask for readiness, as often as they like. */
 const keptMs = 250;
@@ -7,13 +10,13 @@ const keptMs = 250;
 export function createReadiness(parts: {
   readonly phase: () => "starting" | "serving" | "stopping";
   /** Must never reject. */
-  readonly reachesDatabase: () => Promise<boolean>;
+  readonly lookAtDatabase: () => Promise<DatabaseState>;
 }): () => Promise<Readiness> {
-  let look: Promise<boolean> | undefined;
+  let look: Promise<DatabaseState> | undefined;
 
-  function databaseAnswers(): Promise<boolean> {
+  function databaseState(): Promise<DatabaseState> {
     if (look) return look;
-    const answer = parts.reachesDatabase();
+    const answer = parts.lookAtDatabase();
     look = answer;
     answer.then(() => {
       setTimeout(() => {
@@ -26,6 +29,7 @@ export function createReadiness(parts: {
   return async () => {
     const phase = parts.phase();
     if (phase !== "serving") return phase;
-    return (await databaseAnswers()) ? "ready" : "database_away";
+    const state = await databaseState();
+    return state === "usable" ? "ready" : state;
   };
 }

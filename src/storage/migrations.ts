@@ -36,6 +36,9 @@ const migrationsTable = `
     applied_steps_count INTEGER NOT NULL DEFAULT 0
   )`;
 
+const undefinedTable = "42P01";
+const undefinedColumn = "42703";
+
 interface Migration {
   readonly name: string;
   readonly sql: string;
@@ -121,8 +124,13 @@ export async function createSchemaCheck(folder: string): Promise<(database: Stat
     const text = `
       SELECT FROM _prisma_migrations WHERE migration_name = $1 AND finished_at IS NOT NULL
         AND current_setting('transaction_read_only') = 'off'`;
-    const { rows } = await database.query({ text, values: [newest], rowMode: "array" });
-    return rows.length > 0;
+    try {
+      const { rows } = await database.query({ text, values: [newest], rowMode: "array" });
+      return rows.length > 0;
+    } catch (error) {
+      if ((error as pg.DatabaseError).code === undefinedTable) return false;
+      throw error;
+    }
   };
 }
 
@@ -277,8 +285,6 @@ async function readRows(client: pg.Client): Promise<MigrationRow[]> {
     return rows;
   } catch (error) {
     const { code } = error as pg.DatabaseError;
-    const undefinedTable = "42P01";
-    const undefinedColumn = "42703";
     if (code === undefinedTable) return [];
     if (code !== undefinedColumn) throw error;
     throw new Error("it is not a database of this service: its table _prisma_migrations is not Prisma's");

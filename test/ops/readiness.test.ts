@@ -6,18 +6,18 @@ test("concurrent readiness checks share one query to the database, and a later c
   vi.useFakeTimers({ toFake: ["setTimeout"] });
   onTestFinished(() => void vi.useRealTimers());
   let looks = 0;
-  let answers = true;
+  let state: "usable" | "database_away" = "usable";
   const readiness = createReadiness({
     phase: () => "serving",
-    reachesDatabase: async () => {
+    lookAtDatabase: async () => {
       looks++;
-      return answers;
+      return state;
     },
   });
   expect(await Promise.all(Array.from({ length: 1_000 }, readiness))).toEqual(
     Array.from({ length: 1_000 }, () => "ready"),
   );
-  answers = false;
+  state = "database_away";
   expect([await readiness(), looks]).toEqual(["ready", 1]);
   vi.advanceTimersByTime(250);
   expect([await readiness(), looks]).toEqual(["database_away", 2]);
@@ -27,22 +27,29 @@ test("a process that is starting or stopping reports that without querying the d
   for (const phase of ["starting", "stopping"] as const) {
     const readiness = createReadiness({
       phase: () => phase,
-      reachesDatabase: () => Promise.reject(new Error("nobody is to look")),
+      lookAtDatabase: () => Promise.reject(new Error("nobody is to look")),
     });
     expect(await readiness()).toBe(phase);
   }
 });
 
-test("a process is not ready while a migration is missing from its database", async () => {
+test("a process is not ready while a migration, or every table, is missing from its database, and says so", async () => {
   const service = await startTestService({ ROLES: "api" });
-  const ready = async () => (await fetch(`${service.opsUrl}/readyz`)).status;
-  expect(await ready()).toBe(200);
+  const ready = async () => {
+    const response = await fetch(`${service.opsUrl}/readyz`);
+    return [response.status, (await response.text()).trim()];
+  };
+  const yes = [200, "ready"];
+  const no = [503, "not ready: the database takes no writes, or lacks tables of this version"];
+  expect(await ready()).toEqual(yes);
   const newest = "(SELECT max(migration_name) FROM _prisma_migrations)";
   await service.db.query(
     `CREATE TABLE put_aside AS SELECT * FROM _prisma_migrations WHERE migration_name = ${newest}`,
   );
   await service.db.query(`DELETE FROM _prisma_migrations WHERE migration_name = ${newest}`);
-  await expect.poll(ready).toBe(503);
+  await expect.poll(ready).toEqual(no);
   await service.db.query("INSERT INTO _prisma_migrations TABLE put_aside");
-  await expect.poll(ready).toBe(200);
+  await expect.poll(ready).toEqual(yes);
+  await service.db.query("ALTER TABLE _prisma_migrations RENAME TO put_elsewhere");
+  await expect.poll(ready).toEqual(no);
 });
