@@ -9,6 +9,11 @@ export interface CodeOccupancy {
   pending(destination: string, format: CodeFormat, length: number): number;
   /** The pending codes and those in quarantine. */
   barred(destination: string, format: CodeFormat, length: number): number;
+  /**
+   * Counts a code that is about to be issued, as pending and barred, until the returned function is called. Otherwise any
+   * number of concurrent creations would choose a place that has room for one.
+   */
+  reserve(destination: string, format: CodeFormat, length: number): () => void;
   /** Counts a code that was just issued. */
   add(destination: string, format: CodeFormat, length: number): void;
 }

@@ -17,7 +17,7 @@ import type { Directory } from "./directory.ts";
 import { checkIdempotencyKey } from "./idempotency-key.ts";
 import { newIdAt } from "./ids.ts";
 import { normaliseMobile, notMobile } from "./phone.ts";
-import type { Environment, Project } from "./project.ts";
+import type { CodeFormat, Environment, Project } from "./project.ts";
 import { type DigestedRequest, requestDigestOf } from "./request-digest.ts";
 import { defaultSmsTemplate, renderSmsText } from "./sms-text.ts";
 import { checkText } from "./text-field.ts";
@@ -105,45 +105,50 @@ export function createVerification(parts: {
     const chargeTo = chargedProject(call.caller);
     const observed = new ObservedOccupancy(occupancy);
 
-    let verification = await withFreeCode();
-    if (verification === null) {
-      // A stored response is replayed even if there is no room now, and whatever the project has registered since.
-      const { known, exhaustedForSeconds } = await verifications.peekCreation({
-        projectId,
-        environment,
-        idempotencyKey: request.idempotencyKey,
-      });
-      if (exhaustedForSeconds !== null && chargeTo !== null) throw usageLimitExceeded(exhaustedForSeconds);
-      if (!known) throw refusal();
-      verification = at({ destination: noDestination, length: project.codeLength });
-    }
-    const { usage, value } = await verifications.create(verification, chargeTo);
-    let outcome = value;
-    for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
-      observed.recordCollision(verification);
-      const again = attempt < codeAttempts ? await withFreeCode() : null;
-      if (again === null) {
-        const refused = refusal();
-        // The call is already charged, and usage counts that other responses have reported cannot be taken back; a 503 just
-        // reports no usage. A failure that counts as usage must not charge the call a second time.
-        if (refused.code === "validation_failed") call.usage = usage;
-        throw refused;
+    try {
+      let verification = await withFreeCode();
+      if (verification === null) {
+        // A stored response is replayed even if there is no room now, and whatever the project has registered since.
+        const { known, exhaustedForSeconds } = await verifications.peekCreation({
+          projectId,
+          environment,
+          idempotencyKey: request.idempotencyKey,
+        });
+        if (exhaustedForSeconds !== null && chargeTo !== null) throw usageLimitExceeded(exhaustedForSeconds);
+        if (!known) throw refusal();
+        verification = at({ destination: noDestination, length: project.codeLength });
       }
-      verification = again;
-      outcome = (await verifications.create(again, null)).value;
+      const { usage, value } = await verifications.create(verification, chargeTo);
+      let outcome = value;
+      for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
+        observed.recordCollision(verification);
+        observed.release();
+        const again = attempt < codeAttempts ? await withFreeCode() : null;
+        if (again === null) {
+          const refused = refusal();
+          // The call is already charged, and usage counts that other responses have reported cannot be taken back; a 503 just
+          // reports no usage. A failure that counts as usage must not charge the call a second time.
+          if (refused.code === "validation_failed") call.usage = usage;
+          throw refused;
+        }
+        verification = again;
+        outcome = (await verifications.create(again, null)).value;
+      }
+      call.usage = usage;
+      if (outcome.kind === "conflict") {
+        // Only a request that is a repeat is excused from what has been registered since.
+        if (unregistered.length > 0) throw new Failure("validation_failed", { fields: unregistered });
+        throw new Failure("idempotency_conflict");
+      }
+      if (outcome.kind === "created") {
+        clock.learn(outcome.created.verification.createdAt);
+        occupancy.add(verification.destination, project.codeFormat, verification.code.length);
+        parts.onCreated(environment);
+      }
+      return { created: outcome.created, replayed: outcome.kind === "replayed" };
+    } finally {
+      observed.release();
     }
-    call.usage = usage;
-    if (outcome.kind === "conflict") {
-      // Only a request that is a repeat is excused from what has been registered since.
-      if (unregistered.length > 0) throw new Failure("validation_failed", { fields: unregistered });
-      throw new Failure("idempotency_conflict");
-    }
-    if (outcome.kind === "created") {
-      clock.learn(outcome.created.verification.createdAt);
-      occupancy.add(verification.destination, project.codeFormat, verification.code.length);
-      parts.onCreated(environment);
-    }
-    return { created: outcome.created, replayed: outcome.kind === "replayed" };
 
     function refusal(): Failure {
       if (unregistered.length > 0) return new Failure("validation_failed", { fields: unregistered });
@@ -157,6 +162,7 @@ export function createVerification(parts: {
       if (unregistered.length > 0) return null;
       const place = allocateCode(numbers, project.codeFormat, project.codeLength, observed.current);
       if (place === null) return null;
+      observed.reserve(place, project.codeFormat);
       if (place.length !== project.codeLength)
         await directory.addCodeLength(project.codeFormat, place.length);
       return at(place);
@@ -197,16 +203,28 @@ export function createVerification(parts: {
   }
 }
 
-/** The known occupancy, corrected by the taken codes that this creation has encountered. */
+/** The known occupancy, corrected by the taken codes that this creation has encountered. Holds the place of its own code. */
 class ObservedOccupancy {
   current: Pick<CodeOccupancy, "pending" | "barred">;
   readonly #occupancy: CodeOccupancy;
+  #release: (() => void) | null = null;
   /** Number of taken codes encountered, by number and length. */
   readonly #taken = new Map<string, number>();
 
   constructor(occupancy: CodeOccupancy) {
     this.#occupancy = occupancy;
     this.current = occupancy;
+  }
+
+  /** Counts the place until it is released, in other creations too. */
+  reserve({ destination, length }: CodePlace, format: CodeFormat): void {
+    this.#release = this.#occupancy.reserve(destination, format, length);
+  }
+
+  /** Also necessary before another place is chosen, in which the creation's own code must not count. */
+  release(): void {
+    this.#release?.();
+    this.#release = null;
   }
 
   /** Records that this verification's code was taken. */

@@ -49,13 +49,15 @@ const troubledMs = 30_000;
 const pausePerCounting = 50;
 
 /**
- * Counts codes by number, format and length periodically; codes that this process creates in between are added to the count. A
- * code counts as pending until its expiry, even if it was verified or cancelled before: that errs on the side of longer codes,
- * and spares every transition a write.
+ * Counts codes by number, format and length periodically; codes that this process creates in between, and those that it is
+ * creating, are added to the count. A code counts as pending until its expiry, even if it was verified or cancelled before:
+ * that errs on the side of longer codes, and spares every transition a write.
  */
 export function createCodeOccupancy(database: Database): CountedOccupancy {
   let counts = new Map<string, Count>();
   let addedInPass = new Map<string, number>();
+  /** Codes whose creation is under way, which no pass resets: it may not have seen their rows. */
+  const reserved = new Map<string, number>();
   const stopped = new AbortController();
   const keyOf = (destination: string, format: CodeFormat, length: number) =>
     `${destination} ${format} ${length}`;
@@ -94,8 +96,23 @@ export function createCodeOccupancy(database: Database): CountedOccupancy {
   }
 
   return {
-    pending: (destination, format, length) => counts.get(keyOf(destination, format, length))?.pending ?? 0,
-    barred: (destination, format, length) => counts.get(keyOf(destination, format, length))?.barred ?? 0,
+    pending(destination, format, length) {
+      const key = keyOf(destination, format, length);
+      return (counts.get(key)?.pending ?? 0) + (reserved.get(key) ?? 0);
+    },
+    barred(destination, format, length) {
+      const key = keyOf(destination, format, length);
+      return (counts.get(key)?.barred ?? 0) + (reserved.get(key) ?? 0);
+    },
+    reserve(destination, format, length) {
+      const key = keyOf(destination, format, length);
+      reserved.set(key, (reserved.get(key) ?? 0) + 1);
+      return () => {
+        const left = (reserved.get(key) ?? 0) - 1;
+        if (left > 0) reserved.set(key, left);
+        else reserved.delete(key);
+      };
+    },
     add(destination, format, length) {
       const key = keyOf(destination, format, length);
       const count = counts.get(key);

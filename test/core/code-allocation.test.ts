@@ -6,6 +6,7 @@ const taken = (longest: Readonly<Record<string, number>>): CodeOccupancy => ({
   pending: () => Number.POSITIVE_INFINITY,
   barred: (destination, _format, length) =>
     length === 10 ? (longest[destination] ?? 0) : Number.POSITIVE_INFINITY,
+  reserve: () => () => {},
   add: () => {},
 });
 
@@ -15,6 +16,7 @@ describe("if few codes are pending, but many of a length are in quarantine", () 
   const inQuarantine = (share: number): CodeOccupancy => ({
     pending: () => 0,
     barred: (destination, _format, length) => (destination === "a" && length === 6 ? share * 1_000_000 : 0),
+    reserve: () => () => {},
     add: () => {},
   });
 

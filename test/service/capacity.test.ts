@@ -46,16 +46,16 @@ async function placesOf(shop: Merchant, count: number): Promise<{ number: string
 }
 
 describe("when more than a thousandth of a number's codes is pending", async () => {
-  const [lone, spread, twice, nearly, other] = await Promise.all(
-    Array.from({ length: 5 }, () => service.createProject({ codeLength: 6, rateLimitPerMinute: 1_000_000 })),
+  const [lone, spread, twice, nearly, rushed, other] = await Promise.all(
+    Array.from({ length: 6 }, () => service.createProject({ codeLength: 6, rateLimitPerMinute: 1_000_000 })),
   );
-  if (!(lone && spread && twice && nearly && other)) throw new Error("five projects were made");
+  if (!(lone && spread && twice && nearly && rushed && other)) throw new Error("six projects were made");
   const free = await addNumber(spread.projectId);
   const second = await addNumber(twice.projectId);
   for (const number of [lone.liveNumber, spread.liveNumber, twice.liveNumber, second])
     await fill(number, crowd);
   await fill(twice.liveNumber, 10 * crowd, 7);
-  await fill(nearly.liveNumber, crowd - 10);
+  for (const number of [nearly.liveNumber, rushed.liveNumber]) await fill(number, crowd - 10);
   const process = await startedNow();
 
   test("another number of the project is used, with the configured code length", async () => {
@@ -95,6 +95,15 @@ describe("when more than a thousandth of a number's codes is pending", async () 
     expect(short).toBeGreaterThan(0);
     expect(short).toBeLessThanOrEqual(1_000 - (crowd - 10));
     expect(lengths.slice(short)).toEqual(lengths.slice(short).map(() => 7));
+  });
+
+  test("codes are longer beyond the threshold, however many are created at once", async () => {
+    const places = await placesOf(shopOf(process, rushed.liveKey), 100);
+    const short = places.filter(({ length }) => length === 6);
+    // As above: the thousandth pending code is the last short one, and codes may be counted twice.
+    expect(short.length).toBeGreaterThan(0);
+    expect(short.length).toBeLessThanOrEqual(1_000 - (crowd - 10));
+    expect(places.filter(({ length }) => length === 7)).toHaveLength(100 - short.length);
   });
 
   test("the numbers of other projects are not affected", async () => {

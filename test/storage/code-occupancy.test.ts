@@ -26,3 +26,13 @@ test("a code that is assigned while codes are being counted is not lost, whereve
   expect(known).toEqual([1, 1, 1, 1]);
   expect(occupancy.barred("0212345678", "numeric", 7)).toBe(1);
 });
+
+test("a code that is being created counts until it is released, over any number of counts", async () => {
+  const occupancy = createCodeOccupancy(emptyTable(() => {}));
+  const known = () => [occupancy.pending, occupancy.barred].map((count) => count("0212345678", "numeric", 6));
+  const releases = [1, 2].map(() => occupancy.reserve("0212345678", "numeric", 6));
+  await occupancy.refresh();
+  expect(known()).toEqual([2, 2]);
+  for (const release of releases) release();
+  expect(known()).toEqual([0, 0]);
+});
