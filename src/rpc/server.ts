@@ -145,6 +145,7 @@ export function createRpcServer(parts: {
       raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
       return;
     }
+    joinCredentials(raw);
     const method = url.slice(1);
     const hasCredential = raw.headers.authorization !== undefined && ownMethods.has(method);
     if (!unauthenticatedStreams.open(raw.stream, clientAddress(request), hasCredential))
@@ -200,4 +201,15 @@ export function createRpcServer(parts: {
 
 function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
   return { cert, key, ...(ca && { ca }) };
+}
+
+/**
+ * Values of a repeated header belong together, separated by commas, which is no credential. Node takes the first, and a proxy
+ * before this port may have judged the last.
+ */
+function joinCredentials({ headers, rawHeaders }: http2.Http2ServerRequest): void {
+  const given = rawHeaders.filter(
+    (_value, index) => rawHeaders[index - 1] === "authorization" && index % 2 === 1,
+  );
+  if (given.length > 1) headers.authorization = given.join(", ");
 }

@@ -22,6 +22,7 @@ import { startTestService } from "../harness/service.ts";
 import { createPending } from "../service/pending.ts";
 import { callOnce, internalServices, isUnary, rpcs, transportTo } from "./every-rpc.ts";
 import { answerOf, refusalOf } from "./grpc-answer.ts";
+import { connectRaw } from "./raw-grpc.ts";
 
 const service = await startTestService();
 const project = await service.createProject();
@@ -158,6 +159,18 @@ function refusalDue(
   if (allows === "invalid") return invalidKey;
   return need && allows.includes(need) ? undefined : insufficientScope;
 }
+
+test.for([
+  ["before", (valid: string) => [valid, "Bearer other"]],
+  ["behind", (valid: string) => ["Bearer other", valid]],
+] as const)("a credential is invalid %s another one", async ([, both]) => {
+  const connection = connectRaw(service.grpcAddress);
+  const { parent, name } = ProjectService.method.listProjects;
+  const authorization = both(`Bearer ${service.adminToken}`);
+  const { code, detail } = await connection.call(`${parent.typeName}/${name}`, { authorization }).status;
+  connection.destroy();
+  expect([code, detail?.code]).toEqual([Code.Unauthenticated, "invalid_api_key"]);
+});
 
 test.for(Object.entries(credentials))("%s is accepted for exactly the RPCs of its scopes", async ([
   ,

@@ -32,7 +32,7 @@ export interface RawCall {
 }
 
 export interface RawConnection {
-  call(path: string, headers?: Record<string, string>): RawCall;
+  call(path: string, headers?: Record<string, string | readonly string[]>): RawCall;
   /** Closes the connection gracefully: resolves when the server has finished all calls too. */
   close(): Promise<void>;
   /** Cuts the connection. */
@@ -43,7 +43,9 @@ const prefixBytes = 5;
 
 /** Connects to `host:port`. `windowBytes`: how much of an answer is received before it is read. */
 export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawConnection {
-  const session = http2.connect(`http://${address}`, { settings: { initialWindowSize: windowBytes } });
+  // strictSingleValueFields is not in the types of this version; without it, Node refuses to repeat a header.
+  const options = { settings: { initialWindowSize: windowBytes }, strictSingleValueFields: false };
+  const session = http2.connect(`http://${address}`, options);
   session.on("error", () => {});
 
   return {
