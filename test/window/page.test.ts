@@ -23,11 +23,12 @@ const phones = [
   { name: "Android", userAgent: android, separator: "?" },
   { name: "iOS", userAgent: iphone, separator: "&" },
 ];
+const operaMini = "Opera/9.80 (Android; Opera Mini/36.2.2254/119.132; U; ko) Presto/2.12.423 Version/12.16";
 
-test.for(phones)("$name gets an sms: link in the form that its SMS app understands", async ({
-  userAgent,
-  separator,
-}) => {
+test.for([
+  ...phones,
+  { name: "Opera Mini, which does not call itself mobile,", userAgent: operaMini, separator: "?" },
+])("$name gets an sms: link in the form that its SMS app understands", async ({ userAgent, separator }) => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": userAgent });
   const link = `sms:${window.to}${separator}body=${encodeURIComponent(window.text)}`;
@@ -207,6 +208,7 @@ test("the page loads nothing from other origins, has no inline code, and is not 
     "x-frame-options": "DENY",
     "cross-origin-resource-policy": "same-origin",
     "x-content-type-options": "nosniff",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
     vary: "Accept-Language, User-Agent",
   });
   expect(headers.get("cross-origin-opener-policy")).toBe("unsafe-none");
