@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import net from "node:net";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { createEventStreams } from "../../src/window/event-streams.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
@@ -36,6 +37,13 @@ test("a stream starts with the current state", async () => {
   expect(stream.headers.get("content-type")).toBe("text/event-stream; charset=utf-8");
   expect(stream.headers.get("cache-control")).toContain("no-store");
   expect(stream.headers.get("x-request-id")).toMatch(/^req_/);
+});
+
+test("a stream tells proxies to pass each event on at once, neither buffered nor compressed", async () => {
+  const window = await createWindow(service, project);
+  const { headers } = await openStream(window.url);
+  expect(headers.get("x-accel-buffering")).toBe("no");
+  expect(headers.get("cache-control")).toBe("no-store, no-transform");
 });
 
 test("opening a stream reads the window once, and once more when it is followed", async () => {
@@ -108,6 +116,14 @@ test("a cancellation is streamed with the message for the opener and the return 
     notice: { origin: "https://shop.example", message },
     returnUrl: `${returnUrl}?verification_id=${window.id}&status=cancelled&state=s%20t`,
   });
+});
+
+test("an erasure that cancels is streamed at once", async () => {
+  const window = await createWindow(service, project);
+  const stream = await openStream(window.url);
+  await stream.next();
+  await service.client(ErasureService).eraseVerification({ verificationId: window.id });
+  expect((await stream.next())?.state.status).toBe("cancelled");
 });
 
 /** Opens the stream of a new verification that expects a phone. */
