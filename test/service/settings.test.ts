@@ -359,6 +359,23 @@ test("a PGSSLMODE that the driver does not know ends the start, because it would
   }
 });
 
+test.for([
+  "application_name",
+  "client_encoding",
+  "statement_timeout",
+  "query_timeout",
+  "idle_in_transaction_session_timeout",
+])("%s is ignored in a database URL, beside parameters that count", (name) => {
+  const url = `postgres://db.example/phoneproof?sslmode=verify-full&${name}=1&options=-c%20a%3Db`;
+  const config = parseConfig({ DATABASE_URL: url, DATABASE_NOTICES_URL: url });
+  for (const used of [config.databaseUrl, config.noticesUrl]) {
+    expect(Object.fromEntries(new URL(used ?? "").searchParams)).toEqual({
+      sslmode: "verify-full",
+      options: "-c a=b",
+    });
+  }
+});
+
 test("DRAIN_SECONDS is ignored with the embedded database", () => {
   expect(parseConfig({ DRAIN_SECONDS: "9" }).drainSeconds).toBe(0);
   const databaseUrl = "postgres://localhost/phoneproof";
