@@ -493,7 +493,8 @@ describe("webhooks", () => {
         { timeout: 45_000, interval: 5 },
       );
     await deliveryWhen(service, id, attempted(1));
-    await eraseVerification(id);
+    // The endpoint's answer was empty.
+    expect(await eraseVerification(id)).toMatchObject({ verifications: 1, answers: 0 });
     receiver.answer = echo;
     await makeDue(service, id);
     await deliveryWhen(service, id, delivered);
@@ -528,6 +529,25 @@ describe("concurrency", () => {
     ]);
     expect([erasure.cancelled, outcome]).toEqual([1, "NOT_PENDING"]);
     expect((await shop.read(pending.id)).body).toMatchObject({ status: "cancelled", phone: null });
+  });
+
+  test("a key that meanwhile belongs to another verification can still be replayed", async () => {
+    const [key, nextKey] = [newIdempotencyKey(), newIdempotencyKey()];
+    const { body } = await shop.create(expecting(newPhone()), key);
+    const next = await shop.create({}, nextKey);
+    const client = await service.db.connect();
+    // Its records can be read, and not be changed yet.
+    await client.query("BEGIN; LOCK TABLE idempotency_record IN EXCLUSIVE MODE");
+    const erasing = eraseVerification(body.id);
+    await untilWaiting(service.db, 1);
+    // As if a day had passed.
+    await client.query("DELETE FROM idempotency_record WHERE key = $1", [key]);
+    await client.query("UPDATE idempotency_record SET key = $1 WHERE key = $2", [key, nextKey]);
+    await client.query("COMMIT");
+    client.release();
+    await erasing;
+    const again = await shop.create({}, key);
+    expect([again.status, again.text]).toEqual([200, next.text]);
   });
 
   test("data that arrives from the phone after the erasure began is neither waited for nor erased", async () => {
