@@ -389,11 +389,18 @@ test("an SMS's text and sender are erased whatever its outcome was", async () =>
 
 test("until a day after its expiry, a verification's window can be opened and its code is LATE", async () => {
   const { body } = await shop.create();
+  // As version 0.1.0 wrote it.
+  await plain.db.query(
+    "INSERT INTO window_token (digest, verification_id, delete_after) SELECT sha256('of-version-0_1_0-token'), id, expires_at + interval '1 day' FROM verification WHERE id = $1",
+    [uuidOf(body.id)],
+  );
   await moveClock(plain.db, 10 * 60_000 + day - 60_000);
   await expireDue();
   await everyTask();
   const { pathname } = new URL(body.verification_url);
-  expect((await fetch(`${service.httpUrl}${pathname}`)).status).toBe(200);
+  for (const path of [pathname, "/v/of-version-0_1_0-token"]) {
+    expect((await fetch(service.httpUrl + path)).status).toBe(200);
+  }
   expect(await service.sms({ to: body.destination, from: "01087650031", text: body.sms_text })).toMatchObject(
     [{ outcome: "LATE" }],
   );
@@ -444,6 +451,18 @@ describe("data is kept for as long as it matters:", () => {
       "NO_MATCH",
       "MUTED",
     ]);
+  });
+
+  test("the reason why a verification is still pending, until its expiry", async () => {
+    const { liveKey } = await service.createProject({ validitySeconds: 3_600 });
+    const { body } = await merchant(service.httpUrl, liveKey).create();
+    const text = `[Web발신]\n${body.sms_text}`;
+    await service.sms({ to: body.destination, from: "01087650025", text });
+    await moveClock(plain.db, 60 * minute - 1);
+    await everyTask();
+    const { pathname } = new URL(body.verification_url);
+    const status = await fetch(`${service.httpUrl}${pathname}/status`);
+    expect(await status.json()).toMatchObject({ status: "pending", hint: "web_sent" });
   });
 
   test("the fingerprint of a message's content", async () => {
