@@ -25,13 +25,13 @@ async function addNumber(projectId = "", environment: Environment = LIVE): Promi
   return number;
 }
 
-/** Inserts `count` pending codes of this length for the number. They begin with 9. */
-async function fill(number: string, count: number, length = 6): Promise<void> {
+/** Inserts `count` codes of this length for the number, which expire in `minutes`. They begin with 9. */
+async function fill(number: string, count: number, length = 6, minutes = 10): Promise<void> {
   await service.db.query(
     `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
-     SELECT $1, '9' || lpad(code::text, $3::int - 1, '0'), 'numeric', gen_random_uuid(), now() + interval '10 minutes'
+     SELECT $1, '9' || lpad(code::text, $3::int - 1, '0'), 'numeric', gen_random_uuid(), now() + make_interval(mins => $4::int)
      FROM generate_series(1, $2::int) code`,
-    [number, count, length],
+    [number, count, length, minutes],
   );
 }
 
@@ -46,16 +46,18 @@ async function placesOf(shop: Merchant, count: number): Promise<{ number: string
 }
 
 describe("when more than a thousandth of a number's codes is pending", async () => {
-  const [lone, spread, twice, nearly, rushed, other] = await Promise.all(
-    Array.from({ length: 6 }, () => service.createProject({ codeLength: 6, rateLimitPerMinute: 1_000_000 })),
+  const [lone, spread, twice, nearly, rushed, past, other] = await Promise.all(
+    Array.from({ length: 7 }, () => service.createProject({ codeLength: 6, rateLimitPerMinute: 1_000_000 })),
   );
-  if (!(lone && spread && twice && nearly && rushed && other)) throw new Error("six projects were made");
+  if (!(lone && spread && twice && nearly && rushed && past && other))
+    throw new Error("seven projects were made");
   const free = await addNumber(spread.projectId);
   const second = await addNumber(twice.projectId);
   for (const number of [lone.liveNumber, spread.liveNumber, twice.liveNumber, second])
     await fill(number, crowd);
   await fill(twice.liveNumber, 10 * crowd, 7);
   for (const number of [nearly.liveNumber, rushed.liveNumber]) await fill(number, crowd - 10);
+  await fill(past.liveNumber, crowd, 6, -60);
   const process = await startedNow();
 
   test("another number of the project is used, with the configured code length", async () => {
@@ -104,6 +106,11 @@ describe("when more than a thousandth of a number's codes is pending", async () 
     expect(short.length).toBeGreaterThan(0);
     expect(short.length).toBeLessThanOrEqual(1_000 - (crowd - 10));
     expect(places.filter(({ length }) => length === 7)).toHaveLength(100 - short.length);
+  });
+
+  test("codes that have expired and are not assigned again yet do not count", async () => {
+    const places = await placesOf(shopOf(process, past.liveKey), 10);
+    expect(places).toEqual(places.map(() => ({ number: past.liveNumber, length: 6 })));
   });
 
   test("the numbers of other projects are not affected", async () => {
@@ -210,7 +217,9 @@ describe("a project without a receiving number", () => {
   });
 
   test("uses a number added elsewhere, even if this process has not been notified of it", async () => {
-    const { projectId, shop } = await withoutNumber();
+    const { projectId, liveKey } = await withoutNumber();
+    // A new process: on one that was there before, the notice of the removal could come now, and clear the cache.
+    const shop = shopOf(await startedNow(), liveKey);
     expect((await shop.create()).status).toBe(503);
     // Inserted as another process would, but without the notice, which may be late.
     await service.db.query(
