@@ -17,14 +17,17 @@ test("a suspended project's keys and creations are refused; pending verification
   const { projectId, liveKey } = await service.createProject();
   const shop = merchant(service.httpUrl, liveKey);
   const [sent, cancelled] = [(await shop.create()).body, (await shop.create()).body];
+  const token = service.client(VerificationService, await service.createToken({ scope: "write" }));
+  const creation = { projectId, environment: Environment.LIVE, idempotencyKey: "before-it-is-suspended" };
+  await token.createVerification(creation);
   await service.client(ProjectService).suspendProject({ projectId });
+  expect(
+    await answerOf((options) =>
+      token.createVerification({ ...creation, idempotencyKey: "while-suspended" }, options),
+    ),
+  ).toMatchObject({ code: "project_suspended" });
   await expect.poll(async () => (await shop.create()).body.error?.code).toBe("project_suspended");
   expect((await shop.read(sent.id)).status).toBe(403);
-  const token = service.client(VerificationService, await service.createToken({ scope: "write" }));
-  const creation = { projectId, environment: Environment.LIVE, idempotencyKey: "while-suspended" };
-  expect(await answerOf((options) => token.createVerification(creation, options))).toMatchObject({
-    code: "project_suspended",
-  });
 
   const { pathname } = new URL(sent.verification_url);
   expect((await fetch(`${service.httpUrl}${pathname}`)).status).toBe(200);
@@ -34,7 +37,7 @@ test("a suspended project's keys and creations are refused; pending verification
   const { verification } = await token.cancelVerification({ verificationId: cancelled.id });
   expect(verification?.status).toBe(VerificationStatus.CANCELLED);
   const { verifications } = await token.listVerifications({ projectId });
-  expect(verifications).toHaveLength(2);
+  expect(verifications).toHaveLength(3);
 
   await service.client(ProjectService).resumeProject({ projectId });
   await expect.poll(async () => (await shop.read(sent.id)).status).toBe(200);
