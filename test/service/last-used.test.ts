@@ -68,20 +68,17 @@ describe("a stopping process stores", () => {
   });
 });
 
-describe("a noted use", () => {
+describe("a noted use", async () => {
   const database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 2, onError() {} });
   afterAll(() => database.close());
 
-  async function callerWith(secret: string): Promise<Caller> {
-    const apiKeyId = decodeId("key_", (await keyWith(secret))?.id ?? "") ?? "";
-    return { kind: "merchant", apiKeyId, environment: "test" } as Caller;
-  }
-
   const minutes = 60_000;
 
+  const apiKeyId = decodeId("key_", (await keyWith(testKey))?.id ?? "") ?? "";
+  const caller = { kind: "merchant", apiKeyId, environment: "test" } as Caller;
+
   /** Notes a use of the test key `ago` milliseconds ago. */
-  async function noteUse(lastUses: LastUses, ago = 0): Promise<void> {
-    const caller = await callerWith(testKey);
+  function noteUse(lastUses: LastUses, ago = 0): void {
     const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now() - ago);
     lastUses.note(caller);
     clock.mockRestore();
@@ -91,8 +88,8 @@ describe("a noted use", () => {
 
   test("is written once, and does not overwrite a later use by another process", async () => {
     const [one, other] = [createLastUses(database), createLastUses(database)];
-    await noteUse(one, 10 * minutes);
-    await noteUse(other);
+    noteUse(one, 10 * minutes);
+    noteUse(other);
     await other.write();
     const later = await written();
     expect(later).toBeDefined();
@@ -103,12 +100,18 @@ describe("a noted use", () => {
     expect(await written()).toBeUndefined();
   });
 
-  test("is kept, with its time, while the database cannot store it", async () => {
+  test.for([
+    { name: "is kept, with its time, while the database cannot store it", first: 10, meanwhile: undefined },
+    { name: "is not replaced by an earlier one that could not be stored", first: 20, meanwhile: 10 },
+  ])("$name", async ({ first, meanwhile }) => {
     const lastUses = createLastUses(database);
-    await noteUse(lastUses, 10 * minutes);
+    noteUse(lastUses, first * minutes);
     await service.db.query("ALTER TABLE api_key RENAME COLUMN last_used_at TO out_of_reach");
-    await expect(lastUses.write()).rejects.toThrow();
+    const failing = lastUses.write();
+    if (meanwhile !== undefined) noteUse(lastUses, meanwhile * minutes);
+    await expect(failing).rejects.toThrow();
     await service.db.query("ALTER TABLE api_key RENAME COLUMN out_of_reach TO last_used_at");
+    await service.db.query("UPDATE api_key SET last_used_at = NULL");
     const before = await now();
     await lastUses.write();
     expect(((await written()) ?? 0) - before).toBeGreaterThanOrEqual(-11 * minutes);
