@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import type { Claim } from "../../src/core/webhook.ts";
+import type { AttemptResult, Claim, DueAttempt } from "../../src/core/webhook.ts";
 import { deliverInTime } from "../../src/jobs/deliveries.ts";
 
 beforeEach(() => {
@@ -51,4 +51,41 @@ test("wakes during a claim, which may have been too early to see what they annou
   await vi.advanceTimersByTimeAsync(poll - 1);
   expect(claim).toHaveBeenCalledTimes(2);
   await job.stop();
+});
+
+/** One attempt is due. */
+const claimOne = () =>
+  vi
+    .fn(async () => nothingDue)
+    .mockResolvedValueOnce({ attempts: [{ endpoint: "" } as DueAttempt], heldBack: 0 });
+
+test("a result that could not be recorded is not lost: a stop records it at the latest", async () => {
+  const result = { error: null } as AttemptResult;
+  const record = vi.fn(async () => {}).mockRejectedValueOnce(new Error("the database is away"));
+  const onError = vi.fn();
+  const job = deliverInTime({ claim: claimOne(), attempt: async () => result, record, onError });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  expect([record.mock.calls.length, onError.mock.calls.length]).toEqual([1, 1]);
+  const stopped = job.stop();
+  await vi.advanceTimersByTimeAsync(3_000);
+  await stopped;
+  expect(record.mock.calls).toEqual([[result], [result]]);
+});
+
+test("a stop cuts off an attempt that hangs after three seconds, and reports no error", async () => {
+  const cut = Promise.withResolvers<never>();
+  const [record, onError] = [vi.fn(async () => {}), vi.fn()];
+  const attempt = (_due: DueAttempt, signal: AbortSignal) => {
+    signal.addEventListener("abort", () => cut.reject(signal.reason));
+    return cut.promise;
+  };
+  const job = deliverInTime({ claim: claimOne(), attempt, record, onError });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  const stopped = job.stop();
+  await vi.advanceTimersByTimeAsync(3_000);
+  await stopped;
+  await expect(cut.promise).rejects.toThrow();
+  expect([record.mock.calls.length, onError.mock.calls.length]).toEqual([0, 0]);
 });
