@@ -176,7 +176,6 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       }
       reply.hijack();
       stream.signal.addEventListener("abort", () => watching.abort(), { once: true });
-      if (stream.signal.aborted) watching.abort();
       try {
         for (; next.done !== true; next = await changes.next()) {
           const { window } = next.value;

@@ -144,6 +144,7 @@ test("a window has at most 10 streams, and closing one makes room", async () => 
   const streams = await Promise.all(Array.from({ length: 10 }, () => openStream(window.url)));
   const refused = await window.get("/events");
   expect(refused.status).toBe(429);
+  expect(Number(refused.headers.get("retry-after"))).toBeGreaterThan(0);
   streams[0]?.close();
   // Not too often, because refused requests count towards the window's limit, too.
   await expect
