@@ -72,9 +72,8 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
       beating ??= setInterval(beat, beatMs).unref();
       response.on("close", () => release(response));
       response.writeHead(200, { ...headers, "content-type": "text/event-stream; charset=utf-8" });
-      // A random retry delay: windows that lose a process must not all reconnect to the next one at the same moment. The first
-      // beat is sent at once: if a proxy buffers the body, the window receives headers but no beat, and so knows to poll.
-      response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n${beatEvent}`);
+      // A random retry delay: windows that lose a process must not all reconnect to the next one at the same moment.
+      response.write(`retry: ${1_000 + Math.floor(Math.random() * 2_000)}\n\n`);
       return {
         signal: controller.signal,
         send(event, data) {
