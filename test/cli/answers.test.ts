@@ -1,9 +1,13 @@
+import { create, toBinary } from "@bufbuild/protobuf";
 import { beforeAll, describe, expect, test } from "vitest";
+import { ListApiKeysResponseSchema } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
+import { framed } from "../rpc/raw-grpc.ts";
 import { uuidOf } from "../service/pending.ts";
 import { answerOf, run, startCommand, towards } from "./command.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
+import { startGrpcPeer } from "./grpc-peer.ts";
 
 const time = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 const id = (prefix: string) => expect.stringMatching(new RegExp(`^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`));
@@ -192,6 +196,19 @@ describe("key", () => {
       /active|expired|revoked/.exec(lines.find((line) => line.includes(key)) ?? "")?.[0];
     expect([active, expired.id, revoked.id].map(stateOf)).toEqual(["active", "expired", "revoked"]);
   });
+});
+
+test("a list that is larger than gRPC clients accept by default is read", async () => {
+  const name = "x".repeat(5 * 1024 * 1024);
+  const keys = create(ListApiKeysResponseSchema, { apiKeys: [{ id: "key_1", name }] });
+  const { address } = await startGrpcPeer((call) =>
+    call.end(framed(toBinary(ListApiKeysResponseSchema, keys))),
+  );
+  const listed = await answerOf(["key", "list", "--project", "prj_1"], {
+    PHONEPROOF_ADDRESS: address,
+    PHONEPROOF_TOKEN: "x",
+  });
+  expect(listed.keys[0].name.length).toBe(name.length);
 });
 
 test("number add, list and remove return the number as stored", async () => {

@@ -83,7 +83,7 @@ describe("long-running commands end at the first signal while they have no conne
   test.for([
     [["verification", "watch", "vrf_x"], "SIGINT", 130],
     [["verification", "watch", "vrf_x"], "SIGTERM", 143],
-    [["erase", "--phone", "01000000001"], "SIGINT", 130],
+    [["erase", "--phone", "01000000001"], "SIGHUP", 129],
     [["sms", "stream", "--json"], "SIGINT", 130],
     [["sms", "stream", "--json"], "SIGTERM", 143],
   ] as const)("%j at %s", async ([args, signal, code]) => {
