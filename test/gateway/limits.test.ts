@@ -259,6 +259,7 @@ describe("failed authentications", () => {
       "0:0:0:0:0:ffff:c000:21e",
       "64:ff9b::c000:21e",
       "64:FF9B::192.0.2.30",
+      "::ffff:0:192.0.2.30",
     ];
     const statuses = await Promise.all(
       Array.from({ length: 601 }, (_, attempt) => failFrom(spellings[attempt % spellings.length] ?? "")),
