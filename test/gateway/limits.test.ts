@@ -278,8 +278,8 @@ describe("failed authentications", () => {
       others: { "192.0.2.17:1024": 401 },
     },
     {
-      name: "in brackets and with a port",
-      addressOf: (attempt: number) => `[2001:db8:8::1]:${1024 + attempt}`,
+      name: "in brackets, with a port or without",
+      addressOf: (attempt: number) => `[2001:db8:8::1]${attempt % 2 === 0 ? "" : `:${1024 + attempt}`}`,
       others: { "[2001:db8:9::1]:1024": 401 },
     },
     {
