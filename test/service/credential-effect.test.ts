@@ -362,6 +362,16 @@ describe("a call whose body arrives long after its headers is authenticated agai
     expect(await finish()).toBe(401);
   });
 
+  test.for(calls)("$call with a key that expires meanwhile, without a notice, is refused", async ({
+    path,
+  }) => {
+    const { key, secret } = await knownKey();
+    const finish = await halfCalled(path, secret);
+    await here.db.query("UPDATE api_key SET expires_at = now() WHERE id = $1", [uuidOf(key.id)]);
+    vi.spyOn(performance, "now").mockReturnValue(performance.now() + 1_000);
+    expect(await finish()).toBe(401);
+  });
+
   test("a creation with a key revoked meanwhile is not charged, whatever its body turns out to be", async () => {
     const { projectId, key, secret } = await knownKey();
     const finish = await halfCalled("/v1/verifications", secret);
