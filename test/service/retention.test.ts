@@ -1,4 +1,4 @@
-import { afterAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { commitHorizon } from "../../src/storage/commit-horizon.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
@@ -7,6 +7,7 @@ import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { openShop } from "../webhooks/shop.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending, eventsOf, uuidOf } from "./pending.ts";
@@ -123,6 +124,22 @@ test("thousands of rows, of one instant and of many, are erased in one round by 
   await roundUntil(async () => (await tablesWith("01087650009")).length === 0);
   await other.close();
   expect(await count("inbound_message")).toBe(5000);
+});
+
+test("a metric tells when a worker last had nothing left to erase, and first when it started", async () => {
+  const lock = await plain.db.connect();
+  onTestFinished(() => lock.release(true));
+  // The first round waits for this.
+  await lock.query("BEGIN; LOCK TABLE idempotency_record IN SHARE MODE");
+  const begunAt = Date.now() / 1_000;
+  const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
+  const caughtUpAt = async () =>
+    (await scrape(worker.opsUrl)).sum("phoneproof_retention_caught_up_timestamp_seconds");
+  const startedAt = await caughtUpAt();
+  expect(startedAt).toBeGreaterThanOrEqual(begunAt);
+  await lock.query("COMMIT");
+  await expect.poll(caughtUpAt).toBeGreaterThan(startedAt);
+  await worker.close();
 });
 
 test("while another process does a pass, no other process reports it as finished", async () => {
