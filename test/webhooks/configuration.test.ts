@@ -467,6 +467,14 @@ describe("disabling after five days of only failures", () => {
     expect(await tryOn(await shop.event(), 4)).toBe(WebhookDeliveryState.DISABLED);
   });
 
+  test("does not happen if the webhook was set again meanwhile", async () => {
+    const { shop, receiver, id } = await failing("6 days");
+    await shop.setWebhook(receiver.url);
+    await makeDue(service, id);
+    const { state } = await deliveryWhen(service, id, attempted(4));
+    expect(state).toBe(WebhookDeliveryState.PENDING);
+  });
+
   test("does not happen at the first three failures of a new event, however long the webhook has been failing", async () => {
     const { shop, receiver } = await failing("30 days");
     const id = await shop.event();
@@ -528,6 +536,8 @@ describe("disabling by an administrator", () => {
     await shop.rotateSecret();
     const { webhook } = await webhooks().disableWebhook({ projectId: shop.projectId, environment });
     expect(webhook).toMatchObject({ disabledReason: "disabled by hand", url: receiver.url });
+    const again = await webhooks().disableWebhook({ projectId: shop.projectId, environment });
+    expect(again.webhook?.disabledAt).toEqual(webhook?.disabledAt);
     const [held] = await deliveriesOf(service, waiting);
     expect(held).toMatchObject({ state: WebhookDeliveryState.DISABLED });
     expect(held?.nextAttemptAt).toBeUndefined();
