@@ -307,7 +307,7 @@ test("deliveries can be filtered by state, and however many newer ones do not ma
   expect(await listed("--state", "delivered")).toEqual({ ids: delivering, next: null });
   expect(await listed("--state", "pending")).toEqual({ ids: [waiting], next: null });
   const both = [waiting, heldBack].toSorted().reverse();
-  expect(await listed("--state", "disabled,pending")).toEqual({ ids: both, next: null });
+  expect(await listed("--state", "disabled, pending")).toEqual({ ids: both, next: null });
   expect(await listed("--state", "failed")).toEqual({ ids: [], next: null });
   const first = await listed("--state", "delivered", "--limit", "1");
   expect(first).toEqual({ ids: delivering.slice(0, 1), next: expect.any(String) });
