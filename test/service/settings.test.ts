@@ -402,10 +402,14 @@ test.for([
   );
 });
 
-test("OTEL_SDK_DISABLED turns tracing off, even if a collector is named", () => {
+test.for([
+  { OTEL_SDK_DISABLED: "true" },
+  { OTEL_SDK_DISABLED: "TRUE" },
+  { OTEL_TRACES_EXPORTER: "none" },
+])("%j turns tracing off, even if a collector is named", (off) => {
   const named = { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" };
   expect(parseConfig(named).tracing).not.toBeNull();
-  expect(parseConfig({ ...named, OTEL_SDK_DISABLED: "true" }).tracing).toBeNull();
+  expect(parseConfig({ ...named, ...off }).tracing).toBeNull();
 });
 
 describe("settings that the trace exporter reads itself", () => {
