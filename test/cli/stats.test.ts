@@ -1,8 +1,13 @@
+import { create, toBinary } from "@bufbuild/protobuf";
 import { beforeAll, describe, expect, test, vi } from "vitest";
+import { GetStatisticsResponseSchema } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
+import { Carrier, Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { framed } from "../rpc/raw-grpc.ts";
 import { createPending } from "../service/pending.ts";
 import { answerOf, run, towards } from "./command.ts";
+import { startGrpcPeer } from "./grpc-peer.ts";
 
 let service: TestService;
 let project: TestProject;
@@ -155,4 +160,16 @@ test("an unknown project is refused with not_found", async () => {
     code: 1,
     stderr: expect.stringMatching(/not_found: There is no such project/),
   });
+});
+
+test("if no carrier has verified anything, none has a share", async () => {
+  const statistics = create(GetStatisticsResponseSchema, {
+    environments: [{ environment: Environment.LIVE, carriers: [{ carrier: Carrier.SKT }] }],
+  });
+  const { address } = await startGrpcPeer((call) =>
+    call.end(framed(toBinary(GetStatisticsResponseSchema, statistics))),
+  );
+  const at = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x", COLUMNS: "120" };
+  const { stdout } = await run(["stats", "--project", "prj_1"], at);
+  expect(stdout).toMatch(/^SKT +0 +- +- +-$/m);
 });
