@@ -72,6 +72,22 @@ test("turns are given in the order of the answers, as many as there is room for"
   expect(read([...connections, other])).toEqual([true, true, true, false, false]);
 });
 
+test("an answered connection waits behind those that wait already, though fewer requests are in flight by now", async () => {
+  const some = turns();
+  const begunAt = take(some, maxInFlight);
+  const early = ask(some, 2);
+  await setImmediate();
+  for (let ended = 0; ended < 2; ended++) some.ended(begunAt, true);
+  const late = ask(some, 2);
+  expect(read(late)).toEqual([false, false]);
+  await setImmediate();
+  expect(read([...early, ...late])).toEqual([true, true, false, false]);
+  some.ended(begunAt, true);
+  await setImmediate();
+  expect(read(late)).toEqual([true, true]);
+  expect(read(ask(some, 1))).toEqual([true]);
+});
+
 test("a connection that does not use its turn does not hold up the others", async () => {
   const some = turns();
   const begunAt = take(some, maxInFlight);
@@ -132,22 +148,27 @@ test("requests in flight for more than a second no longer make others wait, and 
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("a process that is not busy makes no connection wait, and soon reads those that do", async () => {
+test("a process is busy from above nine tenths of its time until half of it; then no connection waits, and those that do are soon read", async () => {
   const some = turns();
+  const lookAt = (share: number) => {
+    now += 100;
+    busyShare = share;
+    return read(ask(some, 1));
+  };
   take(some, 3 * maxInFlight);
-  const connections = ask(some, 2 * maxInFlight + 1);
+  expect(lookAt(0.9)).toEqual([true]);
+  expect(lookAt(0.91)).toEqual([false]);
+  const connections = ask(some, 2 * maxInFlight);
   await setImmediate();
-  busyShare = 0.9;
-  expect(read([...connections.slice(0, 1), ...ask(some, 1)])).toEqual([false, false]);
-  now += 100;
-  expect(read(ask(some, 1))).toEqual([true]);
-  for (const roundsOver of [1, 2, 3]) {
+  expect(lookAt(0.51)).toEqual([false]);
+  expect(lookAt(0.5)).toEqual([true]);
+  for (const rounds of [1, 2, 3]) {
     await setImmediate();
-    expect(read(connections)).toEqual(connections.map((_, position) => position < roundsOver * maxInFlight));
+    // One connection was in front of these.
+    expect(read(connections)).toEqual(connections.map((_, index) => index + 1 < rounds * maxInFlight));
   }
-  now += 100;
-  busyShare = 0.91;
-  expect(read(ask(some, 1))).toEqual([false]);
+  expect(lookAt(0.9)).toEqual([true]);
+  expect(lookAt(0.91)).toEqual([false]);
 });
 
 test("after a long pause the count of requests in flight starts from zero", () => {
@@ -160,18 +181,18 @@ test("after a long pause the count of requests in flight starts from zero", () =
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("turns are late if one takes longer than two seconds while the process is busy with enough requests", async () => {
+test("turns are late if one takes longer than three seconds while the process is busy with enough requests", async () => {
   const some = turns();
   take(some, maxInFlight);
   expect([some.isLate(), some.waitedMs()]).toEqual([false, 0]);
   ask(some, 1);
-  now += 1_700;
+  now += 2_700;
   take(some, maxInFlight);
   now += 300;
-  expect([some.isLate(), some.waitedMs()]).toEqual([false, 2_000]);
+  expect([some.isLate(), some.waitedMs()]).toEqual([false, 3_000]);
   now += 1;
-  expect([some.isLate(), some.waitedMs()]).toEqual([true, 2_001]);
-  busyShare = 0.9;
+  expect([some.isLate(), some.waitedMs()]).toEqual([true, 3_001]);
+  busyShare = 0.5;
   now += 100;
   expect(some.isLate()).toBe(false);
   busyShare = 1;
@@ -182,13 +203,13 @@ test("turns are late if one takes longer than two seconds while the process is b
   expect(some.isLate()).toBe(false);
 });
 
-test("connections that have waited for more than three seconds are read, sixteen at a time, whatever is in flight", async () => {
+test("connections that have waited for more than four seconds are read, sixteen at a time, whatever is in flight", async () => {
   const some = turns();
   take(some, maxInFlight);
   const connections = ask(some, 40);
   for (const [elapsed, areRead] of [
-    [1_500, 0],
-    [1_500, 0],
+    [2_000, 0],
+    [2_000, 0],
     [1, 16],
     [100, 32],
     [100, 40],
@@ -203,6 +224,9 @@ test("connections that have waited for more than three seconds are read, sixteen
     expect(read(connections)).toEqual(connections.map((_, position) => position < areRead));
   }
 });
+
+/** Lets those that wait have their turns, as far as there is room. */
+const readAll = () => vi.advanceTimersByTime(1_000);
 
 /** Answers `count` requests that took this long, each on its own connection. */
 function answer(from: ReturnType<typeof turns>, count: number, tookMs: number): void {
@@ -224,6 +248,7 @@ test("if most answers take longer than a second, requests in flight for longer s
   expect(read(ask(some, 1))).toEqual([false]);
   // But none for longer than eight seconds.
   now += 100;
+  readAll();
   expect(read(ask(some, 1))).toEqual([true]);
 });
 
@@ -258,6 +283,7 @@ test("answers on connections that then close also count in the measure of how lo
   for (let over = 0; over < 256; over++) some.ended(take(some, 1), true);
   answer(some, 600, 1);
   now += 100;
+  readAll();
   expect(read(ask(some, 1))).toEqual([true]);
 });
 
