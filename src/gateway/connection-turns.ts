@@ -19,7 +19,7 @@ export const maxInFlight = 128;
 
 /**
  * If connections wait longer than this for their turn, calls are refused with Retry-After. A refusal takes as long as serving
- * the call, so with two seconds some 8 % fewer were served.
+ * the call, so with two seconds a tenth fewer were served.
  */
 const lateAfterMs = 3_000;
 
@@ -33,11 +33,8 @@ const readAtLeast = 16;
 /** How often it is checked which connections may be read, and how busy the process is. */
 const lookMs = 100;
 
-/**
- * Event loop utilization above which this process is what requests wait for, until it falls below the second: a commit that
- * takes long is no reason to read everything that waits.
- */
-const busyShare = { above: 0.9, until: 0.5 };
+/** Event loop utilization above which this process is what requests wait for. */
+const busyShare = 0.9;
 
 interface Waiting {
   readonly socket: Socket;
@@ -75,9 +72,11 @@ export function createConnectionTurns({
   let isDue = false;
   let isStopped = false;
   let isBusy = false;
-  /** Requests finished since the last check: how many kept their connection open, and how many closed it. */
-  let kept = 0;
-  let left = 0;
+  /** Connections that have had a request. */
+  const known = new WeakSet<Socket>();
+  /** Requests finished since the last check: those that were their connection's first or closed it, and further ones. */
+  let firsts = 0;
+  let furthers = 0;
   let lookedAt = Number.NEGATIVE_INFINITY;
   let lookingAgain: NodeJS.Timeout | undefined;
 
@@ -94,15 +93,16 @@ export function createConnectionTurns({
   /**
    * Whether requests wait for this process: checked at most every tenth of a second, over the time since the last
    * check. Requests on connections of their own wait for no turn: if those are the majority, holding back the others
-   * would only give them more time.
+   * would only give them more time. Most clients do not announce that they close, and of a connection that is not read
+   * it is not even noticed: so what counts is whether connections get a further request.
    */
   function isWaitedFor(): boolean {
     const now = clock();
     if (now - lookedAt >= lookMs) {
       lookedAt = now;
-      isBusy = busyShareOf() > (isBusy ? busyShare.until : busyShare.above) && left <= kept;
-      kept = 0;
-      left = 0;
+      isBusy = busyShareOf() > busyShare && firsts <= furthers;
+      firsts = 0;
+      furthers = 0;
     }
     return isBusy;
   }
@@ -149,7 +149,9 @@ export function createConnectionTurns({
     begun: inFlight.begun,
     answered(socket, begunAt) {
       const now = clock();
-      kept++;
+      if (known.has(socket)) furthers++;
+      else firsts++;
+      known.add(socket);
       // If the client left early, the duration says nothing.
       if (begunAt !== null) inFlight.over(begunAt, now, !socket.destroyed);
       const isFree = !isStopped && !socket.destroyed && !isPaused(socket);
@@ -164,7 +166,7 @@ export function createConnectionTurns({
       makeRoom();
     },
     ended(begunAt, isWhole) {
-      left++;
+      firsts++;
       if (begunAt !== null) inFlight.over(begunAt, clock(), isWhole);
       makeRoom();
     },

@@ -270,6 +270,16 @@ describe("errors", () => {
     expect(fetch).toHaveBeenCalledTimes(1);
   });
 
+  test("do not come of other libraries' names for the same settings", async () => {
+    const settings = {
+      baseUrl: service.httpUrl,
+      baseURL: "http://127.0.0.1:1",
+      apiKey: project.liveKey,
+      api_key: undefined,
+    };
+    expect((await createPhoneproof(settings).create()).status).toBe("pending");
+  });
+
   test("are logged under the name that the package exports", async () => {
     const error = await failureOf(phoneproof.read("vrf_none"));
     expect(inspect(error)).toMatch(/^PhoneproofError: There is no such verification/);

@@ -38,8 +38,16 @@ function take(from: ReturnType<typeof turns>, count: number): number {
   return now;
 }
 
-/** One more request, answered at once, on each of `count` connections. */
+/** Answers further requests of a connection that is not read anyway. */
+function answerFurther(from: ReturnType<typeof turns>, count: number): void {
+  const { socket } = new Connection();
+  markPaused(socket);
+  for (let answered = 0; answered <= count; answered++) from.answered(socket, null);
+}
+
+/** One more request, answered at once, on each of `count` connections, among further requests of another. */
 function ask(from: ReturnType<typeof turns>, count: number): Connection[] {
+  answerFurther(from, 4 * count + 4);
   return Array.from({ length: count }, () => {
     const connection = new Connection();
     from.begun(now);
@@ -148,27 +156,22 @@ test("requests in flight for more than a second no longer make others wait, and 
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
-test("a process is busy from above nine tenths of its time until half of it; then no connection waits, and those that do are soon read", async () => {
+test("a process that is not busy makes no connection wait, and soon reads those that do", async () => {
   const some = turns();
-  const lookAt = (share: number) => {
-    now += 100;
-    busyShare = share;
-    return read(ask(some, 1));
-  };
   take(some, 3 * maxInFlight);
-  expect(lookAt(0.9)).toEqual([true]);
-  expect(lookAt(0.91)).toEqual([false]);
-  const connections = ask(some, 2 * maxInFlight);
+  const connections = ask(some, 2 * maxInFlight + 1);
   await setImmediate();
-  expect(lookAt(0.51)).toEqual([false]);
-  expect(lookAt(0.5)).toEqual([true]);
-  for (const rounds of [1, 2, 3]) {
+  busyShare = 0.9;
+  expect(read([...connections.slice(0, 1), ...ask(some, 1)])).toEqual([false, false]);
+  now += 100;
+  expect(read(ask(some, 1))).toEqual([true]);
+  for (const roundsOver of [1, 2, 3]) {
     await setImmediate();
-    // One connection was in front of these.
-    expect(read(connections)).toEqual(connections.map((_, index) => index + 1 < rounds * maxInFlight));
+    expect(read(connections)).toEqual(connections.map((_, position) => position < roundsOver * maxInFlight));
   }
-  expect(lookAt(0.9)).toEqual([true]);
-  expect(lookAt(0.91)).toEqual([false]);
+  now += 100;
+  busyShare = 0.91;
+  expect(read(ask(some, 1))).toEqual([false]);
 });
 
 test("after a long pause the count of requests in flight starts from zero", () => {
@@ -192,7 +195,7 @@ test("turns are late if one takes longer than three seconds while the process is
   expect([some.isLate(), some.waitedMs()]).toEqual([false, 3_000]);
   now += 1;
   expect([some.isLate(), some.waitedMs()]).toEqual([true, 3_001]);
-  busyShare = 0.5;
+  busyShare = 0.9;
   now += 100;
   expect(some.isLate()).toBe(false);
   busyShare = 1;
@@ -216,9 +219,7 @@ test("connections that have waited for more than four seconds are read, sixteen 
   ] as const) {
     now += elapsed;
     take(some, maxInFlight);
-    const refused = new Connection();
-    markPaused(refused.socket);
-    some.answered(refused.socket, null);
+    answerFurther(some, 100);
     await setImmediate();
     vi.advanceTimersByTime(100);
     expect(read(connections)).toEqual(connections.map((_, position) => position < areRead));
@@ -228,11 +229,12 @@ test("connections that have waited for more than four seconds are read, sixteen 
 /** Lets those that wait have their turns, as far as there is room. */
 const readAll = () => vi.advanceTimersByTime(1_000);
 
-/** Answers `count` requests that took this long, each on its own connection. */
+/** Answers `count` requests of one connection that took this long. */
 function answer(from: ReturnType<typeof turns>, count: number, tookMs: number): void {
+  const { socket } = new Connection();
   for (let answered = 0; answered < count; answered++) {
     from.begun(now - tookMs);
-    from.answered(new Connection().socket, now - tookMs);
+    from.answered(socket, now - tookMs);
   }
 }
 
@@ -266,11 +268,9 @@ test.for([
   take(some, maxInFlight);
   now += 1_500;
   answer(some, 256, 1_001);
-  for (let over = 0; over < 1_000; over++) {
-    const connection = new Connection();
-    connection.destroyed = true;
-    end(some, connection.socket);
-  }
+  const connection = new Connection();
+  connection.destroyed = true;
+  for (let over = 0; over < 1_000; over++) end(some, connection.socket);
   now += 100;
   expect(read(ask(some, 1))).toEqual([false]);
 });
@@ -287,11 +287,22 @@ test("answers on connections that then close also count in the measure of how lo
   expect(read(ask(some, 1))).toEqual([true]);
 });
 
-test("if most requests come on connections of their own, no connection waits for a turn", () => {
+test.for([
+  { name: "close them", end: (from) => from.ended(null, true) },
+  {
+    name: "do not say that they will not use them again",
+    end: (from) => from.answered(new Connection().socket, null),
+  },
+] as {
+  name: string;
+  end: (from: ReturnType<typeof turns>) => void;
+}[])("if most requests come on connections of their own, no connection waits for a turn: clients $name", ({
+  end,
+}) => {
   const some = turns();
   take(some, 2 * maxInFlight);
   expect(read(ask(some, 10))).toEqual(new Array(10).fill(false));
-  for (let over = 0; over < 11; over++) some.ended(take(some, 1), true);
+  for (let over = 0; over < 20; over++) end(some);
   now += 100;
   expect(read(ask(some, 1))).toEqual([true]);
   expect(some.isLate()).toBe(false);

@@ -97,13 +97,16 @@ const bySimplifiedName = new Map(optionNames.map((name) => [simplified(name), na
 /**
  * Throws a TypeError for invalid options. Without this, an invalid time would remove the pauses or let a call never end,
  * something that is not a signal, such as its controller, would abort nothing, and an `idempotency_key` would be replaced by a
- * random one. Other unknown names are ignored: one object of settings may serve several libraries.
+ * random one. Other unknown names are ignored, and so is `baseURL` beside `baseUrl`: one object of settings may serve several
+ * libraries.
  */
 export function checkOptions(options: object, argument = "options"): void {
   checkObject(options, argument);
   for (const [name, value] of Object.entries(options)) {
     const meant = bySimplifiedName.get(simplified(name));
-    if (meant !== undefined && name !== meant) throw new TypeError(`${name} must be written ${meant}`);
+    if (meant !== undefined && !(meant in options) && value !== undefined) {
+      throw new TypeError(`${name} must be written ${meant}`);
+    }
     if (name === "signal" && !/^(AbortSignal|Undefined|Null)$/.test(classOf(value))) {
       throw new TypeError("signal must be an AbortSignal");
     }
