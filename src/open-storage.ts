@@ -7,9 +7,10 @@ import type { Closers } from "./closers.ts";
 import { type Config, SettingError } from "./config.ts";
 import type { Tracing } from "./core/tracing.ts";
 import type { createMetrics } from "./ops/metrics.ts";
+import type { DatabaseState } from "./ops/readiness.ts";
 import { oneLine, withDatabaseErrors, withEmbeddedDatabaseErrors } from "./setting-errors.ts";
 import { readBacklog } from "./storage/backlog.ts";
-import { type Database, openDatabase } from "./storage/database.ts";
+import { type Database, isAnsweredWithError, openDatabase } from "./storage/database.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
 import { applyMigrations, createSchemaCheck } from "./storage/migrations.ts";
 import { createNotices, type NoticeListeners, requireNotices } from "./storage/notices.ts";
@@ -20,8 +21,8 @@ const migrations = path.join(import.meta.dirname, "../prisma/migrations");
 
 export interface OpenStorage {
   readonly database: Database;
-  /** Whether the database has this version's schema and accepts writes. Rejects if it does not answer. */
-  isUsable(): Promise<boolean>;
+  /** The database's state at the moment; never rejects, and waits for as long as a statement may take. */
+  look(): Promise<DatabaseState>;
   /** Resolves once notices arrive. */
   listen(listeners: Omit<NoticeListeners, "onError">): Promise<void>;
 }
@@ -44,8 +45,26 @@ export async function openStorage(parts: {
   if (config.databaseUrl !== null) await warnOfServerLog(database, log);
   return {
     database,
-    isUsable: () => isUsable(database),
+    look: createLook({ isUsable: () => isUsable(database), log }),
     listen: (listeners) => startNotices(connection, { ...parts, database, listeners }),
+  };
+}
+
+function createLook({ isUsable, log }: { isUsable(): Promise<boolean>; readonly log: Logger }) {
+  let logged = "";
+  return async (): Promise<DatabaseState> => {
+    try {
+      const state = (await isUsable()) ? "usable" : "database_unfit";
+      logged = "";
+      return state;
+    } catch (error) {
+      if (!isAnsweredWithError(error)) return "database_away";
+      // Anybody may ask for readiness, as often as they like.
+      if (logged !== String(error))
+        log.error({ err: error }, "not ready: the database answered with an error");
+      logged = String(error);
+      return "database_refusing";
+    }
   };
 }
 

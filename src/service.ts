@@ -121,13 +121,7 @@ async function start(
   const readiness = createReadiness({
     phase: () => phase,
     lookAtDatabase: () =>
-      Promise.race([
-        storage.isUsable().then(
-          (usable) => (usable ? "usable" : "database_unfit"),
-          () => "database_away" as const,
-        ),
-        delay(readinessTimeoutMs, "database_away" as const, { ref: false }),
-      ]),
+      Promise.race([storage.look(), delay(readinessTimeoutMs, "database_away" as const, { ref: false })]),
   });
   const addresses = { http: "", grpc: "", ops: await startOps(config, { readiness, metrics, closers }) };
   if (config.roles.worker) {

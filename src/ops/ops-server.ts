@@ -9,6 +9,7 @@ const readinessTexts: Readonly<Record<Readiness, string>> = {
   starting: "not ready: it is starting",
   stopping: "not ready: it is stopping",
   database_away: "not ready: the database cannot be reached",
+  database_refusing: "not ready: the database refuses the login or the check: the log has its reason",
   database_unfit: "not ready: the database takes no writes, or lacks tables of this version",
 };
 

@@ -1,8 +1,11 @@
 /** Whether this process can take calls, and if not, why. */
 export type Readiness = "ready" | "starting" | "stopping" | Exclude<DatabaseState, "usable">;
 
-/** Unfit: it answers, but takes no writes or lacks this version's tables. */
-export type DatabaseState = "usable" | "database_unfit" | "database_away";
+/**
+ * Unfit: it answers, but takes no writes or lacks this version's tables. Refusing: it answers with an error, for example because
+ * the login lost a privilege. Away: no answer, or none that it could give while it is starting or stopping.
+ */
+export type DatabaseState = "usable" | "database_unfit" | "database_refusing" | "database_away";
 
 /** How long the answer of a database check is reused: anybody may ask for readiness, as often as they like. */
 const keptMs = 250;

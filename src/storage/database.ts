@@ -186,6 +186,17 @@ export function isDatabaseUnavailable(error: unknown): boolean {
   return unreachableKinds.has(kind) || isDriverError(error);
 }
 
+/**
+ * SQLSTATE classes of a server that cannot answer at all: the connection (08), one that is starting or stopping (57), its
+ * system (58); and of a statement that only its time was wrong for (40, 55).
+ */
+const passingStates = /^(08|40|55|57|58)/;
+
+/** Whether the server, up and running, refused the login or the statement: an administrator has to change something. */
+export function isAnsweredWithError(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && error.code !== undefined && !passingStates.test(error.code);
+}
+
 /** The adapter's error kinds for which the server has not answered. */
 const unreachableKinds: ReadonlySet<unknown> = new Set([
   "DatabaseNotReachable",

@@ -5,11 +5,12 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import type { Readable } from "node:stream";
+import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { Failure } from "../../src/failures.ts";
 import { createLog } from "../../src/log.ts";
-import { createDatabase, type TestDatabase } from "../harness/database.ts";
+import { createDatabase, openPool, type TestDatabase } from "../harness/database.ts";
 import { scrape } from "./scrape.ts";
 import { type OutputKind, openPipe, startProcess } from "./service-process.ts";
 
@@ -122,6 +123,40 @@ test("a worker process also logs that it is running", { timeout }, async () => {
       expect.objectContaining({ msg: "phoneproof is running", ops: worker.opsUrl.replace("http://", "") }),
     );
 });
+
+test(
+  "a database that refuses the readiness check makes the process unready, and the log has the reason once",
+  {
+    timeout,
+  },
+  async () => {
+    const own = await createDatabase();
+    onTestFinished(() => own.drop());
+    const service = await start({ DATABASE_URL: own.url });
+    const db = openPool({ ...own.connection, max: 1 });
+    await db.query("ALTER TABLE _prisma_migrations RENAME COLUMN finished_at TO ended_at");
+    const ready = async () => {
+      const response = await fetch(`${service.opsUrl}/readyz`);
+      return `${response.status} ${await response.text()}`;
+    };
+    const reasons = () => linesOf(service.text()).filter(({ msg }) => msg.startsWith("not ready"));
+    const refusing = "503 not ready: the database refuses the login or the check: the log has its reason\n";
+    await expect.poll(ready).toBe(refusing);
+    await delay(600);
+    expect(await ready()).toBe(refusing);
+    expect(reasons()).toEqual([
+      expect.objectContaining({
+        level: 50,
+        msg: "not ready: the database answered with an error",
+        err: expect.objectContaining({ message: expect.stringContaining("finished_at") }),
+      }),
+    ]);
+    await db.query("ALTER TABLE _prisma_migrations RENAME COLUMN ended_at TO finished_at");
+    await expect.poll(ready).toBe("200 ready\n");
+    await db.query("ALTER TABLE _prisma_migrations RENAME COLUMN finished_at TO ended_at");
+    await expect.poll(() => ready().then(() => reasons().length)).toBe(2);
+  },
+);
 
 test("a log file has every line when the service has ended", { timeout }, async () => {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-log-"));
