@@ -111,6 +111,8 @@ ${view.platform === "desktop" && !view.viaQr ? byQrCode(address, smsLink(view.pl
 <span class="quiet" data-until>${until(window, view.language, words)}</span>
 <span class="quiet" data-countdown hidden>${words.timeLeft} <span role="timer" data-remaining></span></span></p>
 <p class="quiet" role="status" data-connection></p>
+<p class="quiet" role="status" data-advice></p>
+<template data-advice-text>${words.advice}</template>
 <div class="late" data-without-script><p class="quiet">${words.withoutScript} <a href="${queryOf(view)}">${words.refresh}</a></p></div>
 </div>
 <div>

@@ -33,6 +33,8 @@ export interface Texts {
   readonly timeProbablyUp: string;
   readonly whichPhones: string;
   readonly price: string;
+  /** Shown to whoever has waited for a while without a hint, also if nothing was sent. */
+  readonly advice: string;
   readonly hints: Readonly<Record<NonNullable<WindowState["hint"]>, string>>;
   readonly withoutScript: string;
   readonly refresh: string;
@@ -104,6 +106,8 @@ const korean: Texts = {
   timeProbablyUp: "시간이 지난 것 같아요. 다시 연결되는 대로 결과를 알려 드릴게요.",
   whichPhones: "010으로 시작하는 번호의 휴대전화에서 보내 주세요.",
   price: "문자 요금은 쓰시는 요금제를 따라요. 확인되면 보낸 번호가 {name} 측에 전달돼요.",
+  advice:
+    "문자를 보냈는데 그대로라면, 보낸 문자의 받는 번호와 내용이 이 화면과 똑같은지, 전송에 실패하지 않았는지 확인해 주세요.",
   hints: {
     another_number:
       "다른 번호에서 보낸 문자가 왔어요. 확인하려는 번호에서 다시 보내 주세요. 번호가 두 개라면 보낼 번호를 골라 주세요.",
@@ -193,6 +197,8 @@ const english: Texts = {
   timeProbablyUp: "Time is probably up. You will see the result once the connection is back.",
   whichPhones: "Send it from a Korean mobile number, one that begins with 010.",
   price: "Your plan’s price for an SMS applies. Once verified, {name} learns the number you sent from.",
+  advice:
+    "Sent it, and nothing changes? Check in your messages that it did not fail, and that its number and text are exactly the ones shown here.",
   hints: {
     another_number:
       "A message came, but from another number. Send it again from the number to be verified: if your phone has two, choose that one.",

@@ -124,6 +124,26 @@ test.for([
   expect(await page.locator("[data-hint]").isVisible()).toBe(false);
 });
 
+test("after a minute without a message the window advises what to check, until there is a hint", async () => {
+  const phone = newPhone();
+  const window = await live({ mode: "match", expected_phone: phone });
+  const page = await (await person(browser, "android")).newPage();
+  await page.clock.install();
+  await page.goto(window.url);
+  const advice = page.locator("[role=status][data-advice]");
+  await page.clock.runFor(59_000);
+  expect(await advice.textContent()).toBe("");
+  await page.clock.runFor(2_000);
+  expect(await advice.textContent()).toContain("받는 번호와 내용이 이 화면과 똑같은지");
+  await send(window, phone, "보냈어요");
+  await expect.poll(() => advice.textContent()).toBe("");
+  // Where there is a hint from the beginning, it stays alone.
+  await page.reload();
+  await page.clock.runFor(61_000);
+  expect(await page.locator("[data-hint]").textContent()).toContain("코드가 없는");
+  expect(await advice.textContent()).toBe("");
+});
+
 test.for([
   { status: "expired", end: (window: OpenWindow) => letExpire(service.db, window.id) },
   { status: "cancelled", end: (window: OpenWindow) => window.cancel() },

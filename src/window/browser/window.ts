@@ -11,6 +11,9 @@ const askAtMostEveryMs = 30_000;
 /** Time to read the result before returning. */
 const returnDelayMs = 3_000;
 
+/** After this time without a hint, the window advises what to check. */
+const adviseAfterMs = 60_000;
+
 /** URL fragment of a page that must not return the user automatically. */
 const stay = "#stay";
 
@@ -32,8 +35,10 @@ function open(main: HTMLElement): void {
   copyButtons(main);
   simulatedPhone(address);
   countDown();
-  if (state.status === "pending") follow();
-  else finish(false);
+  if (state.status === "pending") {
+    follow();
+    adviseLater();
+  } else finish(false);
 
   function apply(next: WindowState): void {
     if (finished) return;
@@ -52,6 +57,7 @@ function open(main: HTMLElement): void {
   }
 
   function showHint(): void {
+    find("[data-advice]")?.replaceChildren();
     const region = find("[data-hint]");
     const text = find<HTMLTemplateElement>(`[data-hint-text="${state.hint}"]`)?.content.textContent ?? "";
     if (!region) return;
@@ -60,6 +66,16 @@ function open(main: HTMLElement): void {
     setTimeout(() => {
       region.textContent = text;
     }, 50);
+  }
+
+  /** Says what may be wrong with a message of which the service knows nothing. A hint says more, and replaces it. */
+  function adviseLater(): void {
+    const advice = find("[data-advice]");
+    const text = find<HTMLTemplateElement>("[data-advice-text]")?.content.textContent ?? "";
+    if (!advice) return;
+    setTimeout(() => {
+      if (state.hint === null) advice.textContent = text;
+    }, adviseAfterMs);
   }
 
   /** `live`: the change happened while the window was open. */
