@@ -379,7 +379,11 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
               type: "string",
               enum: ["verification.verified", "verification.expired", "verification.cancelled"],
             },
-            timestamp: { type: "string", description: "When it happened: UTC with milliseconds." },
+            timestamp: {
+              type: "string",
+              format: "date-time",
+              description: "When it happened: UTC with milliseconds.",
+            },
             data: { $ref: "#/components/schemas/VerificationResult" },
           },
         },

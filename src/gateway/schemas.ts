@@ -50,6 +50,7 @@ export const createVerificationBody = {
 
 const timestamp = {
   type: "string",
+  format: "date-time",
   description: "UTC with milliseconds, 2026-11-21T06:41:00.123Z",
 } as const;
 

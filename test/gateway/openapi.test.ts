@@ -20,7 +20,9 @@ const get = (path: string) => fetch(`${service.httpUrl}${path}`);
 interface Document {
   openapi: string;
   servers: { url: string }[];
-  components: { schemas: Record<string, { required?: string[] }> };
+  components: {
+    schemas: Record<string, { required?: string[]; properties?: Record<string, { format?: string }> }>;
+  };
   paths: Record<string, Record<string, { responses: Record<string, { content: Record<string, Media> }> }>>;
   webhooks: Record<string, { post: { requestBody: { content: Record<string, { example: unknown }> } } }>;
 }
@@ -122,6 +124,18 @@ describe("/openapi.json", () => {
     const alone = ["verification_url", "destination", "sms_text", "carrier"];
     expect(created?.required).toContain("carrier");
     expect(read?.required).toEqual(created?.required?.filter((name) => !alone.includes(name)));
+  });
+
+  test("says which fields are timestamps", async () => {
+    const { components } = (await (await get("/openapi.json")).json()) as Document;
+    const timestampsOf = (name: string) =>
+      Object.entries(components.schemas[name]?.properties ?? {})
+        .filter(([, { format }]) => format === "date-time")
+        .map(([property]) => property);
+    const ofVerification = ["created_at", "expires_at", "verified_at", "server_time"];
+    expect(timestampsOf("CreatedVerification")).toEqual(ofVerification);
+    expect(timestampsOf("VerificationResult")).toEqual(ofVerification);
+    expect(timestampsOf("WebhookEvent")).toEqual(["timestamp"]);
   });
 
   test("describes the three webhooks as they are sent", async () => {
