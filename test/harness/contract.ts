@@ -15,6 +15,7 @@ interface DescribedResponse {
 
 const document = openApiDocument("http://localhost", []) as Described;
 const ajv = new Ajv2020({ strict: false, allErrors: true });
+ajv.addFormat("date-time", /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 ajv.addSchema(document, "openapi");
 const validators = new Map<string, ValidateFunction>();
 
