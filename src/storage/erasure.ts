@@ -50,21 +50,23 @@ erased_verification AS (
 }
 
 /**
- * The end of a statement that deletes the senders `s` that satisfy `where`, and with them the misses counted against them. Rows
- * are locked in key order, as by the statement that counts misses, and are found by arrays: a join may be planned as a scan of
- * all senders.
+ * The end of a statement that deletes the senders with these keys, and with them the misses counted against them. `keys` are
+ * distinct rows (environment, phone). Rows are locked in key order, as by the statement that counts misses. Each is looked up by
+ * itself: a join, and in Postgres 15 also a condition on an array of phones, may be planned as a scan of all senders. The
+ * statement returns false if a sender had changed since it began: such a row has moved, and is not found. `forget` repeats it.
  */
-function forgottenSenders({ where }: { readonly where: string }): string {
+function forgottenSenders({ keys }: { readonly keys: string }): string {
   return `
 locked_sender AS MATERIALIZED (
-  SELECT s.environment, s.phone FROM inbound_sender s
-  WHERE ${where}
-  ORDER BY s.environment, s.phone FOR UPDATE OF s
+  SELECT s.row FROM (${keys} ORDER BY 1, 2) AS k (environment, phone)
+  CROSS JOIN LATERAL (
+    SELECT ctid AS row FROM inbound_sender WHERE environment = k.environment AND phone = k.phone FOR UPDATE
+  ) s
+),
+forgotten AS (
+  DELETE FROM inbound_sender s WHERE s.ctid = ANY (ARRAY(SELECT row FROM locked_sender)) RETURNING 1
 )
-DELETE FROM inbound_sender s
-WHERE s.environment = ANY (ARRAY(SELECT environment FROM locked_sender))
-  AND s.phone = ANY (ARRAY(SELECT phone FROM locked_sender))
-  AND (s.environment, s.phone) IN (SELECT environment, phone FROM locked_sender)`;
+SELECT (SELECT count(*) FROM forgotten) = (SELECT count(*) FROM locked_sender)`;
 }
 
 /** How many rows one statement looks at, in some 10 ms; only a few of them are locked. */
@@ -220,8 +222,7 @@ WITH number AS MATERIALIZED (
   UNION
   SELECT m.sender FROM inbound_message m WHERE m.verification_id = $1::uuid
 ),${forgottenSenders({
-    where: `s.environment = (SELECT v.environment FROM verification v WHERE v.id = $1::uuid)
-    AND s.phone = ANY (ARRAY(SELECT phone FROM number))`,
+    keys: "SELECT (SELECT v.environment FROM verification v WHERE v.id = $1::uuid), phone FROM number",
   })}`,
 };
 
@@ -266,10 +267,11 @@ const sendersOfStatement = {
   name: "erasure_senders_of",
   text: `
 WITH ${forgottenSenders({
-    where: `s.environment = $3::environment AND s.phone = ANY (ARRAY(
-    SELECT m.sender FROM unnest($1::text[], $2::text[]) AS k (source, message_id)
-    JOIN inbound_message m ON m.source = k.source AND m.message_id = k.message_id
-  ))`,
+    keys: `
+    SELECT DISTINCT $3::environment, m.sender FROM unnest($1::text[], $2::text[]) AS k (source, message_id)
+    CROSS JOIN LATERAL (
+      SELECT sender FROM inbound_message WHERE source = k.source AND message_id = k.message_id OFFSET 0
+    ) m`,
   })}`,
 };
 
@@ -286,7 +288,7 @@ SELECT count(*)::float8 FROM erased_message`,
 const senderStatement = {
   name: "erasure_sender",
   text: `
-WITH ${forgottenSenders({ where: "s.environment = ANY (enum_range(NULL::environment)) AND s.phone = $1" })}`,
+WITH ${forgottenSenders({ keys: "SELECT e, $1::text FROM unnest(enum_range(NULL::environment)) AS e" })}`,
 };
 
 /**
@@ -392,6 +394,14 @@ export function createErasureStore(database: Database): ErasureStore {
     return cancelled;
   }
 
+  /** Ends even if messages of the sender keep arriving: only a few misses change its row, then it is muted. */
+  async function forget(statement: NamedStatement, values: readonly unknown[]): Promise<void> {
+    for (let done = false; !done; ) {
+      const [row] = await runStatement(database, statement, values);
+      done = row?.[0] as boolean;
+    }
+  }
+
   async function eraseNumbers(ids: readonly string[], cancelled: readonly string[]) {
     const values = [plainArray(ids)];
     // The verifications are erased last: an erasure that was interrupted finds everything by them when it is repeated.
@@ -458,7 +468,7 @@ export function createErasureStore(database: Database): ErasureStore {
       const carriers = rows.filter(([, , , text]) => text !== null && mayCarry(text as string, codes));
       if (carriers.length === 0) continue;
       const keys = [1, 2].map((column) => textArray(carriers.map((row) => row[column] as string)));
-      await runStatement(database, sendersOfStatement, [...keys, environment]);
+      await forget(sendersOfStatement, [...keys, environment]);
       const [erased] = await runStatement(database, messagesStatement, keys);
       messages += erased?.[0] as number;
     }
@@ -485,7 +495,7 @@ export function createErasureStore(database: Database): ErasureStore {
 
     async eraseVerification(verificationId) {
       const cancelled = await end([verificationId]);
-      await runStatement(database, ownSendersStatement, [verificationId]);
+      await forget(ownSendersStatement, [verificationId]);
       let messages = 0;
       for (let more = true; more; ) {
         const [row] = await runStatement(database, ownMessagesStatement, [verificationId]);
@@ -503,7 +513,7 @@ export function createErasureStore(database: Database): ErasureStore {
       const number = patternOf(phone);
       const [ends] = await runStatement(database, endsStatement, []);
       const [lastVerification, lastMessage, lastDelivery] = ends as (string | null)[];
-      await runStatement(database, senderStatement, [phone]);
+      await forget(senderStatement, [phone]);
       for await (const ids of passes(verificationPassStatement, firstUuid, (since) => [
         phone,
         since,

@@ -265,6 +265,27 @@ describe("erasing a phone", () => {
     expect(await send(pending, phone)).toBe("VERIFIED");
   });
 
+  test("removes its misses even if another one is being counted when the erasure begins", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop);
+    await service.sms({ to: pending.to, from: phone, text: "a miss" });
+    const holder = await service.db.connect();
+    let erasing: Promise<unknown> = Promise.resolve();
+    try {
+      await holder.query("BEGIN");
+      await holder.query("UPDATE inbound_sender SET miss_times = miss_times || now() WHERE phone = $1", [
+        phone,
+      ]);
+      erasing = erasePhone(phone);
+      await untilWaiting(service.db, 1);
+    } finally {
+      await holder.query("COMMIT");
+      holder.release();
+    }
+    await erasing;
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
   test("a message sent again with its id gets its first receipt, and nothing of it is stored again", async () => {
     const phone = newPhone();
     const pending = await createPending(shop);
