@@ -22,6 +22,8 @@ declare module "fastify" {
     suspendedCaller: Caller | undefined;
     /** When its credential was checked, and at which revision of the directory. */
     look: CredentialCheck | undefined;
+    /** Set if its body broke off before it was admitted: to be called then, instead of going on. */
+    brokenOff: (() => void) | undefined;
     /** The code of the failure it was refused with. */
     failureCode: FailureCode | undefined;
   }
@@ -145,6 +147,7 @@ function consumeRateLimit(
       usage: undefined,
       violations: noViolations,
     };
-    admitted();
+    if (request.brokenOff === undefined) admitted();
+    else request.brokenOff();
   }, refused);
 }

@@ -24,7 +24,14 @@ import { answerUnknownRoute, lookAgain } from "./admit.ts";
 import { answeredRequest } from "./answered-request.ts";
 import type { ConnectionTurns } from "./connection-turns.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
-import { bodyLimitBytes, createHttpServer, maxHeaderBytes, trackNewest, untrack } from "./http-server.ts";
+import {
+  type BreakOff,
+  bodyLimitBytes,
+  createHttpServer,
+  maxHeaderBytes,
+  trackNewest,
+  untrack,
+} from "./http-server.ts";
 import { createOverload } from "./overload.ts";
 import { referenceRoutes } from "./reference/routes.ts";
 import { refuse } from "./refusal.ts";
@@ -98,28 +105,45 @@ export function createGateway({
     });
   };
 
-  const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply): void => {
+  /** Requests whose failure is charged, if it is to be. */
+  const failing = new WeakSet<FastifyRequest>();
+
+  const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply, answer = refuse): void => {
     const { call } = request;
+    failing.add(request);
     if (failure.code === "internal_error") logFault(log, request, failure);
     // A client that gets no response is not charged for one.
     if (call === undefined || isGone(request.raw)) {
-      refuse(reply, failure);
+      answer(reply, failure);
       return;
     }
     admission
       .chargeFailure(call, failure, () => lookAgain(admission, request))
       .then(
-        (settled) => refuse(reply, settled),
+        (settled) => answer(reply, settled),
         (thrown) => {
           const unsettled = asFailure(thrown);
           if (unsettled.code === "internal_error") logFault(log, request, unsettled);
-          refuse(reply, unsettled);
+          answer(reply, unsettled);
         },
       );
   };
 
+  const breakOff: BreakOff = (reply, failure, answer) => {
+    const { request } = reply;
+    const settle = () => fail(failure, request, reply, answer);
+    // A read does not wait for a body: its handler charges the call.
+    if (failing.has(request) || request.method === "GET") answer(reply, failure);
+    else if (request.look === undefined || request.call !== undefined) settle();
+    else {
+      // Its credential is being looked up. If it is refused, that is the last response, too.
+      request.brokenOff = settle;
+      reply.raw.shouldKeepAlive = false;
+    }
+  };
+
   const gateway = Fastify({
-    serverFactory: (listener) => createHttpServer(log, onAnswered, listener),
+    serverFactory: (listener) => createHttpServer(log, onAnswered, breakOff, listener),
     // Fastify's own log lines contain URLs; the gateway writes its own, one per request.
     logger: false,
     genReqId: newRequestId,
@@ -153,6 +177,7 @@ export function createGateway({
   gateway.decorateRequest("call", undefined);
   gateway.decorateRequest("suspendedCaller", undefined);
   gateway.decorateRequest("look", undefined);
+  gateway.decorateRequest("brokenOff", undefined);
   gateway.decorateRequest("failureCode", undefined);
   gateway.decorateRequest("inFlightSince", null);
 

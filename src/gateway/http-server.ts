@@ -12,9 +12,9 @@ import type { Logger } from "pino";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
-import { closeGently, lingerAtClose } from "./linger.ts";
+import { closeGently } from "./linger.ts";
 import { isPaused } from "./paused-sockets.ts";
-import { presentFailure } from "./refusal.ts";
+import { prepareRefusal, presentFailure } from "./refusal.ts";
 
 export const bodyLimitBytes = 64 * 1024;
 
@@ -27,6 +27,18 @@ interface Refusal {
   readonly status: number;
   readonly code: FailureCode;
 }
+
+/** What the gateway does with requests that could not be read. */
+interface UnreadRequests {
+  /** Logs and counts one that was answered before anything began with it. */
+  readonly refused: (refusal: Refusal) => void;
+  readonly breakOff: BreakOff;
+}
+
+type Answer = (reply: FastifyReply, failure: Failure) => void;
+
+/** Ends a request whose body broke off: calls `answer` with what to answer, once the call has been charged. */
+export type BreakOff = (reply: FastifyReply, failure: Failure, answer: Answer) => void;
 
 interface ClientError extends Error {
   readonly code?: string;
@@ -72,6 +84,7 @@ export function untrack(reply: FastifyReply): void {
 export function createHttpServer(
   log: Logger,
   onAnswered: (request: AnsweredRequest) => void,
+  breakOff: BreakOff,
   listener: RequestListener,
 ): Server {
   const refused = (refusal: Refusal) => {
@@ -107,7 +120,7 @@ export function createHttpServer(
   // A client may half-close once it has sent its request; by default, Node would then drop the response.
   Object.assign(server, { httpAllowHalfOpen: true });
   server.on("connection", (socket) => socket.on("end", () => endStream(socket)));
-  server.on("clientError", (error: ClientError, socket) => endBroken(refused, error, socket));
+  server.on("clientError", (error: ClientError, socket) => endBroken({ refused, breakOff }, error, socket));
   server.on("connect", (request, socket) => answerConnect(server, request, socket));
   server.on("checkContinue", (request, response) => {
     // A body that will be refused for its size is not asked for.
@@ -202,18 +215,18 @@ function endStream(socket: Socket): void {
  * Invariant: responses leave in the order of their requests, one each. An error within a request's body is answered as
  * that request; an error after a complete request waits until that is answered.
  */
-function endBroken(refused: (refusal: Refusal) => void, error: ClientError, socket: Duplex): void {
+function endBroken(unread: UnreadRequests, error: ClientError, socket: Duplex): void {
   if (abandoned.has(socket)) return;
   abandoned.add(socket);
   if (!isUnreadableRequest(error, socket)) {
     socket.destroy();
     return;
   }
-  const end = () => answerBroken(refused, error, socket);
+  const end = () => answerBroken(unread, error, socket);
   if (!enqueued(socket, { waitsFor: () => false, begin: end })) end();
 }
 
-function answerBroken(refused: (refusal: Refusal) => void, error: ClientError, socket: Duplex): void {
+function answerBroken({ refused, breakOff }: UnreadRequests, error: ClientError, socket: Duplex): void {
   const reply = newestReplies.get(socket);
   if (reply === undefined) {
     refuseUnread(refused, error, socket);
@@ -222,7 +235,7 @@ function answerBroken(refused: (refusal: Refusal) => void, error: ClientError, s
   } else if (reply.raw.headersSent) {
     afterAnswer(reply.raw, () => socket.destroy());
   } else {
-    interrupt(reply);
+    breakOff(reply, new Failure("malformed_request"), interrupt);
   }
 }
 
@@ -243,18 +256,19 @@ function afterAnswer(response: ServerResponse, then: () => void): void {
 }
 
 /** Answers without Fastify, which waits for the rest of a body that will never arrive. */
-function interrupt(reply: FastifyReply): void {
-  const failure = new Failure("malformed_request");
+function interrupt(reply: FastifyReply, failure: Failure): void {
   const { request, raw } = reply;
-  request.failureCode = failure.code;
+  // The client may have disconnected while the call was charged.
+  if (raw.headersSent) return;
+  prepareRefusal(reply, failure);
   const body = Buffer.from(JSON.stringify(presentFailure(failure, request.id)));
   raw.shouldKeepAlive = false;
-  lingerAtClose(request.raw.socket);
+  for (const [name, value] of Object.entries(reply.getHeaders())) {
+    if (value !== undefined) raw.setHeader(name, value);
+  }
   raw.writeHead(failure.status, {
     "content-type": "application/json; charset=utf-8",
     "content-length": body.length,
-    "cache-control": "no-store",
-    "x-request-id": request.id,
   });
   raw.end(body);
 }

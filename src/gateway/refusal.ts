@@ -21,6 +21,12 @@ export function presentFailure(failure: Failure, requestId: string): ApiError {
 
 /** Answers with a failure. Where admission has to settle it, the caller of this function has done so. */
 export function refuse(reply: FastifyReply, failure: Failure): void {
+  prepareRefusal(reply, failure);
+  reply.code(failure.status).send(presentFailure(failure, reply.request.id));
+}
+
+/** Does everything for a refusal but set its status and send its body. */
+export function prepareRefusal(reply: FastifyReply, failure: Failure): void {
   const { request } = reply;
   request.failureCode = failure.code;
   if (!request.raw.complete) lingerAtClose(request.raw.socket);
@@ -30,7 +36,6 @@ export function refuse(reply: FastifyReply, failure: Failure): void {
     reply.header("retry-after", Math.max(1, Math.ceil(failure.retryAfterSeconds ?? 1)));
   }
   if (failure.status === 401) reply.header("www-authenticate", "Bearer");
-  reply.code(failure.status).send(presentFailure(failure, request.id));
 }
 
 /** Sets the usage headers, unless the call was not charged. */

@@ -602,12 +602,17 @@ describe("a client that stops sending", () => {
   });
 
   test.concurrent.for([
-    { name: "in the middle of a header", request: "GET / HTTP/1.1\r\nHost: local" },
-    { name: "in the middle of a body", request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{` },
-  ])("$name and keeps its connection open gets 400", async ({ request }, { expect: expectHere }) => {
+    { name: "in the middle of a header", request: "GET / HTTP/1.1\r\nHost: local", counts: false },
+    {
+      name: "in the middle of a body",
+      request: `${create}${authorised}${json}Content-Length: 10\r\n\r\n{`,
+      counts: true,
+    },
+  ])("$name and keeps its connection open gets 400", async ({ request, counts }, { expect: expectHere }) => {
     const answers = await exchange(service.httpUrl, request);
     expectHere(answers).toHaveLength(1);
     expectApiError(answers[0], 400, "malformed_request");
+    expectHere(answers[0]?.headers.has("x-usage-calls")).toBe(counts);
   });
 
   test.concurrent("before its first byte gets no answer", async ({ expect: expectHere }) => {
@@ -635,6 +640,39 @@ async function firstStatus(request: string): Promise<number> {
   socket.destroy();
   return Number(/^HTTP\/1\.1 (\d{3}) /.exec(answer.toString("latin1"))?.[1]);
 }
+
+describe("a call whose body breaks off counts as usage", () => {
+  const head = (key: string) => `Host: localhost\r\nAuthorization: Bearer ${key}\r\n${json}`;
+
+  test.for([
+    { name: "at a creation", line: create, body: "Content-Length: 10\r\n\r\n{" },
+    { name: "at a cancel", line: cancel, body: "Content-Length: 10\r\n\r\n{" },
+    { name: "at an invalid chunk", line: create, body: "Transfer-Encoding: chunked\r\n\r\nZZ\r\n" },
+  ])("$name", async ({ line, body }) => {
+    const { testKey: key } = await service.createProject();
+    const [answer] = await exchange(service.httpUrl, line + head(key) + body, { halfClose: true });
+    expectApiError(answer, 400, "malformed_request");
+    expect(answer?.headers.get("x-usage-calls")).toBe("1");
+    expect(answer?.headers.get("ratelimit-policy")).toContain("q=6000");
+    expect(usageOf(await merchant(service.httpUrl, key).create())).toBe("2/unlimited");
+  });
+
+  test("once, if it is refused for its headers, too", async () => {
+    const { testKey: key } = await service.createProject();
+    const keyless = `Host: localhost\r\nAuthorization: Bearer ${key}\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n`;
+    const answers = await exchange(service.httpUrl, create + keyless, { halfClose: true });
+    expect(answers).toHaveLength(1);
+    expect(usageOf(await merchant(service.httpUrl, key).create())).toBe("2/unlimited");
+  });
+
+  test("and is refused if the month is used up", async () => {
+    const { testKey: key } = await service.createProject({ usageLimit: 0n });
+    const broken = `${create}${head(key)}Content-Length: 10\r\n\r\n{`;
+    const [answer] = await exchange(service.httpUrl, broken, { halfClose: true });
+    expectApiError(answer, 429, "usage_limit_exceeded");
+    expect(answer?.headers.get("retry-after")).toMatch(/^\d+$/);
+  });
+});
 
 test("a client that disconnects in the middle of a body is not charged", async () => {
   // A process where no other client disconnects.
