@@ -106,8 +106,13 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     if (failure.code === "internal_error") onFault(request, failure);
     if (failure.retryAfterSeconds !== undefined) reply.header("retry-after", failure.retryAfterSeconds);
     const kind = failure.status === 429 ? "tooMany" : failure.status === 503 ? "unavailable" : "notFound";
-    reply.code(kind === "notFound" ? 404 : failure.status).type("text/html; charset=utf-8");
-    reply.send(renderRefusal(kind, viewOf(request), assetPaths()));
+    reply.code(kind === "notFound" ? 404 : failure.status);
+    if (wantsJson(request)) {
+      const message = kind === "notFound" ? noPanelText : failure.message;
+      reply.send({ error: { code: failure.code, message, request_id: request.id } });
+      return;
+    }
+    reply.type("text/html; charset=utf-8").send(renderRefusal(kind, viewOf(request), assetPaths()));
   }
 
   return async (scope: FastifyInstance): Promise<void> => {
@@ -208,7 +213,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         const sent = await opening(request, windows.sendTestMessage(message, origin));
         const outcome = outcomeName(sent.outcome);
         const view = viewOf(request);
-        if (request.headers.accept === "application/json") {
+        if (wantsJson(request)) {
           return {
             outcome,
             message: simulatedReceiptText({ outcome, duplicate: sent.duplicate }, view.language),
@@ -222,6 +227,11 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     );
   };
 }
+
+/** Whether a program asks: the window's script, or a merchant's test that sends the panel's form. */
+const wantsJson = ({ headers }: FastifyRequest): boolean => headers.accept === "application/json";
+
+const noPanelText = `Not found: no window of the test environment has this address, or the body is no form (application/x-www-form-urlencoded) of at most ${formLimitBytes / 1024} KiB.`;
 
 /** A malformed form is answered like a wrong URL. */
 function refusalOf(thrown: unknown, { raw }: FastifyRequest): Failure {

@@ -118,6 +118,26 @@ test("the live environment has no simulated phone", async () => {
   expect((await window.get("/status")).text).toContain('"status":"pending"');
 });
 
+test("a program is refused in JSON, with the contract's error object: without a panel, for a wrong body, and too often", async () => {
+  const { url } = await createWindow(service, project, {}, "live");
+  const window = await createWindow(service, project);
+  const refusalOf = async (address: string, body: URLSearchParams | string) => {
+    const headers = { accept: "application/json" };
+    const answer = await fetch(`${address}/messages`, { method: "POST", body, headers });
+    expect(answer.headers.get("content-type")).toBe("application/json; charset=utf-8");
+    const { error } = (await answer.json()) as { error?: Record<string, string> };
+    if (error) expect(error.request_id).toBe(answer.headers.get("x-request-id"));
+    return [answer.status, error?.code, error?.message];
+  };
+  const form = new URLSearchParams({ from: newPhone(), text: "안녕하세요", carrier: "" });
+  const noPanel = [404, "not_found", expect.stringMatching(/test environment.*form .*32 KiB/)];
+  expect(await refusalOf(url, form)).toEqual(noPanel);
+  expect(await refusalOf(window.url, "{}")).toEqual(noPanel);
+  expect(await refusalOf(window.url, new URLSearchParams({ text: "x".repeat(33 * 1024) }))).toEqual(noPanel);
+  const answers = await Promise.all(Array.from({ length: 31 }, () => refusalOf(window.url, form)));
+  expect(answers).toContainEqual([429, "rate_limited", expect.any(String)]);
+});
+
 test("the form works without JavaScript, and the page shows the receipt", async () => {
   const window = await createWindow(service, project);
   const body = new URLSearchParams({ from: newPhone(), text: "안녕하세요\r\n", carrier: "" });
