@@ -241,6 +241,12 @@ test("if nothing listens at any address of a name, the error names the first add
   expect(exchange.error).toBe(`connect ECONNREFUSED 127.0.0.1:${port}`);
 });
 
+test("an error is recorded as one line of at most 300 characters, without control characters", async () => {
+  const resolve = () => Promise.reject(new Error(`no\r\n\tsuch\u0000\u001bname ${"x".repeat(1_000)}`));
+  const exchange = await endpointsOf({ resolve }).send(message("http://shop.example/"));
+  expect(exchange).toMatchObject({ status: null, error: `no such name ${"x".repeat(287)}` });
+});
+
 /** A server with a full backlog: its process is stopped until `goOn`. */
 async function startHeldUp() {
   const serve = `require("node:http").createServer((request, response) => response.writeHead(204).end())
@@ -322,6 +328,19 @@ describe("a failed TLS handshake is reported with its cause, without internals o
     expect(exchange).toMatchObject({ status: null, answer: null });
     expect(exchange.error).toEqual(typeof error === "string" ? error : expect.stringMatching(error));
   });
+});
+
+test("a TLS handshake offers only HTTP/1.1", async () => {
+  const hello = Promise.withResolvers<Buffer>();
+  const port = await startTcp((socket) =>
+    socket.once("data", (data) => {
+      hello.resolve(data);
+      socket.destroy();
+    }),
+  );
+  await endpointsOf().send(message(`https://localhost:${port}/`));
+  const offered = (await hello.promise).toString("latin1");
+  expect([offered.includes("\x08http/1.1"), offered.includes("\x02h2")]).toEqual([true, false]);
 });
 
 test("requests have the headers of Standard Webhooks and only the necessary others", async () => {
