@@ -246,6 +246,12 @@ describe("the addresses of a name", () => {
     await expect(addressesOf("empty.example")).rejects.toThrow("empty.example leads to 127.0.0.1");
   });
 
+  test("come from the system's resolver where there is no DNS server", async () => {
+    nameServer.isThere = false;
+    nameServer.bySystem = async () => [four];
+    expect(await addressesOf("shop.example")).toEqual([four]);
+  });
+
   test("that neither knows are an error", async () => {
     await expect(addressesOf("shop.example")).rejects.toThrow("ENOTFOUND");
   });

@@ -14,6 +14,8 @@ export interface NameServer {
   names: Names;
   /** The names that were queried. */
   readonly asked: Set<string>;
+  /** While false, nothing listens where queries are sent. */
+  isThere: boolean;
   /** The operating system's resolver. */
   bySystem: (name: string) => Promise<ResolvedAddress[]>;
 }
@@ -26,7 +28,7 @@ const unknown = () =>
 
 /** For the tests of the describe that calls it; emptied before each of them. */
 export function nameServerOfSuite(): NameServer {
-  const server: NameServer = { names: {}, asked: new Set(), bySystem: unknown };
+  const server: NameServer = { names: {}, asked: new Set(), isThere: true, bySystem: unknown };
   const socket = createSocket("udp4");
   const own = { Resolver: dns.Resolver, lookup: dns.lookup };
 
@@ -56,10 +58,14 @@ export function nameServerOfSuite(): NameServer {
     socket.bind(0, "127.0.0.1");
     await once(socket, "listening");
     const address = `127.0.0.1:${socket.address().port}`;
+    const closed = createSocket("udp4").bind(0, "127.0.0.1");
+    await once(closed, "listening");
+    const nowhere = `127.0.0.1:${closed.address().port}`;
+    closed.close();
     class ToThisServer extends Resolver {
       constructor(options?: ConstructorParameters<typeof Resolver>[0]) {
         super(options);
-        this.setServers([address]);
+        this.setServers([server.isThere ? address : nowhere]);
       }
     }
     Object.assign(dns, { Resolver: ToThisServer, lookup: (name: string) => server.bySystem(name) });
@@ -69,6 +75,7 @@ export function nameServerOfSuite(): NameServer {
   beforeEach(() => {
     server.names = {};
     server.asked.clear();
+    server.isThere = true;
     server.bySystem = unknown;
   });
 
