@@ -265,7 +265,7 @@ describe("410 Gone", () => {
     expect(receiver.received).toHaveLength(2);
   });
 
-  test("is logged with the webhook's id and the reason, and so is a delivery that is given up", async () => {
+  test("is logged with the webhook's id and the reason, unlike a failure after disabling by hand, and so is a delivery that is given up", async () => {
     const idle = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
     const lines: string[] = [];
     const settings = parseConfig({
@@ -277,6 +277,15 @@ describe("410 Gone", () => {
     const log = pino({ base: null, timestamp: false }, { write: (line) => lines.push(line) });
     const worker = await startService(settings, log);
     onTestFinished(() => worker.close());
+    const byHand = await openShop(idle);
+    const refusal = Promise.withResolvers<() => void>();
+    const refusing = await startReceiver((response) => refusal.resolve(() => response.writeHead(500).end()));
+    await byHand.setWebhook(refusing.url);
+    const underWay = await byHand.event();
+    const refuse = await refusal.promise;
+    await idle.client(WebhookService).disableWebhook({ projectId: byHand.projectId, environment });
+    refuse();
+    await deliveryWhen(idle, underWay, attempted(1));
     const shop = await openShop(idle);
     const { url } = await startReceiver(answerWith(410));
     const { id: webhookId } = await shop.setWebhook(url);
