@@ -1,6 +1,8 @@
 import { once } from "node:events";
-import net from "node:net";
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import http from "node:http";
+import net, { type Socket } from "node:net";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { createOpsHttpServer } from "../../src/ops/ops-http-server.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { startProcess } from "./service-process.ts";
 
@@ -36,3 +38,57 @@ test(
     expect(await service.ended()).toBe(0);
   },
 );
+
+describe("a server of the ops port", () => {
+  /** A server that leaves requests for `/hang` without an answer. */
+  async function startServer() {
+    const server = createOpsHttpServer((request, response) => {
+      if (request.url !== "/hang") response.end("alive");
+    });
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    onTestFinished(() => {
+      server.closeAllConnections();
+      server.close();
+    });
+    const { port } = server.address() as net.AddressInfo;
+    const connect = async () => {
+      const accepted = once(server, "connection") as Promise<[Socket]>;
+      const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
+      onTestFinished(() => agent.destroy());
+      const request = http.get({ port, host: "127.0.0.1", agent, path: "/hang" });
+      request.on("error", () => {});
+      return { agent, socket: (await accepted)[0] };
+    };
+    const get = async () => {
+      const [answer] = await once(http.get({ port, host: "127.0.0.1", agent: false }), "response");
+      return answer.resume().statusCode as number;
+    };
+    return { server, port, connect, get };
+  }
+
+  test("without room for a new connection closes idle ones, and leaves requests in progress alone", async () => {
+    const { server, port, connect, get } = await startServer();
+    server.maxConnections = 2;
+    const { socket: busy } = await connect();
+    const idle = net.connect(port, "127.0.0.1");
+    onTestFinished(() => void idle.destroy());
+    idle.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    await once(idle, "data");
+    const closed = once(idle, "close");
+    await expect(get()).rejects.toThrow();
+    await closed;
+    expect(await get()).toBe(200);
+    expect(busy.destroyed).toBe(false);
+  });
+
+  test("gives a client half a minute to read its response", async () => {
+    const { connect } = await startServer();
+    const { socket } = await connect();
+    const closed = once(socket, "close");
+    expect(socket.timeout).toBe(30_000);
+    // As Node does after that time without a byte from or to the client.
+    socket.emit("timeout");
+    await closed;
+  });
+});
