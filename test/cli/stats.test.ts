@@ -1,6 +1,10 @@
-import { create, toBinary } from "@bufbuild/protobuf";
+import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { beforeAll, describe, expect, test, vi } from "vitest";
-import { GetStatisticsResponseSchema } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
+import {
+  GetStatisticsResponseSchema,
+  type VerificationCountsSchema,
+} from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import { Carrier, Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
@@ -162,14 +166,62 @@ test("an unknown project is refused with not_found", async () => {
   });
 });
 
-test("if no carrier has verified anything, none has a share", async () => {
-  const statistics = create(GetStatisticsResponseSchema, {
-    environments: [{ environment: Environment.LIVE, carriers: [{ carrier: Carrier.SKT }] }],
-  });
+/** The lines of the human-readable output for an answer of the service. */
+async function shown(answer: MessageInitShape<typeof GetStatisticsResponseSchema>): Promise<string[]> {
+  const statistics = create(GetStatisticsResponseSchema, answer);
   const { address } = await startGrpcPeer((call) =>
     call.end(framed(toBinary(GetStatisticsResponseSchema, statistics))),
   );
   const at = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x", COLUMNS: "120" };
   const { stdout } = await run(["stats", "--project", "prj_1"], at);
-  expect(stdout).toMatch(/^SKT +0 +- +- +-$/m);
+  return stdout.trimEnd().split("\n");
+}
+
+test("if no carrier has verified anything, none has a share", async () => {
+  const lines = await shown({
+    environments: [{ environment: Environment.LIVE, carriers: [{ carrier: Carrier.SKT }] }],
+  });
+  expect(lines).toContainEqual(expect.stringMatching(/^SKT +0 +- +- +-$/));
+});
+
+describe("of three days, of which two are counted so far,", () => {
+  const at = (hour: number) => timestampFromMs(Date.parse("2026-11-19T00:00:00Z") + hour * 3_600_000);
+  const answer = (total: MessageInitShape<typeof VerificationCountsSchema>, incomplete: boolean) => ({
+    since: at(0),
+    until: at(72),
+    countedUntil: at(48),
+    incomplete,
+    environments: [
+      {
+        environment: Environment.LIVE,
+        total,
+        hours: Array.from({ length: 72 }, (_, hour) => ({ hour: at(hour), counts: { created: 1n } })),
+        numbers: [{ destination: "01012345678", silence: { since: at(30), expected: 1_234.5 } }],
+        carriers: [{ carrier: Carrier.LGU_PLUS, silence: { since: at(31), expected: 12.4 } }],
+      },
+    ],
+  });
+
+  test("the end of the counts is shown, what is silent, and every counted hour", async () => {
+    const times = { p50Seconds: 60, p95Seconds: 151.4 };
+    const lines = await shown(answer({ created: 48n, conversion: 0.9994, timeToVerify: times }, true));
+    expect(lines.slice(0, 6)).toEqual([
+      "2026-11-19 09:00:00 to 2026-11-21 09:00:00 +09:00",
+      "",
+      "Earlier verifications are still being counted: these counts may grow.",
+      "",
+      "live",
+      "! 01012345678 is silent: none verified since 2026-11-20 15:00:00, 1,235 expected.",
+    ]);
+    expect(lines[6]).toBe("! LGU+ is silent: none verified since 2026-11-20 16:00:00, 12 expected.");
+    expect(lines).toContain("conversion  99.9 % of those that ended");
+    expect(lines).toContain("took        half of them 1 min or less, 95 % of them 2 min 31 s or less");
+    expect(lines.filter((line) => /^2026-11-\d\d \d\d:00 +1 /.test(line))).toHaveLength(48);
+  });
+
+  test("nothing is said about counts that will not grow, and a share is never rounded to 100.0 %", async () => {
+    const lines = await shown(answer({ conversion: 0.9996 }, false));
+    expect(lines.slice(1, 3)).toEqual(["", "live"]);
+    expect(lines).toContain("conversion  100 % of those that ended");
+  });
 });
