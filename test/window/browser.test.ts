@@ -337,9 +337,13 @@ test("if copying fails, the text is selected and the window asks the person to c
     content: `Object.defineProperty(navigator, "clipboard", { value: undefined });
       document.execCommand = () => false;`,
   });
+  await page.clock.install();
   await page.goto(window.url);
   await page.getByRole("button", { name: "문자 내용 복사" }).tap();
   await page.getByText("직접 복사해 주세요").waitFor();
+  // Unlike the word that a value was copied, this stays.
+  await page.clock.runFor(60_000);
+  expect(await page.getByText("직접 복사해 주세요").isVisible()).toBe(true);
   expect(await page.evaluate("getSelection().toString()")).toBe(window.text);
   expect(await page.getByRole("button", { name: "문자 내용 복사" }).textContent()).toBe("복사");
 });
@@ -506,6 +510,104 @@ test("behind a proxy that passes on the stream's headers but not its body, the w
   await result(page, "verified").waitFor({ timeout: 20_000 });
 });
 
+test("if the event stream falls silent without ending, the window polls the status after forty seconds", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.addInitScript({
+    content: `const Stream = EventSource;
+      window.EventSource = class extends Stream {
+        addEventListener(type, listener) {
+          super.addEventListener(type, (event) => {
+            if (document.documentElement.hasAttribute("data-silent")) return;
+            listener(event);
+            if (type === "state") document.documentElement.setAttribute("data-told", "");
+          });
+        }
+      };`,
+  });
+  await page.clock.install();
+  await page.goto(window.url);
+  await page.locator("html[data-told]").waitFor();
+  await page.evaluate("document.documentElement.setAttribute('data-silent', '')");
+  await send(window);
+  await page.clock.runFor(45_000);
+  await result(page, "verified").waitFor({ timeout: 20_000 });
+});
+
+test("a window that nobody sees keeps no event stream, and is updated as soon as it is seen", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.addInitScript({
+    content: `const Stream = EventSource;
+      window.streams = [];
+      window.EventSource = class extends Stream {
+        constructor(...given) {
+          super(...given);
+          window.streams.push(this);
+        }
+      };`,
+  });
+  const become = (visibility: "hidden" | "visible") =>
+    page.evaluate(
+      `Object.defineProperty(document, "visibilityState", { value: "${visibility}", configurable: true });
+       document.dispatchEvent(new Event("visibilitychange"));`,
+    );
+  const open = () => page.evaluate("streams.filter(({ readyState }) => readyState !== 2).length");
+  await page.clock.install();
+  await page.goto(window.url);
+  await expect.poll(() => page.evaluate("streams[0].readyState")).toBe(1);
+  await page.clock.pauseAt(Date.now() + 2_000);
+  await become("hidden");
+  expect(await open()).toBe(0);
+  await send(window);
+  await become("visible");
+  await result(page, "verified").waitFor();
+  await expect.poll(open).toBe(0);
+});
+
+test("the remaining time never grows, whatever a late answer says", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.route("**/events", (route) => route.abort());
+  await page.clock.install();
+  await page.goto(window.url);
+  await page.route("**/status", async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...(await response.json()), remainingMs: 3_000_000 } });
+  });
+  const answered = page.waitForResponse("**/status");
+  await page.clock.runFor(3_000);
+  await (await answered).finished();
+  await page.clock.runFor(3_000);
+  expect(await page.locator("[data-remaining]").textContent()).toMatch(/^\d:\d\d$/);
+});
+
+test("refused again and again, the window asks less and less often, down to every half minute", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.clock.install();
+  let [asked, answered] = [0, 0];
+  await page.route("**/events", (route) => route.abort());
+  await page.route("**/status", async (route) => {
+    asked += 1;
+    await route.fulfill({ status: 503 });
+    answered += 1;
+  });
+  await page.goto(window.url);
+  const askedIn = async (steps: number, stepSeconds: number) => {
+    const before = asked;
+    for (let step = 0; step < steps; step++) {
+      await page.clock.runFor(stepSeconds * 1_000);
+      await expect.poll(() => answered, { interval: 5 }).toBe(asked);
+      // Lets the page take notice of the answer.
+      await page.evaluate("0");
+    }
+    return asked - before;
+  };
+  expect(await askedIn(30, 3)).toBeLessThan(10);
+  expect(await askedIn(10, 33)).toBeGreaterThanOrEqual(9);
+});
+
 test.for([
   429, 503,
 ])("with %i answers the window says that it reconnects, honours Retry-After, and later says that time may be up", async (status) => {
@@ -633,4 +735,7 @@ test("the simulated phone shows each receipt, and the window its effect", async 
   await result(page, "verified").waitFor();
   expect(await page.locator("main .phone").textContent()).toBe("010-****-3333 LGU+");
   expect(complaints).toEqual([]);
+  await page.route("**/messages?*", (route) => route.abort());
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await expect.poll(() => receipt.textContent()).toBe("It could not be sent. Try again in a moment.");
 });
