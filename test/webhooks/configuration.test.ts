@@ -576,6 +576,7 @@ describe("disabling by an administrator", () => {
     for (const [status, state] of [
       [204, WebhookDeliveryState.DELIVERED],
       [500, WebhookDeliveryState.DISABLED],
+      [410, WebhookDeliveryState.DISABLED],
     ] as const) {
       const shop = await openShop(service);
       const answer = Promise.withResolvers<() => void>();
@@ -590,6 +591,7 @@ describe("disabling by an administrator", () => {
       end();
       const delivery = await deliveryWhen(service, id, attempted(1));
       expect([delivery.state, delivery.nextAttemptAt]).toEqual([state, undefined]);
+      expect((await inForce(shop)).disabledReason).toBe(isSetAgain ? "" : "disabled by hand");
     }
   });
 
