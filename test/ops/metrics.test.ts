@@ -12,6 +12,7 @@ import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts"
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
+import { createStorageMetrics } from "../../src/ops/storage-metrics.ts";
 import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
@@ -451,6 +452,36 @@ test("the delay of the statistics is shown, even by a process without workers", 
   );
   await expect.poll(behind).toBeGreaterThanOrEqual(1_000);
   expect(await behind()).toBeLessThan(1_100);
+});
+
+test("however often it is scraped, a process asks the database for its figures at most every two seconds", async () => {
+  const registry = new Registry();
+  const figures = {
+    oldestDeliverySeconds: null,
+    deliveriesDue: 0,
+    oldestExpirySeconds: null,
+    statisticsBehindSeconds: 0,
+  };
+  const read = vi.fn(async () => figures);
+  const clock = vi.spyOn(performance, "now").mockReturnValue(0);
+  onTestFinished(() => clock.mockRestore());
+  createStorageMetrics(registry).watchBacklog(read);
+  for (const now of [0, 2_000]) {
+    clock.mockReturnValue(now);
+    await Promise.all([registry.metrics(), registry.metrics()]);
+  }
+  expect(read).toHaveBeenCalledTimes(1);
+  clock.mockReturnValue(2_001);
+  const late = Promise.withResolvers<typeof figures>();
+  read.mockReturnValueOnce(late.promise);
+  const scrapes = [registry.metrics()];
+  expect(read).toHaveBeenCalledTimes(2);
+  // Nor a second time while it has not answered.
+  clock.mockReturnValue(9_000);
+  scrapes.push(registry.metrics());
+  late.resolve(figures);
+  for (const text of await Promise.all(scrapes)) expect(text).toContain("phoneproof_database_up 1");
+  expect(read).toHaveBeenCalledTimes(2);
 });
 
 test("during a database outage a scrape says so, omits figures of the database and keeps earlier judgements", async () => {
