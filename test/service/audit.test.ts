@@ -108,8 +108,18 @@ describe("an administrative action writes one audit log entry", () => {
     ],
     [
       "creating a token",
-      () => tokens.createServiceToken({ scope: ServiceTokenScope.INGEST, source: "gateway-1" }),
-      { action: "service_token.created", projectId: "", details: { scope: "ingest", source: "gateway-1" } },
+      () =>
+        tokens.createServiceToken({
+          scope: ServiceTokenScope.INGEST,
+          source: "gateway-1",
+          environment: Environment.LIVE,
+          numbers: ["0212345678", "#0701"],
+        }),
+      {
+        action: "service_token.created",
+        projectId: "",
+        details: { scope: "ingest", source: "gateway-1", environment: "live", numbers: "0212345678 #0701" },
+      },
     ],
     [
       "revoking a token",
