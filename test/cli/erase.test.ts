@@ -1,10 +1,14 @@
+import { create, toBinary } from "@bufbuild/protobuf";
 import { beforeAll, expect, test } from "vitest";
+import { EraseVerificationResponseSchema } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { type Merchant, merchant } from "../gateway/merchant.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { framed } from "../rpc/raw-grpc.ts";
 import { createPending } from "../service/pending.ts";
 import { newPhone } from "../service/sms-source.ts";
 import { answerOf, run, towards } from "./command.ts";
+import { startGrpcPeer } from "./grpc-peer.ts";
 
 let service: TestService;
 let shop: Merchant;
@@ -68,6 +72,17 @@ test("the human-readable output is one or two lines, also if there was nothing t
     "Erased from 2 verifications, 1 SMS, 0 webhook answers.\nCancelled, because pending: 1 verification.\n",
   );
   expect(await printed("--phone", phone)).toBe("Nothing was left to erase.\n");
+});
+
+test("a phone that was only in the answers of endpoints is not reported as nothing", async () => {
+  const answer = create(EraseVerificationResponseSchema, { erasure: { webhookAnswers: 1_200 } });
+  const { address } = await startGrpcPeer((call) =>
+    call.end(framed(toBinary(EraseVerificationResponseSchema, answer))),
+  );
+  const at = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
+  expect((await run(["erase", "--verification", "vrf_1"], at)).stdout).toBe(
+    "Erased from 0 verifications, 0 SMS, 1,200 webhook answers.\n",
+  );
 });
 
 test.for([
