@@ -239,6 +239,8 @@ describe("wrong usage: exit code 2, one line on stderr that says what and where,
     [["project", "list", "--address", "nowhere"], /--address: 'nowhere' is not an address/],
     [["project", "list", "--address", "http://127.0.0.1:1/path"], /--address: .* is not an address/],
     [["project", "list", "--address", "127.0.0.1:99999"], /--address: .* is not an address/],
+    [["project", "list", "--address", "http://root@127.0.0.1:1"], /--address: .* is not an address/],
+    [["project", "list", "--address", "http://127.0.0.1:1/?x"], /--address: .* is not an address/],
   ] as const)("%j", async ([args, line]) => {
     const { code, stdout, stderr } = await run(args, environment);
     expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
@@ -442,6 +444,19 @@ describe("no service or no token: exit code 3 and one line", () => {
   });
 
   test.for([
+    "localhost:1",
+    "127.0.0.2:1",
+    "[::1]:1",
+    "0.0.0.0:1",
+  ])("this machine's token is for every address of this machine: %s", async (address) => {
+    const { code, stderr } = await run(["project", "list", "--address", address], {
+      PHONEPROOF_ADMIN_TOKEN: service.adminToken,
+    });
+    expect(code).toBe(3);
+    expect(stderr).toContain(`no service answers at ${address}`);
+  });
+
+  test.for([
     "two words",
     "exclamation!",
     "",
@@ -506,6 +521,16 @@ describe("address and token", () => {
   ])("an address may be written %s", async (form) => {
     const address = form.replace("HOST", service.grpcAddress).replace("PORT", port());
     expect(await run([...list, "--address", address], environment)).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test.for([
+    { address: "https://127.0.0.1", called: "127.0.0.1:443" },
+    { address: "http://127.0.0.1:80", called: "127.0.0.1:80" },
+    { address: "https://127.0.0.1:443/", called: "127.0.0.1:443" },
+  ])("$address is $called", async ({ address, called }) => {
+    const { code, stderr } = await run([...list, "--address", address], environment);
+    expect(code).toBe(3);
+    expect(JSON.parse(stderr).error.message).toContain(` at ${called}`);
   });
 
   test("proxy variables in the environment are ignored for a service on this machine", async () => {
