@@ -256,7 +256,10 @@ test("token create shows the token; list and revoke do not", async () => {
   });
   const { token: _, ...shown } = made;
   expect((await answer("token", "list")).tokens.at(-1)).toEqual(shown);
-  expect(await answer("token", "revoke", made.id)).toEqual({ ...shown, revoked_at: time });
+  const revoked = await answer("token", "revoke", made.id);
+  expect(revoked).toEqual({ ...shown, revoked_at: time });
+  // The time of the first revocation stays.
+  expect(await answer("token", "revoke", made.id)).toEqual(revoked);
   expect(await answer("token", "create", "--scope", "read", "--project", shop.projectId)).toMatchObject({
     scope: "read",
     source: null,
@@ -637,6 +640,12 @@ describe("human-readable output", () => {
       (await seen(columns, ...list)).find((text) => text.startsWith(id)) ?? "";
     expect(await line(80)).toMatch(/a name .*… +\d\d-\d\d \d\d:\d\d$/);
     expect(await line(200)).toMatch(/ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d +-$/);
+    // Of a time in another year the day is shown.
+    await answerOf(
+      ["key", "create", "--project", projectId, ...named.slice(0, 4), "--expires-in", "3000d"],
+      environment,
+    );
+    expect((await seen(80, ...list)).filter((text) => / 20\d\d-\d\d-\d\d$/.test(text))).toHaveLength(1);
   });
 
   test("columns that do not fit are named, with what shows them", async () => {
@@ -683,6 +692,11 @@ describe("human-readable output", () => {
     const seoul = new Date(Date.parse(created_at) + 9 * 3_600_000).toISOString();
     expect((await seen(80, "project", "show", projectId)).at(-1)).toBe(
       `created        ${seoul.slice(0, 10)} ${seoul.slice(11, 19)} +09:00`,
+    );
+    const marquesas = new Date(Date.parse(created_at) - 9.5 * 3_600_000).toISOString();
+    const west = { ...environment, TZ: "Pacific/Marquesas" };
+    expect((await run(["project", "show", projectId], west)).stdout).toMatch(
+      `${marquesas.slice(0, 10)} ${marquesas.slice(11, 19)} -09:30\n`,
     );
   });
 
