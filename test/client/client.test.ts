@@ -4,6 +4,7 @@ import { getEventListeners } from "node:events";
 import { inspect } from "node:util";
 import { createPhoneproof, type ServiceRefusal, type Settings } from "@phoneproof/client";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { newCredential } from "../../src/core/credential.ts";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
@@ -305,6 +306,7 @@ describe("errors", () => {
     ["a promise as fetch", { fetch: Promise.resolve() }],
     ["an API key that cannot be sent in a header", { apiKey: "pp\n" }],
     ["no API key", { apiKey: undefined }],
+    ["a service token instead of an API key", { apiKey: newCredential("svc") }],
     ...notTimes.flatMap((time) =>
       ["timeoutMs", "attemptTimeoutMs", "retryPauseMs"].map((name): [string, object] => [
         `${name} of ${time}`,

@@ -151,7 +151,8 @@ function checkSettings(settings: Settings): void {
   ) {
     throw new TypeError("baseUrl must be an http(s) URL, such as https://phoneproof.example");
   }
-  if (!/^[!-~]+$/.test(apiKey ?? ""))
+  // A service token has the same form; the service would refuse it at each call.
+  if (!/^(?!pp_svc_)[!-~]+$/.test(apiKey ?? ""))
     throw new TypeError("apiKey must be an API key: pp_live_… or pp_test_…");
   if (fetch !== undefined && typeof fetch !== "function") throw new TypeError("fetch must be a function");
 }
