@@ -68,6 +68,14 @@ test.for([
     settings: { HOST: "localhost", PORT: "8099", GRPC_PORT: "8099" },
     message: "PORT and GRPC_PORT must differ",
   },
+  {
+    settings: { HOST: "::1", PORT: "8099", GRPC_HOST: "localhost", GRPC_PORT: "8099" },
+    message: "PORT and GRPC_PORT must differ",
+  },
+  {
+    settings: { PORT: "8099", OPS_HOST: "::", OPS_PORT: "8099" },
+    message: "PORT and OPS_PORT must differ",
+  },
 ])("a port set twice is reported as such, not as used by another program: $message", ({
   settings,
   message,
@@ -330,8 +338,11 @@ test.for([
   { name: "DATABASE_POOL_SIZE", taken: ["4", "200"], refused: ["3", "201", "-4", "4.5"] },
   { name: "RETENTION_STATISTICS_DAYS", taken: ["32", "9999"], refused: ["31", "10000"] },
   { name: "RETENTION_FINISHED_DAYS", taken: ["1", "9999"], refused: ["0", "10000"] },
+  { name: "RETENTION_UNMATCHED_DAYS", taken: ["1", "9999"], refused: ["0", "10000"] },
   { name: "DRAIN_SECONDS", taken: ["0", "60"], refused: ["61"] },
-  { name: "PORT", taken: ["0", "65535"], refused: ["65536"] },
+  { name: "PORT", taken: ["0", "65535"], refused: ["65536", "+80", "0x50"] },
+  { name: "OTEL_TRACES_SAMPLER_ARG", taken: ["0", "0.25", "1", "1.0"], refused: ["1.5", "2", "-1"] },
+  { name: "OTEL_BSP_SCHEDULE_DELAY", taken: ["0", "999999"], refused: ["-1", "1e3"] },
 ])("$name is accepted only within its bounds", ({ name, taken, refused }) => {
   for (const value of taken) parseConfig({ [name]: value });
   for (const value of refused) expect(() => parseConfig({ [name]: value })).toThrow(`${name} must be `);
@@ -341,21 +352,147 @@ test.for([
   "0.0.0.0/0",
   "::/0",
   "10.0.0.0/33",
+  "2001:db8::/129",
   "10.0.0.0/08",
   "10.0.0.0/",
+  "10.0.0.0/8/8",
+  "proxy.example.com",
 ])("a range in TRUSTED_PROXIES that is invalid or covers everything ends the start: %s", (range) => {
   expect(() => parseConfig({ TRUSTED_PROXIES: `127.0.0.1,${range}` })).toThrow(/^TRUSTED_PROXIES /);
 });
 
+test("a list in ROLES or TRUSTED_PROXIES may have spaces, and commas at its ends", () => {
+  expect(parseConfig({ ROLES: " worker , api" }).roles).toEqual({ api: true, worker: true });
+  expect(parseConfig({ TRUSTED_PROXIES: ",10.0.0.5 , 2001:db8::/128," }).trustedProxies).toEqual([
+    "10.0.0.5",
+    "2001:db8::/128",
+  ]);
+});
+
+test.for<[string, string, string]>([
+  ["ROLES", "api,admin", "must be api, worker, or both"],
+  ["ROLES", "API", "must be api, worker, or both"],
+  ["HOST", "http://10.0.0.10", "must be an address or a host name to listen on"],
+  ["GRPC_HOST", "10.0.0.10 ", "must be an address or a host name to listen on"],
+  ["OPS_HOST", "10.0.0.0/8", "must be an address or a host name to listen on"],
+  ["DATABASE_URL", "mysql://db.example/phoneproof", "must be a URL such as postgres://"],
+  ["DATABASE_URL", "postgres://db.example:port/phoneproof", "must be a URL such as postgres://"],
+  ["REDIS_URL", "redis://us%er:word@redis.example", "must be a URL such as redis://"],
+  ["LOG_LEVEL", "verbose", "must be one of fatal, error, warn, info, debug, trace, silent"],
+  ["OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", "must be an http(s) URL of a collector"],
+  ["OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "must be http/protobuf"],
+  ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc", "must be http/protobuf"],
+  ["OTEL_TRACES_EXPORTER", "console", "must be otlp or none"],
+  ["OTEL_TRACES_SAMPLER", "always", "must be one of always_on, always_off, traceidratio, parentbased_"],
+])("%s=%s ends the start with a line that names the setting and what it takes", ([name, value, message]) => {
+  expect(() => parseConfig({ [name]: value })).toThrow(`${name} ${message}`);
+});
+
+test.for([
+  { DATABASE_URL: "postgresql://db.example/phoneproof" },
+  { DATABASE_URL: "postgres:///phoneproof?host=/var/run/postgresql&user=phoneproof" },
+  { REDIS_URL: "redis://redis.example" },
+  { REDIS_URL: "rediss://us%25er:word@redis.example:6380/3" },
+  { PUBLIC_BASE_URL: "http://localhost:8080" },
+  { OTEL_TRACES_SAMPLER: "always_on" },
+  { OTEL_TRACES_SAMPLER: "parentbased_traceidratio" },
+])("%j is accepted", (settings) => {
+  expect(() => parseConfig(settings)).not.toThrow();
+});
+
+const collector = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://localhost:4318/v1/traces" };
+
+test("a process without settings has the defaults of docs/settings.md", () => {
+  const [service = ""] = readPage("docs/settings.md").prose.split("## The command");
+  const rows = [...service.matchAll(/^\| (`[A-Z].*?) \| (.*?) \|/gm)];
+  const defaults = rows.flatMap(([, names = "", values = ""]) => {
+    // Names share a default if there is only one; what follows a semicolon is about a special case.
+    const given = values.replace(/;.*/, "").replaceAll("`", "").split(", ");
+    return names
+      .replaceAll("`", "")
+      .split(", ")
+      .map((name, index) => [name, given[index] ?? given[0] ?? ""] as const);
+  });
+  const documented = Object.fromEntries(defaults.filter(([, value]) => value !== "none"));
+  // These two are derived from another setting.
+  const { PUBLIC_BASE_URL, DATABASE_NOTICES_URL, ...given } = documented;
+  expect({ PUBLIC_BASE_URL, DATABASE_NOTICES_URL }).toEqual({
+    PUBLIC_BASE_URL: "http://localhost:PORT",
+    DATABASE_NOTICES_URL: "DATABASE_URL",
+  });
+  const needed = { ...collector, DATABASE_URL: "postgres://localhost/phoneproof" };
+  expect(parseConfig({ ...needed, ...given })).toEqual(parseConfig(needed));
+  expect(Object.keys(given).length).toBeGreaterThan(20);
+});
+
+test("each setting has its own effect", () => {
+  const settings = {
+    ...collector,
+    HOST: "10.0.0.1",
+    GRPC_HOST: "127.0.0.2",
+    OPS_HOST: "10.0.0.3",
+    PORT: "1001",
+    GRPC_PORT: "1002",
+    OPS_PORT: "1003",
+    DATABASE_URL: "postgres://db.example/phoneproof",
+    DATABASE_NOTICES_URL: "postgres://notices.example/phoneproof",
+    DATABASE_POOL_SIZE: "5",
+    DATABASE_PREPARED_STATEMENTS: "false",
+    REDIS_URL: "redis://redis.example",
+    DATA_DIR: "elsewhere",
+    DRAIN_SECONDS: "6",
+    RETENTION_UNMATCHED_DAYS: "101",
+    RETENTION_FINISHED_DAYS: "102",
+    RETENTION_STATISTICS_DAYS: "103",
+    WEBHOOK_ALLOW_PRIVATE: "true",
+    LOG_LEVEL: "debug",
+    OTEL_TRACES_SAMPLER: "traceidratio",
+    OTEL_TRACES_SAMPLER_ARG: "0.25",
+    OTEL_BSP_SCHEDULE_DELAY: "107",
+  };
+  expect(parseConfig(settings)).toEqual({
+    httpHost: "10.0.0.1",
+    grpcHost: "127.0.0.2",
+    opsHost: "10.0.0.3",
+    httpPort: 1001,
+    grpcPort: 1002,
+    opsPort: 1003,
+    grpcTls: null,
+    roles: { api: true, worker: true },
+    trustedProxies: [],
+    databaseUrl: "postgres://db.example/phoneproof",
+    noticesUrl: "postgres://notices.example/phoneproof",
+    databasePoolSize: 5,
+    databasePreparedStatements: false,
+    redisUrl: "redis://redis.example",
+    dataDir: "elsewhere",
+    adminToken: null,
+    publicBaseUrl: null,
+    webhookAllowPrivate: true,
+    drainSeconds: 6,
+    retention: { unmatchedDays: 101, finishedDays: 102, statisticsDays: 103 },
+    logLevel: "debug",
+    tracing: { sampler: "traceidratio", samplerRatio: 0.25, scheduleDelayMs: 107 },
+  });
+});
+
 test("a PGSSLMODE that the driver does not know ends the start, because it would connect without TLS", () => {
   const DATABASE_URL = "postgres://localhost/phoneproof";
-  for (const mode of ["disable", "require", "verify-full"]) parseConfig({ DATABASE_URL, PGSSLMODE: mode });
+  for (const mode of ["disable", "prefer", "require", "verify-ca", "verify-full", "no-verify"])
+    parseConfig({ DATABASE_URL, PGSSLMODE: mode });
+  const [open, closed] = [DATABASE_URL, `${DATABASE_URL}?sslmode=verify-full`];
   for (const mode of ["verify_full", "REQUIRE", "bogus"]) {
-    expect(() => parseConfig({ DATABASE_URL, PGSSLMODE: mode })).toThrow(
-      /^PGSSLMODE must be one of disable, /,
-    );
-    // Irrelevant with the embedded database.
+    for (const [url, noticesUrl] of [
+      [open, ""],
+      [open, closed],
+      [closed, open],
+    ]) {
+      const settings = { DATABASE_URL: url, DATABASE_NOTICES_URL: noticesUrl, PGSSLMODE: mode };
+      expect(() => parseConfig(settings)).toThrow(/^PGSSLMODE must be one of disable, /);
+    }
+    // Irrelevant with the embedded database, and where every URL has an sslmode.
     parseConfig({ PGSSLMODE: mode });
+    parseConfig({ DATABASE_URL: closed, DATABASE_NOTICES_URL: closed, PGSSLMODE: mode });
   }
 });
 
