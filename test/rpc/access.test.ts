@@ -300,6 +300,12 @@ describe("access to a verification", async () => {
       notFound,
     ],
     [
+      "a token for every project, naming a project that does not exist",
+      readToken,
+      { projectId: "prj_none" },
+      notFound,
+    ],
+    [
       "a token for every project, naming the other environment",
       readToken,
       { environment: Environment.TEST },

@@ -14,7 +14,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { refusalOf } from "../rpc/grpc-answer.ts";
+import { answerOf, refusalOf } from "../rpc/grpc-answer.ts";
 import { createPending } from "./pending.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
@@ -332,6 +332,15 @@ describe("reading the audit log", () => {
     }
     expect(await refusalFor("tok_01kaex4mpyf2xbtyt1s6vdr4e9")).toBe("not_found");
     expect((await audit.listAuditEntries({ actor, projectId })).entries).toEqual([]);
+  });
+
+  test("refuses the page token of a list with another filter", async () => {
+    const { nextPageToken: pageToken } = await audit.listAuditEntries({ pageSize: 1 });
+    expect((await audit.listAuditEntries({ pageSize: 2, pageToken })).entries).toHaveLength(2);
+    for (const filter of [{ projectId }, { actor: "service" }]) {
+      const refused = await answerOf((options) => audit.listAuditEntries({ ...filter, pageToken }, options));
+      expect(refused).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
+    }
   });
 
   test("requires the admin scope", async () => {
