@@ -149,6 +149,18 @@ test("keys that are looked up together are each matched to their own project, an
   }
 });
 
+test("a key whose look-up failed works with the next call after the database can answer again", async () => {
+  const { testKey } = await here.createProject();
+  believeForEver();
+  await here.db.query("ALTER TABLE api_key RENAME TO api_key_away");
+  try {
+    expect(await keyThere(testKey)).toBe(503);
+  } finally {
+    await here.db.query("ALTER TABLE api_key_away RENAME TO api_key");
+  }
+  expect(await keyThere(testKey)).toBe(good);
+});
+
 describe("by the notice alone, with a cache on the other process that never expires:", () => {
   test("a new key works, even if its project was already cached", async () => {
     const { projectId } = await knownKey();
