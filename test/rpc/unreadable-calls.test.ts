@@ -170,7 +170,11 @@ test.for([
   // A call that has not been read by then is reset without a status.
   shortenTimers(10_000, 2_000);
   const { liveKey } = await service.createProject();
-  const calls = [getVerification.name, watchVerification.name].map((name) => open(liveKey, {}, name));
+  const calls = [
+    ...[getVerification.name, watchVerification.name].map((name) => open(liveKey, {}, name)),
+    // A longer deadline of its own gives it no more time.
+    open(liveKey, { "grpc-timeout": "60S" }),
+  ];
   for (const call of calls) call.write(Buffer.from(bytes, "hex"));
   for (const call of calls) {
     const answer = await toldOf(call);
@@ -178,7 +182,25 @@ test.for([
     expect(answer.detail?.requestId).toBe(answer.requestId);
     await call.closed;
   }
-  expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("3/unlimited");
+  expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("4/unlimited");
+});
+
+test("a call whose message is overdue is closed even while its key is being looked up", async () => {
+  shortenTimers(10_000);
+  const { liveKey } = await service.createProject();
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN; LOCK TABLE api_key");
+    const call = open(liveKey);
+    call.write(Buffer.from("000000000a0a", "hex"));
+    await call.closed;
+    // No refusal: nobody has been authenticated.
+    expect((await call.status).code).toBe(-1);
+    await untilWaiting(service.db, 1);
+  } finally {
+    await holder.query("ROLLBACK");
+    holder.release();
+  }
 });
 
 test.for([
