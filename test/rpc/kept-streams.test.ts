@@ -19,9 +19,9 @@ function openSome(count: number) {
   });
   onTestFinished(() => streams.close());
   const ended: string[] = [];
-  const open = (tokenId: string) =>
+  const open = (tokenId: string, caller = callerOf(tokenId)) =>
     streams.add({
-      caller: callerOf(tokenId),
+      caller,
       authenticate: async () => {
         if (refusal) throw refusal;
       },
@@ -77,4 +77,13 @@ test("open streams are limited per caller and in total, and a stream that ends f
     for (let stream = 0; stream < room; stream++) open(caller);
   }
   expect(() => open("five")).toThrow(expect.objectContaining({ code: "service_unavailable" }));
+});
+
+test("all keys of a project share its limit", () => {
+  const { open } = openSome(0);
+  const openWith = (apiKeyId: string, id = "shop") =>
+    open("", { kind: "merchant", apiKeyId, project: { id } } as Caller);
+  for (let stream = 0; stream < 2_500; stream++) openWith(`key-${stream % 2}`);
+  expect(() => openWith("key-2")).toThrow("More than 2500 streams");
+  openWith("key-2", "another shop");
 });

@@ -347,18 +347,23 @@ test("unauthenticated streams are limited to 500 in a process, and those that en
     .toBe(HealthCheckResponse_ServingStatus.SERVING);
 });
 
-test("an IPv6 host with a different address for each stream also gets at most 500 unauthenticated ones", async () => {
+test("an IPv6 host with a different address for each stream also gets at most 500 unauthenticated ones, and all hosts 1000", async () => {
   const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
-  const connection = connectRaw(api.grpcAddress);
-  const results = Array.from({ length: 600 }, async (_, host) => {
-    const address = `2001:db8::${host.toString(16)}`;
-    const call = connection.call("grpc.health.v1.Health/Watch", { "x-forwarded-for": address });
-    call.send(Buffer.of());
-    call.halfClose();
-    return (await call.next()) !== undefined;
-  });
-  expect((await Promise.all(results)).filter((isAnswered) => isAnswered)).toHaveLength(500);
-  connection.destroy();
+  const answeredFrom = async (network: string) => {
+    const connection = connectRaw(api.grpcAddress);
+    onTestFinished(() => connection.destroy());
+    const results = Array.from({ length: 600 }, async (_, host) => {
+      const address = `${network}::${host.toString(16)}`;
+      const call = connection.call("grpc.health.v1.Health/Watch", { "x-forwarded-for": address });
+      call.send(Buffer.of());
+      call.halfClose();
+      return (await call.next()) !== undefined;
+    });
+    return (await Promise.all(results)).filter((isAnswered) => isAnswered).length;
+  };
+  expect(await answeredFrom("2001:db8:1")).toBe(500);
+  expect(await answeredFrom("2001:db8:2")).toBe(500);
+  expect(await answeredFrom("2001:db8:3")).toBe(0);
 });
 
 test("unauthenticated clients that do not read their refusals do not use up other clients' calls", async () => {

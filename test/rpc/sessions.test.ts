@@ -72,6 +72,25 @@ test("a client that sends GOAWAY and keeps its connection open is disconnected",
   server.close();
 });
 
+test("a connection whose client does not answer a ping by the next one is cut", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  const server = http2.createServer();
+  keepSessions().watch(server);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const accepted = once(server, "session");
+  const client = net.connect((server.address() as net.AddressInfo).port, "127.0.0.1");
+  client.on("error", () => {}).resume();
+  atFileEnd(() => client.destroy());
+  client.write(Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(0))]));
+  const [session] = (await accepted) as [ServerHttp2Session];
+  vi.advanceTimersByTime(30_000);
+  expect(session.destroyed).toBe(false);
+  vi.advanceTimersByTime(30_000);
+  expect(session.destroyed).toBe(true);
+  server.close();
+});
+
 /** Both sides of a connection. */
 interface Connection {
   readonly client: ClientHttp2Session;
