@@ -22,7 +22,7 @@ declare module "fastify" {
     suspendedCaller: Caller | undefined;
     /** When its credential was checked, and at which revision of the directory. */
     look: CredentialCheck | undefined;
-    /** Set if its body broke off before it was admitted: to be called then, instead of going on. */
+    /** Set if its body broke off: ends it. To be called once it is admitted, instead of going on. */
     brokenOff: (() => void) | undefined;
     /** The code of the failure it was refused with. */
     failureCode: FailureCode | undefined;
@@ -97,6 +97,7 @@ export function answerUnknownRoute(
     if (failure.code === "project_suspended") refuse(reply, failure);
     else unknown();
   };
+  request.look = admission.checkpoint();
   identify(admission, request, clientAddress(request), unidentified, (caller) => {
     if (caller.kind === "service") unknown();
     else {

@@ -105,7 +105,7 @@ export function createGateway({
     });
   };
 
-  /** Requests whose failure is charged, if it is to be. */
+  /** Requests that failed: their failure is charged, if it is to be, and then answered. */
   const failing = new WeakSet<FastifyRequest>();
 
   const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply, answer = refuse): void => {
@@ -131,16 +131,19 @@ export function createGateway({
 
   const breakOff: BreakOff = (reply, failure, answer) => {
     const { request } = reply;
-    const settle = () => fail(failure, request, reply, answer);
-    // A read does not wait for a body: its handler charges the call.
-    if (failing.has(request) || request.method === "GET") answer(reply, failure);
-    else if (request.look === undefined || request.call !== undefined) settle();
-    else {
-      // Its credential is being looked up. If it is refused, that is the last response, too.
-      request.brokenOff = settle;
-      reply.raw.shouldKeepAlive = false;
+    const isAdmitted = request.call !== undefined;
+    // A failure that is being charged is the response, and so is a read's: its handler does not wait for a body.
+    if (failing.has(request) || (isAdmitted && request.method === "GET")) {
+      reply.header("connection", "close");
+      return;
     }
+    request.brokenOff = () => fail(failure, request, reply, answer);
+    // Otherwise its credential is being looked up. If it is refused, that is the response.
+    if (isAdmitted || request.look === undefined) request.brokenOff();
   };
+
+  /** Whether a request is ended by `breakOff`, even if the rest of its body arrives after all. */
+  const isBrokenOff = ({ brokenOff, call }: FastifyRequest) => brokenOff !== undefined && call !== undefined;
 
   const gateway = Fastify({
     serverFactory: (listener) => createHttpServer(log, onAnswered, breakOff, listener),
@@ -182,6 +185,7 @@ export function createGateway({
   gateway.decorateRequest("inFlightSince", null);
 
   gateway.addHook("preValidation", (request, reply, done) => {
+    if (isBrokenOff(request)) return;
     // A request behind another on its connection, and a stream, may wait for long without occupying this process.
     if (reply.raw.socket !== null && !request.routeOptions.config.isStream) {
       request.inFlightSince = performance.now();
@@ -220,6 +224,7 @@ export function createGateway({
   if (tracing) traceRequests(gateway, tracing);
 
   gateway.setErrorHandler<FastifyError>((error, request, reply) => {
+    if (isBrokenOff(request)) return;
     keepConnection(request, reply);
     // Fastify checks content types before it calls the not-found handler.
     const isFastifys = error.code?.startsWith("FST_ERR") === true;

@@ -12,7 +12,7 @@ import type { Logger } from "pino";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
-import { closeGently } from "./linger.ts";
+import { closeGently, lingerAtClose } from "./linger.ts";
 import { isPaused } from "./paused-sockets.ts";
 import { prepareRefusal, presentFailure } from "./refusal.ts";
 
@@ -37,7 +37,10 @@ interface UnreadRequests {
 
 type Answer = (reply: FastifyReply, failure: Failure) => void;
 
-/** Ends a request whose body broke off: calls `answer` with what to answer, once the call has been charged. */
+/**
+ * Ends a request whose body broke off: calls `answer` with what to answer, once the call has been charged. Does not call it if
+ * another response is on its way.
+ */
 export type BreakOff = (reply: FastifyReply, failure: Failure, answer: Answer) => void;
 
 interface ClientError extends Error {
@@ -235,6 +238,9 @@ function answerBroken({ refused, breakOff }: UnreadRequests, error: ClientError,
   } else if (reply.raw.headersSent) {
     afterAnswer(reply.raw, () => socket.destroy());
   } else {
+    // Whichever response it gets is the last one.
+    reply.raw.shouldKeepAlive = false;
+    lingerAtClose(reply.request.raw.socket);
     breakOff(reply, new Failure("malformed_request"), interrupt);
   }
 }
@@ -262,7 +268,6 @@ function interrupt(reply: FastifyReply, failure: Failure): void {
   if (raw.headersSent) return;
   prepareRefusal(reply, failure);
   const body = Buffer.from(JSON.stringify(presentFailure(failure, request.id)));
-  raw.shouldKeepAlive = false;
   for (const [name, value] of Object.entries(reply.getHeaders())) {
     if (value !== undefined) raw.setHeader(name, value);
   }

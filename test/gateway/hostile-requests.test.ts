@@ -3,6 +3,7 @@ import { once } from "node:events";
 import type { IncomingMessage } from "node:http";
 import net from "node:net";
 import { describe, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
@@ -42,6 +43,19 @@ function connectionOf(path: string): Promise<net.Socket> {
       resolve(socket);
     };
     subscribe("http.server.request.start", look);
+  });
+}
+
+/** Resolves when the service gives up waiting for the rest of a request on this socket of its own. */
+function timeoutOf(socket: net.Socket): Promise<void> {
+  const { server } = socket as net.Socket & { readonly server: net.Server };
+  return new Promise((resolve) => {
+    const look = (_error: Error, timedOut: unknown) => {
+      if (timedOut !== socket) return;
+      server.off("clientError", look);
+      resolve();
+    };
+    server.on("clientError", look);
   });
 }
 
@@ -615,6 +629,43 @@ describe("a client that stops sending", () => {
     expectHere(answers[0]?.headers.has("x-usage-calls")).toBe(counts);
   });
 
+  test.concurrent.for([
+    { name: "valid", rest: '"state":"s"}' },
+    { name: "invalid", rest: '"state":"s"]' },
+  ])("and sends the rest too late, $name, is charged once, and nothing is created", async ({ name, rest }, {
+    expect: expectHere,
+  }) => {
+    const { projectId, testKey: key } = await service.createProject();
+    const shop = merchant(service.httpUrl, key);
+    await shop.create();
+    const lock = await service.db.connect();
+    await lock.query("BEGIN");
+    await lock.query("SELECT FROM usage WHERE project_id = $1 FOR UPDATE", [decodeId("prj_", projectId)]);
+    const { hostname, port } = new URL(service.httpUrl);
+    const path = `/v1/verifications?late=${name}`;
+    const connection = connectionOf(path);
+    const socket = net.connect(Number(port), hostname);
+    const answered = once(socket, "data") as Promise<[Buffer]>;
+    const closed = once(socket, "close");
+    const head = `POST ${path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${key}\r\n${json}`;
+    socket.write(`${head}Content-Length: ${rest.length + 1}\r\n\r\n{`);
+    const accepted = await connection;
+    await timeoutOf(accepted);
+    const readBefore = accepted.bytesRead;
+    socket.write(rest);
+    await vi.waitUntil(() => accepted.bytesRead > readBefore);
+    await lock.query("ROLLBACK");
+    lock.release();
+    const [answer] = await answered;
+    expectHere(answer.toString()).toMatch(/^HTTP\/1\.1 400 .*\r\nx-usage-calls: 2\r\n.*"malformed_request"/s);
+    await closed;
+    expectHere(usageOf(await shop.create())).toBe("3/unlimited");
+    const { rowCount } = await service.db.query("SELECT FROM verification WHERE project_id = $1", [
+      decodeId("prj_", projectId),
+    ]);
+    expectHere(rowCount).toBe(2);
+  });
+
   test.concurrent("before its first byte gets no answer", async ({ expect: expectHere }) => {
     expectHere(await exchange(service.httpUrl, "")).toEqual([]);
   });
@@ -663,6 +714,85 @@ describe("a call whose body breaks off counts as usage", () => {
     const answers = await exchange(service.httpUrl, create + keyless, { halfClose: true });
     expect(answers).toHaveLength(1);
     expect(usageOf(await merchant(service.httpUrl, key).create())).toBe("2/unlimited");
+  });
+
+  test.for([
+    "POST /nowhere",
+    "HEAD /nowhere",
+    "GET /nowhere",
+    "GET /v1/verifications/vrf_none",
+  ])("at %s", async (line) => {
+    const { testKey: key } = await service.createProject();
+    const broken = `${line} HTTP/1.1\r\n${head(key)}Transfer-Encoding: chunked\r\n\r\nZZ\r\n`;
+    const [answer] = await exchange(service.httpUrl, broken, { bodyless: line.startsWith("HEAD") });
+    expect([answer?.status, answer?.headers.get("x-usage-calls")]).toEqual([400, "1"]);
+    expect(usageOf(await merchant(service.httpUrl, key).create())).toBe("2/unlimited");
+  });
+
+  test("and if a read is in progress, its response is the connection's last", async () => {
+    const { testKey: key } = await service.createProject();
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE usage");
+    const connection = connectionOf("/v1/verifications/vrf_broken");
+    const broken = `GET /v1/verifications/vrf_broken HTTP/1.1\r\n${head(key)}Transfer-Encoding: chunked\r\n\r\n`;
+    const socket = net.connect(Number(new URL(service.httpUrl).port), "127.0.0.1");
+    const closed = once(socket, "close");
+    const answered = once(socket, "data") as Promise<[Buffer]>;
+    socket.write(broken);
+    const accepted = await connection;
+    await untilWaiting(service.db, 1);
+    const readBefore = accepted.bytesRead;
+    socket.write("ZZ\r\n");
+    await vi.waitUntil(() => accepted.bytesRead > readBefore);
+    await lock.query("ROLLBACK");
+    lock.release();
+    const [answer] = await answered;
+    expect(answer.toString()).toMatch(/^HTTP\/1\.1 404 .*\r\nx-usage-calls: 1\r\n/s);
+    await closed;
+  });
+
+  test.for([
+    { name: "headers", limit: null, body: "", status: 400, code: "idempotency_key_required" },
+    { name: "headers", limit: 0n, body: "", status: 429, code: "usage_limit_exceeded" },
+    {
+      name: "size",
+      limit: null,
+      body: `11170\r\n${"a".repeat(70_000)}\r\n`,
+      status: 400,
+      code: "body_too_large",
+    },
+  ])("and if it is being refused for its $name, with $code, that is the connection's last response", async ({
+    name,
+    limit,
+    body,
+    status,
+    code,
+  }) => {
+    const { testKey: key } = await service.createProject(limit === null ? {} : { usageLimit: limit });
+    const keyless = `Host: localhost\r\nAuthorization: Bearer ${key}\r\n`;
+    const path = `/v1/verifications?refused=${code}`;
+    const connection = connectionOf(path);
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE usage");
+    const socket = net.connect(Number(new URL(service.httpUrl).port), "127.0.0.1");
+    const closed = once(socket, "close");
+    const answered = once(socket, "data") as Promise<[Buffer]>;
+    socket.write(
+      `POST ${path} HTTP/1.1\r\n${name === "size" ? head(key) : keyless}Transfer-Encoding: chunked\r\n\r\n${body}`,
+    );
+    const accepted = await connection;
+    await untilWaiting(service.db, 1);
+    const readBefore = accepted.bytesRead;
+    socket.write("ZZ\r\n");
+    await vi.waitUntil(() => accepted.bytesRead > readBefore);
+    await lock.query("ROLLBACK");
+    lock.release();
+    const [answer] = await answered;
+    expect(answer.toString()).toMatch(
+      new RegExp(`^HTTP/1\\.1 ${status} .*\r\nconnection: close\r\n.*"${code}"`, "is"),
+    );
+    expect(answer.includes("x-usage-calls: 1\r\n")).toBe(status === 400);
+    await closed;
   });
 
   test("and is refused if the month is used up", async () => {
