@@ -2,7 +2,7 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import type { IncomingMessage } from "node:http";
 import net from "node:net";
-import { describe, expect, test, vi } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -57,6 +57,25 @@ function timeoutOf(socket: net.Socket): Promise<void> {
     };
     server.on("clientError", look);
   });
+}
+
+/** Takes a lock that holds up charging; the result releases it, and so does the end of the test. */
+async function lockUsage(
+  statement: string,
+  onEnd: (release: () => Promise<void>) => void,
+): Promise<() => Promise<void>> {
+  const connection = await service.db.connect();
+  let held = true;
+  const unlock = async () => {
+    if (!held) return;
+    held = false;
+    await connection.query("ROLLBACK");
+    connection.release();
+  };
+  onEnd(unlock);
+  await connection.query("BEGIN");
+  await connection.query(statement);
+  return unlock;
 }
 
 const last = "Connection: close\r\n";
@@ -634,13 +653,16 @@ describe("a client that stops sending", () => {
     { name: "invalid", rest: '"state":"s"]' },
   ])("and sends the rest too late, $name, is charged once, and nothing is created", async ({ name, rest }, {
     expect: expectHere,
+    onTestFinished,
   }) => {
     const { projectId, testKey: key } = await service.createProject();
     const shop = merchant(service.httpUrl, key);
     await shop.create();
-    const lock = await service.db.connect();
-    await lock.query("BEGIN");
-    await lock.query("SELECT FROM usage WHERE project_id = $1 FOR UPDATE", [decodeId("prj_", projectId)]);
+    const uuid = decodeId("prj_", projectId);
+    const unlock = await lockUsage(
+      `SELECT FROM usage WHERE project_id = '${uuid}' FOR UPDATE`,
+      onTestFinished,
+    );
     const { hostname, port } = new URL(service.httpUrl);
     const path = `/v1/verifications?late=${name}`;
     const connection = connectionOf(path);
@@ -654,15 +676,12 @@ describe("a client that stops sending", () => {
     const readBefore = accepted.bytesRead;
     socket.write(rest);
     await vi.waitUntil(() => accepted.bytesRead > readBefore);
-    await lock.query("ROLLBACK");
-    lock.release();
+    await unlock();
     const [answer] = await answered;
     expectHere(answer.toString()).toMatch(/^HTTP\/1\.1 400 .*\r\nx-usage-calls: 2\r\n.*"malformed_request"/s);
     await closed;
     expectHere(usageOf(await shop.create())).toBe("3/unlimited");
-    const { rowCount } = await service.db.query("SELECT FROM verification WHERE project_id = $1", [
-      decodeId("prj_", projectId),
-    ]);
+    const { rowCount } = await service.db.query("SELECT FROM verification WHERE project_id = $1", [uuid]);
     expectHere(rowCount).toBe(2);
   });
 
@@ -731,8 +750,7 @@ describe("a call whose body breaks off counts as usage", () => {
 
   test("and if a read is in progress, its response is the connection's last", async () => {
     const { testKey: key } = await service.createProject();
-    const lock = await service.db.connect();
-    await lock.query("BEGIN; LOCK TABLE usage");
+    const unlock = await lockUsage("LOCK TABLE usage", onTestFinished);
     const connection = connectionOf("/v1/verifications/vrf_broken");
     const broken = `GET /v1/verifications/vrf_broken HTTP/1.1\r\n${head(key)}Transfer-Encoding: chunked\r\n\r\n`;
     const socket = net.connect(Number(new URL(service.httpUrl).port), "127.0.0.1");
@@ -744,8 +762,7 @@ describe("a call whose body breaks off counts as usage", () => {
     const readBefore = accepted.bytesRead;
     socket.write("ZZ\r\n");
     await vi.waitUntil(() => accepted.bytesRead > readBefore);
-    await lock.query("ROLLBACK");
-    lock.release();
+    await unlock();
     const [answer] = await answered;
     expect(answer.toString()).toMatch(/^HTTP\/1\.1 404 .*\r\nx-usage-calls: 1\r\n/s);
     await closed;
@@ -772,8 +789,7 @@ describe("a call whose body breaks off counts as usage", () => {
     const keyless = `Host: localhost\r\nAuthorization: Bearer ${key}\r\n`;
     const path = `/v1/verifications?refused=${code}`;
     const connection = connectionOf(path);
-    const lock = await service.db.connect();
-    await lock.query("BEGIN; LOCK TABLE usage");
+    const unlock = await lockUsage("LOCK TABLE usage", onTestFinished);
     const socket = net.connect(Number(new URL(service.httpUrl).port), "127.0.0.1");
     const closed = once(socket, "close");
     const answered = once(socket, "data") as Promise<[Buffer]>;
@@ -785,8 +801,7 @@ describe("a call whose body breaks off counts as usage", () => {
     const readBefore = accepted.bytesRead;
     socket.write("ZZ\r\n");
     await vi.waitUntil(() => accepted.bytesRead > readBefore);
-    await lock.query("ROLLBACK");
-    lock.release();
+    await unlock();
     const [answer] = await answered;
     expect(answer.toString()).toMatch(
       new RegExp(`^HTTP/1\\.1 ${status} .*\r\nconnection: close\r\n.*"${code}"`, "is"),
