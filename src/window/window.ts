@@ -108,7 +108,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
     const kind = failure.status === 429 ? "tooMany" : failure.status === 503 ? "unavailable" : "notFound";
     reply.code(kind === "notFound" ? 404 : failure.status);
     if (wantsJson(request)) {
-      const message = kind === "notFound" ? noPanelText : failure.message;
+      const message = kind === "notFound" ? notFoundText : failure.message;
       reply.send({ error: { code: failure.code, message, request_id: request.id } });
       return;
     }
@@ -231,7 +231,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
 /** Whether a program asks: the window's script, or a merchant's test that sends the panel's form. */
 const wantsJson = ({ headers }: FastifyRequest): boolean => headers.accept === "application/json";
 
-const noPanelText = `Not found: no window of the test environment has this address, or the body is no form (application/x-www-form-urlencoded) of at most ${formLimitBytes / 1024} KiB.`;
+const notFoundText = `Not found: no window has this address; or, for a message, it is not one of the test environment, or the body is no form (application/x-www-form-urlencoded) of at most ${formLimitBytes / 1024} KiB.`;
 
 /** A malformed form is answered like a wrong URL. */
 function refusalOf(thrown: unknown, { raw }: FastifyRequest): Failure {

@@ -675,7 +675,7 @@ describe("a client that stops sending", () => {
     await timeoutOf(accepted);
     const readBefore = accepted.bytesRead;
     socket.write(rest);
-    await vi.waitUntil(() => accepted.bytesRead > readBefore);
+    await vi.waitUntil(() => accepted.bytesRead > readBefore, { timeout: 45_000 });
     await unlock();
     const [answer] = await answered;
     expectHere(answer.toString()).toMatch(/^HTTP\/1\.1 400 .*\r\nx-usage-calls: 2\r\n.*"malformed_request"/s);
@@ -748,24 +748,30 @@ describe("a call whose body breaks off counts as usage", () => {
     expect(usageOf(await merchant(service.httpUrl, key).create())).toBe("2/unlimited");
   });
 
-  test("and if a read is in progress, its response is the connection's last", async () => {
-    const { testKey: key } = await service.createProject();
+  /** The last response of a connection whose request breaks off while the call is charged. */
+  async function answerTo(path: string, request: string): Promise<string> {
+    const connection = connectionOf(path);
     const unlock = await lockUsage("LOCK TABLE usage", onTestFinished);
-    const connection = connectionOf("/v1/verifications/vrf_broken");
-    const broken = `GET /v1/verifications/vrf_broken HTTP/1.1\r\n${head(key)}Transfer-Encoding: chunked\r\n\r\n`;
     const socket = net.connect(Number(new URL(service.httpUrl).port), "127.0.0.1");
     const closed = once(socket, "close");
     const answered = once(socket, "data") as Promise<[Buffer]>;
-    socket.write(broken);
+    socket.write(request);
     const accepted = await connection;
     await untilWaiting(service.db, 1);
     const readBefore = accepted.bytesRead;
     socket.write("ZZ\r\n");
-    await vi.waitUntil(() => accepted.bytesRead > readBefore);
+    await vi.waitUntil(() => accepted.bytesRead > readBefore, { timeout: 45_000 });
     await unlock();
     const [answer] = await answered;
-    expect(answer.toString()).toMatch(/^HTTP\/1\.1 404 .*\r\nx-usage-calls: 1\r\n/s);
     await closed;
+    return answer.toString();
+  }
+
+  test("and if a read is in progress, its response is the connection's last", async () => {
+    const { testKey: key } = await service.createProject();
+    const path = "/v1/verifications/vrf_broken";
+    const request = `GET ${path} HTTP/1.1\r\n${head(key)}Transfer-Encoding: chunked\r\n\r\n`;
+    expect(await answerTo(path, request)).toMatch(/^HTTP\/1\.1 404 .*\r\nx-usage-calls: 1\r\n/s);
   });
 
   test.for([
@@ -788,26 +794,13 @@ describe("a call whose body breaks off counts as usage", () => {
     const { testKey: key } = await service.createProject(limit === null ? {} : { usageLimit: limit });
     const keyless = `Host: localhost\r\nAuthorization: Bearer ${key}\r\n`;
     const path = `/v1/verifications?refused=${code}`;
-    const connection = connectionOf(path);
-    const unlock = await lockUsage("LOCK TABLE usage", onTestFinished);
-    const socket = net.connect(Number(new URL(service.httpUrl).port), "127.0.0.1");
-    const closed = once(socket, "close");
-    const answered = once(socket, "data") as Promise<[Buffer]>;
-    socket.write(
-      `POST ${path} HTTP/1.1\r\n${name === "size" ? head(key) : keyless}Transfer-Encoding: chunked\r\n\r\n${body}`,
+    const fields = name === "size" ? head(key) : keyless;
+    const answer = await answerTo(
+      path,
+      `POST ${path} HTTP/1.1\r\n${fields}Transfer-Encoding: chunked\r\n\r\n${body}`,
     );
-    const accepted = await connection;
-    await untilWaiting(service.db, 1);
-    const readBefore = accepted.bytesRead;
-    socket.write("ZZ\r\n");
-    await vi.waitUntil(() => accepted.bytesRead > readBefore);
-    await unlock();
-    const [answer] = await answered;
-    expect(answer.toString()).toMatch(
-      new RegExp(`^HTTP/1\\.1 ${status} .*\r\nconnection: close\r\n.*"${code}"`, "is"),
-    );
+    expect(answer).toMatch(new RegExp(`^HTTP/1\\.1 ${status} .*\r\nconnection: close\r\n.*"${code}"`, "is"));
     expect(answer.includes("x-usage-calls: 1\r\n")).toBe(status === 400);
-    await closed;
   });
 
   test("and is refused if the month is used up", async () => {
