@@ -10,10 +10,10 @@ import path from "node:path";
 import { type Endings, runToItsEnd } from "./endings.ts";
 import { bodyOf, type Exchange, HttpLoad } from "./http-load.ts";
 import { median } from "./load.ts";
+import { installPackages } from "./measuring-packages.ts";
 import { type Arm, pendingThroughout } from "./operations.ts";
 import {
   defaultPoolSize,
-  installPeer,
   type PeerUnderLoad,
   peerRequests,
   peerVersion,
@@ -136,7 +136,7 @@ function table(figures: readonly ArmFigures[], leftovers: readonly Leftover[]): 
 
 async function bench(rounds: number, poolSize: number, endings: Endings): Promise<void> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  await installPeer(reportProgress);
+  await installPackages("peer", reportProgress);
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
   endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
   reportProgress("starting");

@@ -1,47 +1,17 @@
 /** Runs better-auth (the peer) as a process next to the service, and builds the requests to it. */
 
-import { spawn } from "node:child_process";
-import { once } from "node:events";
-import { readFile } from "node:fs/promises";
 import path from "node:path";
 import pg from "pg";
 import { ChildProgram } from "./child.ts";
+import { versionIn } from "./measuring-packages.ts";
 
 const folder = path.join(import.meta.dirname, "peer");
 const database = "peer";
 /** Connections to the database, as many as the service has. */
 export const defaultPoolSize = 16;
 
-/** Installs the peer's packages, which are not dependencies of the service, in the first run. */
-export async function installPeer(reportProgress: (what: string) => void): Promise<void> {
-  const { dependencies } = await manifest("package.json");
-  const wanted = Object.entries(dependencies ?? {});
-  const installed = await Promise.all(
-    wanted.map(([name]) => manifest(`node_modules/${name}/package.json`).catch(() => undefined)),
-  );
-  if (wanted.every(([, version], index) => installed[index]?.version === version)) return;
-  reportProgress(`installing ${wanted.map((pair) => pair.join(" ")).join(", ")} in bench/peer (npm ci)`);
-  const npm = spawn("npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], {
-    cwd: folder,
-    // Makes npm run on the same Node as this process.
-    env: {
-      ...process.env,
-      PATH: `${path.dirname(process.execPath)}${path.delimiter}${process.env.PATH ?? ""}`,
-    },
-    stdio: ["ignore", "ignore", "inherit"],
-  });
-  const [code] = await once(npm, "exit");
-  if (code !== 0) throw new Error(`the peer's packages were not installed: npm ci ended with ${code}`);
-}
-
-async function manifest(
-  file: string,
-): Promise<{ readonly version?: string; readonly dependencies?: Readonly<Record<string, string>> }> {
-  return JSON.parse(await readFile(path.join(folder, file), "utf8"));
-}
-
 export async function peerVersion(): Promise<string> {
-  return (await manifest("node_modules/better-auth/package.json")).version ?? "unknown";
+  return (await versionIn(folder, "better-auth")) ?? "unknown";
 }
 
 export interface PeerUnderLoad {

@@ -1,7 +1,10 @@
 /** Plots of throughput and latency for the documentation. */
 
 import { writeFile } from "node:fs/promises";
-import { init } from "echarts";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+import { installPackages } from "./measuring-packages.ts";
+import { reportProgress } from "./progress.ts";
 
 export interface PlotLine {
   readonly name: string;
@@ -18,8 +21,21 @@ export interface Plot {
 const panelWidth = 480;
 const height = 340;
 
-/** Draws the plots side by side in one SVG. */
+/** What is used of echarts, whose own types are not there before the first plot. */
+interface Echarts {
+  init(
+    element: null,
+    theme: null,
+    options: object,
+  ): { setOption(option: object): void; renderToSVGString(): string; dispose(): void };
+}
+
+/** Draws the plots side by side in one SVG. The first call installs echarts in bench/plot. */
 export async function drawPlots(file: string, plots: readonly Plot[]): Promise<void> {
+  const folder = await installPackages("plot", reportProgress);
+  const { init }: Echarts = await import(
+    pathToFileURL(path.join(folder, "node_modules/echarts/index.js")).href
+  );
   const chart = init(null, null, { renderer: "svg", ssr: true, width: panelWidth * plots.length, height });
   chart.setOption({
     animation: false,

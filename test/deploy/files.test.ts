@@ -187,8 +187,8 @@ async function typeErrors(checked: readonly Manifest[]): Promise<string> {
   const folder = path.join(root, ".cache", `kubernetes-${process.pid}`);
   const file = path.join(folder, "manifests.ts");
   const lines = checked.flatMap((manifest, index) => [
-    `import type { I${manifest.kind} as I${index} } from "kubernetes-models/${manifest.apiVersion}";`,
-    `export const manifest${index}: I${index} = ${JSON.stringify(manifest)};`,
+    `import type { ${manifest.kind} as Type${index} } from "kubernetes-types/${moduleOf(manifest)}.js";`,
+    `export const manifest${index}: Type${index} = ${JSON.stringify(manifest)};`,
   ]);
   await mkdir(folder, { recursive: true });
   await writeFile(file, lines.join("\n"));
@@ -200,6 +200,12 @@ async function typeErrors(checked: readonly Manifest[]): Promise<string> {
   );
   await rm(folder, { recursive: true, force: true });
   return failed;
+}
+
+/** The types' modules are named by the first label of the group, which is empty for the core. */
+function moduleOf({ apiVersion }: Manifest): string {
+  const [version = "", group = "core"] = apiVersion.split("/").reverse();
+  return `${group.split(".")[0]}/${version}`;
 }
 
 describe("the Kubernetes manifests", () => {

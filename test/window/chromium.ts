@@ -3,14 +3,13 @@
  * package, unpacked once into .cache with the libraries it needs.
  */
 import { createReadStream, createWriteStream, existsSync } from "node:fs";
-import { chmod, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { chmod, copyFile, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { pipeline } from "node:stream/promises";
 import { createBrotliDecompress } from "node:zlib";
 import { type Browser, chromium } from "playwright-core";
 import { extract } from "tar-fs";
 import { atFileEnd } from "../harness/endings.ts";
-import { openTypeOf } from "./font.ts";
 
 const root = path.join(import.meta.dirname, "../..");
 const cache = path.join(root, ".cache");
@@ -66,12 +65,12 @@ async function unpackedChromium(): Promise<string> {
 /** The packaged Chromium has no fonts, and the system may have none with Hangul. */
 async function writeFonts(folder: string, fontCache: string): Promise<void> {
   await mkdir(folder, { recursive: true });
-  const files = path.join(root, "node_modules/@fontsource/noto-sans-kr/files");
-  for (const part of ["korean", "latin"]) {
-    for (const weight of [400, 700]) {
-      const woff = await readFile(path.join(files, `noto-sans-kr-${part}-${weight}-normal.woff`));
-      await writeFile(path.join(folder, `noto-sans-kr-${part}-${weight}.ttf`), openTypeOf(woff));
-    }
+  for (const style of ["400Regular", "700Bold"]) {
+    const name = `NanumGothic_${style}.ttf`;
+    await copyFile(
+      path.join(root, "node_modules/@expo-google-fonts/nanum-gothic", style, name),
+      path.join(folder, name),
+    );
   }
   await writeFile(
     path.join(folder, "fonts.conf"),
