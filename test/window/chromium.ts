@@ -20,7 +20,8 @@ export async function startBrowser(): Promise<Browser> {
   const folder = installed === undefined ? await unpackedChromium() : undefined;
   const browser = await chromium.launch({
     executablePath: installed ?? path.join(folder ?? "", "chromium"),
-    args: ["--no-sandbox", "--disable-gpu"],
+    // With many pages open at once, starting a process for each takes longer than the pages do.
+    args: ["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"],
     env: folder === undefined ? { ...process.env } : environmentIn(folder),
   });
   atFileEnd(() => browser.close());
