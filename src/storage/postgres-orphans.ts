@@ -171,11 +171,13 @@ function isAlive(pid: number): boolean {
   }
 }
 
+/** Looks ever less often, because a look may read the command lines of all processes: a tenth of the wait so far is added. */
 async function until(timeoutMs: number, condition: () => Promise<boolean>): Promise<boolean> {
-  const deadline = performance.now() + timeoutMs;
+  const begunAt = performance.now();
   while (!(await condition())) {
-    if (performance.now() > deadline) return false;
-    await delay(10);
+    const waitedMs = performance.now() - begunAt;
+    if (waitedMs > timeoutMs) return false;
+    await delay(Math.max(10, waitedMs / 10));
   }
   return true;
 }

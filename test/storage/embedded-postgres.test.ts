@@ -174,8 +174,8 @@ describe("environment variables for other Postgres programs", () => {
     expect(await service.ended()).toBe(0);
   });
 
-  test.for(Object.entries(foreign))("do not change sessions: %s", async ([name, value]) => {
-    vi.stubEnv(name, value);
+  test("do not change sessions", async () => {
+    for (const [name, value] of Object.entries(foreign)) vi.stubEnv(name, value);
     onTestFinished(() => {
       vi.unstubAllEnvs();
     });
@@ -220,6 +220,8 @@ describe("the server", () => {
 
   test("uses a shorter socket path if the data directory's is too long, and leaves nothing there", async () => {
     const deep = path.join(dataDir, "d".repeat(100));
+    await mkdir(deep);
+    await rename(path.join(dataDir, "postgres"), path.join(deep, "postgres"));
     const server = await start({ dataDir: deep });
     const { host } = server.connection;
     expect(await query(server, "SELECT 1")).toEqual([1]);
