@@ -35,7 +35,7 @@ export async function startReady(
   const { PATH = "", HOME = "", TMPDIR = "" } = process.env;
   const startedAt = performance.now();
   const daemon = startDaemon({
-    program: path.join(root, "src/start.ts"),
+    program: path.join(root, "bin/start.mjs"),
     execArgv: [...startFlags, ...execArgv],
     outputFile,
     environment: {

@@ -10,4 +10,4 @@ if [ ! -e node_modules/.bin/node ] && ! node -e 'process.exit(+(parseInt(process
   echo 'phoneproof needs Node 24 or newer, which npm ci installs with the development tools' >&2
   exit 1
 fi
-exec node --disable-sigusr1 --max-semi-space-size=16 src/start.ts "$@"
+exec node --disable-sigusr1 --max-semi-space-size=16 bin/start.mjs "$@"

@@ -1,16 +1,11 @@
-/**
- * The service as a program. Compiled code is cached on disk, which halves the time of a start. If the folder cannot be
- * written, as in a container, everything is compiled at each start.
- */
+/** What bin/start.mjs starts. */
 
-import { enableCompileCache, flushCompileCache } from "node:module";
-import path from "node:path";
+import { flushCompileCache } from "node:module";
 import { setFlagsFromString } from "node:v8";
 import { endAtOnce, endSignals } from "./end-signals.ts";
 
 // Importing main takes a good part of a second, in which a signal must not be lost.
 for (const signal of endSignals) process.on(signal, endAtOnce);
-enableCompileCache(path.join(import.meta.dirname, "../.cache/compiled"));
 const { main } = await import("./main.ts");
 // Before the flags change: V8 cannot reuse cached code across a change of flags, neither that of the service nor that
 // of Node itself.

@@ -18,7 +18,7 @@ export interface ServiceProcess {
   start(): void;
 }
 
-const program = path.join(import.meta.dirname, "../../src/start.ts");
+const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 const restartMs = 1_000;
 
 export function startServiceProcess(options: {

@@ -347,7 +347,7 @@ test("all start commands pass the same flags to Node, which keep SIGUSR1 from op
   ];
   for (const file of starts) {
     const text = await readFile(path.join(root, file), "utf8");
-    expect(text.match(/--[a-z0-9-]+(=\d+)?(?=[^\n]*(src\/start\.ts|program\]))/g), file).toEqual([
+    expect(text.match(/--[a-z0-9-]+(=\d+)?(?=[^\n]*(bin\/start\.mjs|program\]))/g), file).toEqual([
       "--disable-sigusr1",
       "--max-semi-space-size=16",
     ]);

@@ -1,4 +1,4 @@
-/** Runs `src/start.ts` as a separate process and restarts it when it dies, as an init system would. */
+/** Runs `bin/start.mjs` as a separate process and restarts it when it dies, as an init system would. */
 
 import { closeSync, openSync, readSync, statSync } from "node:fs";
 import path from "node:path";
@@ -7,7 +7,7 @@ import { startDaemon } from "../../bench/child.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { signalIfThere } from "./database-server.ts";
 
-export const program = path.join(import.meta.dirname, "../../src/start.ts");
+export const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 const startTimeoutMs = 60_000;
 
 /** One run of the process, from start to exit. */

@@ -11,7 +11,7 @@ import { onTestFinished, vi } from "vitest";
 import { plainEnvironment } from "../harness/environment.ts";
 import { freePorts } from "../harness/ports.ts";
 
-const program = path.join(import.meta.dirname, "../../src/start.ts");
+const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 
 export interface ServiceProcess {
   readonly child: ChildProcess;

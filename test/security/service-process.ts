@@ -20,7 +20,7 @@ export interface ServiceProcess {
   stop(): Promise<void>;
 }
 
-const program = path.join(import.meta.dirname, "../../src/start.ts");
+const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 
 /** Another process with the database and the admin token of a service under test. */
 export async function startServiceProcess(

@@ -32,7 +32,7 @@ import { certificates } from "../rpc/certificates.ts";
 
 /** Runs the service as a process that ends before it has started. */
 async function start(args: readonly string[], settings: Record<string, string>) {
-  const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts"), ...args], {
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../bin/start.mjs"), ...args], {
     env: plainEnvironment(settings),
     stdio: ["ignore", "pipe", "pipe"],
     // In case it starts after all.
@@ -652,6 +652,6 @@ echo "ran $*"
     { name: "the project's own Node is installed", files: [built, "node_modules/.bin/node"], major: 20 },
   ])("and prints nothing if $name", async ({ files, major }) => {
     const { printed, message } = await startIn(files, nodeOf(major));
-    expect([printed, message]).toEqual([expect.stringMatching(/^ran .*src\/start\.ts\n$/), ""]);
+    expect([printed, message]).toEqual([expect.stringMatching(/^ran .*bin\/start\.mjs\n$/), ""]);
   });
 });

@@ -28,7 +28,7 @@ const database = openDatabase({ connectionString: service.databaseUrl }, { poolS
 afterAll(() => database.close());
 const counting = createStatisticsCounting(database);
 
-const program = path.join(import.meta.dirname, "../../src/start.ts");
+const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 
 async function read(project: TestProject, request: object = {}) {
   return service.client(StatisticsService, project.liveKey).getStatistics(request);

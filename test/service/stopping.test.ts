@@ -65,7 +65,7 @@ test.for([
 });
 
 describe("a start that has to wait exits with 0 and prints nothing when it is signalled", () => {
-  const program = path.join(import.meta.dirname, "../../src/start.ts");
+  const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 
   function begin(databaseUrl: string, flags: readonly string[] = []) {
     const child = spawn(process.execPath, [...flags, program], {

@@ -514,7 +514,7 @@ describe("a server that does not start", () => {
     { name: "started", blocks: 64, isNew: false, errorText: "PostgreSQL does not start" },
   ])("for lack of space says whether it was to be $name", async ({ blocks, isNew, errorText }) => {
     if (isNew) dataDir = await emptyDirectory();
-    const program = path.join(import.meta.dirname, "../../src/start.ts");
+    const program = path.join(import.meta.dirname, "../../bin/start.mjs");
     const limited = `ulimit -f ${blocks} && exec "$0" "$1"`;
     const child = spawn("sh", ["-c", limited, process.execPath, program], {
       env: plainEnvironment({ DATA_DIR: dataDir, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0" }),
@@ -547,7 +547,7 @@ describe("a server that does not start", () => {
   test.runIf(process.platform === "linux")(
     "because nothing can be created below DATA_DIR says so",
     async () => {
-      const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../src/start.ts")], {
+      const child = spawn(process.execPath, [path.join(import.meta.dirname, "../../bin/start.mjs")], {
         env: plainEnvironment({
           DATA_DIR: "/proc/phoneproof/data",
           PORT: "0",

@@ -14,7 +14,7 @@ import { untilWaiting } from "../service/barrier.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, endLease, openShop } from "./shop.ts";
 
-const program = path.join(import.meta.dirname, "../../src/start.ts");
+const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 
 let service: TestService;
 const children: ChildProcess[] = [];
