@@ -40,6 +40,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
       fsync: "off",
       full_page_writes: "off",
       wal_level: "minimal",
+      wal_compression: "off",
       max_wal_senders: "0",
       // With one database per suite, an autovacuum worker would visit one of them every second.
       autovacuum: "off",
