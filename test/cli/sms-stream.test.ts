@@ -147,7 +147,7 @@ describe("receipts", () => {
   });
 
   test("are the same, one per message and in order, when the connection breaks ten times", async () => {
-    const count = 6_000;
+    const count = 3_000;
     const uncut = await mixedMessages(count);
     const straight = await startCuttingProxy(() => service.grpcAddress);
     const wanted = receiptsOf(await stream(ndjson(uncut.messages), "--address", straight.address));

@@ -21,25 +21,27 @@ export function exchange(
   const { hostname, port } = new URL(httpUrl);
   return new Promise((resolve, reject) => {
     const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true });
-    let received = Buffer.alloc(0);
-    let rest = afterwards;
+    const read: RawAnswer[] = [];
+    let unread: Buffer = Buffer.alloc(0);
+    let unsent = afterwards;
     const conclude = () => {
       socket.destroy();
-      try {
-        resolve(readAnswers(received, bodyless));
-      } catch (error) {
-        reject(error);
-      }
+      resolve(read);
     };
     socket.on("error", reject);
     socket.on("end", conclude);
     socket.on("data", (piece) => {
-      received = Buffer.concat([received, piece]);
-      const { length } = readAnswers(received, bodyless);
-      if (length >= answers) conclude();
-      else if (length > 0 && rest !== "") {
-        socket.write(toBytes(rest));
-        rest = "";
+      try {
+        unread = readAnswers(Buffer.concat([unread, piece]), read, bodyless);
+      } catch (error) {
+        socket.destroy();
+        reject(error);
+        return;
+      }
+      if (read.length >= answers) conclude();
+      else if (read.length > 0 && unsent !== "") {
+        socket.write(toBytes(unsent));
+        unsent = "";
       }
     });
     for (const piece of [pieces].flat()) socket.write(toBytes(piece));
@@ -52,24 +54,26 @@ function toBytes(piece: string | Buffer): Buffer {
   return typeof piece === "string" ? Buffer.from(piece, "latin1") : piece;
 }
 
-/** The complete answers among the bytes; interim ones (100 Continue) are skipped. */
-function readAnswers(bytes: Buffer, bodyless: boolean): RawAnswer[] {
-  const answers: RawAnswer[] = [];
+/** Adds the complete answers among the bytes, without interim ones (100 Continue), and returns the remaining bytes. */
+function readAnswers(bytes: Buffer, answers: RawAnswer[], bodyless: boolean): Buffer {
   let from = 0;
   for (;;) {
     const headEnd = bytes.indexOf("\r\n\r\n", from);
-    if (headEnd === -1) return answers;
+    if (headEnd === -1) return bytes.subarray(from);
     const [statusLine = "", ...headerLines] = bytes.toString("latin1", from, headEnd).split("\r\n");
     const status = /^HTTP\/1\.1 (\d{3}) /.exec(statusLine)?.[1];
     if (status === undefined) throw new Error(`not a status line: ${statusLine}`);
-    from = headEnd + 4;
-    if (status.startsWith("1")) continue;
+    const bodyFrom = headEnd + 4;
+    if (status.startsWith("1")) {
+      from = bodyFrom;
+      continue;
+    }
     const headers = new Map(headerLines.map((line) => headerOf(line)));
     const length = headers.get("content-length");
     if (length === undefined) throw new Error("an answer without Content-Length");
-    const end = from + (bodyless ? 0 : Number(length));
-    if (bytes.length < end) return answers;
-    answers.push({ status: Number(status), headers, body: bytes.toString("utf8", from, end) });
+    const end = bodyFrom + (bodyless ? 0 : Number(length));
+    if (bytes.length < end) return bytes.subarray(from);
+    answers.push({ status: Number(status), headers, body: bytes.toString("utf8", bodyFrom, end) });
     from = end;
   }
 }

@@ -10,6 +10,7 @@ import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { Failure } from "../../src/failures.ts";
 import { createLog } from "../../src/log.ts";
+import { exchange } from "../gateway/raw-http.ts";
 import { createDatabase, openPool, type TestDatabase } from "../harness/database.ts";
 import { scrape } from "./scrape.ts";
 import { type OutputKind, openPipe, startProcess } from "./service-process.ts";
@@ -27,19 +28,17 @@ const timeout = 120_000;
 const start = (environment: Record<string, string> = {}, kind?: OutputKind | { readonly file: string }) =>
   startProcess({ DATABASE_URL: database.url, ...environment }, kind);
 
-/** Makes this many requests, some of them concurrently. Returns their request ids. */
+/** Makes at least this many requests, over 16 connections. Returns their request ids. */
 async function send(httpUrl: string, count: number): Promise<string[]> {
-  const ids: string[] = [];
-  const sender = async () => {
-    while (ids.length < count) {
-      const response = await fetch(`${httpUrl}/no-such-route`);
-      await response.arrayBuffer();
-      expect(response.status).toBe(404);
-      ids.push(response.headers.get("x-request-id") ?? "");
-    }
-  };
-  await Promise.all(Array.from({ length: 16 }, sender));
-  return ids;
+  const each = Math.ceil(count / 16);
+  const requests = "GET /no-such-route HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(each);
+  const answers = await Promise.all(
+    Array.from({ length: 16 }, () => exchange(httpUrl, requests, { answers: each })),
+  );
+  return answers.flat().map(({ status, headers }) => {
+    expect(status).toBe(404);
+    return headers.get("x-request-id") ?? "";
+  });
 }
 
 interface Line {

@@ -86,19 +86,19 @@ test("nothing is wider than the screen: at 320 px, at 200 % zoom, with text twic
     { viewport: { width: 640, height: 400 }, textSize: "100%" },
     { viewport: { width: 640, height: 800 }, textSize: "200%" },
   ];
-  for (const { viewport, textSize } of screens) {
-    for (const device of ["android", "desktop"] as const) {
-      const context = await person(browser, device, { viewport, isMobile: false });
-      const page = await context.newPage();
-      for (const { state, url } of states) {
-        await page.goto(url);
-        await page.evaluate(`document.documentElement.style.fontSize = "${textSize}"`);
+  for (const device of ["android", "desktop"] as const) {
+    const context = await person(browser, device, { isMobile: false });
+    const page = await context.newPage();
+    for (const { state, url } of states) {
+      await page.goto(url);
+      for (const { viewport, textSize } of screens) {
+        await page.setViewportSize(viewport);
         const excess = await page.evaluate(
-          "document.documentElement.scrollWidth - document.documentElement.clientWidth",
+          `document.documentElement.style.fontSize = "${textSize}";
+          document.documentElement.scrollWidth - document.documentElement.clientWidth`,
         );
         expect(excess, `${state} on ${device} at ${viewport.width} px`).toBe(0);
       }
-      await context.close();
     }
   }
 });
