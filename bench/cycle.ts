@@ -136,7 +136,7 @@ function table(figures: readonly ArmFigures[], leftovers: readonly Leftover[]): 
 
 async function bench(rounds: number, poolSize: number, endings: Endings): Promise<void> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  await installPackages("peer", reportProgress);
+  await installPackages("peer");
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
   endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
   reportProgress("starting");

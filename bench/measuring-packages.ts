@@ -4,6 +4,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import path from "node:path";
+import { reportProgress } from "./progress.ts";
 
 interface Manifest {
   readonly version?: string;
@@ -11,10 +12,7 @@ interface Manifest {
 }
 
 /** Installs the packages of the package.json in `bench/<name>` unless they are there, and returns that folder. */
-export async function installPackages(
-  name: "peer" | "plot",
-  reportProgress: (what: string) => void,
-): Promise<string> {
+export async function installPackages(name: "peer" | "plot"): Promise<string> {
   const folder = path.join(import.meta.dirname, name);
   const { dependencies } = await manifestIn(folder);
   const wanted = Object.entries(dependencies ?? {});

@@ -4,7 +4,6 @@ import { writeFile } from "node:fs/promises";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 import { installPackages } from "./measuring-packages.ts";
-import { reportProgress } from "./progress.ts";
 
 export interface PlotLine {
   readonly name: string;
@@ -32,7 +31,7 @@ interface Echarts {
 
 /** Draws the plots side by side in one SVG. The first call installs echarts in bench/plot. */
 export async function drawPlots(file: string, plots: readonly Plot[]): Promise<void> {
-  const folder = await installPackages("plot", reportProgress);
+  const folder = await installPackages("plot");
   const { init }: Echarts = await import(
     pathToFileURL(path.join(folder, "node_modules/echarts/index.js")).href
   );

@@ -1,6 +1,6 @@
 // The service as a program. Compiled code is cached on disk, which halves the time of a start. If the folder cannot be written,
 // as in a container, everything is compiled at each start. Plain JavaScript, because the cache cannot hold the file that
-// switches it on: in TypeScript, that one would load Node's compiler, which takes a tenth of a start.
+// switches it on: in TypeScript, that one would load Node's compiler, which takes about a tenth of a start.
 
 import { enableCompileCache } from "node:module";
 import { fileURLToPath } from "node:url";
