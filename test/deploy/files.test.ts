@@ -6,6 +6,7 @@ import path from "node:path";
 import { promisify } from "node:util";
 import { describe, expect, test } from "vitest";
 import { parseAllDocuments } from "yaml";
+import { startFlags } from "../../bench/start-flags.ts";
 import { findProgram } from "../../deploy/cluster/programs.ts";
 import { parseConfig } from "../../src/config.ts";
 import { closeTimeoutMs } from "../../src/main.ts";
@@ -352,4 +353,5 @@ test("all start commands pass the same flags to Node, which keep SIGUSR1 from op
       "--max-semi-space-size=16",
     ]);
   }
+  expect(startFlags, "the bench").toEqual(["--disable-sigusr1", "--max-semi-space-size=16"]);
 });
