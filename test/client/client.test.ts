@@ -319,10 +319,21 @@ describe("errors", () => {
     expect(() => createPhoneproof(wrong)).toThrow(Object.keys(settings)[0]);
   });
 
-  test.for([undefined, null, "http://localhost:8080"])("are TypeErrors for settings of %s", (settings) => {
-    expect(() => createPhoneproof(settings as unknown as Settings)).toThrow(
-      new TypeError("settings must be an object"),
+  test.for<[kind: string, settings: unknown]>([
+    ["Undefined", undefined],
+    ["Null", null],
+    ["String", "http://localhost:8080"],
+    ["Promise", Promise.resolve()],
+  ])("are TypeErrors for settings of kind %s", ([kind, settings]) => {
+    expect(() => createPhoneproof(settings as Settings)).toThrow(
+      new TypeError(`settings must be an object, not ${kind}`),
     );
+  });
+
+  test("do not come of settings that are a module's exports or have no prototype", () => {
+    const { baseUrl, apiKey } = settings;
+    const module = Object.defineProperty({ baseUrl, apiKey }, Symbol.toStringTag, { value: "Module" });
+    for (const accepted of [module, Object.assign(Object.create(null), settings)]) createPhoneproof(accepted);
   });
 
   const { read, cancel, create, waitUntilFinished } = phoneproof;
@@ -345,6 +356,22 @@ describe("errors", () => {
       () => cancel("vrf_none", 5 as unknown as object),
     ],
     ["a creation of a list", "verification must be", () => create([["mode", "match"]] as unknown as object)],
+    // Without the check, their fields would be missed: a verification in mode discover, a random key, a wait without an end.
+    ...[Promise.resolve({ mode: "match" }), new Map(), new FormData(), new Date()].map(
+      (given): [string, string, () => Promise<unknown>] => {
+        const kind = Object.prototype.toString.call(given).slice(8, -1);
+        return [
+          `a creation of kind ${kind}`,
+          `verification must be an object, not ${kind}`,
+          () => create(given as object),
+        ];
+      },
+    ),
+    [
+      "a creation's options that were not awaited",
+      "options must be an object, not Promise",
+      () => create({}, Promise.resolve({ idempotencyKey: "signup-000001" }) as object),
+    ],
     [
       "a wait's options of null",
       "options must be",

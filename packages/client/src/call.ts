@@ -72,9 +72,10 @@ export const now = () => performance.now();
 /** The class name. `instanceof` does not work here: test runners and sandboxes have several copies of each class. */
 export const classOf = (value: unknown) => Object.prototype.toString.call(value).slice(8, -1);
 
+/** Of anything else, such as a promise that was not awaited or a Map, no field would be read: it would count as `{}`. */
 export function checkObject(value: unknown, argument: string): void {
-  if (typeof value !== "object" || value === null || Array.isArray(value))
-    throw new TypeError(`${argument} must be an object`);
+  const kind = classOf(value);
+  if (!/^(Object|Module)$/.test(kind)) throw new TypeError(`${argument} must be an object, not ${kind}`);
 }
 
 /** The names of all settings and options. */

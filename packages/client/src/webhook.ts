@@ -42,7 +42,7 @@ export async function verifyWebhook(
   if (!/^(String|Uint8Array|ArrayBuffer)$/.test(classOf(body))) {
     throw new TypeError("body must be the body as received, not parsed: a string, Uint8Array or ArrayBuffer");
   }
-  checkObject(headers, "headers");
+  if (typeof headers?.get !== "function") checkObject(headers, "headers");
   const keys = [secrets].flat().map(keyOf);
   if (keys.length === 0) throw new TypeError("secrets must contain at least one secret");
 
