@@ -193,19 +193,26 @@ test("packages/client/README.md: the handlers for Express and Next.js take what 
 
   const handler = runInThisContext(
     `(verifyWebhook, secrets, store) => {
-      let handler;
-      const express = { raw: () => "raw" };
-      const app = { post: (path, parser, given) => { handler = given; } };
+      let takes, handler;
+      // Express leaves the body of a request of another type undefined.
+      const express = { raw: ({ type }) => (request) => type === "application/json"
+        ? request.headers["content-type"] === type
+        : type(request) };
+      const app = { post: (path, parser, given) => { takes = parser; handler = given; } };
       ${express}
-      return handler;
+      return (request, ...more) => handler(takes(request) ? request : { headers: request.headers }, ...more);
     }`,
   )(verifyWebhook, secrets, store);
   const statuses: number[] = [];
   const response = { sendStatus: (status: number) => statuses.push(status) };
   for (const text of bodies) {
-    await handler({ body: Buffer.from(text), headers: { ...signed } }, response, expect.fail);
+    const headers = { ...signed, "content-type": "application/json" };
+    await handler({ body: Buffer.from(text), headers }, response, expect.fail);
   }
-  expect(statuses).toEqual([204, 401]);
+  // A stranger's request must not look like a mistake of the receiver.
+  const form = { "content-type": "application/x-www-form-urlencoded" };
+  await handler({ body: Buffer.from("a=1"), headers: form }, response, expect.fail);
+  expect(statuses).toEqual([204, 401, 401]);
 
   const post = runInThisContext(`(verifyWebhook, secrets, store, Response) => { ${next}; return POST; }`)(
     verifyWebhook,
