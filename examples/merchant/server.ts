@@ -1,6 +1,7 @@
 /**
- * A minimal but complete merchant's server: it creates a verification, passes the window's URL to the page, confirms the result
- * by reading it, and receives the webhook. Replace the map by a database table.
+ * A minimal merchant's server: it creates a verification, passes the window's URL to the page, confirms the result by reading
+ * it, and receives the webhook. In production, replace the map by a database table, give the cookie the attribute Secure, limit
+ * how often a visitor can begin, and use up an attempt's phone when you store it with the account.
  */
 
 import { randomUUID } from "node:crypto";
@@ -55,6 +56,8 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
 
   /** Creates a verification. The page opens its window, as a popup or in place of itself. */
   async function begin(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    // Otherwise a form on another site would replace the person's session, and use up calls. Only browsers send the header.
+    if ((request.headers.origin ?? origin) !== origin) return send(response, 403, "Not from this site");
     const body = (await bodyOf(request)).toString("utf8");
     let style: unknown;
     try {

@@ -12,7 +12,7 @@ const attempts = new Map();
 
 createServer(async (request, response) => {
   try {
-    if (request.method === "POST" && request.url === "/begin") await begin(response);
+    if (request.method === "POST" && request.url === "/begin") await begin(request, response);
     else await show(request, response);
   } catch (error) {
     console.error(error);
@@ -23,7 +23,9 @@ createServer(async (request, response) => {
 });
 
 /** Creates a verification for a new session, and sends the browser to its window. */
-async function begin(response) {
+async function begin(request, response) {
+  // Otherwise a form on any site could send people to a verification, and replace their session.
+  if (request.headers["sec-fetch-site"] === "cross-site") return response.writeHead(403).end();
   const session = randomUUID();
   const created = await phoneproof.create({ client_reference: `session-${session}` });
   attempts.set(session, created.id);

@@ -348,6 +348,9 @@ test("the quick start's shop shows the verified phone", async () => {
     const [line] = await once(shop.stdout, "data");
     const url = /http:\S+/.exec(String(line))?.[0].replace("localhost", "127.0.0.1") ?? "";
     expect(await (await fetch(url)).text()).toContain("Nothing verified yet.");
+    const headers = { "sec-fetch-site": "cross-site" };
+    const elsewhere = await fetch(`${url}/begin`, { method: "POST", redirect: "manual", headers });
+    expect([elsewhere.status, elsewhere.headers.get("set-cookie")]).toEqual([403, null]);
     const begun = await fetch(`${url}/begin`, { method: "POST", redirect: "manual" });
     const cookie = begun.headers.get("set-cookie")?.split(";")[0] ?? "";
     expect((await fetch(begun.headers.get("location") ?? "")).status).toBe(200);

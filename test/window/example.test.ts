@@ -61,6 +61,13 @@ test("invalid JSON is answered with 400", async () => {
   }
 });
 
+test("a form on another site begins nothing, and does not replace the session", async () => {
+  for (const origin of ["https://other.example", "null", shop.replace("localhost", "127.0.0.1")]) {
+    const begun = await fetch(`${shop}/attempts`, { method: "POST", body: "{}", headers: { origin } });
+    expect([begun.status, begun.headers.get("set-cookie")], origin).toEqual([403, null]);
+  }
+});
+
 test("the redirect returns to the session that started the verification", async () => {
   const page = await (await person(browser, "android")).newPage();
   await page.goto(shop);
