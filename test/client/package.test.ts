@@ -39,6 +39,7 @@ test("contains only the necessary files and has no dependencies", async () => {
   const modules = ["call", "error", "index", "phoneproof", "verification", "webhook"];
   expect(files.sort()).toEqual(
     [
+      "README.ko.md",
       "README.md",
       ...modules.flatMap((name) => [`dist/${name}.d.ts`, `dist/${name}.js`]),
       "package.json",

@@ -15,7 +15,7 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { faultNamed } from "../faults/faults.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
-import { pages, readPage, root } from "./pages.ts";
+import { isKorean, pages, readPage, root } from "./pages.ts";
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 const receiver = await startReceiver();
@@ -31,7 +31,7 @@ const searchPath = `${path.join(home, "bin")}:${process.env.PATH ?? ""}`;
 
 /** Without the Korean pages, whose code blocks are the same. */
 const blocks = pages()
-  .filter(({ file }) => !file.startsWith("docs/ko/"))
+  .filter(({ file }) => !isKorean(file))
   .flatMap(({ file, blocks: all }) =>
     all.filter(({ language }) => language === "sh").map(({ code }) => ({ file, code })),
   );

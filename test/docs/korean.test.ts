@@ -2,27 +2,32 @@
 
 import path from "node:path";
 import { describe, expect, test } from "vitest";
-import { type Page, pages, readPage } from "./pages.ts";
+import { isKorean, type Page, pages, readPage } from "./pages.ts";
 
 const pairs = pages()
   .map(({ file }) => file)
-  .filter((file) => file.startsWith("docs/ko/"))
+  .filter(isKorean)
   .map((korean) => {
-    const name = path.posix.basename(korean);
-    return { korean, english: name === "README.md" ? name : `docs/${name}` };
+    const english = korean.replace(".ko.md", ".md").replace("/ko/", "/");
+    return { korean, english: english === "docs/README.md" ? "README.md" : english };
   });
 
 const count = ({ prose }: Page, pattern: RegExp) => [...prose.matchAll(pattern)].length;
 
+const linksOf = ({ prose }: Page) => [...prose.matchAll(/\]\(([^)\s]+)\)/g)].map(([, link = ""]) => link);
+const fileOf = ({ file }: Page, link: string) =>
+  path.posix.join(path.posix.dirname(file), link.replace(/#.*/, ""));
+
 /** The targets of a page's links; the two language versions of a page count as one target. */
-function targets({ file, prose }: Page): string[] {
+function targets(page: Page): string[] {
+  const { file } = page;
   return (
-    [...prose.matchAll(/\]\(([^)\s]+)\)/g)]
-      .map(([, link = ""]) => {
+    linksOf(page)
+      .map((link) => {
         if (/^[a-z]+:/.test(link)) return link;
         // The anchors are in each page's own language.
         if (link.startsWith("#")) return "#";
-        const target = path.posix.join(path.posix.dirname(file), link.replace(/#.*/, ""));
+        const target = fileOf(page, link);
         return (
           pairs.find(({ korean, english }) => target === korean || target === english)?.english ?? target
         );
@@ -37,7 +42,7 @@ function targets({ file, prose }: Page): string[] {
 }
 
 test("the pages for merchants have Korean versions", () => {
-  expect(pairs.map(({ english }) => english)).toEqual([
+  expect(pairs.map(({ english }) => english).sort()).toEqual([
     "README.md",
     "docs/concepts.md",
     "docs/idempotency-and-errors.md",
@@ -45,6 +50,7 @@ test("the pages for merchants have Korean versions", () => {
     "docs/sandbox.md",
     "docs/webhooks.md",
     "docs/window.md",
+    "packages/client/README.md",
   ]);
 });
 
@@ -69,8 +75,8 @@ describe.for(pairs)("$korean", ({ korean, english }) => {
 
   test("has its links, to Korean pages where they exist", () => {
     expect(targets(here)).toEqual(targets(there));
-    const astray = pairs.filter(
-      (pair) => pair.korean !== korean && here.prose.includes(`](../${path.basename(pair.english)}`),
+    const astray = linksOf(here).filter((link) =>
+      pairs.some((pair) => pair.korean !== korean && pair.english === fileOf(here, link)),
     );
     expect(astray).toEqual([]);
   });

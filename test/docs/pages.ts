@@ -40,6 +40,9 @@ export function pages(): Page[] {
   return listed.trim().split("\n").map(readPage);
 }
 
+/** Those in docs/ko, and the one that is packed with the client, beside the English one. */
+export const isKorean = (file: string) => file.startsWith("docs/ko/") || file.endsWith(".ko.md");
+
 export function readPage(file: string): Page {
   const text = readFileSync(path.join(root, file), "utf8");
   const prose = text.replace(fence, "");
