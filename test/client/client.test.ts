@@ -3,6 +3,7 @@
 import { getEventListeners } from "node:events";
 import { inspect } from "node:util";
 import { createPhoneproof, type ServiceRefusal, type Settings } from "@phoneproof/client";
+import { Agent, fetch as fetchOfUndici } from "undici";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
@@ -152,6 +153,20 @@ test("reads are not cached by a runtime that caches fetch by default, such as Ne
   expect(await behind.read(id)).toMatchObject({ status: "pending" });
   await behind.cancel(id);
   expect(await behind.read(id)).toMatchObject({ status: "cancelled" });
+});
+
+test("fetch may be undici's, with a dispatcher", async () => {
+  const dispatcher = new Agent({ connections: 1 });
+  const pooled = createPhoneproof({
+    ...settings,
+    fetch: (url, init) => fetchOfUndici(url, { ...init, dispatcher }),
+  });
+  const creations = await Promise.all([
+    pooled.create(),
+    createPhoneproof({ ...settings, fetch: fetchOfUndici }).create(),
+  ]);
+  expect(creations).toMatchObject([{ status: "pending" }, { status: "pending" }]);
+  await dispatcher.close();
 });
 
 test("a base URL may end with a slash", async () => {

@@ -2,6 +2,24 @@
 
 import { type FieldProblem, PhoneproofError } from "./error.js";
 
+/** What the client passes to `fetch`: a `RequestInit` of any implementation of it. */
+export interface FetchInit {
+  readonly method: "GET" | "POST";
+  readonly headers: Record<string, string>;
+  readonly body: string | null;
+  readonly cache?: "no-store";
+  readonly redirect: "manual";
+  readonly signal: AbortSignal;
+}
+
+/** What the client needs of a response: a `Response` of any implementation of `fetch`. */
+export interface FetchResponse {
+  readonly status: number;
+  readonly ok: boolean;
+  readonly headers: { get(name: string): string | null };
+  text(): Promise<string>;
+}
+
 /** The service's address and credentials, timeouts and retries. */
 export interface Settings {
   /** The service's address, such as `https://phoneproof.example`. */
@@ -15,7 +33,7 @@ export interface Settings {
   /** The pause before the first retry, in milliseconds; it doubles up to 5000. By default 200. `Retry-After` prolongs it. */
   readonly retryPauseMs?: number | undefined;
   /** Replaces the runtime's `fetch`: for proxies, tracing, tests. It must honour `init.signal`, which enforces the timeouts. */
-  readonly fetch?: ((url: string, init: RequestInit) => Promise<Response>) | undefined;
+  readonly fetch?: ((url: string, init: FetchInit) => Promise<FetchResponse>) | undefined;
 }
 
 /** Options of every call. */
@@ -64,7 +82,8 @@ const isPassing = (status: number) =>
  * Next.js caches responses of `fetch` unless told otherwise: a verification would stay pending forever, and phone numbers would
  * be stored in its cache. Workers runtimes that lack this option reject it, and do not cache responses to authorized requests.
  */
-const notKept: RequestInit = "cache" in (globalThis.Request?.prototype ?? {}) ? { cache: "no-store" } : {};
+const notKept: Pick<FetchInit, "cache"> =
+  "cache" in (globalThis.Request?.prototype ?? {}) ? { cache: "no-store" } : {};
 
 /** A monotonic clock, which changes of the system time do not affect. */
 export const now = () => performance.now();
@@ -176,7 +195,11 @@ interface Body {
   };
 }
 
-function understood(response: Response, text: string, idempotencyKey: string | undefined): object | Setback {
+function understood(
+  response: FetchResponse,
+  text: string,
+  idempotencyKey: string | undefined,
+): object | Setback {
   const { status, ok, headers } = response;
   let body: Body | null = null;
   try {
@@ -208,7 +231,7 @@ function understood(response: Response, text: string, idempotencyKey: string | u
 }
 
 /** The delay in milliseconds. The header has seconds or, from a proxy, a date. */
-function retryAfter(headers: Headers): number {
+function retryAfter(headers: FetchResponse["headers"]): number {
   const value = headers.get("retry-after") ?? "";
   const ms = /^\d+$/.test(value) ? Number(value) * 1000 : Date.parse(value) - Date.now();
   return ms > 0 ? ms : 0;

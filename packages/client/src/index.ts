@@ -1,4 +1,4 @@
-export type { CallOptions, Settings } from "./call.js";
+export type { CallOptions, FetchInit, FetchResponse, Settings } from "./call.js";
 export {
   type Aborted,
   type FieldProblem,
