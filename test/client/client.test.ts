@@ -155,6 +155,15 @@ test("reads are not cached by a runtime that caches fetch by default, such as Ne
   expect(await behind.read(id)).toMatchObject({ status: "cancelled" });
 });
 
+test("an expected phone without mode match does not compile, because any phone would verify", async () => {
+  // @ts-expect-error
+  const { mode } = await phoneproof.create({ expected_phone: "01012345678" });
+  expect(mode).toBe("discover");
+  // @ts-expect-error
+  await phoneproof.create({ mode: "discover", expected_phone: "01012345678" });
+  await phoneproof.create({ expected_phone: null });
+});
+
 test("fetch may be undici's, with a dispatcher", async () => {
   const dispatcher = new Agent({ connections: 1 });
   const pooled = createPhoneproof({

@@ -21,8 +21,8 @@ interface CreationFields {
 export interface DiscoverVerification extends CreationFields {
   /** The default. */
   readonly mode?: "discover" | undefined;
-  /** Ignored in this mode. */
-  readonly expected_phone?: string | null | undefined;
+  /** Only in mode `match`. The service would ignore a phone here, and any other would verify. */
+  readonly expected_phone?: null | undefined;
 }
 
 /** Determines whether the person possesses the expected phone. */
