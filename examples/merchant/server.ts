@@ -57,7 +57,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
   /** Creates a verification. The page opens its window, as a popup or in place of itself. */
   async function begin(request: IncomingMessage, response: ServerResponse): Promise<void> {
     // Otherwise a form on another site would replace the person's session, and use up calls. Only browsers send the header.
-    if ((request.headers.origin ?? origin) !== origin) return send(response, 403, "Not from this site");
+    if ((request.headers.origin ?? origin) !== origin) return send(response, 403, `Begin at ${origin}`);
     const body = (await bodyOf(request)).toString("utf8");
     let style: unknown;
     try {
