@@ -1,6 +1,6 @@
 import { Failure, type RateLimitState } from "../failures.ts";
 import type { RateLimitBucket } from "./admission.ts";
-import { type Counts, type CountsOf, windowSeconds } from "./counts.ts";
+import { type Counts, type CountsOf, secondsLeft, windowSeconds } from "./counts.ts";
 import { networkOf } from "./network.ts";
 
 export interface RateLimits {
@@ -28,14 +28,14 @@ export function createRateLimits(countsOf: CountsOf): RateLimits {
 /** Takes one of the key's `perMinute`. `name` is the limit's name in the response headers. */
 async function taken(counts: Counts, key: string, name: string, perMinute: number): Promise<RateLimitState> {
   const { consumedPoints, msBeforeNext } = await counts.consume(key);
-  const secondsLeft = Math.ceil(msBeforeNext / 1000);
+  const seconds = secondsLeft(msBeforeNext);
   const remaining = Math.max(0, perMinute - consumedPoints);
   const rateLimit = {
     policy: `"${name}";q=${perMinute};w=${windowSeconds}`,
-    state: `"${name}";r=${remaining};t=${secondsLeft}`,
+    state: `"${name}";r=${remaining};t=${seconds}`,
   };
   if (consumedPoints > perMinute) {
-    throw new Failure("rate_limited", { rateLimit, retryAfterSeconds: Math.max(1, secondsLeft) });
+    throw new Failure("rate_limited", { rateLimit, retryAfterSeconds: Math.max(1, seconds) });
   }
   return rateLimit;
 }

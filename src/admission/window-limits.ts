@@ -9,7 +9,7 @@
 import { hash } from "node:crypto";
 import { LRUCache } from "lru-cache";
 import { Failure } from "../failures.ts";
-import type { CountsOf } from "./counts.ts";
+import { type CountsOf, secondsLeft } from "./counts.ts";
 import { networkOf } from "./network.ts";
 
 export interface WindowLimits {
@@ -44,7 +44,7 @@ export function createWindowLimits(countsOf: CountsOf): WindowLimits {
     return async (key: string) => {
       const { consumedPoints, msBeforeNext } = await counts.consume(key);
       if (consumedPoints > perMinute) {
-        throw new Failure("rate_limited", { retryAfterSeconds: Math.max(1, Math.ceil(msBeforeNext / 1000)) });
+        throw new Failure("rate_limited", { retryAfterSeconds: Math.max(1, secondsLeft(msBeforeNext)) });
       }
     };
   };

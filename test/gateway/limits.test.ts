@@ -1,4 +1,4 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { byTheClock, installClock, stopClock } from "../harness/clock.ts";
@@ -187,6 +187,37 @@ describe("the rate limit", () => {
     await shop.read(id);
     const unknownRoute = await shop.call("GET", "/nowhere");
     expect([unknownRoute.status, unknownRoute.body.error.code]).toEqual([429, "rate_limited"]);
+  });
+});
+
+describe("after the process's clock was set back by an hour", () => {
+  const setBack = () => {
+    const ahead = Date.now;
+    const clock = vi.spyOn(Date, "now").mockImplementation(() => ahead() - 3_600_000);
+    onTestFinished(() => clock.mockRestore());
+  };
+
+  test("nobody over the rate limit is told to wait for more than the minute", async () => {
+    const { testKey } = await service.createProject({ rateLimitPerMinute: 1 });
+    const shop = merchant(service.httpUrl, testKey);
+    await shop.create();
+    setBack();
+    const { status, headers } = await shop.create();
+    expect([status, headers.get("ratelimit"), headers.get("retry-after")]).toEqual([
+      429,
+      '"create";r=0;t=60',
+      "60",
+    ]);
+  });
+
+  test("nor is a window", async () => {
+    const { testKey } = await service.createProject();
+    const { body } = await merchant(service.httpUrl, testKey).create();
+    const open = () => fetch(`${service.httpUrl}${new URL(body.verification_url).pathname}/status`);
+    for (let request = 0; request < 120; request++) expect((await open()).status).toBe(200);
+    setBack();
+    const { status, headers } = await open();
+    expect([status, headers.get("retry-after")]).toEqual([429, "60"]);
   });
 });
 
