@@ -14,10 +14,13 @@ export function epochMs(timestamp: string): string {
 /** How far the clock of a process that makes ids may be off. */
 export const maxClockSkew = "interval '1 hour'";
 
-/** The lowest id that can be made at `time` or later, by the clock of the process that makes it. */
+/**
+ * The lowest id that can be made at `time` or later, by the clock of the process that makes it. Before 1970, where a machine
+ * that has lost its clock may be, all ids are later: a negative time would become one of the highest ids.
+ */
 export function lowestIdAt(time: string): string {
   return `(
-    lpad(to_hex(floor(extract(epoch FROM ${time}) * 1000)::bigint), 12, '0') || '00000000000000000000'
+    lpad(to_hex(greatest(0, floor(extract(epoch FROM ${time}) * 1000))::bigint), 12, '0') || '00000000000000000000'
   )::uuid`;
 }
 

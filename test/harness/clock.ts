@@ -39,8 +39,8 @@ export async function moveClock(db: pg.Pool, milliseconds: number): Promise<void
   );
 }
 
-/** Stops the clock at an instant. */
-export async function stopClock(db: pg.Pool, at: string | Date): Promise<void> {
+/** Stops the clock at an instant; null: it runs again. */
+export async function stopClock(db: pg.Pool, at: string | Date | null): Promise<void> {
   await db.query("UPDATE clock.setting SET stands_at = $1", [at]);
 }
 

@@ -250,6 +250,44 @@ test("a pending verification past its expiry is expired before it is erased, eve
   expect(await eventsOf(plain.db, late.id)).toEqual(["verification.expired"]);
 });
 
+describe("a database's clock that was wrong", () => {
+  const endAllPending = () =>
+    plain.db.query("UPDATE verification SET status = 'expired' WHERE status = 'pending'");
+  /** Until then the process gives ids by the clock as it was before. */
+  const noticeClock = () => createPending(shop);
+
+  test("erases nothing early where it stood at the beginning of 1970", async () => {
+    const phone = "01087650030";
+    await verifiedBy(phone);
+    await endAllPending();
+    await stopClock(plain.db, "1970-01-02T00:00:00Z");
+    onTestFinished(() => stopClock(plain.db, null));
+    await everyTask();
+    expect(await tablesWith(phone)).toContain("verification");
+  });
+
+  test("keeps nothing for ever that was stored while it was behind the time up to which all is erased", async () => {
+    const [before, meanwhile] = ["01087650031", "01087650032"] as const;
+    await verifiedBy(before);
+    await endAllPending();
+    await moveClock(plain.db, 130 * day);
+    await everyTask();
+    expect(await tablesWith(before)).toEqual([]);
+
+    await moveClock(plain.db, -140 * day);
+    await everyTask();
+    await noticeClock();
+    const { to } = await verifiedBy(meanwhile);
+    await service.sms({ to, from: meanwhile, text: "no code" });
+    expect(await tablesWith(meanwhile)).toContain("verification");
+
+    await moveClock(plain.db, 140 * day);
+    await endAllPending();
+    await everyTask();
+    expect(await tablesWith(meanwhile)).toEqual([]);
+  });
+});
+
 test("an event that is sent again while its verification is to be erased keeps it until the new attempt has ended", async () => {
   const tasks = tasksOf(1);
   const phone = "01087650018";
