@@ -135,6 +135,11 @@ export const missesUntilMuted = 5;
 export const missWindowMs = 600_000;
 export const muteMs = 600_000;
 /**
+ * How far a stored time may be ahead of the database's clock, which is corrected now and then. What is further ahead was stored
+ * while the clock was wrong, and is ignored: otherwise a sender muted by a clock an hour ahead would be mute for over an hour.
+ */
+export const maxAheadMs = 60_000;
+/**
  * The outcomes that count towards muting. `web_sent` does not: anybody could mute a victim with messages forged in its name.
  * Nor does a message that carries the code of a verification that is over, unless it is a guess (`isGuess`).
  */
@@ -216,7 +221,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (content.environment === null) return answer(content.webSent ? "web_sent" : "no_match");
     const sender = state.senders.get(senderKey(content.environment, content.from));
     const expects = (holder: CodeHolder) => holder.mode !== "match" || holder.expectedPhone === content.from;
-    const muted = sender?.mutedUntil != null && sender.mutedUntil > state.now;
+    const muted = isMuted(sender);
     const holders = holdersOf(content);
     const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
     const holder = live[0] ?? holders[0];
@@ -245,6 +250,11 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (live.length === 0) return answerDead(holder);
     hint(live, "another_number");
     return answer("sender_mismatch", holder);
+  }
+
+  function isMuted(sender: Sender | undefined): boolean {
+    const leftMs = (sender?.mutedUntil ?? 0) - state.now;
+    return leftMs > 0 && leftMs <= muteMs + maxAheadMs;
   }
 
   function hint(holders: readonly CodeHolder[], reason: PendingReason): void {
@@ -276,13 +286,14 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (environment === null) return;
     const key = senderKey(environment, from);
     const { missTimes = [], mutedUntil = null } = state.senders.get(key) ?? {};
-    const counted = [...missTimes.filter((time) => time > state.now - missWindowMs), state.now];
-    const isMuted = counted.length >= missesUntilMuted;
+    const isRecent = (time: number) => time > state.now - missWindowMs && time <= state.now + maxAheadMs;
+    const counted = [...missTimes.filter(isRecent), state.now];
+    const isLast = counted.length >= missesUntilMuted;
     state.senders.set(key, {
       environment,
       phone: from,
-      missTimes: isMuted ? [] : counted,
-      mutedUntil: isMuted ? state.now + muteMs : mutedUntil,
+      missTimes: isLast ? [] : counted,
+      mutedUntil: isLast ? state.now + muteMs : mutedUntil,
     });
     changedSenders.add(key);
   }

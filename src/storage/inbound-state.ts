@@ -24,12 +24,19 @@ import { epochMs } from "./verification-row.ts";
 /** `rowOf`: the ctid of each verification's row, so that the update need not look the row up again. */
 export type ReadState = InboundState & { readonly rowOf: ReadonlyMap<string, string> };
 
-/** How long the outcome for a message's content is remembered. */
-export const duplicateWindow = `interval '${duplicateWindowMs} milliseconds'`;
+const duplicateWindow = `interval '${duplicateWindowMs} milliseconds'`;
+
+/**
+ * Whether the outcome for a message's content, known since the time `since`, is still remembered at the time `at`. What is ahead
+ * by as much was stored while the database's clock was wrong.
+ */
+export function isRemembered(since: string, at: string): string {
+  return `${since} > ${at} - ${duplicateWindow} AND ${since} <= ${at} + ${duplicateWindow}`;
+}
 
 /**
  * Reads what the messages may affect: the verifications whose codes are among their candidates, the senders with misses, and
- * the judgements of known message ids and contents. A content older than `duplicateWindow` is ignored. The judgement of a
+ * the judgements of known message ids and contents. A content that is no longer remembered is ignored. The judgement of a
  * content is in its fingerprint, unless the message verified: its repeat carries the code, and so finds the verification and
  * its message. The clock is read after the snapshot was taken, so that no verification in the snapshot looks younger than now.
  * Each row is looked up by a LATERAL subquery: joins that were planned while the tables were small would read them whole once
@@ -61,7 +68,7 @@ FROM held h
 CROSS JOIN LATERAL (
   SELECT * FROM inbound_message WHERE verification_id = h.id AND outcome = 'verified' AND NOT duplicate LIMIT 1
 ) m
-WHERE h.status = 'verified' AND h.verified_at > clock_timestamp() - ${duplicateWindow} AND m.text IS NOT NULL
+WHERE h.status = 'verified' AND ${isRemembered("h.verified_at", "clock_timestamp()")} AND m.text IS NOT NULL
 UNION ALL
 SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${epochMs("t")} FROM unnest(s.miss_times) AS t), ','),
   NULL, NULL, NULL, NULL, ${epochMs("s.muted_until")}, NULL
@@ -75,7 +82,7 @@ UNION ALL
 SELECT 'fingerprint', encode(f.digest, 'hex'), NULL, f.verification_id::text, f.outcome::text, NULL, NULL, NULL, NULL, false
 FROM unnest($7::text[]) AS k (digest)
 CROSS JOIN LATERAL (SELECT * FROM message_fingerprint WHERE digest = decode(k.digest, 'hex') OFFSET 0) f
-WHERE f.first_at > clock_timestamp() - ${duplicateWindow}`,
+WHERE ${isRemembered("f.first_at", "clock_timestamp()")}`,
 };
 
 const nothing = "{}";

@@ -5,7 +5,7 @@ import { type Environment, validityRange } from "../core/project.ts";
 import { flagArray, plainArray, textArray } from "./array-literal.ts";
 import { type Statements, tryStatement } from "./database.ts";
 import { changedMeanwhile } from "./fast-path-messages.ts";
-import { duplicateWindow, type ReadState } from "./inbound-state.ts";
+import { isRemembered, type ReadState } from "./inbound-state.ts";
 import {
   hintChannel,
   noticesInPayload,
@@ -72,7 +72,7 @@ fingerprinted AS (
   ORDER BY 1
   ON CONFLICT (digest) DO UPDATE SET
     first_at = excluded.first_at, outcome = excluded.outcome, verification_id = excluded.verification_id
-  WHERE f.first_at <= excluded.first_at - ${duplicateWindow}
+  WHERE NOT (${isRemembered("f.first_at", "excluded.first_at")})
   RETURNING 1
 ),
 met AS (

@@ -1,11 +1,11 @@
 import { firstUuid } from "../core/ids.ts";
-import { missWindowMs } from "../core/inbound-judgement.ts";
+import { maxAheadMs, missWindowMs, muteMs } from "../core/inbound-judgement.ts";
 import { validityRange } from "../core/project.ts";
 import { isReleasable } from "./code-occupancy.ts";
 import { keyLife } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
-import { duplicateWindow } from "./inbound-state.ts";
+import { isRemembered } from "./inbound-state.ts";
 import { expireDue, noticesSent, reportTransitions, transitionCounts } from "./transition.ts";
 import { lowestIdAt } from "./verification-row.ts";
 
@@ -186,6 +186,8 @@ const endedHours = {
   reception_statistics: `environment = ANY (enum_range(NULL::environment)) AND ${hasPassed}`,
 };
 
+const lastMiss = "miss_times[cardinality(miss_times)]";
+
 /** Everything that is deleted or erased when its time is over. */
 export function createRetentionTasks(database: Database, settings: RetentionSettings): RetentionTask[] {
   const { unmatchedDays, finishedDays, statisticsDays } = settings;
@@ -250,13 +252,14 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       "pending_hints",
       deletion("pending_hint", `noticed_at <= now() - interval '${2 * validityRange.max} seconds'`),
     ),
-    deleting("fingerprints", deletion("message_fingerprint", `first_at <= now() - ${duplicateWindow}`)),
+    deleting("fingerprints", deletion("message_fingerprint", `NOT (${isRemembered("first_at", "now()")})`)),
     deleting(
       "senders",
       deletion(
         "inbound_sender",
-        `coalesce(muted_until <= now(), true)
-         AND coalesce(miss_times[cardinality(miss_times)] <= now() - interval '${missWindowMs} milliseconds', true)`,
+        `(muted_until > now() AND muted_until <= now() + interval '${muteMs + maxAheadMs} milliseconds') IS NOT TRUE
+         AND (${lastMiss} > now() - interval '${missWindowMs} milliseconds'
+           AND ${lastMiss} <= now() + interval '${maxAheadMs} milliseconds') IS NOT TRUE`,
       ),
     ),
     passing(

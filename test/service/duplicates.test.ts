@@ -234,6 +234,16 @@ describe("a message with the destination, sender and text of an earlier one", ()
     });
   });
 
+  test("is no duplicate of one that came while the database's clock was an hour ahead", async () => {
+    await stopClock(service.db, start);
+    const guess = { to: project.liveNumber, text: "안녕하세요", from: newPhone() };
+    await moveClock(service.db, 3_600_000);
+    expect(await sourceHere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
+    await moveClock(service.db, -3_600_000);
+    expect(await sourceThere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
+    expect(await sourceHere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: true });
+  });
+
   test("does not start another minute", async () => {
     await stopClock(service.db, start);
     const { to, text } = await createPending(shop);

@@ -260,6 +260,41 @@ describe("a muted sender", () => {
   });
 });
 
+describe("after the database's clock was an hour ahead", () => {
+  const hour = 60 * minute;
+
+  test.for([
+    { name: "a sender muted meanwhile is not muted", misses: 5 },
+    { name: "misses counted meanwhile do not count", misses: 4 },
+  ])("$name", async ({ misses }) => {
+    await stopClock(service.db, start);
+    const from = newPhone();
+    await moveClock(service.db, hour);
+    await outcomesOf(times(misses, () => guess(from)));
+    await moveClock(service.db, -hour);
+    await outcomesOf(times(1, () => guess(from)));
+    expect(await isMute(from)).toBe(false);
+  });
+
+  test("a sender is muted by five misses", async () => {
+    await stopClock(service.db, start);
+    const from = newPhone();
+    await moveClock(service.db, hour);
+    await muted(from);
+    await moveClock(service.db, -hour);
+    await muted(from);
+    expect(await isMute(from)).toBe(true);
+  });
+
+  test("a sender muted just before a correction of a second stays muted", async () => {
+    await stopClock(service.db, start);
+    const from = newPhone();
+    await muted(from);
+    await moveClock(service.db, -1_000);
+    expect(await isMute(from)).toBe(true);
+  });
+});
+
 describe("misses", () => {
   test("within ten minutes count together", async () => {
     await stopClock(service.db, start);

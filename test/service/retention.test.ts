@@ -266,6 +266,17 @@ describe("a database's clock that was wrong", () => {
     expect(await tablesWith(phone)).toContain("verification");
   });
 
+  test("mutes nobody an hour after it was corrected", async () => {
+    const phone = "01087650033";
+    await moveClock(plain.db, 60 * 60_000);
+    for (let miss = 0; miss < 5; miss++)
+      await service.sms({ to: project.liveNumber, from: phone, text: `a guess ${miss}` });
+    await moveClock(plain.db, -60 * 60_000);
+    expect(await tablesWith(phone)).toContain("inbound_sender");
+    await everyTask();
+    expect(await tablesWith(phone)).not.toContain("inbound_sender");
+  });
+
   test("keeps nothing for ever that was stored while it was behind the time up to which all is erased", async () => {
     const [before, meanwhile] = ["01087650031", "01087650032"] as const;
     await verifiedBy(before);
