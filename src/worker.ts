@@ -54,8 +54,14 @@ export function startWorker(parts: {
   });
   retention.start();
   closers.addJob(retention);
+  const { claim, record, bringForward } = createWebhookDeliveries(database, {
+    onDisabled(webhookId, reason) {
+      metrics.deliveries.webhookDisabled();
+      log.warn({ webhookId: encodeId("whk_", webhookId), reason }, "a webhook was disabled");
+    },
+  });
   const counting = countStatistics({
-    count: createStatisticsCounting(database).count,
+    count: createStatisticsCounting(database, { onClockSetBack: bringForward }).count,
     onError: (error) => log.warn({ err: error }, "the statistics could not be updated"),
   });
   counting.start();
@@ -67,12 +73,6 @@ export function startWorker(parts: {
   });
   watching.start();
   closers.addJob(watching);
-  const { claim, record } = createWebhookDeliveries(database, {
-    onDisabled(webhookId, reason) {
-      metrics.deliveries.webhookDisabled();
-      log.warn({ webhookId: encodeId("whk_", webhookId), reason }, "a webhook was disabled");
-    },
-  });
   const makeAttempt = createMakeAttempt(endpoints);
   const delivering = deliverInTime({
     claim,

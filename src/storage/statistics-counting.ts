@@ -269,7 +269,16 @@ async function countAgain(database: Database): Promise<void> {
   });
 }
 
-export function createStatisticsCounting(database: Database): StatisticsCounting {
+export function createStatisticsCounting(
+  database: Database,
+  options: {
+    /**
+     * The position is ahead of the clock, which has been set back. Called before the position goes back with it, and again if
+     * it rejects: so everything else that must be corrected then is.
+     */
+    readonly onClockSetBack?: () => Promise<void>;
+  } = {},
+): StatisticsCounting {
   return {
     async count() {
       const settled = await commitHorizon(database);
@@ -280,7 +289,10 @@ export function createStatisticsCounting(database: Database): StatisticsCounting
         more = row?.[0] === true || more;
         isAhead = row?.[1] === true || isAhead;
       }
-      if (isAhead) await countAgain(database);
+      if (isAhead) {
+        await options.onClockSetBack?.();
+        await countAgain(database);
+      }
       return more || isAhead;
     },
   };
