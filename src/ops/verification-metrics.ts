@@ -147,7 +147,8 @@ export function createVerificationMetrics(registry: Registry) {
 
     verified(environment: Environment, seconds: readonly number[]): void {
       count("verified", environment, seconds.length);
-      for (const value of seconds) timesToVerify[environment].observe(value);
+      // Below 0 if the database's clock was set back meanwhile: a sum that falls looks like a process that has restarted.
+      for (const value of seconds) timesToVerify[environment].observe(Math.max(0, value));
     },
 
     receipt({ outcome, duplicate, carrier, environment }: CountedReceipt, seconds: number): void {

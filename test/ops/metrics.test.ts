@@ -246,6 +246,21 @@ test("numbers without a free code are counted separately from projects without a
   expect(await missing()).toEqual(missingBefore);
 });
 
+test("a database's clock that was set back before the message came takes nothing from the time to verify", async () => {
+  const read = async () => (await scrape(service.opsUrl)).sum("phoneproof_time_to_verify_seconds_sum");
+  const before = await read();
+  const grown = await growthOf({ count: ["phoneproof_time_to_verify_seconds_count"] }, async () => {
+    const { body } = await shop.create();
+    await service.db.query(
+      "UPDATE verification SET created_at = created_at + interval '5 minutes' WHERE sms_text = $1",
+      [body.sms_text],
+    );
+    await service.sms({ to: body.destination, from: phone, text: body.sms_text });
+  });
+  expect(grown).toEqual({ count: 1 });
+  expect(await read()).toBe(before);
+});
+
 test("verifications are counted once by transition, and messages once by outcome and carrier", async () => {
   const live = { environment: "live" };
   const transition = (name: string) =>
