@@ -29,6 +29,21 @@ const proof = {
   options: { keys: ["phoneproof:proof"], arguments: ["1", "60"] },
 };
 
+/**
+ * The library's script, which counts within a key's minute, but a key that would live longer begins a new one: Redis keeps the
+ * time of a key's end by its wall clock, and if that was set back by an hour, a used-up limit would stay used up for an hour.
+ */
+const countingScript = `
+redis.call('set', KEYS[1], 0, 'EX', ARGV[2], 'NX')
+if redis.call('pttl', KEYS[1]) > 1000 * ARGV[2] then redis.call('set', KEYS[1], 0, 'EX', ARGV[2]) end
+local consumed = redis.call('incrby', KEYS[1], ARGV[1])
+local ttl = redis.call('pttl', KEYS[1])
+if ttl == -1 then
+  redis.call('expire', KEYS[1], ARGV[2])
+  ttl = 1000 * ARGV[2]
+end
+return {consumed, ttl}`;
+
 type Script = typeof proof.options;
 
 /** Resolves once Redis has proved usable or unusable. */
@@ -102,6 +117,7 @@ export async function shareCounts(
         ...countOnly,
         storeClient: store,
         useRedisPackage: true,
+        customIncrTtlLuaScript: countingScript,
         keyPrefix: `phoneproof:${name}`,
         insuranceLimiter: new RateLimiterMemory({ ...countOnly, keyPrefix: "" }),
       }),

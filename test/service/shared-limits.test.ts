@@ -2,6 +2,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import net from "node:net";
+import { createClient } from "@redis/client";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { findProgram } from "../../deploy/cluster/programs.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
@@ -129,6 +130,22 @@ if (redisServer !== undefined)
       expect((await merchant(other.httpUrl, testKey).read("vrf_none")).headers.get("ratelimit")).toMatch(
         /;r=68;/,
       );
+    });
+
+    test("begin a new minute if Redis's clock was set back by an hour", async () => {
+      const client = await createClient({ url: `redis://127.0.0.1:${port}/3` }).connect();
+      const answers = await untilShared(async () => {
+        const { testKey } = await service.createProject({ rateLimitPerMinute: 1 });
+        const shop = merchant(service.httpUrl, testKey);
+        await shop.create();
+        const refused = await shop.create();
+        // What a key's time to live becomes then.
+        for (const key of await client.keys("phoneproof:calls:*")) await client.pExpire(key, 3_660_000);
+        return [[refused, await shop.create(), await shop.create()], (await lostBy(service)) === 0];
+      });
+      expect(answers.map(({ status }) => status)).toEqual([429, 201, 429]);
+      for (const { headers } of answers) expect(Number(headers.get("retry-after"))).toBeLessThanOrEqual(60);
+      client.destroy();
     });
 
     test("count an address's failed authentications together", async () => {
