@@ -1,12 +1,15 @@
 import { type Environment, environments } from "./project.ts";
 import { type ReceptionRow, type SilentName, silencesIn } from "./silence.ts";
 
-/** Recent receptions per number and carrier, summed over all projects. */
+/**
+ * Recent receptions per number and carrier, summed over all projects. Numbers that cannot be silent may be summed as one without
+ * a name.
+ */
 export interface ReceptionStore {
   read(): Promise<{
     readonly countedUntil: number;
     readonly rows: readonly (ReceptionRow & { readonly environment: Environment })[];
-    /** Numbers that accept new verifications. */
+    /** Of the named numbers those that accept new verifications. */
     readonly inUse: ReadonlySet<string>;
   }>;
 }

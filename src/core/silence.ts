@@ -4,7 +4,7 @@ export const hourMs = 3_600_000;
 const dayMs = 24 * hourMs;
 
 /** A week: the average covers every weekday once, and the first day is the same weekday as today. */
-const daysOfPast = 7;
+export const daysOfPast = 7;
 /** How far back the counts are needed: a span of up to a day, a week ago. */
 export const pastMs = (daysOfPast + 1) * dayMs;
 
@@ -16,7 +16,7 @@ const chance = 1e-6;
 /** The share of the usual count that a poor day may bring without anything being wrong. */
 const poorDay = 0.5;
 /** If more than this many are expected, even a poor day brings none with at most that probability (Poisson). */
-const tellingCount = -Math.log(chance) / poorDay;
+export const tellingCount = -Math.log(chance) / poorDay;
 
 /** Counts by hour; the key is the start of the hour in milliseconds since the epoch. */
 export type HourCounts = ReadonlyMap<number, number>;

@@ -1,6 +1,6 @@
 import type { ReceptionStore } from "../core/find-silences.ts";
 import type { Environment } from "../core/project.ts";
-import { pastMs, type ReceptionRow } from "../core/silence.ts";
+import { daysOfPast, hourMs, pastMs, type ReceptionRow, tellingCount } from "../core/silence.ts";
 import type { HourRow, StatisticsStore } from "../core/statistics.ts";
 import { plainArray } from "./array-literal.ts";
 import { createConcurrencyLimit } from "./concurrency-limit.ts";
@@ -62,18 +62,40 @@ WHERE c.project_id = $1::uuid AND c.environment = ANY ($2::environment[])
 GROUP BY 2, 3`,
 };
 
+/**
+ * Only those numbers are returned hour by hour that may be silent; the others together, as a number without a name, since
+ * carriers are judged by all creations. Of ten thousand numbers the process would otherwise read two million rows. More
+ * messages cannot be expected than a number's best hour would have brought in all the time since its last one, nor on average
+ * more than a day's share of its whole past. The comparison with `suspect` is no join: planned while there are few numbers, that
+ * would compare every row with every suspect.
+ */
 const receptionsStatement = {
   name: "statistics_receptions",
   text: `
-WITH p AS MATERIALIZED (SELECT min(counted_until) AS counted_until FROM statistics_progress)
+WITH p AS MATERIALIZED (
+  SELECT counted_until, ${firstOfPast} AS past FROM (SELECT min(counted_until) AS counted_until FROM statistics_progress) p
+),
+suspect AS MATERIALIZED (
+  SELECT r.environment, r.name FROM reception_statistics r
+  WHERE r.environment = ANY (enum_range(NULL::environment)) AND r.hour >= (SELECT past FROM p) AND r.kind = 'number'
+  GROUP BY r.environment, r.name
+  HAVING sum(r.verified) > ${daysOfPast * tellingCount}
+    AND max(r.verified) * date_part('epoch', (SELECT counted_until FROM p) - max(r.last_verified_at)) > ${(tellingCount * hourMs) / 1000}
+)
 SELECT '', '', '', ${epochMs("counted_until")}, 0, 0, NULL::float8 FROM p
 UNION ALL
-SELECT 'in use', '', n.number, 0, 0, 0, NULL FROM destination_number n WHERE n.removed_at IS NULL
+SELECT 'in use', '', n.number, 0, 0, 0, NULL FROM destination_number n
+WHERE n.removed_at IS NULL AND n.number = ANY (ARRAY(SELECT name FROM suspect))
 UNION ALL
-SELECT r.kind::text, r.environment::text, r.name, ${epochMs("r.hour")}, r.created, r.verified, ${epochMs("r.last_verified_at")}
-FROM reception_statistics r
-WHERE r.environment = ANY (enum_range(NULL::environment))
-  AND r.hour >= (SELECT ${firstOfPast} FROM p)`,
+SELECT r.kind::text, r.environment::text, r.name, ${epochMs("r.hour")}, sum(r.created)::float8, sum(r.verified)::float8,
+  ${epochMs("max(r.last_verified_at)")}
+FROM (
+  SELECT environment, hour, kind, created, verified, last_verified_at,
+    CASE WHEN kind = 'carrier' OR (environment, name) IN (SELECT environment, name FROM suspect) THEN name ELSE '' END AS name
+  FROM reception_statistics
+  WHERE environment = ANY (enum_range(NULL::environment)) AND hour >= (SELECT past FROM p)
+) r
+GROUP BY r.environment, r.hour, r.kind, r.name`,
 };
 
 export function createStatisticsStore(database: Database): StatisticsStore {
