@@ -7,6 +7,7 @@ import { createHash, randomUUID } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
 import type { Socket } from "node:net";
 import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
 import { findUnacceptableSetting } from "./session-settings.ts";
@@ -22,6 +23,14 @@ const prismaLock = 72_707_369;
 const connectTimeoutMs = 10_000;
 const queryTimeoutMs = 10_000;
 const usualLockTimeoutMs = 30_000;
+/**
+ * How long a migration waits for a table at a time. Whatever else needs the table waits behind it, even if those who hold it, a
+ * backup or a report, only read: a statement of the service, which has 8 s, must not fail for that. Longer than Postgres's
+ * `deadlock_timeout`, after which an autovacuum in progress gives way.
+ */
+const tableLockTimeoutMs = 3_000;
+/** How long those who have waited behind it then have the table to themselves. */
+const yieldMs = 2_000;
 
 /** The same table that Prisma creates. */
 const migrationsTable = `
@@ -36,6 +45,7 @@ const migrationsTable = `
     applied_steps_count INTEGER NOT NULL DEFAULT 0
   )`;
 
+const lockNotAvailable = "55P03";
 const undefinedTable = "42P01";
 const undefinedColumn = "42703";
 
@@ -56,8 +66,9 @@ interface MigrationRow {
  * that an older process can start beside a newer schema.
  *
  * Rejects, with the migration's name, when an applied file was edited, when a migration is recorded as failed, and when one
- * fails now. Rejects also when the lock cannot be acquired within `lockTimeoutMs`; when the database is older than Postgres 15,
- * not in UTF-8, read-only or another program's; and when `signal` aborts, which rolls back the migration in progress.
+ * fails now. Rejects also when Prisma's lock, or one that a migration needs, cannot be acquired within `lockTimeoutMs`; when the
+ * database is older than Postgres 15, not in UTF-8, read-only or another program's; and when `signal` aborts, which rolls back
+ * the migration in progress.
  */
 export async function applyMigrations(
   connection: string | pg.ClientConfig,
@@ -92,15 +103,21 @@ export async function applyMigrations(
     await checkServer(client);
     if (options.sharesSessions) await checkSessions(client);
     if (await isUpToDate(client, migrations)) return { applied: [] };
+    const lockTimeoutMs = options.lockTimeoutMs ?? usualLockTimeoutMs;
     const applied: string[] = [];
+    let beganAt = performance.now();
     for (let deadlocks = 0; ; ) {
       try {
-        const name = await applyNext(client, migrations, options.lockTimeoutMs ?? usualLockTimeoutMs);
+        const name = await applyNext(client, migrations, lockTimeoutMs);
         if (name === undefined) return { applied };
         applied.push(name);
+        beganAt = performance.now();
       } catch (error) {
-        // The deadlock was with processes that run beside this one. Nothing of the migration was kept.
-        if (!isDeadlock((error as Error).cause) || ++deadlocks > mostDeadlocks) throw error;
+        // Processes that run beside this one hold what the migration needs. Nothing of it was kept.
+        const { cause } = error as Error;
+        if (isDeadlock(cause) && ++deadlocks <= mostDeadlocks) continue;
+        if (!isLockTimeout(cause) || performance.now() - beganAt > lockTimeoutMs) throw error;
+        await delay(yieldMs, undefined, options);
       }
     }
   } finally {
@@ -108,6 +125,8 @@ export async function applyMigrations(
     await client.end().catch(() => undefined);
   }
 }
+
+const isLockTimeout = (error: unknown) => (error as pg.DatabaseError | undefined)?.code === lockNotAvailable;
 
 /** The socket, to be destroyed: `client.end()` would wait for the answer to the statement in flight. */
 function streamOf(client: pg.Client): Socket {
@@ -227,7 +246,10 @@ async function applyNext(
     refuseEdited(rows, migrations);
     const finished = finishedNames(rows);
     const next = migrations.find(({ name }) => !finished.has(name));
-    if (next !== undefined) await apply(client, next);
+    if (next !== undefined) {
+      await run(client, `SET LOCAL lock_timeout = ${Math.min(tableLockTimeoutMs, lockTimeoutMs)}`);
+      await apply(client, next);
+    }
     await run(client, "COMMIT");
     return next?.name;
   } catch (error) {
@@ -240,7 +262,7 @@ async function lock(client: pg.Client, lockTimeoutMs: number): Promise<void> {
   try {
     await run(client, `SELECT pg_advisory_xact_lock(${prismaLock})`, lockTimeoutMs + queryTimeoutMs);
   } catch (error) {
-    if ((error as pg.DatabaseError).code !== "55P03") throw error;
+    if (!isLockTimeout(error)) throw error;
     throw new Error(
       `another process is migrating the database, and did not finish within ${lockTimeoutMs / 1000} s`,
     );

@@ -153,6 +153,24 @@ test("a migration that is rolled back by a deadlock with another session is appl
   expect((await client.query("SELECT FROM fruit")).rowCount).toBe(1);
 });
 
+test("while a migration waits for a table that a long transaction reads, statements of the service are answered in time", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  await apply();
+  await migration(second, "ALTER TABLE fruit ADD name text;");
+  await client.query("BEGIN; SELECT FROM fruit");
+  await expect(apply({ lockTimeoutMs: 50 })).rejects.toThrow(
+    `migration ${second} failed and was rolled back: canceling statement due to lock timeout`,
+  );
+  const start = apply();
+  const service = openDatabase(database.connection, { poolSize: 1, onError() {} });
+  onTestFinished(() => service.close());
+  const waiting = "SELECT FROM pg_locks WHERE relation = 'fruit'::regclass AND NOT granted";
+  await vi.waitUntil(async () => (await client.query(waiting)).rowCount === 1, until);
+  await service.query({ text: "INSERT INTO fruit VALUES (1)", values: [], rowMode: "array" });
+  await client.query("COMMIT");
+  expect(await start).toEqual({ applied: [second] });
+});
+
 test("a process killed during a migration leaves nothing behind, and the next start applies it", async () => {
   await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
