@@ -2,8 +2,8 @@ import { type Environment, environments } from "./project.ts";
 import { type ReceptionRow, type SilentName, silencesIn } from "./silence.ts";
 
 /**
- * Recent receptions per number and carrier, summed over all projects. Numbers that cannot be silent may be summed as one without
- * a name.
+ * Recent receptions per number and carrier, summed over all projects. Numbers that cannot be silent are summed as one without a
+ * name, and so are those beyond a thousand that may be.
  */
 export interface ReceptionStore {
   read(): Promise<{

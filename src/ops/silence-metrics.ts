@@ -23,7 +23,7 @@ const others = "others";
 export function createSilenceMetrics(metrics: Registry) {
   const silent = new Gauge({
     name: "phoneproof_silent",
-    help: "1 while no SMS to this number, or from this carrier, verifies anything although its own past predicts it; others: how many more numbers.",
+    help: "1 while no SMS to this number, or from this carrier, verifies anything although its own past predicts it; others: how many more numbers, up to about 1,000.",
     labelNames: ["environment", "kind", "name"],
     registers: [metrics],
   });

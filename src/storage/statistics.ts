@@ -62,6 +62,9 @@ WHERE c.project_id = $1::uuid AND c.environment = ANY ($2::environment[])
 GROUP BY 2, 3`,
 };
 
+/** Numbers judged at once: if more may be silent, the numbers are not the cause. */
+const maxSuspects = 1_000;
+
 /**
  * Only those numbers are returned hour by hour that may be silent; the others together, as a number without a name, since
  * carriers are judged by all creations. Of ten thousand numbers the process would otherwise read two million rows. More
@@ -76,16 +79,21 @@ WITH p AS MATERIALIZED (
   SELECT counted_until, ${firstOfPast} AS past FROM (SELECT min(counted_until) AS counted_until FROM statistics_progress) p
 ),
 suspect AS MATERIALIZED (
-  SELECT r.environment, r.name FROM reception_statistics r
-  WHERE r.environment = ANY (enum_range(NULL::environment)) AND r.hour >= (SELECT past FROM p) AND r.kind = 'number'
-  GROUP BY r.environment, r.name
-  HAVING sum(r.verified) > ${daysOfPast * tellingCount}
-    AND max(r.verified) * date_part('epoch', (SELECT counted_until FROM p) - max(r.last_verified_at)) > ${(tellingCount * hourMs) / 1000}
+  SELECT s.environment, s.name
+  FROM (
+    SELECT r.environment, r.name, sum(r.verified) AS verified,
+      max(r.verified) * date_part('epoch', (SELECT counted_until FROM p) - max(r.last_verified_at)) AS most
+    FROM reception_statistics r
+    WHERE r.environment = ANY (enum_range(NULL::environment)) AND r.hour >= (SELECT past FROM p) AND r.kind = 'number'
+    GROUP BY r.environment, r.name
+  ) s
+  CROSS JOIN LATERAL (SELECT FROM destination_number WHERE number = s.name AND removed_at IS NULL OFFSET 0) in_use
+  WHERE s.verified > ${daysOfPast * tellingCount} AND s.most > ${(tellingCount * hourMs) / 1000}
+  ORDER BY s.most DESC LIMIT ${maxSuspects}
 )
 SELECT '', '', '', ${epochMs("counted_until")}, 0, 0, NULL::float8 FROM p
 UNION ALL
-SELECT 'in use', '', n.number, 0, 0, 0, NULL FROM destination_number n
-WHERE n.removed_at IS NULL AND n.number = ANY (ARRAY(SELECT name FROM suspect))
+SELECT 'in use', '', name, 0, 0, 0, NULL FROM suspect
 UNION ALL
 SELECT r.kind::text, r.environment::text, r.name, ${epochMs("r.hour")}, sum(r.created)::float8, sum(r.verified)::float8,
   ${epochMs("max(r.last_verified_at)")}

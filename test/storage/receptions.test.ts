@@ -38,7 +38,8 @@ CROSS JOIN LATERAL (
   SELECT CASE WHEN back >= silent_for THEN (n % 10 + 1 + n / 40) * (1 + back / 12 % 2) ELSE 0 END AS verified
 ) v`;
 
-test("silences are found without reading every number's hours", async () => {
+/** A store that has planned its statement on empty tables. */
+async function openStore() {
   const own = await createDatabase();
   const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
   const db = openPool(own.connection);
@@ -48,6 +49,11 @@ test("silences are found without reading every number's hours", async () => {
   });
   const store = createReceptionStore(database);
   await store.read();
+  return { store, db };
+}
+
+test("silences are found without reading every number's hours", async () => {
+  const { store, db } = await openStore();
   await db.query(receptions);
 
   const { countedUntil, rows } = await store.read();
@@ -66,4 +72,20 @@ test("silences are found without reading every number's hours", async () => {
   const named = new Set(rows.filter(({ kind }) => kind === "number").map(({ name }) => name));
   expect(named.size).toBeLessThan(numbers / 5);
   expect(rows.length).toBeLessThan(all.rows.length / 4);
+});
+
+test("if thousands of numbers go silent at once, those are read that lack the most", async () => {
+  const { store, db } = await openStore();
+  await db.query(`
+    WITH counted AS (UPDATE statistics_progress SET counted_until = date_trunc('hour', now(), 'UTC')),
+    number AS MATERIALIZED (SELECT n, '02' || lpad(n::text, 6, '0') AS name FROM generate_series(1, 1200) AS n),
+    known AS (INSERT INTO destination_number (id, number, environment) SELECT uuidv7(), name, 'live' FROM number)
+    INSERT INTO reception_statistics (environment, hour, kind, name, created, verified, last_verified_at)
+    SELECT 'live', at, 'number', name, 500, 200 + n, at + interval '10 minutes'
+    FROM number, (SELECT date_trunc('hour', now(), 'UTC') - interval '5 hours' AS at) a`);
+  const { rows, inUse } = await store.read();
+  expect(inUse.size).toBe(1_000);
+  expect(inUse).toContain("02001200");
+  expect(inUse).not.toContain("02000200");
+  expect(rows).toHaveLength(1_001);
 });
