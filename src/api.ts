@@ -8,7 +8,7 @@ import { type CountsOf, ownCounts } from "./admission/counts.ts";
 import { createRateLimits } from "./admission/rate-limits.ts";
 import { createWindowLimits } from "./admission/window-limits.ts";
 import type { Closers } from "./closers.ts";
-import { type Config, readGrpcTls } from "./config.ts";
+import { type Config, hostAndPort, readGrpcTls } from "./config.ts";
 import type { AdministrationAs } from "./core/administration/administration.ts";
 import { cancelVerification } from "./core/cancel-verification.ts";
 import { createVerification } from "./core/create-verification.ts";
@@ -197,7 +197,7 @@ export async function startApi(parts: {
       clearTimeout(ending);
     }
   });
-  const grpc = await withListenErrors("GRPC", config.grpcHost, config.grpcPort, () =>
+  const grpcPort = await withListenErrors("GRPC", config.grpcHost, config.grpcPort, () =>
     rpc.listen(config.grpcHost, config.grpcPort),
   );
   if (config.grpcTls !== null) {
@@ -219,7 +219,7 @@ export async function startApi(parts: {
   const httpPort = typeof httpAddress === "object" && httpAddress ? httpAddress.port : config.httpPort;
   const http = `http://localhost:${httpPort}`;
   publicBase.url = config.publicBaseUrl ?? http;
-  return { http, grpc };
+  return { http, grpc: hostAndPort(config.grpcHost, grpcPort) };
 }
 
 async function countsFor(

@@ -423,6 +423,11 @@ function isAddressRange(text: string): boolean {
   );
 }
 
+/** As in a URL, which has an IPv6 address in brackets. */
+export function hostAndPort(host: string, port: number): string {
+  return `${isIP(host) === 6 ? `[${host}]` : host}:${port}`;
+}
+
 const loopback = new BlockList();
 loopback.addSubnet("127.0.0.0", 8);
 loopback.addAddress("::1", "ipv6");

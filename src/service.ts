@@ -5,7 +5,7 @@ import type { Logger } from "pino";
 import type { OpenAdministration, openAdministration } from "./administration.ts";
 import { startApi } from "./api.ts";
 import { Closers } from "./closers.ts";
-import type { Config } from "./config.ts";
+import { type Config, hostAndPort } from "./config.ts";
 import { serviceActor } from "./core/administration/audit.ts";
 import { makeDemoProject } from "./core/demo-project.ts";
 import type { Tracing } from "./core/tracing.ts";
@@ -215,7 +215,7 @@ async function startOps(
   });
   await withListenErrors("OPS", opsHost, opsPort, () => ops.listen({ host: opsHost, port: opsPort }));
   const address = ops.server.address();
-  return typeof address === "object" && address ? `${opsHost}:${address.port}` : opsHost;
+  return hostAndPort(opsHost, typeof address === "object" && address ? address.port : opsPort);
 }
 
 function printWelcome({ dataDir, grpcTls }: Config, addresses: Addresses, testKey: string | undefined): void {

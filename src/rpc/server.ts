@@ -38,8 +38,8 @@ export interface TlsSettings {
 }
 
 export interface RpcServer {
-  /** Resolves with the address it listens on, `host:port`. */
-  listen(host: string, port: number): Promise<string>;
+  /** Resolves with the port it listens on. */
+  listen(host: string, port: number): Promise<number>;
   /** Presents this certificate to new connections; only for a port that had TLS from the start. */
   renew(tls: TlsSettings): void;
   /** Ends streams with an error that asks to call again, answers open calls, then closes the connections. */
@@ -184,7 +184,7 @@ export function createRpcServer(parts: {
     async listen(host, port) {
       await server.listen({ host, port });
       const address = server.server.address();
-      return typeof address === "object" && address ? `${host}:${address.port}` : host;
+      return typeof address === "object" && address ? address.port : port;
     },
     renew(tls) {
       // Session tickets are valid only in the context that issued them: no client resumes a session from before.

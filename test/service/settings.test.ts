@@ -17,18 +17,23 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { type AddressInfo, createServer } from "node:net";
-import { tmpdir } from "node:os";
+import { networkInterfaces, tmpdir } from "node:os";
 import path from "node:path";
 import { text } from "node:stream/consumers";
 import { TLSSocket } from "node:tls";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
+import { findAddress } from "../../src/cli/address.ts";
 import { parseConfig } from "../../src/config.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { readPage } from "../docs/pages.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { certificates } from "../rpc/certificates.ts";
+
+const hasIpv6 = Object.values(networkInterfaces()).some((found) =>
+  found?.some(({ address }) => address === "::1"),
+);
 
 /** Runs the service as a process that ends before it has started. */
 async function start(args: readonly string[], settings: Record<string, string>) {
@@ -89,6 +94,14 @@ test.for([
   { DATABASE_URL: "postgres://127.0.0.1/phoneproof", ROLES: "worker", PORT: "8099", OPS_PORT: "8099" },
 ])("a port may be set twice if it is 0, on another address or not opened: %o", (settings) => {
   expect(() => parseConfig(settings)).not.toThrow();
+});
+
+test.runIf(hasIpv6)("printed addresses can be used as they are if the servers listen on IPv6", async () => {
+  const service = await startTestService({ HOST: "::1", GRPC_HOST: "::1", OPS_HOST: "::1" });
+  onTestFinished(() => service.close());
+  expect((await fetch(`${service.opsUrl}/readyz`)).status).toBe(200);
+  // As the printed --address.
+  expect(findAddress(service.grpcAddress)).toMatchObject({ host: "[::1]" });
 });
 
 /** Every kind of character that a Bearer credential may contain. */
