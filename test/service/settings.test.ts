@@ -607,6 +607,20 @@ describe("settings that the trace exporter reads itself", () => {
   });
 });
 
+test("the service's program says that the machine's Node is too old", async () => {
+  const old =
+    "data:text/javascript,Object.defineProperty(process, 'versions', { value: { node: '20.1.0' } })";
+  const { stdout, stderr, code } = await start([], {
+    NODE_OPTIONS: `--import "${old}"`,
+    DATABASE_URL: "none",
+  });
+  expect({ stdout, stderr, code }).toEqual({
+    stdout: "",
+    stderr: `phoneproof cannot start: it needs Node 24 or newer, this is ${process.version}\n`,
+    code: 1,
+  });
+});
+
 describe("npm start says what to do", () => {
   /** Runs npm's start script in a folder with these files, all of them empty. */
   async function startIn(files: readonly string[], program: string) {
