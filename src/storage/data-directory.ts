@@ -14,6 +14,8 @@ export async function makeDirectory(directory: string): Promise<string> {
 }
 
 /**
+ * Whoever may write to the directory can replace the admin token, so its mode does not depend on the umask, which may be 0.
+ *
  * Not with `recursive`: below a directory that accepts no entries, like /proc, Node retries for ever, on a thread that keeps
  * the process from exiting.
  */
@@ -21,7 +23,7 @@ async function makeWithParents(directory: string): Promise<void> {
   if (await isDirectory(directory)) return;
   const parent = path.dirname(directory);
   if (parent !== directory) await makeWithParents(parent);
-  await mkdir(directory).catch(async (error) => {
+  await mkdir(directory, { mode: 0o755 }).catch(async (error) => {
     // Another service may have made it meanwhile.
     if (!(await isDirectory(directory))) throw error;
   });

@@ -241,6 +241,18 @@ test("a data directory may have any name, even with Postgres's own separators", 
   expect(server.connection.host.startsWith(named)).toBe(true);
 });
 
+test("other accounts cannot change a data directory that is created, whatever the umask", async () => {
+  const created = path.join(await emptyDirectory(), "above/data");
+  const program = `
+    process.umask(0);
+    const { makeDirectory } = await import(${JSON.stringify(import.meta.resolve("../../src/storage/data-directory.ts"))});
+    await makeDirectory(process.argv[1]);
+  `;
+  await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program, created]);
+  for (const directory of [created, path.dirname(created)])
+    expect((await stat(directory)).mode & 0o777).toBe(0o755);
+});
+
 test("a restart keeps the data, and a stop leaves no socket directory behind", async () => {
   const before = await start();
   await query(before, "CREATE TABLE kept AS SELECT 42 AS answer");
