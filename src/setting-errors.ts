@@ -1,6 +1,7 @@
 /** Reports what fails at a start as an error of the setting to change. */
 
 import { SettingError } from "./config.ts";
+import { Failure } from "./failures.ts";
 
 /** Reports an unusable database as an error of `setting`, with the database's address but never its password. */
 export async function withDatabaseErrors<T>(setting: string, url: string, use: () => Promise<T>): Promise<T> {
@@ -94,8 +95,12 @@ export async function withListenErrors<T>(
   }
 }
 
-/** Node wraps the errors of a host name's addresses in an AggregateError: this returns the first of them. */
+/**
+ * Node wraps the errors of a host name's addresses in an AggregateError: this returns the first of them. Of a Failure, whose own
+ * message is for callers of the API, it returns the cause.
+ */
 export function causeOf(error: unknown): Error {
+  if (error instanceof Failure && error.cause !== undefined) return causeOf(error.cause);
   if (error instanceof AggregateError && error.errors[0] instanceof Error) return error.errors[0];
   return error instanceof Error ? error : new Error(String(error));
 }

@@ -31,7 +31,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   administration: ["core", "storage", "webhooks"],
   closers: ["jobs"],
   "grpc-certificate": ["config", "jobs"],
-  "setting-errors": ["config"],
+  "setting-errors": ["config", "failures"],
   worker: ["closers", "core", "jobs", "ops", "storage", "tracing", "webhooks"],
   api: [
     "admin-token",

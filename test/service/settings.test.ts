@@ -25,7 +25,9 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { findAddress } from "../../src/cli/address.ts";
 import { parseConfig } from "../../src/config.ts";
+import { Failure } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { causeOf } from "../../src/setting-errors.ts";
 import { readPage } from "../docs/pages.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
@@ -605,6 +607,12 @@ describe("settings that the trace exporter reads itself", () => {
     expect(parseConfig(general).tracing).toBeNull();
     parseConfig({ ...named, ...general, OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: authority });
   });
+});
+
+test("a start that fails gives the fault's cause, not what a caller of the API would be told", () => {
+  const cause = new AggregateError([new Error("no more processes")]);
+  expect(causeOf(new Failure("service_unavailable", { cause })).message).toBe("no more processes");
+  expect(causeOf(new Failure("service_unavailable")).message).toMatch(/^The service is temporarily/);
 });
 
 test("the service's program says that the machine's Node is too old", async () => {
