@@ -339,6 +339,13 @@ if (systemdAnalyze !== undefined)
     expect(stdout).toContain("Overall exposure level");
   });
 
+/** The lock file names no addresses, so npm looks each version up in the package's description. */
+test("npm ci does not rely on cached descriptions, which may be older than the pinned versions", async () => {
+  const env = { PATH: process.env.PATH };
+  const { stdout } = await run("npm", ["config", "get", "prefer-offline"], { cwd: root, env });
+  expect(stdout).toBe("false\n");
+});
+
 test("all start commands pass the same flags to Node, which keep SIGUSR1 from opening a debugger", async () => {
   const starts = [
     "bin/start.sh",
