@@ -105,19 +105,14 @@ export async function applyMigrations(
     if (await isUpToDate(client, migrations)) return { applied: [] };
     const lockTimeoutMs = options.lockTimeoutMs ?? usualLockTimeoutMs;
     const applied: string[] = [];
-    let beganAt = performance.now();
     for (let deadlocks = 0; ; ) {
       try {
-        const name = await applyNext(client, migrations, lockTimeoutMs);
+        const name = await applyNext(client, migrations, lockTimeoutMs, options.signal);
         if (name === undefined) return { applied };
         applied.push(name);
-        beganAt = performance.now();
       } catch (error) {
-        // Processes that run beside this one hold what the migration needs. Nothing of it was kept.
-        const { cause } = error as Error;
-        if (isDeadlock(cause) && ++deadlocks <= mostDeadlocks) continue;
-        if (!isLockTimeout(cause) || performance.now() - beganAt > lockTimeoutMs) throw error;
-        await delay(yieldMs, undefined, options);
+        // The deadlock was with processes that run beside this one. Nothing of the migration was kept.
+        if (!isDeadlock((error as Error).cause) || ++deadlocks > mostDeadlocks) throw error;
       }
     }
   } finally {
@@ -220,6 +215,7 @@ async function applyNext(
   client: pg.Client,
   migrations: Migration[],
   lockTimeoutMs: number,
+  signal: AbortSignal | undefined,
 ): Promise<string | undefined> {
   try {
     await run(
@@ -247,8 +243,12 @@ async function applyNext(
     const finished = finishedNames(rows);
     const next = migrations.find(({ name }) => !finished.has(name));
     if (next !== undefined) {
-      await run(client, `SET LOCAL lock_timeout = ${Math.min(tableLockTimeoutMs, lockTimeoutMs)}`);
-      await apply(client, next);
+      await run(
+        client,
+        `SET LOCAL lock_timeout = ${Math.min(tableLockTimeoutMs, lockTimeoutMs)}; SAVEPOINT untouched`,
+      );
+      const until = performance.now() + lockTimeoutMs;
+      while (!(await hasApplied(client, next, until))) await delay(yieldMs, undefined, { signal });
     }
     await run(client, "COMMIT");
     return next?.name;
@@ -266,6 +266,21 @@ async function lock(client: pg.Client, lockTimeoutMs: number): Promise<void> {
     throw new Error(
       `another process is migrating the database, and did not finish within ${lockTimeoutMs / 1000} s`,
     );
+  }
+}
+
+/**
+ * Applies a migration. Resolves to false, with its locks released, if a table was not free in time and it is not yet `until`.
+ * Prisma's lock is kept: otherwise another start would wait for the table at once, and nobody else would ever have it.
+ */
+async function hasApplied(client: pg.Client, migration: Migration, until: number): Promise<boolean> {
+  try {
+    await apply(client, migration);
+    return true;
+  } catch (error) {
+    if (!isLockTimeout((error as Error).cause) || performance.now() > until) throw error;
+    await run(client, "ROLLBACK TO untouched");
+    return false;
   }
 }
 

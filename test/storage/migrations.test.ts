@@ -171,6 +171,29 @@ test("while a migration waits for a table that a long transaction reads, stateme
   expect(await start).toEqual({ applied: [second] });
 });
 
+test("a table that one of two starts yields is not waited for by the other at once", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  await apply();
+  await migration(second, "ALTER TABLE fruit ADD name text;");
+  await client.query("BEGIN; SELECT FROM fruit");
+  const starts = Promise.all([apply(), apply()]);
+  const service = openDatabase(database.connection, { poolSize: 1, onError() {} });
+  onTestFinished(() => service.close());
+  const waiting = async () => {
+    const { rows } = await client.query(
+      "SELECT pid FROM pg_locks WHERE relation = 'fruit'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted",
+    );
+    return rows[0]?.pid;
+  };
+  const yielding = await vi.waitUntil(waiting, until);
+  await vi.waitUntil(async () => (await waitingFor(prismaLock)) === 1, until);
+  await service.query({ text: "INSERT INTO fruit VALUES (1)", values: [], rowMode: "array" });
+  expect(await vi.waitUntil(waiting, until)).toBe(yielding);
+  await client.query("COMMIT");
+  const applied = (await starts).map((start) => start.applied);
+  expect(applied.toSorted((a, b) => b.length - a.length)).toEqual([[second], []]);
+});
+
 test("a process killed during a migration leaves nothing behind, and the next start applies it", async () => {
   await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
