@@ -69,8 +69,9 @@ const maxSuspects = 1_000;
  * Only those numbers are returned hour by hour that may be silent; the others together, as a number without a name, since
  * carriers are judged by all creations. Of ten thousand numbers the process would otherwise read two million rows. More
  * messages cannot be expected than a number's best hour would have brought in all the time since its last one, nor on average
- * more than a day's share of its whole past. The comparison with `suspect` is no join: planned while there are few numbers, that
- * would compare every row with every suspect.
+ * more than a day's share of its whole past, and none at all if nothing was created in a later hour: at night, or after a
+ * campaign, thousands of numbers are merely not needed. The comparison with `suspect` is no join: planned while there are few
+ * numbers, that would compare every row with every suspect.
  */
 const receptionsStatement = {
   name: "statistics_receptions",
@@ -82,13 +83,14 @@ suspect AS MATERIALIZED (
   SELECT s.environment, s.name
   FROM (
     SELECT r.environment, r.name, sum(r.verified) AS verified,
-      max(r.verified) * date_part('epoch', (SELECT counted_until FROM p) - max(r.last_verified_at)) AS most
+      max(r.verified) * date_part('epoch', (SELECT counted_until FROM p) - max(r.last_verified_at)) AS most,
+      max(r.hour) FILTER (WHERE r.created > 0) >= max(r.last_verified_at) AS needed
     FROM reception_statistics r
     WHERE r.environment = ANY (enum_range(NULL::environment)) AND r.hour >= (SELECT past FROM p) AND r.kind = 'number'
     GROUP BY r.environment, r.name
   ) s
   CROSS JOIN LATERAL (SELECT FROM destination_number WHERE number = s.name AND removed_at IS NULL OFFSET 0) in_use
-  WHERE s.verified > ${daysOfPast * tellingCount} AND s.most > ${(tellingCount * hourMs) / 1000}
+  WHERE s.needed AND s.verified > ${daysOfPast * tellingCount} AND s.most > ${(tellingCount * hourMs) / 1000}
   ORDER BY s.most DESC LIMIT ${maxSuspects}
 )
 SELECT '', '', '', ${epochMs("counted_until")}, 0, 0, NULL::float8 FROM p

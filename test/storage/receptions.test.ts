@@ -81,11 +81,30 @@ test("if thousands of numbers go silent at once, those are read that lack the mo
     number AS MATERIALIZED (SELECT n, '02' || lpad(n::text, 6, '0') AS name FROM generate_series(1, 1200) AS n),
     known AS (INSERT INTO destination_number (id, number, environment) SELECT uuidv7(), name, 'live' FROM number)
     INSERT INTO reception_statistics (environment, hour, kind, name, created, verified, last_verified_at)
-    SELECT 'live', at, 'number', name, 500, 200 + n, at + interval '10 minutes'
-    FROM number, (SELECT date_trunc('hour', now(), 'UTC') - interval '5 hours' AS at) a`);
+    SELECT 'live', at, 'number', name, 500, CASE WHEN back = 5 THEN 200 + n ELSE 0 END, CASE WHEN back = 5 THEN at + interval '10 minutes' END
+    FROM number, (VALUES (1), (5)) AS ago (back),
+    LATERAL (SELECT date_trunc('hour', now(), 'UTC') - make_interval(hours => back) AS at) a`);
   const { rows, inUse } = await store.read();
   expect(inUse.size).toBe(1_000);
   expect(inUse).toContain("02001200");
   expect(inUse).not.toContain("02000200");
-  expect(rows).toHaveLength(1_001);
+  expect(rows).toHaveLength(2_002);
+});
+
+test("a silent number is found beside thousands of others that nothing was created on since", async () => {
+  const { store, db } = await openStore();
+  await db.query(`
+    WITH counted AS (UPDATE statistics_progress SET counted_until = date_trunc('hour', now(), 'UTC')),
+    number AS MATERIALIZED (SELECT n, '02' || lpad(n::text, 6, '0') AS name FROM generate_series(0, 1200) AS n),
+    known AS (INSERT INTO destination_number (id, number, environment) SELECT uuidv7(), name, 'live' FROM number)
+    INSERT INTO reception_statistics (environment, hour, kind, name, created, verified, last_verified_at)
+    SELECT 'live', at, 'number', name, 10, verified, CASE WHEN verified > 0 THEN at + interval '10 minutes' END
+    FROM generate_series(0, ${hours}) AS back,
+    LATERAL (SELECT date_trunc('hour', now(), 'UTC') - make_interval(hours => back) AS at) a,
+    LATERAL (
+      SELECT name, CASE WHEN back > 10 THEN 8 ELSE 0 END AS verified FROM number WHERE n = 0
+      UNION ALL
+      SELECT name, 500 FROM number WHERE n > 0 AND back = 80
+    ) v`);
+  expect((await findSilences({ receptions: store })()).silent).toMatchObject([{ name: "02000000" }]);
 });
