@@ -242,6 +242,25 @@ describe("a message with the destination, sender and text of an earlier one", ()
     await moveClock(service.db, -3_600_000);
     expect(await sourceThere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
     expect(await sourceHere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: true });
+
+    await moveClock(service.db, 3_600_000);
+    const { to, text } = await createPending(shop);
+    const verifying = { to, text, from: newPhone() };
+    expect(await sourceHere.send(verifying)).toMatchObject({ outcome: "VERIFIED", duplicate: false });
+    await moveClock(service.db, -3_600_000);
+    expect(await sourceThere.send(verifying)).toMatchObject({ outcome: "NOT_PENDING", duplicate: false });
+  });
+
+  test("is still a duplicate after a correction of the database's clock by a second", async () => {
+    await stopClock(service.db, start);
+    const guess = { to: project.liveNumber, text: "안녕하세요", from: newPhone() };
+    const { to, text } = await createPending(shop);
+    const verifying = { to, text, from: newPhone() };
+    expect(await sourceHere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
+    expect(await sourceHere.send(verifying)).toMatchObject({ outcome: "VERIFIED", duplicate: false });
+    await moveClock(service.db, -1_000);
+    expect(await sourceThere.send(guess)).toMatchObject({ outcome: "NO_MATCH", duplicate: true });
+    expect(await sourceThere.send(verifying)).toMatchObject({ outcome: "VERIFIED", duplicate: true });
   });
 
   test("does not start another minute", async () => {

@@ -293,6 +293,15 @@ describe("after the database's clock was an hour ahead", () => {
     await moveClock(service.db, -1_000);
     expect(await isMute(from)).toBe(true);
   });
+
+  test("misses just before a correction of a second still count", async () => {
+    await stopClock(service.db, start);
+    const from = newPhone();
+    await outcomesOf(times(4, () => guess(from)));
+    await moveClock(service.db, -1_000);
+    await outcomesOf([guess(from)]);
+    expect(await isMute(from)).toBe(true);
+  });
 });
 
 describe("misses", () => {

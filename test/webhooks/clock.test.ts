@@ -1,8 +1,11 @@
-import { describe, expect, test, vi } from "vitest";
-import { decodeId } from "../../src/core/ids.ts";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { decodeId, newId } from "../../src/core/ids.ts";
 import { leaseSeconds } from "../../src/core/webhook.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { openDatabase } from "../../src/storage/database.ts";
+import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { createDatabase, openPool } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 import { attempted, delivered, deliveryWhen, openShop } from "./shop.ts";
@@ -93,5 +96,73 @@ describe("after the database's clock was an hour ahead, without waiting for that
     expect(await secondsLeft(id)).toBeGreaterThan(leaseSeconds - 15);
     expect((await deliveryWhen(service, id, () => true)).attempts.length).toBe(1);
     await worker.close();
+  });
+});
+
+describe("bringing attempts forward", () => {
+  /** Adds retries, given as the minutes from now of the attempt before and of the next one. */
+  async function openDeliveries(retries: readonly (readonly [before: number, next: number])[]) {
+    const own = await createDatabase();
+    const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
+    const db = openPool(own.connection);
+    onTestFinished(async () => {
+      await Promise.all([database.close(), db.end()]);
+      await own.drop();
+    });
+    const ids = retries.map(() => newId());
+    const client = await db.connect();
+    // The rows that these refer to do not matter.
+    await client.query("SET session_replication_role = replica");
+    const at = (minutes: string) => `date_trunc('milliseconds', now() + make_interval(mins => ${minutes}))`;
+    for (const [row, [before, next]] of retries.entries()) {
+      await client.query(
+        `WITH d AS (
+           INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, claim, next_attempt_at)
+           VALUES ($1, $2, 'pending', 1, $2, ${at("$4")})
+         )
+         INSERT INTO webhook_attempt (verification_id, number, started_at) VALUES ($1, 1, ${at("$3")})`,
+        [ids[row], newId(), before, next],
+      );
+    }
+    client.release(true);
+    const minutesLeft = async () => {
+      const { rows } = await db.query(
+        `SELECT round(extract(epoch FROM next_attempt_at - now()) / 60)::int AS minutes
+         FROM unnest($1::uuid[]) WITH ORDINALITY AS k (id, row) JOIN webhook_delivery ON verification_id = id ORDER BY row`,
+        [ids],
+      );
+      return rows.map(({ minutes }) => minutes);
+    };
+    return { db, ids, minutesLeft, ...createWebhookDeliveries(database, { onDisabled() {} }) };
+  }
+
+  test("is done once, and not for a distance that is longer than the clock was ahead", async () => {
+    const { bringForward, minutesLeft } = await openDeliveries([
+      [60, 65],
+      [60, 180],
+      [-5, 20],
+    ]);
+    await bringForward();
+    expect(await minutesLeft()).toEqual([5, 180, 20]);
+    await bringForward();
+    expect(await minutesLeft()).toEqual([5, 180, 20]);
+  });
+
+  test("leaves an attempt that another process has begun meanwhile", async () => {
+    const { bringForward, minutesLeft, db, ids } = await openDeliveries([[60, 65]]);
+    const other = await db.connect();
+    await other.query("BEGIN");
+    await other.query(
+      "UPDATE webhook_delivery SET attempts = 2, next_attempt_at = now() + interval '30 minutes' WHERE verification_id = $1",
+      ids,
+    );
+    const bringing = bringForward();
+    const waiting =
+      "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    await vi.waitUntil(async () => (await db.query(waiting)).rowCount === 1, { timeout: 20_000 });
+    await other.query("COMMIT");
+    other.release();
+    await bringing;
+    expect(await minutesLeft()).toEqual([30]);
   });
 });
