@@ -2,6 +2,7 @@ import { chmod, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { adminToken, SettingError } from "./config.ts";
 import { newCredential } from "./core/credential.ts";
+import { giveToOwner } from "./storage/data-directory.ts";
 
 /**
  * Returns the installation's admin token from DATA_DIR/admin-token, and creates it at the first start: whoever can read
@@ -40,6 +41,7 @@ async function writeWhole(file: string, text: string): Promise<void> {
   const unfinished = `${file}.new`;
   await rm(unfinished, { force: true });
   await writeFile(unfinished, text, { mode: 0o600, flag: "wx", flush: true });
+  await giveToOwner(unfinished);
   await rename(unfinished, file);
 }
 

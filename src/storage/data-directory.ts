@@ -1,5 +1,5 @@
 /** DATA_DIR, where an embedded Postgres lives: creates it, and locks it while a service uses it. */
-import { chmod, mkdir, open, realpath, stat } from "node:fs/promises";
+import { chmod, lchown, lstat, mkdir, open, realpath, stat } from "node:fs/promises";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 
@@ -29,6 +29,18 @@ async function makeWithParents(directory: string): Promise<void> {
   });
 }
 
+/**
+ * Gives a file that root has created to the directory's owner, who could otherwise not start the service again. Whoever owns the
+ * directory can replace the file in any case.
+ */
+export async function giveToOwner(file: string): Promise<void> {
+  if (process.geteuid?.() !== 0) return;
+  const owner = await stat(path.dirname(file));
+  const { uid, nlink } = await lstat(file);
+  // With other names it may be a file of root's from elsewhere.
+  if (owner.uid !== 0 && uid === 0 && nlink === 1) await lchown(file, owner.uid, owner.gid);
+}
+
 async function isDirectory(file: string): Promise<boolean> {
   return stat(file).then(
     (found) => found.isDirectory(),
@@ -49,6 +61,7 @@ export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
     lock.open();
     lock.exec("BEGIN EXCLUSIVE");
     await chmod(file, 0o600);
+    await giveToOwner(file);
     return lock;
   } catch (error) {
     if (lock.isOpen) lock.close();

@@ -76,8 +76,8 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
   const dataDir = await makeDirectory(options.dataDir);
   const lock = await lockDataDir(dataDir);
   try {
-    const launch = await chooseLaunch(postgres, dataDir);
     const cluster = path.join(dataDir, "postgres");
+    const launch = await chooseLaunch(postgres, dataDir, cluster);
     await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: ownName, signal: options.signal });
     const password = await readFile(passwordFile(cluster), "utf8");
     // Is in the title of each of the server's processes, which tells them from those of any other Postgres.

@@ -1,7 +1,7 @@
 /** Creates the files of an embedded Postgres: all of them or none, wherever it is interrupted. */
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { access, chown, mkdtemp, open, readdir, rename, rm, writeFile } from "node:fs/promises";
+import { access, chown, mkdtemp, open, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { chownTree, type Launch } from "./postgres-launch.ts";
 import { reasonIn } from "./postgres-log.ts";
@@ -104,9 +104,14 @@ async function syncDirectory(directory: string): Promise<void> {
 async function exists(file: string): Promise<boolean> {
   return access(file).then(
     () => true,
-    (error: NodeJS.ErrnoException) => {
+    async (error: NodeJS.ErrnoException) => {
       if (error.code === "ENOENT" || error.code === "ENOTDIR") return false;
-      throw new Error(`${file} belongs to another user (${error.code}): start as that user, as before`);
+      const directory = path.dirname(file);
+      const { uid } = await stat(directory);
+      throw new Error(
+        `${directory} belongs to the user with id ${uid} (${error.code}): start the service as that user, ` +
+          `or give it to this one (chown -R ${process.geteuid?.()} ${directory}, as root)`,
+      );
     },
   );
 }

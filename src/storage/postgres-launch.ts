@@ -20,8 +20,8 @@ const asSameUser: Launch = { command: (file, args) => ({ file, args }), owner: u
 
 /**
  * In a user namespace our own files stay reachable (root's clone under /root, mode 700) while the process shows the uid of
- * another account. No file changes its owner, so this is preferred to running as another user. `unshare` replaces itself by the
- * program, so the pid and its signals are Postgres's.
+ * another account. The files keep belonging to who starts the service, so this is preferred to running as another user.
+ * `unshare` replaces itself by the program, so the pid and its signals are Postgres's.
  */
 function inNamespace(uid: number, owner: Launch["owner"]): Launch {
   const map = ["--user", `--map-user=${uid}`, `--map-group=${uid}`];
@@ -32,8 +32,11 @@ function asUser({ uid, gid }: { uid: number; gid: number }): Launch {
   return { command: (file, args) => ({ file, args, uid, gid }), owner: { uid, gid } };
 }
 
-/** Returns the first way of running Postgres that reaches both its program and `dataDir`. Each is tried, not guessed. */
-export async function chooseLaunch(postgres: string, dataDir: string): Promise<Launch> {
+/**
+ * Returns the first way of running Postgres that reaches both its program and `dataDir`. Each is tried, not guessed. As root,
+ * an existing `cluster` of another user is run as that user, who could otherwise not start it again.
+ */
+export async function chooseLaunch(postgres: string, dataDir: string, cluster?: string): Promise<Launch> {
   const accounts = await readAccounts();
   const uid = process.geteuid?.();
   const unprivileged = accounts.find((account) => account.uid !== 0);
@@ -43,19 +46,42 @@ export async function chooseLaunch(postgres: string, dataDir: string): Promise<L
     const namespace = inNamespace(unprivileged?.uid ?? 65_534, undefined);
     return (await reaches(namespace, postgres, dataDir)) ? namespace : asSameUser;
   }
+  const owner = cluster === undefined ? undefined : await stat(cluster).catch(() => undefined);
+  if (cluster !== undefined && owner !== undefined && owner.uid !== 0) {
+    // In a container there may be no account of that id.
+    const account = accounts.find((known) => known.uid === owner.uid) ?? owner;
+    const launch = await asReachingUser(account, postgres, dataDir, cluster);
+    if (launch !== undefined) return launch;
+    throw new Error(
+      `${cluster} belongs to the user with id ${owner.uid}, who cannot reach it and ${postgres}: ` +
+        `start the service as that user, or give it to root (chown -R 0:0 ${cluster})`,
+    );
+  }
   const namespace = inNamespace(unprivileged?.uid ?? 65_534, { uid: 0, gid: 0 });
   if (await reaches(namespace, postgres, dataDir)) return namespace;
   // Containers forbid new namespaces, but usually let another user reach the files.
   for (const account of await otherUsers(accounts, postgres, dataDir)) {
-    // Search permission only: to open a file, a user still needs its name and its own permission.
-    await chmod(dataDir, (await stat(dataDir)).mode | 0o011);
-    const launch = asUser(account);
-    if (await reaches(launch, postgres, dataDir)) return launch;
+    const launch = await asReachingUser(account, postgres, dataDir);
+    if (launch !== undefined) return launch;
   }
   throw new Error(
     `PostgreSQL does not run as root, and no other user can reach ${dataDir} and ${postgres}: ` +
       "start the service as an ordinary user, or set DATABASE_URL",
   );
+}
+
+/** Undefined if that user cannot run `postgres` and enter `directory`, which is `dataDir` or within it. */
+async function asReachingUser(
+  user: { uid: number; gid: number },
+  postgres: string,
+  dataDir: string,
+  directory = dataDir,
+): Promise<Launch | undefined> {
+  const launch = asUser(user);
+  if (await reaches(launch, postgres, directory)) return launch;
+  // Search permission only: to open a file, a user still needs its name and its own permission.
+  await chmod(dataDir, (await stat(dataDir)).mode | 0o011);
+  return (await reaches(launch, postgres, directory)) ? launch : undefined;
 }
 
 async function reaches(launch: Launch, postgres: string, dataDir: string): Promise<boolean> {

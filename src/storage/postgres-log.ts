@@ -1,5 +1,6 @@
 /** The log of an embedded Postgres. */
 import { copyFile, open, stat, truncate } from "node:fs/promises";
+import { giveToOwner } from "./data-directory.ts";
 
 const maxLogBytes = 10 * 1024 * 1024;
 
@@ -18,9 +19,11 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
   const rotate = async () => {
     if ((await stat(file)).size <= maxLogBytes) return;
     await copyFile(file, `${file}.1`);
+    await giveToOwner(`${file}.1`);
     await truncate(file);
   };
   const handle = await open(file, "a+", 0o600);
+  await giveToOwner(file);
   await rotate();
   const size = async () => (await handle.stat()).size;
   const since = async (offset: number) => {

@@ -15,7 +15,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   "log-level": [],
   "log-output": [],
   welcome: [],
-  "admin-token": ["config", "core"],
+  "admin-token": ["config", "core", "storage"],
   storage: ["core", "failures", "gen"],
   admission: ["core", "failures"],
   gateway: ["core", "failures", "gen", "admission"],

@@ -1,8 +1,9 @@
-import { type ChildProcess, execFile, spawn } from "node:child_process";
+import { type ChildProcess, execFile, spawn, spawnSync } from "node:child_process";
 import { EventEmitter, once } from "node:events";
 import { existsSync } from "node:fs";
 import {
   chmod,
+  chown,
   mkdir,
   mkdtemp,
   readdir,
@@ -38,11 +39,13 @@ import {
 } from "../../src/storage/embedded-postgres.ts";
 import { reasonIn } from "../../src/storage/postgres-log.ts";
 import { supervise } from "../../src/storage/postgres-process.ts";
+import { noteAbsence } from "../harness/absent-tools.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startProcess } from "../ops/service-process.ts";
 
 /** For conditions that other processes bring about; one that never becomes true fails the test. */
 const until = { timeout: 45_000, interval: 10 };
+const root = path.join(import.meta.dirname, "../..");
 const cleanUp: (() => unknown)[] = [];
 /** The result of a first start and a clean stop. A copy of it saves most tests an initialisation. */
 let initialised: string;
@@ -251,6 +254,65 @@ test("other accounts cannot change a data directory that is created, whatever th
   await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program, created]);
   for (const directory of [created, path.dirname(created)])
     expect((await stat(directory)).mode & 0o777).toBe(0o755);
+});
+
+/** A user without an account, as in a container. */
+const otherUid = 20_817;
+const asOther = { uid: otherUid, gid: otherUid };
+const canRunAsOther =
+  process.geteuid?.() === 0 &&
+  spawnSync("test", ["-x", os.tmpdir(), "-a", "-r", import.meta.filename], asOther).status === 0;
+if (!canRunAsOther) noteAbsence("this clone in a folder open to all, for root,", "root on a user's data");
+
+describe.runIf(canRunAsOther)("root, on the data directory of another user", () => {
+  const own = () => promisify(execFile)("chown", ["-R", `${otherUid}:${otherUid}`, dataDir]);
+
+  test("runs Postgres as that user, and leaves no file that keeps the user from starting again", async () => {
+    await own();
+    await rm(path.join(dataDir, "postgres.lock"));
+    await writeFile(path.join(dataDir, "postgres.log"), "x".repeat(10 * 1024 * 1024 + 1));
+    const service = await startProcess({ DATA_DIR: dataDir });
+    expect((await stat(`/proc/${await serverPid()}`)).uid).toBe(otherUid);
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+    const names = await readdir(dataDir);
+    expect(names.sort()).toEqual([
+      "admin-token",
+      "postgres",
+      "postgres.lock",
+      "postgres.log",
+      "postgres.log.1",
+    ]);
+    const found = await promisify(execFile)("find", [dataDir, "!", "-uid", String(otherUid)]);
+    expect(found.stdout).toBe("");
+  });
+
+  test("changes nothing and says what to do if that user cannot reach it", async () => {
+    const closed = path.join(dataDir, "closed");
+    const cluster = path.join(closed, "data/postgres");
+    await mkdir(path.dirname(cluster), { recursive: true });
+    await rename(path.join(dataDir, "postgres"), cluster);
+    await own();
+    await chown(closed, 0, 0);
+    await chmod(closed, 0o700);
+    await expect(start({ dataDir: path.dirname(cluster) })).rejects.toThrow(
+      `${cluster} belongs to the user with id ${otherUid}, who cannot reach it`,
+    );
+    expect((await stat(path.join(cluster, "PG_VERSION"))).uid).toBe(otherUid);
+  });
+
+  test("that holds a database of root's: that user's start names its owner", async () => {
+    await chown(dataDir, otherUid, otherUid);
+    await rm(path.join(dataDir, "postgres.lock"));
+    const { stderr } = spawnSync(process.execPath, [path.join(root, "bin/start.mjs")], {
+      env: plainEnvironment({ DATA_DIR: dataDir, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0" }),
+      encoding: "utf8",
+      ...asOther,
+    });
+    expect(stderr).toMatch(
+      /^phoneproof cannot start: .+\/postgres belongs to the user with id 0 \(EACCES\): .+\n$/,
+    );
+  });
 });
 
 test("a restart keeps the data, and a stop leaves no socket directory behind", async () => {
