@@ -1,5 +1,6 @@
 /** What a process with the role api runs: the HTTP and gRPC servers, and what they depend on. */
 
+import type { AddressInfo } from "node:net";
 import type { Logger } from "pino";
 import { readOrMakeAdminToken } from "./admin-token.ts";
 import type { OpenAdministration } from "./administration.ts";
@@ -215,12 +216,19 @@ export async function startApi(parts: {
   await withListenErrors("", config.httpHost, config.httpPort, () =>
     gateway.listen({ host: config.httpHost, port: config.httpPort }),
   );
-  const httpAddress = gateway.server.address();
-  const httpPort = typeof httpAddress === "object" && httpAddress ? httpAddress.port : config.httpPort;
-  const http = `http://localhost:${httpPort}`;
-  publicBase.url = config.publicBaseUrl ?? http;
+  const { address, port: httpPort } = gateway.server.address() as AddressInfo;
+  const local = `http://localhost:${httpPort}`;
+  publicBase.url = config.publicBaseUrl ?? local;
+  const http = answersLocalhost.has(address) ? local : `http://${hostAndPort(config.httpHost, httpPort)}`;
+  if (config.publicBaseUrl === null && http !== local) {
+    log.warn(
+      `with HOST=${config.httpHost}, nothing answers at ${local}, with which each verification_url begins: set PUBLIC_BASE_URL, such as to ${http}`,
+    );
+  }
   return { http, grpc: hostAndPort(config.grpcHost, grpcPort) };
 }
+
+const answersLocalhost: ReadonlySet<string> = new Set(["127.0.0.1", "::1", "0.0.0.0", "::"]);
 
 async function countsFor(
   config: Config,

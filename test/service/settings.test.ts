@@ -106,6 +106,16 @@ test.runIf(hasIpv6)("printed addresses can be used as they are if the servers li
   expect(findAddress(service.grpcAddress)).toMatchObject({ host: "[::1]" });
 });
 
+test.for([
+  "0.0.0.0",
+  ...(hasIpv6 ? ["::1"] : []),
+])("with HOST=%s the printed address is that of localhost", async (host) => {
+  const service = await startTestService({ HOST: host });
+  onTestFinished(() => service.close());
+  // For IPv4, as the harness has it.
+  expect(service.httpUrl).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
+});
+
 /** Every kind of character that a Bearer credential may contain. */
 const adminToken = "Az09._~+/-==";
 
