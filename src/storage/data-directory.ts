@@ -6,8 +6,11 @@ import { DatabaseSync } from "node:sqlite";
 /** Creates the directory if it is missing; returns its real path. */
 export async function makeDirectory(directory: string): Promise<string> {
   try {
-    await makeWithParents(directory);
-    return await realpath(directory);
+    await makeWithParents(path.resolve(directory));
+    const real = await realpath(directory);
+    // initdb does not accept one, and Postgres' pid file has the path as one of its lines.
+    if (/[\r\n]/.test(real)) throw new Error("its path contains a line break");
+    return real;
   } catch (error) {
     throw new Error(`DATA_DIR ${directory} cannot be used: ${(error as Error).message}`);
   }
@@ -25,7 +28,10 @@ async function makeWithParents(directory: string): Promise<void> {
   if (parent !== directory) await makeWithParents(parent);
   await mkdir(directory, { mode: 0o755 }).catch(async (error) => {
     // Another service may have made it meanwhile.
-    if (!(await isDirectory(directory))) throw error;
+    if (await isDirectory(directory)) return;
+    if (error.code !== "EEXIST") throw error;
+    const isLink = (await lstat(directory)).isSymbolicLink();
+    throw new Error(`${directory} is ${isLink ? "a symbolic link that leads to no" : "not a"} directory`);
   });
 }
 
@@ -69,15 +75,23 @@ export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
     throw new Error(
       busy
         ? `DATA_DIR ${dataDir} is in use by another running service: stop it, or choose another DATA_DIR`
-        : `DATA_DIR ${dataDir} cannot be locked: ${((await reasonOf(file)) ?? (error as Error)).message}`,
+        : `DATA_DIR ${dataDir} cannot be locked: ${await reasonOf(file, error as Error)}`,
     );
   }
 }
 
-/** Why the file cannot be opened; SQLite does not tell a lack of permission from a read-only disk. */
-async function reasonOf(file: string): Promise<Error | undefined> {
-  return open(file, "a").then(
-    (handle) => handle.close().then(() => undefined),
-    (error: Error) => error,
+/** With the names of the files that it may put beside it, SQLite accepts paths of up to 512 bytes. */
+const longestDirectory = 490;
+
+/** Why the file cannot be opened: SQLite does not tell a lack of permission from a read-only disk or a long path. */
+async function reasonOf(file: string, error: Error): Promise<string> {
+  const openError = await open(file, "a").then(
+    (handle) => handle.close(),
+    (error: Error) => error.message,
   );
+  if (openError !== undefined) return openError;
+  const length = Buffer.byteLength(path.dirname(file));
+  return length > longestDirectory
+    ? `its path is too long (${length} bytes, at most ${longestDirectory})`
+    : error.message;
 }

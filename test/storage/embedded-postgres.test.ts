@@ -12,6 +12,7 @@ import {
   rename,
   rm,
   stat,
+  symlink,
   writeFile,
 } from "node:fs/promises";
 import os from "node:os";
@@ -603,10 +604,27 @@ describe("a server that does not start", () => {
     });
   });
 
-  test("because DATA_DIR is a file says so", async () => {
-    const file = path.join(dataDir, "file");
-    await writeFile(file, "");
-    await expect(start({ dataDir: file })).rejects.toThrow(`DATA_DIR ${file} cannot be used`);
+  test.for([
+    { what: "is a file", below: "file", reason: "cannot be used: {}/file is not a directory" },
+    { what: "is below a file", below: "file/data/", reason: "cannot be used: {}/file is not a directory" },
+    {
+      what: "is a link to nothing",
+      below: "link",
+      reason: "cannot be used: {}/link is a symbolic link that leads to no directory",
+    },
+    { what: "has a line break", below: "a\nb", reason: "cannot be used: its path contains a line break" },
+    {
+      what: "has too long a path",
+      below: `${"d".repeat(250)}/${"d".repeat(250)}`,
+      reason: "cannot be locked: its path is too long",
+    },
+  ])("because DATA_DIR $what says so", async ({ below, reason }) => {
+    await writeFile(path.join(dataDir, "file"), "");
+    await symlink("nowhere", path.join(dataDir, "link"));
+    const directory = path.join(dataDir, below);
+    await expect(start({ dataDir: directory })).rejects.toThrow(
+      `DATA_DIR ${directory} ${reason.replace("{}", dataDir)}`,
+    );
   });
 
   test("because its lock cannot be opened says why", async () => {
