@@ -73,6 +73,14 @@ async function runInitdb(
   signal: AbortSignal | undefined,
 ): Promise<void> {
   signal?.throwIfAborted();
+  // It runs the `postgres` beside it through a shell, with its path in double quotes.
+  const [special] = /["$`]/.exec(initdb) ?? [];
+  if (special !== undefined) {
+    throw new Error(
+      `PostgreSQL could not be initialised: it cannot be run from a folder with ${special} in its path, ${path.dirname(initdb)}: ` +
+        "move phoneproof to another folder, or set DATABASE_URL",
+    );
+  }
   const { file, args: all, uid, gid } = launch.command(initdb, args);
   const child = spawn(file, all, {
     cwd: "/",

@@ -4,6 +4,7 @@ import { existsSync } from "node:fs";
 import {
   chmod,
   chown,
+  copyFile,
   mkdir,
   mkdtemp,
   readdir,
@@ -38,6 +39,8 @@ import {
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
 } from "../../src/storage/embedded-postgres.ts";
+import { initialiseCluster } from "../../src/storage/postgres-cluster.ts";
+import { chooseLaunch } from "../../src/storage/postgres-launch.ts";
 import { reasonIn } from "../../src/storage/postgres-log.ts";
 import { supervise } from "../../src/storage/postgres-process.ts";
 import { noteAbsence } from "../harness/absent-tools.ts";
@@ -625,6 +628,23 @@ describe("a server that does not start", () => {
     await expect(start({ dataDir: directory })).rejects.toThrow(
       `DATA_DIR ${directory} ${reason.replace("{}", dataDir)}`,
     );
+  });
+
+  test.for(['"', "$", "`"])("because initdb does not bear %s in its own path says so", async (character) => {
+    dataDir = await emptyDirectory();
+    const { initdb } = await import(`@embedded-postgres/${process.platform}-${process.arch}`);
+    const folder = path.join(dataDir, `a${character}b`);
+    await mkdir(path.join(folder, "bin"), { recursive: true });
+    await copyFile(initdb, path.join(folder, "bin/initdb"));
+    await symlink(path.join(initdb, "../../lib"), path.join(folder, "lib"));
+    await symlink(path.join(initdb, "../postgres"), path.join(folder, "bin/postgres"));
+    const cluster = path.join(dataDir, "postgres");
+    const launch = await chooseLaunch(initdb, dataDir);
+    const initialised = initialiseCluster({
+      ...{ initdb: path.join(folder, "bin/initdb"), launch, dataDir, cluster },
+      ...{ superuser: "phoneproof", signal: undefined },
+    });
+    await expect(initialised).rejects.toThrow(`folder with ${character} in its path`);
   });
 
   test("because its lock cannot be opened says why", async () => {
