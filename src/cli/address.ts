@@ -13,6 +13,12 @@ export interface ServiceAddress {
   readonly tls: boolean;
 }
 
+export interface Token {
+  readonly secret: string;
+  /** The option, variable or file it was read from, for messages. */
+  readonly source: string;
+}
+
 const packageRoot = fileURLToPath(new URL("../..", import.meta.url));
 
 export const howToSetAddress =
@@ -53,7 +59,7 @@ export function isThisMachine({ host }: ServiceAddress): boolean {
  * `--token`, else `PHONEPROOF_TOKEN`, else the admin token of a service on this machine: `PHONEPROOF_ADMIN_TOKEN` or
  * `DATA_DIR/admin-token`. These last two are never sent to another machine.
  */
-export function findToken(option: string | undefined, address: ServiceAddress): string {
+export function findToken(option: string | undefined, address: ServiceAddress): Token {
   if (option !== undefined) return checkedToken(option, "--token");
   const fromEnvironment = process.env.PHONEPROOF_TOKEN;
   if (fromEnvironment) return checkedToken(fromEnvironment, "PHONEPROOF_TOKEN");
@@ -64,7 +70,7 @@ export function findToken(option: string | undefined, address: ServiceAddress): 
   return own ? checkedToken(own, "PHONEPROOF_ADMIN_TOKEN") : readTokenFile(address);
 }
 
-function readTokenFile(address: ServiceAddress): string {
+function readTokenFile(address: ServiceAddress): Token {
   const dataDirectory = process.env.DATA_DIR || ".data";
   const files = new Set(
     [process.cwd(), packageRoot].map((base) => resolve(base, dataDirectory, "admin-token")),
@@ -89,8 +95,8 @@ function readTokenFile(address: ServiceAddress): string {
 }
 
 /** A token is sent as a Bearer credential, which allows no other characters. */
-function checkedToken(token: string, source: string): string {
-  if (/^[A-Za-z0-9._~+/-]+=*$/.test(token)) return token;
+function checkedToken(secret: string, source: string): Token {
+  if (/^[A-Za-z0-9._~+/-]+=*$/.test(secret)) return { secret, source };
   throw noToken(`${source} contains no token: it is empty or has characters that tokens never have`);
 }
 

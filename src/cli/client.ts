@@ -27,7 +27,7 @@ import {
   status,
 } from "@grpc/grpc-js";
 import { type ErrorDetail, ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
-import { howToSetAddress, isThisMachine, type ServiceAddress } from "./address.ts";
+import { howToSetAddress, isThisMachine, type ServiceAddress, type Token } from "./address.ts";
 import { CliError, unreachable, wrongUsage } from "./cli-error.ts";
 
 /** Deadline of a unary call, and of the first message of a watch. */
@@ -35,17 +35,18 @@ export const unaryDeadlineMs = 10_000;
 
 export class ServiceClient {
   readonly address: ServiceAddress;
-  readonly #token: string;
+  readonly #token: Token;
   #client: Client;
 
-  constructor(address: ServiceAddress, token: string) {
+  constructor(address: ServiceAddress, token: Token) {
     this.address = address;
     this.#token = token;
     this.#client = dial(address);
   }
 
   /** A message authentication code of the text, HMAC-SHA256 in hexadecimal with the token as its key. */
-  readonly macOf = (text: string): string => createHmac("sha256", this.#token).update(text).digest("hex");
+  readonly macOf = (text: string): string =>
+    createHmac("sha256", this.#token.secret).update(text).digest("hex");
 
   async call<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
@@ -161,7 +162,11 @@ export class ServiceClient {
   cliErrorOf(error: ServiceError, deadlineMs = unaryDeadlineMs): CliError {
     const detail = errorDetail(error);
     if (detail !== undefined) {
-      const after = detail.retryAfterSeconds > 0 ? ` Try again in ${detail.retryAfterSeconds} s.` : "";
+      let after = detail.retryAfterSeconds > 0 ? ` Try again in ${detail.retryAfterSeconds} s.` : "";
+      // The user may have typed neither.
+      if (detail.code === "invalid_api_key") {
+        after += ` It is the one in ${this.#token.source}, sent to ${this.address.shown}.`;
+      }
       return new CliError(1, detail.code, `${messageOf(error)}${after}`, {
         requestId: detail.requestId,
         fields: detail.fields,
@@ -210,7 +215,7 @@ export class ServiceClient {
 
   #metadata(): Metadata {
     const metadata = new Metadata();
-    metadata.set("authorization", `Bearer ${this.#token}`);
+    metadata.set("authorization", `Bearer ${this.#token.secret}`);
     return metadata;
   }
 }

@@ -15,7 +15,7 @@ const address = {
   tls: false,
   shown: `127.0.0.1:${port}`,
 };
-const client = new ServiceClient(address, "token");
+const client = new ServiceClient(address, { secret: "token", source: "the test" });
 
 afterAll(() => {
   client.close();

@@ -582,7 +582,7 @@ function clientTowards(address: string): ServiceClient {
   const [host = "", port = ""] = address.split(":");
   const client = new ServiceClient(
     { shown: address, host, port: Number(port), tls: false },
-    service.adminToken,
+    { secret: service.adminToken, source: "the test" },
   );
   onTestFinished(() => client.close());
   return client;

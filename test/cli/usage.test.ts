@@ -492,6 +492,29 @@ describe("address and token", () => {
     expect(await run(list, relative, directory)).toMatchObject({ code: 0, stderr: "" });
   });
 
+  test.for([
+    { name: "a file", given: { DATA_DIR: "." }, source: "{}/admin-token" },
+    {
+      name: "a variable",
+      given: { PHONEPROOF_ADMIN_TOKEN: "pp_svc_wrong" },
+      source: "PHONEPROOF_ADMIN_TOKEN",
+    },
+  ])("a refused token that was read from $name: the error names that, and where it was sent, but not the token", async ({
+    given,
+    source,
+  }) => {
+    const folder = await mkdtemp(path.join(directory, "data-"));
+    await writeFile(path.join(folder, "admin-token"), "pp_svc_wrong\n");
+    const { code, stderr } = await run(["project", "list"], { GRPC_PORT: port(), ...given }, folder);
+    expect({ code, stderr }).toEqual({
+      code: 1,
+      stderr: expect.stringContaining(
+        ` It is the one in ${source.replace("{}", folder)}, sent to 127.0.0.1:${port()}. (req_`,
+      ),
+    });
+    expect(stderr).not.toContain("pp_svc_wrong");
+  });
+
   test("options take precedence over PHONEPROOF_ADDRESS and PHONEPROOF_TOKEN, and those over the defaults", async () => {
     expect(await run(list, { ...environment, GRPC_PORT: "1", DATA_DIR: "/nowhere" })).toMatchObject({
       code: 0,

@@ -126,7 +126,7 @@ function watchAt(
   const [host = "", port = ""] = address.split(":");
   const client = new ServiceClient(
     { shown: address, host, port: Number(port), tls: false },
-    service.adminToken,
+    { secret: service.adminToken, source: "the test" },
   );
   const statuses: VerificationStatus[] = [];
   const losses: Loss[] = [];
