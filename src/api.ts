@@ -261,12 +261,19 @@ async function adminTokensOf(config: Config, log: Logger): Promise<string[]> {
   if (config.databaseUrl !== null && config.adminToken === null) {
     log.warn("PHONEPROOF_ADMIN_TOKEN is not set: only service tokens of scope admin can administer");
   }
+  const short = `has fewer than ${soundTokenLength} characters and can be guessed`;
   if (config.adminToken !== null && config.adminToken.length < soundTokenLength) {
-    log.warn(
-      `PHONEPROOF_ADMIN_TOKEN has fewer than ${soundTokenLength} characters and can be guessed: create one with openssl rand -base64 32`,
-    );
+    log.warn(`PHONEPROOF_ADMIN_TOKEN ${short}: create one with openssl rand -base64 32`);
   }
-  if (config.databaseUrl === null) tokens.push(await readOrMakeAdminToken(config.dataDir));
+  if (config.databaseUrl === null) {
+    const token = await readOrMakeAdminToken(config.dataDir);
+    if (token.length < soundTokenLength) {
+      log.warn(
+        `the token in DATA_DIR/admin-token ${short}: delete the file, and the next start creates another`,
+      );
+    }
+    tokens.push(token);
+  }
   return tokens;
 }
 

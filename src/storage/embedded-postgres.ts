@@ -79,7 +79,10 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     const cluster = path.join(dataDir, "postgres");
     const launch = await chooseLaunch(postgres, dataDir, cluster);
     await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: ownName, signal: options.signal });
-    const password = await readFile(passwordFile(cluster), "utf8");
+    const password = (await readFile(passwordFile(cluster), "utf8")).trim();
+    if (password === "") {
+      throw new Error(`${passwordFile(cluster)} is empty: restore the database's password from a backup`);
+    }
     // Is in the title of each of the server's processes, which tells them from those of any other Postgres.
     const clusterName = `${ownName}-${hash(password + cluster)}`;
     const foreignPid = await stopOrphan(cluster, clusterName);

@@ -31,6 +31,7 @@ import { causeOf } from "../../src/setting-errors.ts";
 import { readPage } from "../docs/pages.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
+import { startProcess } from "../ops/service-process.ts";
 import { certificates } from "../rpc/certificates.ts";
 
 const hasIpv6 = Object.values(networkInterfaces()).some((found) =>
@@ -173,7 +174,7 @@ test("an admin token file that a power failure left empty is created again", asy
   expect(await readdir(dataDir)).toEqual(["admin-token"]);
 });
 
-describe("an unusable admin token file ends the start, with a line that names DATA_DIR and the file:", () => {
+describe("an admin token file", () => {
   const outside = "must consist of A-Z a-z 0-9";
   // One for all, so that only the first start initialises a database.
   const dataDir = mkdtempSync(path.join(tmpdir(), "phoneproof-settings-"));
@@ -184,7 +185,11 @@ describe("an unusable admin token file ends the start, with a line that names DA
     ["two words", outside, (file) => writeFile(file, "two words\n")],
     ["two lines", outside, (file) => writeFile(file, "one\ntwo\n")],
     ["another alphabet", outside, (file) => writeFile(file, "비밀\n")],
-  ])("%s", async ([, message, make]) => {
+  ])("that cannot be used, %s, ends the start, with a line that names DATA_DIR and the file", async ([
+    ,
+    message,
+    make,
+  ]) => {
     const file = path.join(dataDir, "admin-token");
     await rm(file, { recursive: true, force: true });
     await make(file);
@@ -195,6 +200,16 @@ describe("an unusable admin token file ends the start, with a line that names DA
     expect(stderr).toMatch(/^phoneproof cannot start: DATA_DIR: .+\n$/);
     expect(stderr).toContain(`${file} ${message}`);
     expect(stderr.replaceAll(dataDir, "")).not.toMatch(/words|two|비밀/);
+  });
+
+  test("that can be guessed is warned of, without containing it", async () => {
+    await rm(path.join(dataDir, "admin-token"), { recursive: true, force: true });
+    await writeFile(path.join(dataDir, "admin-token"), "quetzal\n");
+    const service = await startProcess({ DATA_DIR: dataDir });
+    service.child.kill("SIGTERM");
+    await service.ended();
+    expect(service.text()).toContain('"the token in DATA_DIR/admin-token has fewer than 24 characters');
+    expect(service.text()).not.toContain("quetzal");
   });
 });
 

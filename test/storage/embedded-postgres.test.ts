@@ -647,6 +647,13 @@ describe("a server that does not start", () => {
     await expect(initialised).rejects.toThrow(`folder with ${character} in its path`);
   });
 
+  test("because its password is missing says so", async () => {
+    await writeFile(path.join(dataDir, "postgres/phoneproof.password"), " \n");
+    await expect(start()).rejects.toThrow(
+      `DATA_DIR ${dataDir}: ${dataDir}/postgres/phoneproof.password is empty: restore`,
+    );
+  });
+
   test("because its lock cannot be opened says why", async () => {
     dataDir = await emptyDirectory();
     await mkdir(path.join(dataDir, "postgres.lock"));
