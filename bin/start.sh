@@ -1,13 +1,14 @@
 #!/bin/sh
 # `npm start`: npm prints the command it runs, so package.json keeps it short and the details are here.
 
-if [ ! -e src/gen/window/window.js ]; then
+bin=$(dirname "$0")
+if [ ! -e "$bin/../src/gen/window/window.js" ]; then
   echo 'phoneproof is not built yet: run npm ci' >&2
   exit 1
 fi
 # The pinned Node is a development dependency.
-if [ ! -e node_modules/.bin/node ] && ! node -e 'process.exit(+(parseInt(process.versions.node) < 24))'; then
+if [ ! -e "$bin/../node_modules/.bin/node" ] && ! node -e 'process.exit(+(parseInt(process.versions.node) < 24))'; then
   echo 'phoneproof needs Node 24 or newer, which npm ci installs with the development tools' >&2
   exit 1
 fi
-exec node --disable-sigusr1 --max-semi-space-size=16 bin/start.mjs "$@"
+exec node --disable-sigusr1 --max-semi-space-size=16 "$bin/start.mjs" "$@"

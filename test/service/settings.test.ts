@@ -656,7 +656,7 @@ test("the service's program says that the machine's Node is too old", async () =
 
 describe("npm start says what to do", () => {
   /** Runs npm's start script in a folder with these files, all of them empty. */
-  async function startIn(files: readonly string[], program: string) {
+  async function startIn(files: readonly string[], program: string, from?: string) {
     const folder = await mkdtemp(path.join(tmpdir(), "phoneproof-unbuilt-"));
     onTestFinished(() => rm(folder, { recursive: true }));
     for (const file of files) {
@@ -669,8 +669,9 @@ describe("npm start says what to do", () => {
     await copyFile(path.join(root, "bin/start.sh"), path.join(folder, "bin/start.sh"));
     const manifest = await readFile(path.join(root, "package.json"), "utf8");
     const { scripts } = JSON.parse(manifest) as { readonly scripts: { readonly start: string } };
-    const child = spawn("sh", ["-c", scripts.start], {
-      cwd: folder,
+    const command = from === undefined ? ["-c", scripts.start] : [path.join(folder, "bin/start.sh")];
+    const child = spawn("sh", command, {
+      cwd: from ?? folder,
       stdio: ["ignore", "pipe", "pipe"],
       env: { PATH: `${path.join(folder, "bin")}:${process.env.PATH}` },
     });
@@ -697,6 +698,11 @@ echo "ran $*"
       message: "phoneproof is not built yet: run npm ci\n",
       code: 1,
     });
+  });
+
+  test("and its script runs from any folder", async () => {
+    const { printed, message } = await startIn([built], nodeOf(24), tmpdir());
+    expect([printed, message]).toEqual([expect.stringMatching(/^ran .* \/.+\/bin\/start\.mjs\n$/), ""]);
   });
 
   test("if the development tools are gone and the machine's Node is too old", async () => {
