@@ -24,6 +24,8 @@ export function repeat(parts: {
   readonly finish?: () => Promise<void>;
   readonly idleMs: number;
   readonly busyMs: number;
+  /** The least pause after a run, as a multiple of its duration, failed or not; none by default. */
+  readonly pausePerRun?: number;
   readonly onError: (error: unknown) => void;
 }): Job {
   let timer: NodeJS.Timeout | undefined;
@@ -31,13 +33,15 @@ export function repeat(parts: {
   const stopping = new AbortController();
 
   async function run(): Promise<void> {
+    const startedAt = performance.now();
     let more = false;
     try {
       more = await parts.work(stopping.signal);
     } catch (error) {
       parts.onError(error);
     }
-    if (!stopping.signal.aborted) schedule(more ? parts.busyMs : parts.idleMs);
+    const leastMs = (parts.pausePerRun ?? 0) * (performance.now() - startedAt);
+    if (!stopping.signal.aborted) schedule(Math.max(leastMs, more ? parts.busyMs : parts.idleMs));
   }
 
   function schedule(delayMs: number): void {

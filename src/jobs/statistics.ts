@@ -14,6 +14,11 @@ export function countStatistics(parts: {
 
 /** A silence takes minutes at least to show. */
 const lookMs = 15_000;
+/**
+ * Looking takes at most a twentieth of the time, also with ten thousand numbers, whose hours take the database seconds. It stays
+ * frequent enough for the alert that judging has stopped: no statement takes ten seconds.
+ */
+const pausePerLook = 20;
 
 /** Periodically finds the numbers and carriers that have gone silent, and publishes them through `show`. */
 export function watchSilence<Found>(parts: {
@@ -28,6 +33,7 @@ export function watchSilence<Found>(parts: {
     },
     idleMs: lookMs,
     busyMs: lookMs,
+    pausePerRun: pausePerLook,
     onError: parts.onError,
   });
 }
