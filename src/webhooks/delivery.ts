@@ -1,7 +1,8 @@
 /** One HTTP exchange with a merchant's endpoint. */
 
-import { Agent, request } from "undici";
+import { request } from "undici";
 import { AddressRefused, createAddressPolicy, type ResolveName } from "./address-policy.ts";
+import { keepConnections } from "./connections.ts";
 import { signedHeaders } from "./signature.ts";
 
 /** The request. */
@@ -34,6 +35,8 @@ export interface Endpoints {
   refusalOf(url: URL): string | null;
   /** Rejects only if `signal` aborts; every other failure is reported in the exchange. */
   send(message: Message, signal?: AbortSignal): Promise<Exchange>;
+  /** How many origins connections are kept to. */
+  readonly origins: number;
   /** Closes every connection at once. */
   close(): Promise<void>;
 }
@@ -65,22 +68,25 @@ export function createEndpoints(options: {
 }): Endpoints {
   const { timeoutMs = wholeExchangeMs } = options;
   const policy = createAddressPolicy(options);
-  const agent = new Agent({
-    // No limit per origin: the caller limits the attempts in progress per endpoint and in total, and so the connections.
-    // Endpoints of many merchants may share an origin, and one that hangs must not take the others' connections.
-    pipelining: 1,
-    allowH2: false,
-    connectTimeout: timeoutMs,
-    // The exchange as a whole has a timeout, below; timeouts for its parts would only obscure it.
-    headersTimeout: 0,
-    bodyTimeout: 0,
-    keepAliveTimeout: idleMs,
-    connect: {
-      lookup: policy.lookup,
-      autoSelectFamily: true,
-      autoSelectFamilyAttemptTimeout: oneAddressMs,
+  const connections = keepConnections(
+    {
+      // No limit per origin: the caller limits the attempts in progress per endpoint and in total, and so the connections.
+      // Endpoints of many merchants may share an origin, and one that hangs must not take the others' connections.
+      pipelining: 1,
+      allowH2: false,
+      connectTimeout: timeoutMs,
+      // The exchange as a whole has a timeout, below; timeouts for its parts would only obscure it.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      keepAliveTimeout: idleMs,
+      connect: {
+        lookup: policy.lookup,
+        autoSelectFamily: true,
+        autoSelectFamilyAttemptTimeout: oneAddressMs,
+      },
     },
-  });
+    idleMs,
+  );
 
   async function exchange(message: Message, cut: AbortController): Promise<Omit<Exchange, "durationMs">> {
     const url = URL.parse(message.url);
@@ -90,9 +96,10 @@ export function createEndpoints(options: {
     let retryAfter: string | null = null;
     const kept = new KeptAnswer();
     let interim = 0;
+    const { pool, done } = connections.to(url.origin);
     try {
       const answering = request(url, {
-        dispatcher: agent,
+        dispatcher: pool,
         method: "POST",
         headers: {
           "content-type": "application/json",
@@ -118,6 +125,8 @@ export function createEndpoints(options: {
     } catch (error) {
       const answer = status === null ? null : kept.text();
       return { status, error: describe(cut.signal.aborted ? cut.signal.reason : error), answer, retryAfter };
+    } finally {
+      done();
     }
   }
 
@@ -142,7 +151,10 @@ export function createEndpoints(options: {
         signal?.removeEventListener("abort", stop);
       }
     },
-    close: () => agent.destroy(),
+    get origins() {
+      return connections.origins;
+    },
+    close: () => connections.close(),
   };
 }
 

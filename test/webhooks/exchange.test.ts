@@ -302,6 +302,23 @@ const ofStranger = createSecureContext({
   key: readFileSync(certificates.server.key),
 });
 
+test.for([
+  ["that never answer", () => {}],
+  [
+    "whose answer does not end",
+    (socket: Socket) => drip(socket, (turn) => (turn === 0 ? "HTTP/1.1 200 OK\r\n\r\n" : "x")),
+  ],
+  ["that refuse the connection", null],
+] as const)("nothing is kept of endpoints %s", async ([, serve]) => {
+  const port = serve === null ? 1 : await startTcp((socket) => void socket.once("data", () => serve(socket)));
+  const endpoints = endpointsOf({ timeoutMs: 100 });
+  // Other addresses than 127.0.0.1 are not this machine's everywhere; each counts as an origin all the same.
+  const hosts = ["127.0.0.1", "localhost", "127.0.0.2"];
+  await Promise.all(hosts.map((host) => endpoints.send(message(`http://${host}:${port}/`))));
+  expect(endpoints.origins).toBeGreaterThan(0);
+  await expect.poll(() => endpoints.origins, { timeout: 5_000 }).toBe(0);
+});
+
 describe("a failed TLS handshake is reported with its cause, without internals of this process", () => {
   test.for([
     {

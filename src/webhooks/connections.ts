@@ -1,0 +1,58 @@
+import { Pool } from "undici";
+
+/**
+ * A pool of connections per origin, for as long as something is sent there and `keptMs` longer. Not undici's `Agent`: it keeps the
+ * pool of an origin whose last exchange was cut, some 23 KiB, for as long as the process lives (nodejs/undici#5845).
+ */
+export interface Connections {
+  /** How many origins there is a pool for. */
+  readonly origins: number;
+  /** Returns the origin's pool, and a function to be called when the exchange is over. */
+  to(origin: string): { readonly pool: Pool; readonly done: () => void };
+  /** Closes every connection at once. */
+  close(): Promise<void>;
+}
+
+interface Kept {
+  readonly pool: Pool;
+  /** Exchanges in progress. */
+  users: number;
+  ending: NodeJS.Timeout | undefined;
+}
+
+export function keepConnections(options: Pool.Options, keptMs: number): Connections {
+  const byOrigin = new Map<string, Kept>();
+
+  function end(origin: string, { pool }: Kept): void {
+    byOrigin.delete(origin);
+    // Nothing is in progress; at most a cut exchange is still connecting.
+    pool.destroy().catch(() => {});
+  }
+
+  return {
+    get origins() {
+      return byOrigin.size;
+    },
+
+    to(origin) {
+      const kept = byOrigin.get(origin) ?? { pool: new Pool(origin, options), users: 0, ending: undefined };
+      byOrigin.set(origin, kept);
+      kept.users += 1;
+      clearTimeout(kept.ending);
+      return {
+        pool: kept.pool,
+        done() {
+          kept.users -= 1;
+          if (kept.users === 0) kept.ending = setTimeout(end, keptMs, origin, kept).unref();
+        },
+      };
+    },
+
+    async close() {
+      const pools = [...byOrigin.values()];
+      byOrigin.clear();
+      for (const { ending } of pools) clearTimeout(ending);
+      await Promise.all(pools.map(({ pool }) => pool.destroy()));
+    },
+  };
+}
