@@ -98,11 +98,21 @@ function specialKindOf(address: string): string | null {
   return null;
 }
 
-/** Runs system look-ups one at a time, since each blocks one of libuv's few threads until it ends. */
+/** As long as an exchange may take: a look-up whose turn comes later is not wanted any more. */
+const wantedForMs = 15_000;
+
+/**
+ * Runs system look-ups one at a time, since each blocks one of libuv's few threads until it ends. While one hangs, exchanges give
+ * up on those behind it, which must not hold up later ones in their turn.
+ */
 let systemLookups: Promise<unknown> = Promise.resolve();
 
 function resolveBySystem(hostname: string): Promise<readonly ResolvedAddress[]> {
-  const turn = systemLookups.then(() => lookUpBySystem(hostname, { all: true }));
+  const askedAt = performance.now();
+  const turn = systemLookups.then(() => {
+    if (performance.now() - askedAt > wantedForMs) throw new Error(`${hostname} was not looked up in time`);
+    return lookUpBySystem(hostname, { all: true });
+  });
   systemLookups = turn.catch(() => {});
   return turn;
 }

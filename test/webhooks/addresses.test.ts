@@ -1,4 +1,4 @@
-import { afterEach, beforeAll, describe, expect, test } from "vitest";
+import { afterEach, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
@@ -291,6 +291,23 @@ describe("the addresses of a name", () => {
     turns[1]?.resolve([four]);
     expect(await Promise.all([second, third])).toEqual([[four], [four]]);
     expect(asked).toEqual(["one", "two", "three"]);
+  });
+
+  test("are not requested for exchanges that have given up while a look-up hung", async () => {
+    const asked: string[] = [];
+    const hanging = Promise.withResolvers<ResolvedAddress[]>();
+    nameServer.bySystem = (name) => (asked.push(name) === 1 ? hanging.promise : Promise.resolve([four]));
+    const [first, second] = ["one", "two"].map(addressesOf);
+    await expect.poll(() => asked).toEqual(["one"]);
+    const then = performance.now();
+    const clock = vi.spyOn(performance, "now").mockReturnValue(then + 15_001);
+    onTestFinished(() => clock.mockRestore());
+    const third = addressesOf("three");
+    hanging.resolve([four]);
+    expect(await first).toEqual([four]);
+    await expect(second).rejects.toThrow("two was not looked up in time");
+    expect(await third).toEqual([four]);
+    expect(asked).toEqual(["one", "three"]);
   });
 });
 
