@@ -36,8 +36,8 @@ async function makeWithParents(directory: string): Promise<void> {
 }
 
 /**
- * Gives a file that root has created to the directory's owner, who could otherwise not start the service again. Whoever owns the
- * directory can replace the file in any case.
+ * Gives a file that root has created to the directory's owner, who could otherwise not start the service again. Not for files
+ * that were there before: whoever owns the directory can put files of root's there, which only root may read.
  */
 export async function giveToOwner(file: string): Promise<void> {
   if (process.geteuid?.() !== 0) return;
@@ -67,7 +67,8 @@ export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
     lock.open();
     lock.exec("BEGIN EXCLUSIVE");
     await chmod(file, 0o600);
-    await giveToOwner(file);
+    // It is always empty: what is not may be a database of root's that was moved here.
+    if ((await lstat(file)).size === 0) await giveToOwner(file);
     return lock;
   } catch (error) {
     if (lock.isOpen) lock.close();

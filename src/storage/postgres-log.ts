@@ -1,5 +1,16 @@
 /** The log of an embedded Postgres. */
-import { copyFile, open, stat, truncate } from "node:fs/promises";
+import {
+  constants,
+  copyFile,
+  type FileHandle,
+  lstat,
+  open,
+  rename,
+  rm,
+  stat,
+  truncate,
+} from "node:fs/promises";
+import path from "node:path";
 import { giveToOwner } from "./data-directory.ts";
 
 const maxLogBytes = 10 * 1024 * 1024;
@@ -17,13 +28,16 @@ export interface ServerLog {
  */
 export async function openLog(file: string, onLog: ((line: string) => void) | undefined): Promise<ServerLog> {
   const rotate = async () => {
-    if ((await stat(file)).size <= maxLogBytes) return;
-    await copyFile(file, `${file}.1`);
-    await giveToOwner(`${file}.1`);
+    const { size, uid } = await stat(file);
+    if (size <= maxLogBytes) return;
+    // Not into what may be a link to another file.
+    await rm(`${file}.1`, { force: true });
+    await copyFile(file, `${file}.1`, constants.COPYFILE_EXCL);
+    // The log may be a link to a file that only root may read.
+    if (uid !== 0) await giveToOwner(`${file}.1`);
     await truncate(file);
   };
-  const handle = await open(file, "a+", 0o600);
-  await giveToOwner(file);
+  const handle = await openOwn(file);
   await rotate();
   const size = async () => (await handle.stat()).size;
   const since = async (offset: number) => {
@@ -60,6 +74,25 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
       await handle.close();
     },
   };
+}
+
+/**
+ * What is created belongs to the directory's owner. A file of root's that is already there, as an earlier version left it, may
+ * instead have been moved there from elsewhere: it becomes the previous log, and stays root's.
+ */
+async function openOwn(file: string): Promise<FileHandle> {
+  if (process.geteuid?.() === 0 && (await stat(path.dirname(file))).uid !== 0) {
+    const found = await lstat(file).catch(() => undefined);
+    if (found?.isFile() && found.uid === 0) await rename(file, `${file}.1`);
+  }
+  try {
+    const handle = await open(file, "ax+", 0o600);
+    await giveToOwner(file);
+    return handle;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+    return open(file, "a+", 0o600);
+  }
 }
 
 /**

@@ -19,6 +19,7 @@ import {
 import os from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
+import { DatabaseSync } from "node:sqlite";
 import { text } from "node:stream/consumers";
 import { promisify } from "node:util";
 import pg from "pg";
@@ -272,9 +273,9 @@ describe.runIf(canRunAsOther)("root, on the data directory of another user", () 
   const own = () => promisify(execFile)("chown", ["-R", `${otherUid}:${otherUid}`, dataDir]);
 
   test("runs Postgres as that user, and leaves no file that keeps the user from starting again", async () => {
+    await writeFile(path.join(dataDir, "postgres.log"), "x".repeat(10 * 1024 * 1024 + 1));
     await own();
     await rm(path.join(dataDir, "postgres.lock"));
-    await writeFile(path.join(dataDir, "postgres.log"), "x".repeat(10 * 1024 * 1024 + 1));
     const service = await startProcess({ DATA_DIR: dataDir });
     expect((await stat(`/proc/${await serverPid()}`)).uid).toBe(otherUid);
     service.child.kill("SIGTERM");
@@ -289,6 +290,31 @@ describe.runIf(canRunAsOther)("root, on the data directory of another user", () 
     ]);
     const found = await promisify(execFile)("find", [dataDir, "!", "-uid", String(otherUid)]);
     expect(found.stdout).toBe("");
+  });
+
+  test("gives that user no file of root's that was there before", async () => {
+    const elsewhere = await emptyDirectory();
+    const secret = path.join(elsewhere, "secret");
+    const text = "s".repeat(10 * 1024 * 1024 + 1);
+    await writeFile(secret, text, { mode: 0o600 });
+    await own();
+    const log = path.join(dataDir, "postgres.log");
+    await rm(log, { force: true });
+    await symlink(secret, log);
+    await (await start()).stop();
+    expect((await stat(`${log}.1`)).uid).toBe(0);
+    await rm(log);
+    await writeFile(log, "secret", { mode: 0o600 });
+    const lock = path.join(dataDir, "postgres.lock");
+    await rm(lock);
+    const database = new DatabaseSync(lock);
+    database.exec("CREATE TABLE secret (t)");
+    database.close();
+    await (await start()).stop();
+    expect((await stat(lock)).uid).toBe(0);
+    expect((await stat(log)).uid).toBe(otherUid);
+    expect(await readFile(`${log}.1`, "utf8")).toBe("secret");
+    expect((await stat(`${log}.1`)).uid).toBe(0);
   });
 
   test("changes nothing and says what to do if that user cannot reach it", async () => {
