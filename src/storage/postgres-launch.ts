@@ -34,7 +34,7 @@ function asUser({ uid, gid }: { uid: number; gid: number }): Launch {
 
 /**
  * Returns the first way of running Postgres that reaches both its program and `dataDir`. Each is tried, not guessed. As root,
- * an existing `cluster` of another user is run as that user, who could otherwise not start it again.
+ * an existing `cluster` of another user is run as that user, who could otherwise not start it again, if that user can reach it.
  */
 export async function chooseLaunch(postgres: string, dataDir: string, cluster?: string): Promise<Launch> {
   const accounts = await readAccounts();
@@ -52,6 +52,9 @@ export async function chooseLaunch(postgres: string, dataDir: string, cluster?: 
     const account = accounts.find((known) => known.uid === owner.uid) ?? owner;
     const launch = await asReachingUser(account, postgres, dataDir, cluster);
     if (launch !== undefined) return launch;
+    // If the data directory is root's, that user never started the service here: a container has left the database, for example.
+    const takenOver = inNamespace(unprivileged?.uid ?? 65_534, { uid: 0, gid: 0 });
+    if ((await stat(dataDir)).uid === 0 && (await reaches(takenOver, postgres, dataDir))) return takenOver;
     throw new Error(
       `${cluster} belongs to the user with id ${owner.uid}, who cannot reach it and ${postgres}: ` +
         `start the service as that user, or give it to root (chown -R 0:0 ${cluster})`,

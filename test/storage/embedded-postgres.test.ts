@@ -331,6 +331,19 @@ describe.runIf(canRunAsOther)("root, on the data directory of another user", () 
     expect((await stat(path.join(cluster, "PG_VERSION"))).uid).toBe(otherUid);
   });
 
+  test.skipIf(spawnSync("unshare", ["--user", "--map-user=1", "true"]).status !== 0)(
+    "takes over the database of a user who cannot reach it in a data directory of root's",
+    async () => {
+      await own();
+      await chown(dataDir, 0, 0);
+      const closed = await emptyDirectory();
+      const data = path.join(closed, "data");
+      await rename(dataDir, data);
+      await (await start({ dataDir: data })).stop();
+      expect((await stat(path.join(data, "postgres/PG_VERSION"))).uid).toBe(0);
+    },
+  );
+
   test("that holds a database of root's: that user's start names its owner", async () => {
     await chown(dataDir, otherUid, otherUid);
     await rm(path.join(dataDir, "postgres.lock"));
