@@ -705,6 +705,27 @@ echo "ran $*"
     expect([printed, message]).toEqual([expect.stringMatching(/^ran .* \/.+\/bin\/start\.mjs\n$/), ""]);
   });
 
+  test("and its script runs through a link, with the project's own Node", async () => {
+    const folder = await mkdtemp(path.join(tmpdir(), "phoneproof start-"));
+    onTestFinished(() => rm(folder, { recursive: true }));
+    for (const name of ["bin", "src/gen/window", "node_modules/.bin"]) {
+      await mkdir(path.join(folder, name), { recursive: true });
+    }
+    await writeFile(path.join(folder, built), "");
+    await writeFile(path.join(folder, "node_modules/.bin/node"), '#!/bin/sh\necho "ran $*"\n', {
+      mode: 0o755,
+    });
+    await copyFile(path.join(import.meta.dirname, "../../bin/start.sh"), path.join(folder, "bin/start.sh"));
+    await symlink("bin/start.sh", path.join(folder, "link"));
+    const child = spawn("sh", [path.join(folder, "link")], {
+      cwd: tmpdir(),
+      stdio: ["ignore", "pipe", "pipe"],
+      env: { PATH: "/usr/bin:/bin" },
+    });
+    const outputs = await Promise.all([text(child.stdout), text(child.stderr)]);
+    expect(outputs).toEqual([expect.stringMatching(/^ran .* \/.+\/bin\/start\.mjs\n$/), ""]);
+  });
+
   test("if the development tools are gone and the machine's Node is too old", async () => {
     expect(await startIn([built], nodeOf(20))).toEqual({
       printed: "",
