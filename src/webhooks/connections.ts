@@ -1,7 +1,8 @@
 import { Pool } from "undici";
 
 /**
- * A pool of connections per origin, for as long as something is sent there and `keptMs` longer. Not undici's `Agent`: it keeps the
+ * A pool of connections per origin, for as long as something is sent there and at least `keptMs` longer: for as long as it has a
+ * connection, since an endpoint may announce that it keeps one for longer. Not undici's `Agent`: it keeps the
  * pool of an origin whose last exchange was cut, some 23 KiB, for as long as the process lives (nodejs/undici#5845).
  */
 export interface Connections {
@@ -9,7 +10,7 @@ export interface Connections {
   readonly origins: number;
   /** Returns the origin's pool, and a function to be called when the exchange is over. */
   to(origin: string): { readonly pool: Pool; readonly done: () => void };
-  /** Closes every connection at once. */
+  /** Closes every connection at once; exchanges that begin later fail. */
   close(): Promise<void>;
 }
 
@@ -22,11 +23,20 @@ interface Kept {
 
 export function keepConnections(options: Pool.Options, keptMs: number): Connections {
   const byOrigin = new Map<string, Kept>();
+  let closed = false;
 
-  function end(origin: string, { pool }: Kept): void {
+  function endLater(origin: string, kept: Kept): void {
+    kept.ending = setTimeout(end, keptMs, origin, kept).unref();
+  }
+
+  function end(origin: string, kept: Kept): void {
+    if (kept.pool.stats.connected > 0) {
+      endLater(origin, kept);
+      return;
+    }
     byOrigin.delete(origin);
     // Nothing is in progress; at most a cut exchange is still connecting.
-    pool.destroy().catch(() => {});
+    kept.pool.destroy().catch(() => {});
   }
 
   return {
@@ -39,16 +49,18 @@ export function keepConnections(options: Pool.Options, keptMs: number): Connecti
       byOrigin.set(origin, kept);
       kept.users += 1;
       clearTimeout(kept.ending);
+      if (closed) kept.pool.destroy().catch(() => {});
       return {
         pool: kept.pool,
         done() {
           kept.users -= 1;
-          if (kept.users === 0) kept.ending = setTimeout(end, keptMs, origin, kept).unref();
+          if (kept.users === 0) endLater(origin, kept);
         },
       };
     },
 
     async close() {
+      closed = true;
       const pools = [...byOrigin.values()];
       byOrigin.clear();
       for (const { ending } of pools) clearTimeout(ending);

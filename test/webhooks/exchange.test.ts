@@ -319,6 +319,31 @@ test.for([
   await expect.poll(() => endpoints.origins, { timeout: 5_000 }).toBe(0);
 });
 
+test("a connection is reused for as long as the endpoint announces", async () => {
+  let connections = 0;
+  const answer = "HTTP/1.1 200 OK\r\nkeep-alive: timeout=5\r\ncontent-length: 0\r\n\r\n";
+  const port = await startTcp((socket) => {
+    connections += 1;
+    socket.on("data", (data) => data.includes("POST ") && socket.write(answer));
+  });
+  const endpoints = endpointsOf();
+  const send = () => endpoints.send(message(`http://127.0.0.1:${port}/`));
+  expect(await send()).toMatchObject({ status: 200 });
+  await delay(1_500);
+  expect(await send()).toMatchObject({ status: 200 });
+  expect(connections).toBe(1);
+  await expect.poll(() => endpoints.origins, { timeout: 10_000 }).toBe(0);
+});
+
+test("nothing is sent after the close", async () => {
+  const receiver = await startReceiver();
+  const endpoints = endpointsOf();
+  await endpoints.send(message(receiver.url));
+  await endpoints.close();
+  expect(await endpoints.send(message(receiver.url))).toMatchObject({ status: null });
+  expect(receiver.received).toHaveLength(1);
+});
+
 describe("a failed TLS handshake is reported with its cause, without internals of this process", () => {
   test.for([
     {
