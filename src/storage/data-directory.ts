@@ -44,7 +44,9 @@ export async function giveToOwner(file: string): Promise<void> {
   const owner = await stat(path.dirname(file));
   const { uid, nlink } = await lstat(file);
   // With other names it may be a file of root's from elsewhere.
-  if (owner.uid !== 0 && uid === 0 && nlink === 1) await lchown(file, owner.uid, owner.gid);
+  if (owner.uid === 0 || uid !== 0 || nlink !== 1) return;
+  // Root without the capability for it, as in a container, can use the file all the same.
+  await lchown(file, owner.uid, owner.gid).catch(() => {});
 }
 
 async function isDirectory(file: string): Promise<boolean> {
@@ -66,9 +68,12 @@ export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
   try {
     lock.open();
     lock.exec("BEGIN EXCLUSIVE");
+    const found = await lstat(file);
+    // A link may lead to any file of this user's.
+    if (!found.isFile()) throw new Error(`${file} is not a file`);
     await chmod(file, 0o600);
     // It is always empty: what is not may be a database of root's that was moved here.
-    if ((await lstat(file)).size === 0) await giveToOwner(file);
+    if (found.size === 0) await giveToOwner(file);
     return lock;
   } catch (error) {
     if (lock.isOpen) lock.close();

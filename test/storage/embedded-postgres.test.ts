@@ -317,6 +317,24 @@ describe.runIf(canRunAsOther)("root, on the data directory of another user", () 
     expect((await stat(`${log}.1`)).uid).toBe(0);
   });
 
+  const withoutChown = ["--bounding-set=-chown", "--inh-caps=-chown"];
+  const canGiveUp = spawnSync("setpriv", [...withoutChown, "true"]).status === 0;
+  test.runIf(canGiveUp)("starts without the capability to give files to that user", async () => {
+    await chown(dataDir, otherUid, otherUid);
+    await chmod(dataDir, 0o777);
+    const module = path.join(root, "src/storage/data-directory.ts");
+    const script = `(await import(${JSON.stringify(module)})).lockDataDir(${JSON.stringify(dataDir)})`;
+    await rm(path.join(dataDir, "postgres.lock"));
+    const { stderr, status } = spawnSync(
+      "setpriv",
+      [...withoutChown, process.execPath, "--input-type=module", "-e", script],
+      {
+        encoding: "utf8",
+      },
+    );
+    expect([stderr, status]).toEqual(["", 0]);
+  });
+
   test("changes nothing and says what to do if that user cannot reach it", async () => {
     const closed = path.join(dataDir, "closed");
     const cluster = path.join(closed, "data/postgres");
@@ -691,6 +709,17 @@ describe("a server that does not start", () => {
     await expect(start()).rejects.toThrow(
       `DATA_DIR ${dataDir}: ${dataDir}/postgres/phoneproof.password is empty: restore`,
     );
+  });
+
+  test("because its lock is a link says so, and changes nothing there", async () => {
+    const lock = path.join(dataDir, "postgres.lock");
+    const other = path.join(await emptyDirectory(), "other");
+    await writeFile(other, "");
+    await chmod(other, 0o644);
+    await rm(lock);
+    await symlink(other, lock);
+    await expect(start()).rejects.toThrow(`DATA_DIR ${dataDir} cannot be locked: `);
+    expect((await stat(other)).mode & 0o777).toBe(0o644);
   });
 
   test("because its lock cannot be opened says why", async () => {
