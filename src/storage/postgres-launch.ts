@@ -47,6 +47,16 @@ export async function chooseLaunch(postgres: string, dataDir: string, cluster?: 
     return (await reaches(namespace, postgres, dataDir)) ? namespace : asSameUser;
   }
   const owner = cluster === undefined ? undefined : await stat(cluster).catch(() => undefined);
+  if (cluster !== undefined && owner !== undefined) {
+    // Whoever owns the data directory has its admin token, and could link the database of another.
+    const { uid: linker } = await lstat(cluster);
+    if (linker !== 0 && linker !== owner.uid) {
+      throw new Error(
+        `${cluster} is a link of the user with id ${linker} to what belongs to another: ` +
+          `if that is intended, give the link to root (chown -h 0 ${cluster})`,
+      );
+    }
+  }
   if (cluster !== undefined && owner !== undefined && owner.uid !== 0) {
     // In a container there may be no account of that id.
     const account = accounts.find((known) => known.uid === owner.uid) ?? owner;

@@ -317,6 +317,15 @@ describe.runIf(canRunAsOther)("root, on the data directory of another user", () 
     expect((await stat(`${log}.1`)).uid).toBe(0);
   });
 
+  test("does not run a database of somebody else that it links to", async () => {
+    const linking = await emptyDirectory();
+    await symlink(path.join(dataDir, "postgres"), path.join(linking, "postgres"));
+    await promisify(execFile)("chown", ["-hR", `${otherUid}:${otherUid}`, linking]);
+    await expect(start({ dataDir: linking })).rejects.toThrow(
+      `${linking}/postgres is a link of the user with id ${otherUid} to what belongs to another`,
+    );
+  });
+
   const withoutChown = ["--bounding-set=-chown", "--inh-caps=-chown"];
   const canGiveUp = spawnSync("setpriv", [...withoutChown, "true"]).status === 0;
   test.runIf(canGiveUp)("starts without the capability to give files to that user", async () => {
