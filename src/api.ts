@@ -219,7 +219,9 @@ export async function startApi(parts: {
   const { address, port: httpPort } = gateway.server.address() as AddressInfo;
   const local = `http://localhost:${httpPort}`;
   publicBase.url = config.publicBaseUrl ?? local;
-  const http = answersLocalhost.has(address) ? local : `http://${hostAndPort(config.httpHost, httpPort)}`;
+  const http = answersLocalhost.has(address.replace(/^::ffff:/, ""))
+    ? local
+    : `http://${hostAndPort(config.httpHost, httpPort)}`;
   if (config.publicBaseUrl === null && http !== local) {
     log.warn(
       `with HOST=${config.httpHost}, nothing answers at ${local}, with which each verification_url begins: set PUBLIC_BASE_URL, such as to ${http}`,

@@ -109,7 +109,7 @@ test.runIf(hasIpv6)("printed addresses can be used as they are if the servers li
 
 test.for([
   "0.0.0.0",
-  ...(hasIpv6 ? ["::1"] : []),
+  ...(hasIpv6 ? ["::1", "::ffff:127.0.0.1"] : []),
 ])("with HOST=%s the printed address is that of localhost", async (host) => {
   const service = await startTestService({ HOST: host });
   onTestFinished(() => service.close());
