@@ -1,9 +1,9 @@
 import { Pool } from "undici";
 
 /**
- * A pool of connections per origin, for as long as something is sent there and at least `keptMs` longer: for as long as it has a
- * connection, since an endpoint may announce that it keeps one for longer. Not undici's `Agent`: it keeps the
- * pool of an origin whose last exchange was cut, some 23 KiB, for as long as the process lives (nodejs/undici#5845).
+ * A pool of connections per origin, for as long as something is sent there, it has a connection, or less than `keptMs` have
+ * passed since: an endpoint may announce that it keeps a connection for longer. Not undici's `Agent`: it keeps the pool of an
+ * origin whose last exchange was cut, some 23 KiB, for as long as the process lives (nodejs/undici#5845).
  */
 export interface Connections {
   /** How many origins there is a pool for. */
