@@ -6,8 +6,6 @@ import { Pool } from "undici";
  * origin whose last exchange was cut, some 23 KiB, for as long as the process lives (nodejs/undici#5845).
  */
 export interface Connections {
-  /** How many origins there is a pool for. */
-  readonly origins: number;
   /** Returns the origin's pool, and a function to be called when the exchange is over. */
   to(origin: string): { readonly pool: Pool; readonly done: () => void };
   /** Closes every connection at once; exchanges that begin later fail. */
@@ -40,10 +38,6 @@ export function keepConnections(options: Pool.Options, keptMs: number): Connecti
   }
 
   return {
-    get origins() {
-      return byOrigin.size;
-    },
-
     to(origin) {
       const kept = byOrigin.get(origin) ?? { pool: new Pool(origin, options), users: 0, ending: undefined };
       byOrigin.set(origin, kept);

@@ -35,8 +35,6 @@ export interface Endpoints {
   refusalOf(url: URL): string | null;
   /** Rejects only if `signal` aborts; every other failure is reported in the exchange. */
   send(message: Message, signal?: AbortSignal): Promise<Exchange>;
-  /** How many origins connections are kept to. */
-  readonly origins: number;
   /** Closes every connection at once. */
   close(): Promise<void>;
 }
@@ -151,10 +149,7 @@ export function createEndpoints(options: {
         signal?.removeEventListener("abort", stop);
       }
     },
-    get origins() {
-      return connections.origins;
-    },
-    close: () => connections.close(),
+    close: connections.close,
   };
 }
 

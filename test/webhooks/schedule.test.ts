@@ -78,7 +78,6 @@ test.for([
 test("Retry-After as a date is counted from the end of the exchange", async () => {
   const attempt = createMakeAttempt({
     refusalOf: () => null,
-    origins: 0,
     send: async () => ({
       durationMs: 14_000,
       status: 503,
