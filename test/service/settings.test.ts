@@ -29,6 +29,7 @@ import { Failure } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { causeOf } from "../../src/setting-errors.ts";
 import { readPage } from "../docs/pages.ts";
+import { noteAbsence } from "../harness/absent-tools.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
@@ -37,6 +38,7 @@ import { certificates } from "../rpc/certificates.ts";
 const hasIpv6 = Object.values(networkInterfaces()).some((found) =>
   found?.some(({ address }) => address === "::1"),
 );
+if (!hasIpv6) noteAbsence("IPv6", "printed IPv6 addresses");
 
 /** Runs the service as a process that ends before it has started. */
 async function start(args: readonly string[], settings: Record<string, string>) {

@@ -267,7 +267,7 @@ const asOther = { uid: otherUid, gid: otherUid };
 const canRunAsOther =
   process.geteuid?.() === 0 &&
   spawnSync("test", ["-x", os.tmpdir(), "-a", "-r", import.meta.filename], asOther).status === 0;
-if (!canRunAsOther) noteAbsence("this clone in a folder open to all, for root,", "root on a user's data");
+if (!canRunAsOther) noteAbsence("root, or a folder open to all for this clone", "root on a user's data");
 
 describe.runIf(canRunAsOther)("root, on the data directory of another user", () => {
   const own = () => promisify(execFile)("chown", ["-R", `${otherUid}:${otherUid}`, dataDir]);
@@ -328,6 +328,8 @@ describe.runIf(canRunAsOther)("root, on the data directory of another user", () 
 
   const withoutChown = ["--bounding-set=-chown", "--inh-caps=-chown"];
   const canGiveUp = spawnSync("setpriv", [...withoutChown, "true"]).status === 0;
+  if (!canGiveUp)
+    noteAbsence("setpriv, or the right to use it", "root without the capability to give files away");
   test.runIf(canGiveUp)("starts without the capability to give files to that user", async () => {
     await chown(dataDir, otherUid, otherUid);
     await chmod(dataDir, 0o777);
@@ -358,7 +360,9 @@ describe.runIf(canRunAsOther)("root, on the data directory of another user", () 
     expect((await stat(path.join(cluster, "PG_VERSION"))).uid).toBe(otherUid);
   });
 
-  test.skipIf(spawnSync("unshare", ["--user", "--map-user=1", "true"]).status !== 0)(
+  const hasNamespaces = spawnSync("unshare", ["--user", "--map-user=1", "true"]).status === 0;
+  if (!hasNamespaces) noteAbsence("user namespaces", "root on a container's database");
+  test.runIf(hasNamespaces)(
     "takes over the database of a user who cannot reach it in a data directory of root's",
     async () => {
       await own();
