@@ -15,6 +15,7 @@ import { commitHorizon } from "./storage/commit-horizon.ts";
 import type { Database } from "./storage/database.ts";
 import { createExpireDue } from "./storage/expiry.ts";
 import { createRetentionTasks, type RetentionSettings } from "./storage/retention.ts";
+import { createRetentionClock } from "./storage/retention-clock.ts";
 import { createReceptionStore } from "./storage/statistics.ts";
 import { createStatisticsCounting } from "./storage/statistics-counting.ts";
 import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
@@ -46,11 +47,20 @@ export function startWorker(parts: {
   });
   expiry.start();
   closers.addJob(expiry);
+  const retentionMetrics = createRetentionMetrics(metrics.registry);
   const retention = keepRetention({
     tasks: createRetentionTasks(database, retentionSettings),
+    isClockSteady: createRetentionClock(database, {
+      onJump: (jump) =>
+        log.warn(
+          jump,
+          "the database's clock has jumped, or no worker ran for long: retention waits for an hour",
+        ),
+      onWait: retentionMetrics.waits,
+    }).isSteady,
     onError: (error, task) =>
       log.warn({ err: error, task }, "data past its retention period could not be deleted"),
-    onCaughtUp: createRetentionMetrics(metrics.registry).caughtUp,
+    onCaughtUp: retentionMetrics.caughtUp,
   });
   retention.start();
   closers.addJob(retention);

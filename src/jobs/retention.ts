@@ -10,9 +10,14 @@ interface Task {
   work(): Promise<boolean | null>;
 }
 
-/** Deletes and erases data whose retention has ended, batch by batch. A task that fails does not stop the others. */
+/**
+ * Deletes and erases data whose retention has ended, batch by batch, unless the clock may be wrong. A task that fails does not
+ * stop the others.
+ */
 export function keepRetention(parts: {
   readonly tasks: readonly Task[];
+  /** Whether the clock has not jumped recently. Called before anything is deleted or erased. */
+  readonly isClockSteady: () => Promise<boolean>;
   readonly onError: (error: unknown, task: string) => void;
   /** Called when a round has completed here and its tasks found nothing left to delete or erase. */
   readonly onCaughtUp: () => void;
@@ -33,6 +38,7 @@ export function keepRetention(parts: {
 
   return repeat({
     async work(stopping) {
+      if (!(await parts.isClockSteady())) return false;
       const more: Task[] = [];
       for (const task of dueTasks()) {
         if (stopping.aborted) return false;

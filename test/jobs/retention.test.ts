@@ -9,6 +9,7 @@ afterEach(() => {
 });
 
 const minute = 60_000;
+const isClockSteady = async () => true;
 
 /** A task that has no backlog, unless the test says otherwise. */
 function taskOf(name: string) {
@@ -21,7 +22,7 @@ test("only a task with a backlog continues at once, until it has none; all run a
   const [deep, shallow, done] = [taskOf("deep"), taskOf("shallow"), taskOf("done")];
   for (let batch = 0; batch < 5; batch++) deep.work.mockResolvedValueOnce(true);
   shallow.work.mockResolvedValueOnce(true);
-  const job = keepRetention({ tasks: [deep, shallow, done], onError() {}, onCaughtUp() {} });
+  const job = keepRetention({ isClockSteady, tasks: [deep, shallow, done], onError() {}, onCaughtUp() {} });
   job.start();
   await vi.advanceTimersByTimeAsync(1_000);
   expect(runs(deep, shallow, done)).toEqual([6, 2, 1]);
@@ -35,7 +36,7 @@ test("an endless backlog does not keep other tasks from their rounds", async () 
   endless.work.mockResolvedValue(true);
   failing.work.mockRejectedValue(new Error("out of reach"));
   const [onError, onCaughtUp] = [vi.fn(), vi.fn()];
-  const job = keepRetention({ tasks: [endless, failing, done], onError, onCaughtUp });
+  const job = keepRetention({ isClockSteady, tasks: [endless, failing, done], onError, onCaughtUp });
   job.start();
   await vi.advanceTimersByTimeAsync(minute / 2);
   expect(endless.work.mock.calls.length).toBeGreaterThan(1_000);
@@ -51,7 +52,7 @@ test("catching up is reported once no task has a backlog any more", async () => 
   const [deep, done] = [taskOf("deep"), taskOf("done")];
   deep.work.mockResolvedValueOnce(true).mockResolvedValueOnce(true);
   const onCaughtUp = vi.fn(() => deep.work.mock.calls.length);
-  const job = keepRetention({ tasks: [deep, done], onError() {}, onCaughtUp });
+  const job = keepRetention({ isClockSteady, tasks: [deep, done], onError() {}, onCaughtUp });
   job.start();
   await vi.advanceTimersByTimeAsync(1_000);
   expect(onCaughtUp.mock.results.map(({ value }) => value)).toEqual([3]);
@@ -70,7 +71,7 @@ test.for([
   unlucky.work.mockImplementationOnce(first);
   deep.work.mockResolvedValueOnce(true);
   const onCaughtUp = vi.fn();
-  const job = keepRetention({ tasks: [unlucky, deep], onError() {}, onCaughtUp });
+  const job = keepRetention({ isClockSteady, tasks: [unlucky, deep], onError() {}, onCaughtUp });
   job.start();
   await vi.advanceTimersByTimeAsync(1_000);
   expect(runs(unlucky, deep)).toEqual([1, 2]);
@@ -85,7 +86,7 @@ test("a stop starts no further task, and waits for the current one", async () =>
   const { promise, resolve } = Promise.withResolvers<boolean>();
   slow.work.mockReturnValueOnce(promise);
   const onCaughtUp = vi.fn();
-  const job = keepRetention({ tasks: [slow, next], onError() {}, onCaughtUp });
+  const job = keepRetention({ isClockSteady, tasks: [slow, next], onError() {}, onCaughtUp });
   job.start();
   await vi.advanceTimersByTimeAsync(0);
   const stopped = vi.fn();
@@ -103,7 +104,7 @@ test("a stop starts no further task, and waits for the current one", async () =>
 test("a stop waits two seconds for a task that never ends", async () => {
   const [stuck, next] = [taskOf("stuck"), taskOf("next")];
   stuck.work.mockReturnValue(new Promise(() => {}));
-  const job = keepRetention({ tasks: [stuck, next], onError() {}, onCaughtUp() {} });
+  const job = keepRetention({ isClockSteady, tasks: [stuck, next], onError() {}, onCaughtUp() {} });
   job.start();
   await vi.advanceTimersByTimeAsync(0);
   const stopped = vi.fn();
@@ -112,4 +113,21 @@ test("a stop waits two seconds for a task that never ends", async () => {
   expect(stopped).not.toHaveBeenCalled();
   await vi.advanceTimersByTimeAsync(1);
   expect(stopped).toHaveBeenCalled();
+});
+
+test("nothing is deleted while the clock is not steady, nor in the middle of a backlog", async () => {
+  const deep = taskOf("deep");
+  deep.work.mockResolvedValue(true);
+  const onCaughtUp = vi.fn();
+  const isClockSteady = vi.fn(async () => deep.work.mock.calls.length < 3);
+  const job = keepRetention({ isClockSteady, tasks: [deep], onError() {}, onCaughtUp });
+  job.start();
+  await vi.advanceTimersByTimeAsync(10 * minute);
+  expect(runs(deep)).toEqual([3]);
+  expect(isClockSteady.mock.calls.length).toBeGreaterThan(10);
+  expect(onCaughtUp).not.toHaveBeenCalled();
+  isClockSteady.mockResolvedValue(true);
+  await vi.advanceTimersByTimeAsync(minute);
+  expect(deep.work.mock.calls.length).toBeGreaterThan(3);
+  await job.stop();
 });

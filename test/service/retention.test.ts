@@ -3,6 +3,7 @@ import { commitHorizon } from "../../src/storage/commit-horizon.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
 import { createRetentionTasks, type RetentionTask } from "../../src/storage/retention.ts";
+import { type ClockJump, createRetentionClock } from "../../src/storage/retention-clock.ts";
 import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
@@ -38,8 +39,12 @@ async function count(table: string): Promise<number> {
   return rows[0].count;
 }
 
+/** As if a worker had run all the time, however far the clock has been moved. */
+const clockIsSteady = () => plain.db.query("UPDATE retention_clock SET seen_at = clock.now()");
+
 /** Starts a worker, which does a round at its start, and waits until the round has had its effect. */
 async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
+  await clockIsSteady();
   const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
   await vi.waitUntil(condition, { timeout: 45_000, interval: 20 });
   await worker.close();
@@ -248,6 +253,73 @@ test("a pending verification past its expiry is expired before it is erased, eve
   await releaseCodes();
   expect(await tablesWith(waiting)).toEqual([]);
   expect(await eventsOf(plain.db, late.id)).toEqual(["verification.expired"]);
+});
+
+describe("a database's clock that jumps", () => {
+  const hour = 3_600_000;
+  const isKept = async () => (await count("reception_statistics WHERE name = 'jump'")) > 0;
+  const waits = async (worker: { readonly opsUrl: string }) =>
+    (await scrape(worker.opsUrl)).sum("phoneproof_retention_waits");
+  const startWorker = () =>
+    plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
+
+  /** Adds an hour of the statistics whose time is over after the jump. */
+  async function jump(milliseconds: number): Promise<void> {
+    await clockIsSteady();
+    await moveClock(plain.db, milliseconds);
+    onTestFinished(() => moveClock(plain.db, -milliseconds));
+    await plain.db.query(
+      `INSERT INTO reception_statistics (environment, hour, kind, name, created, verified)
+       VALUES ('live', date_trunc('hour', clock.now(), 'UTC') - interval '401 days', 'number', 'jump', 1, 0)`,
+    );
+  }
+
+  test.each([
+    ["ahead", day + 60_000],
+    ["back", -day - 60_000],
+  ])("%s by more than a day makes retention wait for an hour, also on workers that start later", async (_, milliseconds) => {
+    await jump(milliseconds);
+    onTestFinished(() => moveClock(plain.db, -hour));
+    for (const since of [0, hour - 60_000]) {
+      await moveClock(plain.db, since);
+      const worker = await startWorker();
+      await expect.poll(() => waits(worker)).toBe(1);
+      await worker.close();
+      expect(await isKept()).toBe(true);
+    }
+    await moveClock(plain.db, 60_000);
+    const worker = await startWorker();
+    await vi.waitUntil(async () => !(await isKept()), { timeout: 45_000 });
+    expect(await waits(worker)).toBe(0);
+    await worker.close();
+  });
+
+  test("by less than a day makes nobody wait", async () => {
+    await jump(day - 60_000);
+    const worker = await startWorker();
+    await vi.waitUntil(async () => !(await isKept()), { timeout: 45_000 });
+    expect(await waits(worker)).toBe(0);
+    await worker.close();
+  });
+
+  test("is reported once by each process, with the times before and after", async () => {
+    const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
+    const looking = createRetentionClock(database, { onJump, onWait });
+    await clockIsSteady();
+    expect(await looking.isSteady()).toBe(true);
+    const { rows } = await plain.db.query("SELECT seen_at FROM retention_clock");
+    const before: Date = rows[0].seen_at;
+    await moveClock(plain.db, 30 * day);
+    expect([await looking.isSteady(), await looking.isSteady()]).toEqual([false, false]);
+    await moveClock(plain.db, -30 * day);
+    expect(await looking.isSteady()).toBe(false);
+    const [ahead, back] = onJump.mock.calls.map(([jump]) => jump);
+    expect(onJump).toHaveBeenCalledTimes(2);
+    expect(ahead?.from).toBe(before.toISOString());
+    expect(Date.parse(ahead?.to ?? "") - before.getTime()).toBeGreaterThanOrEqual(30 * day);
+    expect(Date.parse(back?.from ?? "")).toBeGreaterThanOrEqual(Date.parse(ahead?.to ?? ""));
+    expect(onWait.mock.calls.flat()).toEqual([false, true, true, true]);
+  });
 });
 
 describe("a database's clock that was wrong", () => {

@@ -1,0 +1,67 @@
+import { type Database, runStatement } from "./database.ts";
+import { epochMs, nowMs } from "./verification-row.ts";
+
+/** A jump of the database's clock between two looks at it. Times as ISO 8601 in UTC. */
+export interface ClockJump {
+  readonly from: string;
+  readonly to: string;
+}
+
+export interface RetentionClock {
+  /** Looks at the clock; false while the last jump is too recent to believe the time after it. */
+  isSteady(): Promise<boolean>;
+}
+
+/**
+ * The longest time between two looks that is no jump. A shorter one may go unnoticed: what it erases early would have been erased
+ * within a day.
+ */
+const longestStep = "interval '1 day'";
+/**
+ * How long somebody has to correct the clock before retention believes it. A machine may also start with a wrong time, and learn
+ * the right one a moment later.
+ */
+const wait = "interval '1 hour'";
+
+const isJump = `c.seen_at NOT BETWEEN excluded.seen_at - ${longestStep} AND excluded.seen_at + ${longestStep}`;
+
+/** Any number of processes look: what one has seen, all others know, and also those that start after it has ended. */
+const statement = {
+  name: "retention_clock",
+  text: `
+INSERT INTO retention_clock AS c (seen_at) VALUES (${nowMs})
+ON CONFLICT (id) DO UPDATE SET
+  seen_at = excluded.seen_at,
+  jumped_from = CASE WHEN ${isJump} THEN c.seen_at ELSE c.jumped_from END,
+  jumped_to = CASE WHEN ${isJump} THEN excluded.seen_at ELSE c.jumped_to END
+RETURNING coalesce(c.jumped_to <= ${nowMs} - ${wait}, true), ${epochMs("c.jumped_from")}, ${epochMs("c.jumped_to")}`,
+};
+
+/**
+ * Tells whether retention may believe the database's clock. What it erases cannot be brought back, so it waits after a jump. It
+ * cannot tell a jump from a long time without a worker, and waits after that, too.
+ */
+export function createRetentionClock(
+  database: Database,
+  options: {
+    /** Called once for each jump that makes retention wait. */
+    readonly onJump: (jump: ClockJump) => void;
+    /** Called after each look. */
+    readonly onWait: (waits: boolean) => void;
+  },
+): RetentionClock {
+  let reported: unknown;
+
+  return {
+    async isSteady() {
+      const [row = []] = await runStatement(database, statement, []);
+      const [isSteady, from, to] = row as [boolean, number, number];
+      options.onWait(!isSteady);
+      if (!isSteady && to !== reported) {
+        reported = to;
+        options.onJump({ from: new Date(from).toISOString(), to: new Date(to).toISOString() });
+      }
+      return isSteady;
+    },
+  };
+}
