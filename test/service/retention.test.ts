@@ -349,6 +349,18 @@ describe("a database's clock that was wrong", () => {
     expect(await tablesWith(phone)).not.toContain("inbound_sender");
   });
 
+  test("keeps no miss and no content from the time when it was ahead", async () => {
+    const phone = "01087650034";
+    await everyTask();
+    await moveClock(plain.db, 60 * 60_000);
+    await service.sms({ to: project.liveNumber, from: phone, text: "one guess" });
+    await moveClock(plain.db, -60 * 60_000);
+    const left = async () => [await tablesWith(phone), await count("message_fingerprint")];
+    expect(await left()).toEqual([["inbound_message", "inbound_sender"], 1]);
+    await everyTask();
+    expect(await left()).toEqual([["inbound_message"], 0]);
+  });
+
   test("keeps nothing for ever that was stored while it was behind the time up to which all is erased", async () => {
     const [before, meanwhile] = ["01087650031", "01087650032"] as const;
     await verifiedBy(before);
@@ -575,6 +587,14 @@ describe("data is kept for as long as it matters:", () => {
     await moveClock(plain.db, 1);
     await everyTask();
     expect(await tablesWith(phone)).not.toContain("inbound_sender");
+  });
+
+  test("a muted sender, also after the clock was set back by as much as time services do", async () => {
+    const phone = "01087650026";
+    for (let miss = 0; miss < 5; miss++) expect(await guess(phone)).toBe("NO_MATCH");
+    await moveClock(plain.db, -minute + 1_000);
+    await everyTask();
+    expect(await guess(phone)).toBe("MUTED");
   });
 
   test("misses of the last ten minutes, also beside older ones", async () => {
