@@ -1,4 +1,5 @@
 import http2 from "node:http2";
+import { isIPv6 } from "node:net";
 import type { SecureContextOptions, Server as TlsServer } from "node:tls";
 import { createContextValues } from "@connectrpc/connect";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
@@ -139,6 +140,7 @@ export function createRpcServer(parts: {
     // Connect accepts a media type in any case; the code here compares lower case.
     const mediaType = raw.headers["content-type"]?.toLowerCase();
     if (mediaType !== undefined) raw.headers["content-type"] = mediaType;
+    bracketAddress(raw.headers);
     // Connect builds a URL from the authority.
     if (raw.authority === undefined || !URL.canParse(`http://${raw.authority}`)) {
       reply.hijack();
@@ -201,6 +203,12 @@ export function createRpcServer(parts: {
 
 function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
   return { cert, key, ...(ca && { ca }) };
+}
+
+/** Adds the brackets of an IPv6 address, which Node's HTTP/2 client leaves out of the authority. */
+function bracketAddress(headers: http2.IncomingHttpHeaders): void {
+  const [, address = "", port] = /^(.*):(\d+)$/.exec(headers[":authority"] ?? "") ?? [];
+  if (isIPv6(address)) headers[":authority"] = `[${address}]:${port}`;
 }
 
 /**

@@ -107,6 +107,8 @@ test.runIf(hasIpv6)("printed addresses can be used as they are if the servers li
   expect((await fetch(`${service.opsUrl}/readyz`)).status).toBe(200);
   // As the printed --address.
   expect(findAddress(service.grpcAddress)).toMatchObject({ host: "[::1]" });
+  // By Node's HTTP/2 client.
+  expect((await service.client(ProjectService).listProjects({})).projects).toEqual([]);
 });
 
 test.for([
