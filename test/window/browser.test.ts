@@ -257,6 +257,25 @@ test("after Back the page in the other language does not redirect either", async
   }
 });
 
+test("after Back a page that is shown as it was left, not loaded again, says no more that it redirects, nor does it", async () => {
+  const window = await live({ return_url: returnUrl });
+  await send(window);
+  const page = await (await person(browser, "android")).newPage();
+  await page.clock.install();
+  await page.goto(window.url);
+  // The packaged browser loads every page again, so the page is left without leaving it, and told that it is back.
+  await page.evaluate(
+    "var ways = 0; addEventListener('click', (event) => { ways += 1; event.preventDefault(); })",
+  );
+  await page.clock.runFor(60_000);
+  expect(await page.evaluate("ways")).toBe(1);
+  expect(await page.locator("[data-returning]").isVisible()).toBe(true);
+  await page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))");
+  expect(await page.locator("[data-returning]").isVisible()).toBe(false);
+  expect(await page.locator("[data-return]").isVisible()).toBe(true);
+  expect(await page.getByRole("link", { name: "English" }).getAttribute("href")).toMatch(/#stay$/);
+});
+
 test("following the link at once prevents the automatic redirect, however long the other page takes", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android")).newPage();

@@ -118,10 +118,16 @@ function open(main: HTMLElement): void {
       stayInOtherLanguage();
       return;
     }
-    show("[data-returning]");
+    const returning = show("[data-returning]");
     const timer = setTimeout(() => link.click(), returnDelayMs);
     // A click cancels the timer: a second navigation would interrupt the one in progress.
     link.addEventListener("click", () => clearTimeout(timer));
+    // Back may restore the page as it was when it was left, without loading it.
+    addEventListener("pageshow", ({ persisted }) => {
+      if (!persisted || !hasReturnedBefore()) return;
+      if (returning) returning.hidden = true;
+      stayInOtherLanguage();
+    });
   }
 
   function returnLink(): HTMLAnchorElement | null {
