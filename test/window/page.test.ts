@@ -82,6 +82,14 @@ test("number and text are shown, and the project's name and template are escaped
   }
 });
 
+test("a browser that translates the page leaves the number and the text as they have to be sent", async () => {
+  const window = await createWindow(service, project);
+  const { text } = await window.get();
+  const values = text.match(/<span class="value"[^>]*>/g) ?? [];
+  expect(values).toHaveLength(2);
+  for (const value of values) expect(value).toContain(' translate="no"');
+});
+
 test.for(phones)("on $name the page stops the browser from turning numbers into telephone links", async ({
   userAgent,
 }) => {
