@@ -5,6 +5,7 @@
 import path from "node:path";
 import axe from "axe-core";
 import { expect, test } from "vitest";
+import { CodeFormat } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { letExpire } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
@@ -100,5 +101,31 @@ test("nothing is wider than the screen: at 320 px, at 200 % zoom, with text twic
         expect(excess, `${state} on ${device} at ${viewport.width} px`).toBe(0);
       }
     }
+  }
+});
+
+test("on a small phone neither the number nor the code is broken over two lines", async () => {
+  const shop = await service.createProject({
+    codeFormat: CodeFormat.ALPHANUMERIC,
+    codeLength: 12,
+    smsTemplate: "번호확인 {code} 보내기",
+  });
+  await service.db.query("UPDATE destination_number SET number = '050700001234' WHERE number = $1", [
+    shop.liveNumber,
+  ]);
+  const window = await createWindow(service, shop, {}, "live");
+  const page = await (await person(browser, "android", { viewport: { width: 320, height: 568 } })).newPage();
+  await page.goto(window.url);
+  await page.getByRole("button", { name: "받는 번호 복사" }).waitFor();
+  for (const unbroken of [window.to, window.text.split(" ")[1] ?? ""]) {
+    const lines = await page.evaluate(
+      `const value = [...document.querySelectorAll("[data-value]")].find((one) => one.textContent.includes("${unbroken}"));
+      const range = new Range();
+      const start = value.textContent.indexOf("${unbroken}");
+      range.setStart(value.firstChild, start);
+      range.setEnd(value.firstChild, start + ${unbroken.length});
+      range.getClientRects().length`,
+    );
+    expect(lines, unbroken).toBe(1);
   }
 });
