@@ -129,3 +129,21 @@ test("on a small phone neither the number nor the code is broken over two lines"
     expect(lines, unbroken).toBe(1);
   }
 });
+
+test("nothing moves when the remaining time loses a digit, however wide the screen is", async () => {
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(states[0]?.url ?? "");
+  await page.locator("[data-countdown]").waitFor();
+  const moves = await page.evaluate(
+    `const remaining = document.querySelector("[data-remaining]");
+    const heightAt = (time) => {
+      remaining.textContent = time;
+      return document.querySelector(".waiting").offsetHeight;
+    };
+    Array.from({ length: 200 }, (_, more) => 280 + more).filter((width) => {
+      document.body.style.width = width + "px";
+      return heightAt("10:00") !== heightAt("9:59");
+    })`,
+  );
+  expect(moves).toEqual([]);
+});
