@@ -1,10 +1,11 @@
 /**
- * Appearance and accessibility of the window. With SCREENSHOTS=<folder> it also writes a screenshot of each state there, to be
- * looked at: `SCREENSHOTS=.cache/screenshots npm test -- test/window/looks`.
+ * Appearance and accessibility of the window, and of the API reference. With SCREENSHOTS=<folder> it also writes a screenshot of
+ * each of the window's states there, to be looked at: `SCREENSHOTS=.cache/screenshots npm test -- test/window/looks`.
  */
 import path from "node:path";
 import axe from "axe-core";
 import { expect, test } from "vitest";
+import { contractCodes } from "../../src/failures.ts";
 import { CodeFormat } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { letExpire } from "../service/pending.ts";
@@ -146,4 +147,19 @@ test("nothing moves when the remaining time loses a digit, however wide the scre
     })`,
   );
   expect(moves).toEqual([]);
+});
+
+test("the API reference is accessible and no wider than a small phone, and its examples need no scrolling", async () => {
+  const page = await (await person(browser, "android", { viewport: { width: 320, height: 568 } })).newPage();
+  for (const path of ["/docs", "/docs/ko", ...contractCodes.map((code) => `/docs/errors/${code}`)]) {
+    await page.goto(service.httpUrl + path);
+    const excess = await page.evaluate(
+      `Array.from(document.querySelectorAll("html, pre"), (one) => one.scrollWidth - one.clientWidth).filter((more) => more > 0)`,
+    );
+    expect.soft(excess, path).toEqual([]);
+    if (path.includes("/errors/")) continue;
+    await page.evaluate(axe.source);
+    const { violations } = await page.evaluate<axe.AxeResults>("axe.run()");
+    expect.soft(violations.map(({ id, nodes }) => `${path}: ${id} ${nodes[0]?.html}`)).toEqual([]);
+  }
 });

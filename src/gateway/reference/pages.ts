@@ -14,6 +14,9 @@ import type { Prose, ReferenceTexts } from "./texts.ts";
 const escapes: Readonly<Record<string, string>> = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text: string) => text.replace(/[&<>"]/g, (character) => escapes[character] ?? character);
 
+/** A name, which may be broken after each `_`: as one word it would be wider than a phone, or leave no room for its meaning. */
+const code = (text: string) => `<code>${escaped(text).replaceAll("_", "_<wbr>")}</code>`;
+
 /** One of the pages; `root` is the relative path from it to the directory that contains `/docs`. */
 interface Page {
   readonly texts: ReferenceTexts;
@@ -92,7 +95,6 @@ function fieldTable(
   meanings: Readonly<Record<string, Prose>>,
 ): string {
   const { tables } = page.texts;
-  const code = (text: string) => `<code>${escaped(text)}</code>`;
   const rows = Object.entries(properties).map(([name, schema]) => {
     const { type = "any", enum: values, maxLength, default: standard } = schema;
     const limits = [
@@ -117,10 +119,10 @@ function headerTable(page: Page): string {
 
 function errorTable(page: Page): string {
   const { tables, errors, path } = page.texts;
-  const rows = contractCodes.map((code) => [
-    String(new Failure(code).status),
-    `<a href="${linkTo(page, `${path}/errors/${code}`)}"><code>${code}</code></a>`,
-    prose(page, errors.byCode[code].meaning),
+  const rows = contractCodes.map((name) => [
+    String(new Failure(name).status),
+    `<a href="${linkTo(page, `${path}/errors/${name}`)}">${code(name)}</a>`,
+    prose(page, errors.byCode[name].meaning),
   ]);
   return table([tables.status, tables.code, tables.message], rows, 1);
 }
@@ -198,16 +200,16 @@ ${errorTable(page)}`,
   );
 }
 
-export function errorPage(texts: ReferenceTexts, code: ContractCode): string {
-  const page = pageAt(texts, `${texts.path}/errors/${code}`);
+export function errorPage(texts: ReferenceTexts, name: ContractCode): string {
+  const page = pageAt(texts, `${texts.path}/errors/${name}`);
   const { errors } = texts;
-  const { meaning, advice } = errors.byCode[code];
+  const { meaning, advice } = errors.byCode[name];
   return html(
     page,
-    `${code} - ${texts.title}`,
+    `${name} - ${texts.title}`,
     `<p><a href="${linkTo(page, `${texts.path}#errors`)}">${errors.all}</a></p>
-<h1><code>${code}</code></h1>
-<p>${errors.status(new Failure(code).status)} ${prose(page, meaning)}</p>
-${advice === undefined ? "" : `<p>${prose(page, advice)}</p>\n`}${example(errorExample(code))}`,
+<h1>${code(name)}</h1>
+<p>${errors.status(new Failure(name).status)} ${prose(page, meaning)}</p>
+${advice === undefined ? "" : `<p>${prose(page, advice)}</p>\n`}${example(errorExample(name))}`,
   );
 }

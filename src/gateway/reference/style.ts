@@ -8,7 +8,7 @@ h1{font-size:1.8rem;line-height:1.25}
 h2{margin-top:3rem;border-top:1px solid var(--line);padding-top:1.5rem}
 a{color:var(--link)}
 code{font:.875em/1.5 ui-monospace,monospace;background:var(--code);padding:.1em .3em;border-radius:.25em}
-pre{background:var(--code);padding:1rem;border-radius:.5rem;overflow-x:auto}
+pre{background:var(--code);padding:1rem;border-radius:.5rem;white-space:pre-wrap;overflow-wrap:anywhere}
 pre code{padding:0;background:none}
 .wide{overflow-x:auto}
 .wide+.wide{margin-top:2rem}
@@ -16,6 +16,7 @@ table{border-collapse:collapse;width:100%;font-size:.9375rem}
 th,td{text-align:left;vertical-align:top;padding:.5rem .75rem .5rem 0;border-bottom:1px solid var(--line)}
 thead th{color:var(--quiet);font-weight:600;white-space:nowrap}
 th[scope=row]{font-weight:400}
+td:last-child{overflow-wrap:anywhere}
 :lang(ko){word-break:keep-all}
 .language{float:right;margin:.5rem 0}
 `;
