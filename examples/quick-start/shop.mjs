@@ -50,6 +50,7 @@ async function show(request, response) {
   response.writeHead(200, { "content-type": "text/html; charset=utf-8", "cache-control": "no-store" });
   response.end(`<!doctype html>
 <html lang="en">
+  <meta name="viewport" content="width=device-width">
   <title>My shop</title>
   ${verification?.status === "verified" ? "" : '<meta http-equiv="refresh" content="2">'}
   <p>${says}</p>
