@@ -487,6 +487,24 @@ test("if no event stream gets through, the window polls the status", async () =>
   await result(page, "verified").waitFor();
 });
 
+test.for([
+  { name: "knows no event streams", script: "delete globalThis.EventSource" },
+  {
+    name: "refuses to open one",
+    script: "globalThis.EventSource = class { constructor() { throw new Error('refused'); } }",
+  },
+])("in a browser that $name, the window polls the status", async ({ script }) => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  const complaints = complaintsOf(page);
+  await page.addInitScript(script);
+  await page.goto(window.url);
+  await page.locator("[data-countdown]").waitFor();
+  await send(window);
+  await result(page, "verified").waitFor();
+  expect(complaints).toEqual([]);
+});
+
 test("a window still open when its token expires shows that it can no longer be opened", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();

@@ -195,7 +195,12 @@ function open(main: HTMLElement): void {
     };
     const connect = () => {
       stream?.close();
-      stream = new EventSource(`${address}/events`);
+      try {
+        stream = new EventSource(`${address}/events`);
+      } catch {
+        // A browser or an extension without streams: the window polls.
+        return;
+      }
       stream.addEventListener("beat", onStreamEvent);
       stream.addEventListener("state", (event) => {
         onStreamEvent();
@@ -253,12 +258,7 @@ function open(main: HTMLElement): void {
       const now = performance.now();
       if (now - lastEventAt < silenceMs || now < nextPollAt) return;
       void ask();
-      if (
-        isSeen() &&
-        stream?.readyState !== EventSource.OPEN &&
-        stream?.readyState !== EventSource.CONNECTING
-      )
-        connect();
+      if (isSeen() && (stream === undefined || stream.readyState === stream.CLOSED)) connect();
     }, askEveryMs);
     addEventListener("offline", () => {
       lastEventAt = Number.NEGATIVE_INFINITY;
