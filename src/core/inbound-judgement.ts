@@ -181,8 +181,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     const key = messageKey(message.source, message.messageId);
     const answered = state.answered.get(key);
     if (answered) {
-      const judgement = isForeign(message, answered) ? answer("invalid") : again(answered);
-      return { message, judgement, repeated: true, firstOfContent: false };
+      return { message, judgement: answerRepeat(message, answered), repeated: true, firstOfContent: false };
     }
     const { judgement, firstOfContent } = judgeNew(message.content);
     state.answered.set(key, { ...judgement, destination: message.content?.to ?? null });
@@ -218,7 +217,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   }
 
   function judgeContent(content: InboundContent): Judgement {
-    if (content.environment === null) return answer(content.webSent ? "web_sent" : "no_match");
+    if (content.environment === null) return answerUndeliverable(content);
     const sender = state.senders.get(senderKey(content.environment, content.from));
     const expects = (holder: CodeHolder) => holder.mode !== "match" || holder.expectedPhone === content.from;
     const muted = isMuted(sender);
@@ -300,14 +299,18 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
 }
 
 /**
- * Whether the message repeats an id that was used for another number. A token restricted to certain numbers must learn nothing
- * about that other message, so this one is not treated as its repeat.
+ * Answers a message whose id is known. A token restricted to certain numbers must learn nothing about a message to any other:
+ * neither by using that message's id for a number of its own, nor by repeating the message as it was.
  */
-function isForeign(
-  { hasRestrictedToken: isBound, content }: InboundMessage,
-  { destination }: Answered,
-): boolean {
-  return isBound && destination !== null && destination !== content?.to;
+function answerRepeat({ hasRestrictedToken: isBound, content }: InboundMessage, first: Answered): Judgement {
+  if (!isBound || first.destination === null) return again(first);
+  if (content?.to !== first.destination) return answer("invalid");
+  return again(content.environment === null ? answerUndeliverable(content) : first);
+}
+
+/** The receipt of a message to a number that is none of the service's, or none that its token may deliver to. */
+function answerUndeliverable({ webSent }: InboundContent): Judgement {
+  return answer(webSent ? "web_sent" : "no_match");
 }
 
 /** The first receipt, marked as a duplicate. */

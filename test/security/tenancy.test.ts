@@ -257,6 +257,13 @@ test("a restricted token cannot learn from message ids what another token of its
         duplicate: false,
       });
     }
+    // Nor does it if it repeats the message as it was, to the number that it may not deliver to.
+    expect(await source.send(sent)).toEqual({
+      messageId: sent.messageId,
+      outcome: "NO_MATCH",
+      verificationId: "",
+      duplicate: true,
+    });
     // Repeats of its own messages are reported as duplicates.
     const own = { messageId: `own-${to}`, to, text: "hello", from: newPhone() };
     expect(await source.send(own)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
