@@ -104,7 +104,12 @@ export function addSmsCommands(program: CliCommand): void {
         () =>
           fields([
             ["message", receipt.messageId],
-            ["outcome", meaningOf(outcome)],
+            [
+              "outcome",
+              outcome === "INVALID" && violations.length === 0
+                ? meaningWithoutFault(receipt.duplicate)
+                : meaningOf(outcome),
+            ],
             ...violations.map(({ field, message }) => [optionOf(field) ?? field, message] as const),
             ["verification", receipt.verificationId || null],
             ["duplicate", receipt.duplicate ? "yes: this is the receipt of the first one" : "no"],
@@ -151,6 +156,13 @@ says which and why; with --json, an INVALID receipt has the reasons as "fields".
 function meaningOf(outcome: string): string {
   const meaning = outcomeMeanings.get(outcome);
   return meaning === undefined ? outcome : `${outcome}: ${meaning}`;
+}
+
+/** Of an `INVALID` receipt for a message in which the command finds nothing wrong. */
+function meaningWithoutFault(duplicate: boolean): string {
+  return duplicate
+    ? "INVALID: as the first message with this id was; correct it under another id"
+    : "INVALID: a field is wrong, or its id is that of a message to another number";
 }
 
 export function newMessageId(): string {
@@ -307,7 +319,8 @@ function lineJson(receipt: LineReceipt): string {
 
 function whyInvalid(receipt: LineReceipt): string {
   const why = violationsOf(receipt).map(({ field, message }) => `${field}: ${message}`);
-  const explanation = why.length === 0 ? meaningOf("INVALID") : `INVALID: ${why.join("; ")}`;
+  const explanation =
+    why.length === 0 ? meaningWithoutFault(receipt.duplicate) : `INVALID: ${why.join("; ")}`;
   return escapeControls(`phoneproof: line ${receipt.line.number}: ${explanation}`);
 }
 

@@ -561,13 +561,31 @@ describe("sms send", () => {
     for (const line of stdout.split("\n").slice(1)) expect(line.length).toBeLessThanOrEqual(80);
   });
 
-  test("a valid message with the id of an INVALID one gets that receipt with the general explanation", async () => {
+  test("a valid message with the id of an INVALID one gets that receipt, and is told to use another id", async () => {
     const id = ["--text", "x", "--message-id", "send-3"];
     expect((await run(send("--from", "02-312-3456", ...id), environment)).code).toBe(1);
     const { code, stdout } = await run(send("--from", "01000000048", ...id), environment);
     expect({ code, stdout }).toEqual({
       code: 1,
-      stdout: expect.stringContaining("INVALID: a field is missing, malformed or oversized"),
+      stdout: expect.stringContaining(
+        "INVALID: as the first message with this id was; correct it under another id",
+      ),
+    });
+  });
+
+  test("a restricted token that uses the id of a message to another number is told so", async () => {
+    const message = ["--from", "01000000048", "--text", "x", "--message-id", "send-4"];
+    const shared = { scope: "ingest", source: "send-4" } as const;
+    const token = async (number: string) => [
+      "--token",
+      await service.createToken({ ...shared, numbers: [number] }),
+    ];
+    const other = ["sms", "send", "--to", shop.liveNumber, ...(await token(shop.liveNumber))];
+    expect((await run([...other, ...message], environment)).stdout).toContain("NO_MATCH");
+    const { code, stdout } = await run(send(...(await token(shop.testNumber)), ...message), environment);
+    expect({ code, stdout }).toEqual({
+      code: 1,
+      stdout: expect.stringContaining("its id is that of a message to another number"),
     });
   });
 });
