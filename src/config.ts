@@ -118,7 +118,10 @@ const proxies = z
       .map((proxy) => proxy.trim())
       .filter((proxy) => proxy !== ""),
   )
-  .refine((list) => list.every(isAddressRange), "must be IP addresses or CIDR ranges separated by commas");
+  .refine(
+    (list) => list.every(isAddressRange),
+    "must be IP addresses or CIDR ranges separated by commas, none of which is everybody's (/0)",
+  );
 
 /** Parameters that the service sets on each connection itself: in the driver, the URL's value would take precedence. */
 const ownParameters =
