@@ -322,7 +322,7 @@ function showWithSecret(session: Session, answered: Webhook | undefined, secret:
     const entries = webhookEntries(webhook).filter(
       ([label, value]) => value !== null || !onlyIfSet.has(label),
     );
-    return `${fields([...entries, ["secret", secret]])}\n\nStore the secret now: it is not shown again.`;
+    return `${fields([...entries, ["secret", secret]])}\n\nStore the secret now: it is shown again only when this URL is set again.`;
   });
 }
 

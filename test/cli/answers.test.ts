@@ -705,6 +705,16 @@ describe("human-readable output", () => {
     expect(token.at(-1)).toBe("Store the token now: it is not shown again.");
   });
 
+  test("a webhook's secret comes with a line that says what shows it again", async () => {
+    const set = ["webhook", "set", "--project", projectId, "--environment", "live"];
+    const lines = await seen(80, ...set, "--url", "https://shop.example/shown-again");
+    expect(lines.at(-1)).toBe("Store the secret now: it is shown again only when this URL is set again.");
+    const again = await seen(80, ...set, "--url", "https://shop.example/shown-again");
+    const secretOf = (shown: readonly string[]) => shown.find((line) => line.startsWith("secret "));
+    expect(secretOf(lines)).toMatch(/whsec_/);
+    expect(secretOf(again)).toBe(secretOf(lines));
+  });
+
   test("times are in the local time zone", async () => {
     const { created_at } = await answer("project", "show", projectId);
     const seoul = new Date(Date.parse(created_at) + 9 * 3_600_000).toISOString();
