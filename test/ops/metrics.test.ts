@@ -62,6 +62,14 @@ async function growthOf<Names extends string>(
 
 const duration = "phoneproof_http_request_duration_seconds_count";
 
+test("no series occurs twice in a scrape, since Prometheus takes only one of the values", async () => {
+  await shop.read("vrf_none");
+  const { samples } = await scrape(service.opsUrl);
+  const series = samples.map(({ name, labels }) => JSON.stringify([name, Object.entries(labels).sort()]));
+  expect(series.filter((one, index) => series.indexOf(one) !== index)).toEqual([]);
+  expect(series.length).toBeGreaterThan(500);
+});
+
 test("HTTP requests are counted by method, route and status, and counted calls as usage", async () => {
   const route = "/v1/verifications/:verification_id";
   const grown = await growthOf(
