@@ -51,7 +51,7 @@ export function addProjectCommands(program: CliCommand): void {
     .does<Settings>(async (session, options) => {
       const { project } = await session.client.call(ProjectService.method.createProject, {
         name: options.name ?? "",
-        ...given(options, (value) => (value === "none" ? undefined : value)),
+        ...given(options, undefined),
         ...(typeof options.usageLimit === "number" ? { usageLimit: BigInt(options.usageLimit) } : {}),
       });
       showProject(session, project);
@@ -99,7 +99,7 @@ export function addProjectCommands(program: CliCommand): void {
       const { project } = await session.client.call(ProjectService.method.updateProject, {
         projectId,
         ...(name === undefined ? {} : { name }),
-        ...given(options, (value) => (value === "none" || value === "default" ? "" : value)),
+        ...given(options, ""),
         ...(usageLimit === undefined
           ? {}
           : { usageLimit: usageLimit === "unlimited" ? -1n : BigInt(usageLimit) }),
@@ -179,13 +179,11 @@ function settings(command: CliCommand, when: "at first" | "from now on"): CliCom
     );
 }
 
-/**
- * The settings in the form that both requests take. `word` maps the words that clear a text setting to what the request
- * expects.
- */
-function given(options: Settings, word: (text: string) => string | undefined) {
-  const text = <Name extends string>(name: Name, value: string | undefined) => {
-    const meant = value === undefined ? undefined : word(value);
+/** The settings in the form that both requests take. `cleared` is what a request has where an option has its clearing word. */
+function given(options: Settings, cleared: "" | undefined) {
+  /** A word clears only the setting whose help names it: in another one it is a mistake, for the service to refuse. */
+  const text = <Name extends string>(name: Name, value: string | undefined, clearingWord: string) => {
+    const meant = value === clearingWord ? cleared : value;
     return meant === undefined ? {} : ({ [name]: meant } as Record<Name, string>);
   };
   return {
@@ -193,9 +191,9 @@ function given(options: Settings, word: (text: string) => string | undefined) {
     ...(options.codeLength === undefined ? {} : { codeLength: options.codeLength }),
     ...(options.validity === undefined ? {} : { validitySeconds: options.validity }),
     ...(options.rateLimit === undefined ? {} : { rateLimitPerMinute: options.rateLimit }),
-    ...text("smsTemplate", options.smsTemplate),
-    ...text("parentOrigin", options.parentOrigin),
-    ...text("returnUrl", options.returnUrl),
+    ...text("smsTemplate", options.smsTemplate, "default"),
+    ...text("parentOrigin", options.parentOrigin, "none"),
+    ...text("returnUrl", options.returnUrl, "none"),
   };
 }
 

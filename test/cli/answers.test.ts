@@ -116,6 +116,22 @@ describe("project", () => {
     expect(cleared).toEqual({ ...usual, id: made.id, created_at: made.created_at });
   });
 
+  test("a word that clears one setting is refused as the value of another", async () => {
+    const made = await answer(
+      ...["project", "create", "--name", "Kept", "--sms-template", "{code}"],
+      ...["--parent-origin", "https://a.example", "--return-url", "https://a.example/"],
+    );
+    for (const mistake of ["--sms-template=none", "--parent-origin=default", "--return-url=default"]) {
+      expect(await run(["project", "update", made.id, mistake], environment)).toMatchObject({
+        code: 1,
+        stderr: expect.stringMatching(/^phoneproof: validation_failed: --/),
+      });
+    }
+    expect(await answer("project", "show", made.id)).toEqual(made);
+    const mistaken = ["project", "create", "--name", "Kept", "--sms-template", "none"];
+    expect((await run(mistaken, environment)).code).toBe(1);
+  });
+
   test("suspend and resume return the project's state", async () => {
     const { id: projectId } = await answer("project", "create", "--name", "Paused");
     expect(await answer("project", "suspend", projectId)).toMatchObject({ id: projectId, suspended: true });
