@@ -193,12 +193,14 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     if (content === null) return { judgement: answer("invalid"), firstOfContent: false };
     const fingerprint = content.fingerprint;
     const same = state.fingerprints.get(fingerprint);
-    if (same) return { judgement: again(same), firstOfContent: false };
+    // The simulated phone is never muted, not even as the repeat of a real phone's message that was.
+    const isRepeat = same !== undefined && !(content.simulated && same.outcome === "muted");
+    if (isRepeat) return { judgement: again(same), firstOfContent: false };
     const judgement = judgeContent(content);
     state.fingerprints.set(fingerprint, judgement);
     if ((misses.has(judgement.outcome) || isGuess(content, judgement)) && !content.simulated)
       countMiss(content);
-    return { judgement, firstOfContent: true };
+    return { judgement, firstOfContent: same === undefined };
   }
 
   /**

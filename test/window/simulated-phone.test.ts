@@ -94,6 +94,24 @@ test("simulated messages do not count towards muting and are never muted", async
   expect((await window.receipt({ from: phone })).outcome).toBe("VERIFIED");
 });
 
+test("a simulated message is not muted as the repeat of a message that was muted, and leaves that one's receipt alone", async () => {
+  const phone = newPhone();
+  const window = await createWindow(service, project);
+  const real = (text: string) => ({ to: window.to, from: phone, text });
+  await cli.sendAll(Array.from({ length: 5 }, (_, guess) => real(`짐작 ${guess}`)));
+  const wrong = "코드 없는 문자";
+  const muted = await cli.sendAll([real(window.text), real(wrong)]);
+  expect(muted.map(({ outcome }) => outcome)).toEqual(["MUTED", "MUTED"]);
+
+  expect((await window.receipt({ from: phone, text: wrong })).outcome).toBe("NO_MATCH");
+  expect((await window.receipt({ from: phone })).outcome).toBe("VERIFIED");
+  expect(await cli.sendAll([real(wrong)])).toMatchObject([{ outcome: "MUTED", duplicate: true }]);
+  expect(await window.receipt({ from: phone })).toEqual({
+    outcome: "VERIFIED",
+    message: expect.stringContaining("1분 안에 같은 문자가 있었어요"),
+  });
+});
+
 test("messages go to the verification's own destination, whatever the request says", async () => {
   const elsewhere = await service.createProject();
   const [window, theirs] = [await createWindow(service, project), await createWindow(service, elsewhere)];
