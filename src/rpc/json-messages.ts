@@ -74,7 +74,7 @@ function violationsIn(message: DescMessage, text: string): FieldViolation[] {
     const field = message.fields.find((known) => known.name === name || known.jsonName === name);
     if (field === undefined) unknown.push(name);
     // One by one: parsing the whole message stops at the first error, and does not always name the field.
-    else if (!isReadable(message, { [name]: value })) {
+    else if (!isReadable(message, { [name]: value }) || isMisread(field, value)) {
       violations.push({ field: field.name, message: `must be ${expectedOf(field, value)}` });
     }
   }
@@ -96,6 +96,18 @@ function isReadable(message: DescMessage, json: JsonObject): boolean {
   } catch {
     return false;
   }
+}
+
+/**
+ * Whether the library reads the value as another one instead of refusing it: 2026-02-30 as 2 March, 24:00 as the next day, and
+ * `5s30m` as 5 seconds.
+ */
+function isMisread({ message }: DescField, value: JsonValue): boolean {
+  if (typeof value !== "string") return false;
+  if (message?.typeName === DurationSchema.typeName) return !/^-?\d+(?:\.\d{1,9})?s$/.test(value);
+  if (message?.typeName !== TimestampSchema.typeName) return false;
+  const day = value.slice(0, 10);
+  return value.slice(11, 13) === "24" || !new Date(day).toISOString().startsWith(day);
 }
 
 function unknownFields(message: DescMessage, names: readonly string[]): FieldViolation[] {

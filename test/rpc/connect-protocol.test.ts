@@ -244,6 +244,45 @@ test.for<{ method: DescMethod; sent: JsonObject; named: Record<string, string> }
   expect(JSON.stringify([answer.body, answer.headers])).not.toContain(secret);
 });
 
+test.for([
+  { time: "2026-02-28T00:00:00Z", isTime: true },
+  { time: "2028-02-29T23:59:59.999999999+09:00", isTime: true },
+  { time: "0001-01-01T00:00:00Z", isTime: true },
+  { time: "2026-02-29T00:00:00Z", isTime: false },
+  { time: "2026-04-31T00:00:00+09:00", isTime: false },
+  { time: "2026-11-21T24:00:00Z", isTime: false },
+])("a time in JSON is never read as another day: $time is one: $isTime", async ({ time, isTime }) => {
+  const { liveKey } = await service.createProject();
+  const { status, body } = await post(liveKey, JSON.stringify({ createdFrom: time, createdBefore: time }), {
+    ":path": pathOf(listVerifications),
+  });
+  const message = "must be a time, such as 2026-11-21T06:41:00.123Z";
+  const invalid = [
+    { field: "created_from", message },
+    { field: "created_before", message },
+  ];
+  expect([status, body.details?.[0].debug.fields]).toEqual(isTime ? [200, undefined] : [400, invalid]);
+});
+
+test.for([
+  { duration: "90s", isDuration: true },
+  { duration: "90.5s", isDuration: true },
+  { duration: "5s30m", isDuration: false },
+  { duration: "90sec", isDuration: false },
+])("a duration in JSON is read to its end: $duration is one: $isDuration", async ({
+  duration,
+  isDuration,
+}) => {
+  const { projectId } = await service.createProject();
+  const sent = { projectId, environment: "ENVIRONMENT_TEST", expiresIn: duration };
+  const { status, body } = await post(service.adminToken, JSON.stringify(sent), {
+    ":path": pathOf(ApiKeyService.method.createApiKey),
+  });
+  const message = "must be a duration in seconds, such as 259200s";
+  const invalid = [{ field: "expires_in", message }];
+  expect([status, body.details?.[0].debug.fields]).toEqual(isDuration ? [200, undefined] : [400, invalid]);
+});
+
 test("gRPC with JSON is refused with the names of the invalid fields too, for unary calls and streams", async () => {
   const { liveKey } = await service.createProject();
   const connection = connectRaw(service.grpcAddress);
