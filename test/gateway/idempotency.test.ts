@@ -204,10 +204,13 @@ describe("the same request", () => {
     ]);
   });
 
-  test("with another idempotency key creates another verification", async () => {
+  test.for([
+    { name: "another idempotency key", first: newIdempotencyKey(), other: newIdempotencyKey() },
+    { name: "an idempotency key that differs only in case", first: "attempt-a", other: "attempt-A" },
+  ])("with $name creates another verification", async ({ first: firstKey, other }) => {
     const { shop } = await newShop();
-    const first = await shop.create({ state: "s" });
-    const second = await shop.create({ state: "s" });
+    const first = await shop.create({ state: "s" }, firstKey);
+    const second = await shop.create({ state: "s" }, other);
     expect(second.status).toBe(201);
     expect(second.body.id).not.toBe(first.body.id);
     expect(second.body.verification_url).not.toBe(first.body.verification_url);

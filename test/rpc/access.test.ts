@@ -17,7 +17,7 @@ import {
   VerificationStatus,
   type WatchVerificationResponse,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { merchant } from "../gateway/merchant.ts";
+import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { createPending } from "../service/pending.ts";
 import { callOnce, internalServices, isUnary, rpcs, transportTo } from "./every-rpc.ts";
@@ -245,6 +245,20 @@ test("a suspended project's key is refused by every verification RPC until the p
   }
   await projects.resumeProject({ projectId });
   expect(await list()).toMatchObject({ code: "ok" });
+});
+
+test("a merchant's call that names another project or environment is refused and not counted", async () => {
+  const { liveKey } = await service.createProject();
+  const client = service.client(VerificationService, liveKey);
+  for (const named of [{ projectId: neighbour.projectId }, { environment: Environment.TEST }]) {
+    const refused = await answerOf((options) =>
+      client.createVerification({ ...named, idempotencyKey: newIdempotencyKey() }, options),
+    );
+    expect(refused).toMatchObject(insufficientScope);
+    expect(refused.metadata.get("x-usage-calls")).toBeNull();
+  }
+  const listed = await answerOf((options) => client.listVerifications({}, options));
+  expect(listed.metadata.get("x-usage-calls")).toBe("1");
 });
 
 describe("access to a verification", async () => {

@@ -207,6 +207,17 @@ describe("a message with the destination, sender and text of an earlier one", ()
     expect(await sourceThere.send({ ...message, ...change })).toMatchObject({ duplicate: false });
   });
 
+  test("compares texts as they were sent, with line breaks and all", async () => {
+    const { to, text } = await createPending(shop);
+    const message = { to, text: `${text}\r\n`, from: newPhone() };
+    expect(await sourceHere.send(message)).toMatchObject({ outcome: "VERIFIED", duplicate: false });
+    expect(await sourceThere.send(message)).toMatchObject({ outcome: "VERIFIED", duplicate: true });
+    expect(await sourceThere.send({ ...message, text })).toMatchObject({
+      outcome: "NOT_PENDING",
+      duplicate: false,
+    });
+  });
+
   test("is no duplicate on another destination", async () => {
     const message = await newMessage();
     await sourceHere.send(message);
