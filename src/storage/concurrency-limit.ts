@@ -5,39 +5,80 @@ import type { Database } from "./database.ts";
  * The share of the pool's connections that each kind of unbatched statement may use at once, so that creations always find one.
  */
 const share = 1 / 4;
+/**
+ * How many of these one project may use at once. One is enough for its whole rate limit, while the answers are small; large ones
+ * keep this process busy, and between those of one project at a time it gets to all other calls.
+ */
+const mostEach = 1;
 const queueTimeoutMs = 3_000;
 
-/**
- * Runs at most that share of the pool's connections' worth of work at once; the rest queues in order of arrival. Work that has
- * queued for `queueTimeoutMs` is refused with service_unavailable, without having begun.
- */
-export function createConcurrencyLimit({ pool }: Database): <T>(work: () => Promise<T>) => Promise<T> {
-  let free = Math.max(1, Math.floor(pool.options.max * share));
-  const waiting = new Set<() => void>();
+/** Runs the work for a project once its turn comes. */
+export type ConcurrencyLimit = <T>(projectId: string, work: () => Promise<T>) => Promise<T>;
 
-  const turn = () =>
-    new Promise<void>((resolve, reject) => {
-      const take = () => {
+/**
+ * Runs at most that share of the pool's connections' worth of work at once, and at most `mostEach` for a project; the rest
+ * queues. Projects take turns, so that one that asks for much waits for itself only. Work that has queued for `queueTimeoutMs`
+ * is refused with service_unavailable, without having begun.
+ */
+export function createConcurrencyLimit({ pool }: Database): ConcurrencyLimit {
+  let free = Math.max(1, Math.floor(pool.options.max * share));
+  const running = new Map<string, number>();
+  /** What waits, by project, the project first whose last turn is the longest ago. */
+  const queues = new Map<string, Set<() => void>>();
+
+  const mayBegin = (projectId: string) => free > 0 && (running.get(projectId) ?? 0) < mostEach;
+
+  function begin(projectId: string): void {
+    free -= 1;
+    running.set(projectId, (running.get(projectId) ?? 0) + 1);
+  }
+
+  function end(projectId: string): void {
+    free += 1;
+    const left = (running.get(projectId) ?? 1) - 1;
+    if (left === 0) running.delete(projectId);
+    else running.set(projectId, left);
+    beginNext();
+  }
+
+  function beginNext(): void {
+    for (const [projectId, queue] of queues) {
+      if (!mayBegin(projectId)) continue;
+      const [next] = queue;
+      next?.();
+      return;
+    }
+  }
+
+  function turn(projectId: string): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const queue = queues.get(projectId) ?? new Set();
+      const leave = () => {
         clearTimeout(timer);
-        waiting.delete(take);
+        queue.delete(take);
+        if (queue.size === 0) queues.delete(projectId);
+      };
+      const take = () => {
+        leave();
+        if (queues.delete(projectId)) queues.set(projectId, queue);
+        begin(projectId);
         resolve();
       };
       const timer = setTimeout(() => {
-        waiting.delete(take);
+        leave();
         reject(new Failure("service_unavailable"));
       }, queueTimeoutMs);
-      waiting.add(take);
+      queues.set(projectId, queue.add(take));
     });
+  }
 
-  return async (work) => {
-    if (free > 0) free -= 1;
-    else await turn();
+  return async (projectId, work) => {
+    if (mayBegin(projectId)) begin(projectId);
+    else await turn(projectId);
     try {
       return await work();
     } finally {
-      const [next] = waiting;
-      if (next) next();
-      else free += 1;
+      end(projectId);
     }
   };
 }

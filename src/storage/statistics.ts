@@ -113,7 +113,7 @@ export function createStatisticsStore(database: Database): StatisticsStore {
   return {
     async read({ projectId, environments, since, hours, maxHours }) {
       const values = [projectId, plainArray(environments), since, hours, maxHours];
-      const [span, ...rows] = await reading(() => runStatement(database, hoursStatement, values));
+      const [span, ...rows] = await reading(projectId, () => runStatement(database, hoursStatement, values));
       const [first = 0, until = 0, countedUntil = 0, now = 0, incomplete] = instantsIn(span?.[3] as string);
       return {
         since: first,

@@ -275,7 +275,7 @@ export function createVerifications(database: Database): Verifications {
     cancel: (lookup, chargeTo) => cancelledResult(lookup, chargeTo),
 
     list: (filter) =>
-      listing(async () => {
+      listing(filter.projectId, async () => {
         const statement = listStatement(filter);
         const rows = await runStatement(database, statement, statement.values);
         const { verifications, after } = pageOf(rows, filter.limit);

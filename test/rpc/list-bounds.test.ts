@@ -165,55 +165,78 @@ test("the command reads on over empty pages until it has as many as --limit says
   expect((await list("--phone", "01099999999")).verifications).toEqual([]);
 });
 
-const shop = clientOf(small);
-const statistics = service.client(StatisticsService, small.liveKey);
+const statisticsOf = (project: TestProject) => service.client(StatisticsService, project.liveKey);
+const others = await Promise.all(Array.from({ length: 5 }, newProject));
 
-test.for<{ name: string; table: string; ask: (options?: CallOptions) => Promise<unknown> }>([
+test.for<{
+  name: string;
+  table: string;
+  ask: (project: TestProject, options?: CallOptions) => Promise<unknown>;
+}>([
   {
     name: "lists",
     table: "verification",
-    ask: (options) => shop.listVerifications({ environment: Environment.LIVE }, options),
+    ask: (project, options) =>
+      clientOf(project).listVerifications({ environment: Environment.LIVE }, options),
   },
-  { name: "statistics", table: "number_statistics", ask: (options) => statistics.getStatistics({}, options) },
-])("concurrent $name hold at most a quarter of the pool; the rest get service_unavailable, uncounted", async ({
+  {
+    name: "statistics",
+    table: "number_statistics",
+    ask: (project, options) => statisticsOf(project).getStatistics({}, options),
+  },
+])("concurrent $name hold at most a quarter of the pool, one for each project; the rest get service_unavailable, uncounted", async ({
   table,
   ask,
 }) => {
   const usage = async () =>
     Number((await db.query("SELECT sum(calls) AS calls FROM usage")).rows[0]?.calls ?? 0);
+  const held = async () =>
+    Number(
+      (await db.query(`SELECT count(*) AS held ${ours} AND wait_event_type = 'Lock'`)).rows[0]?.held ?? 0,
+    );
   const before = await usage();
   const locker = await db.connect();
   try {
     await locker.query("BEGIN");
     await locker.query(`LOCK TABLE ${table} IN ACCESS EXCLUSIVE MODE`);
-    const calls = Array.from({ length: 24 }, () => answerOf(ask));
-    let refused = 0;
-    let most = 0;
     const begunAt = performance.now();
     const outcomes: string[] = [];
-    for (const call of calls) {
+    const asked: ReturnType<typeof answerOf>[] = [];
+    let refused = 0;
+    let most = 0;
+    const begin = (project: TestProject) => {
+      const call = answerOf((options) => ask(project, options));
       call.then(({ code }) => {
         refused += code === "service_unavailable" ? 1 : 0;
         outcomes.push(`${code} after ${Math.round(performance.now() - begunAt)} ms`);
       });
-    }
+      asked.push(call);
+    };
+    const untilHeld = (count: number) =>
+      vi.waitUntil(async () => (await held()) === count, { timeout: 45_000, interval: 20 });
+    for (let times = 0; times < 20; times++) begin(small);
+    await untilHeld(1);
+    // Another project's call does not wait for those of the first one.
+    begin(others[0] as TestProject);
+    await untilHeld(2);
+    for (const project of others.slice(1)) begin(project);
+    await untilHeld(4);
     await vi.waitUntil(
       async () => {
-        const { rows } = await db.query(`SELECT count(*)::int AS held ${ours} AND wait_event_type = 'Lock'`);
-        most = Math.max(most, rows[0]?.held);
-        return refused === 20;
+        most = Math.max(most, await held());
+        return refused === 21;
       },
       { timeout: 45_000, interval: 20 },
     );
     expect(most).toBe(4);
     await locker.query("COMMIT");
-    const answers = await Promise.all(calls);
+    const answers = await Promise.all(asked);
     expect(answers.filter(({ code }) => code === "ok")).toHaveLength(4);
-    expect(answers.filter(({ status }) => status === Code.Unavailable)).toHaveLength(20);
+    expect(answers.filter(({ status }) => status === Code.Unavailable)).toHaveLength(21);
     expect((await usage()) - before, outcomes.join(", ")).toBe(4);
     // Finished calls free their places.
-    await Promise.all(Array.from({ length: 24 }, () => ask()));
-    expect((await usage()) - before).toBe(28);
+    await Promise.all([small, ...others].flatMap((project) => [1, 2, 3, 4].map(() => ask(project))));
+    expect((await usage()) - before).toBe(4 + 24);
   } finally {
     await locker.query("ROLLBACK");
     locker.release();
