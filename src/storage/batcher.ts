@@ -96,6 +96,11 @@ export function createBatcher<Item, Result>(options: {
    */
   readonly keysOf?: (item: Item) => readonly string[];
   /**
+   * If more items wait than fit into a batch, those with different values share it, so that nobody waits for all that somebody
+   * else has sent. Items that share a key still run in order of arrival.
+   */
+  readonly senderOf?: (item: Item) => string;
+  /**
    * If many items wait, a second batch is sent behind the one in flight; `run` must execute them in order, on one connection.
    */
   readonly isPipelined?: boolean;
@@ -104,7 +109,7 @@ export function createBatcher<Item, Result>(options: {
   let inFlight = 0;
   /** The batches in flight. With `keysOf`, no two of them share a key. */
   let underWay: readonly (readonly Waiting<Item, Result>[])[] = [];
-  const { keysOf, isPipelined = false } = options;
+  const { keysOf, senderOf, isPipelined = false } = options;
   const enough = isPipelined ? minPipelinedBatch : keysOf ? minConcurrentBatch : Number.POSITIVE_INFINITY;
   /**
    * How many items must wait before another batch is tried. Raised after a try in which too many items shared a key with a
@@ -159,34 +164,71 @@ export function createBatcher<Item, Result>(options: {
 
   function takeBatch(): Waiting<Item, Result>[] {
     if (inFlight > 1 && keysOf) return takeApart();
+    const shares = waiting.length > options.maxSize ? sharesOfBatch() : undefined;
+    if (shares) {
+      const { batch, left } = chosen(new Set(), shares);
+      waiting = left;
+      return batch;
+    }
     const batch = waiting.length <= options.maxSize ? waiting : waiting.slice(0, options.maxSize);
     waiting = waiting.length <= options.maxSize ? [] : waiting.slice(options.maxSize);
     return batch;
   }
 
-  /**
-   * Takes the items that share no key with a batch in flight, nor with an earlier item that stays behind. Takes nothing if
-   * these are fewer than `minConcurrentBatch`.
-   */
+  /** Takes nothing if the items that share no key with a batch in flight are fewer than `minConcurrentBatch`. */
   function takeApart(): Waiting<Item, Result>[] {
-    const batch: Waiting<Item, Result>[] = [];
-    const left: Waiting<Item, Result>[] = [];
     const taken = new Set<string>();
     for (const other of underWay) for (const { keys } of other) for (const key of keys) taken.add(key);
-    for (const entry of waiting) {
-      if (batch.length === options.maxSize) {
-        left.push(entry);
-      } else if (entry.keys.some((key) => taken.has(key))) {
-        for (const key of entry.keys) taken.add(key);
-        left.push(entry);
-      } else batch.push(entry);
-    }
+    const { batch, left } = chosen(taken, sharesOfBatch());
     if (batch.length < minConcurrentBatch) {
       enoughForAnother = waiting.length + minConcurrentBatch;
       return [];
     }
     waiting = left;
     return batch;
+  }
+
+  /** A batch of the items that share no key with `taken`, nor with an earlier item that stays behind. */
+  function chosen(
+    taken: Set<string>,
+    shares: Map<string, number> | undefined,
+  ): Record<"batch" | "left", Waiting<Item, Result>[]> {
+    const batch: Waiting<Item, Result>[] = [];
+    const left: Waiting<Item, Result>[] = [];
+    for (const entry of waiting) {
+      const sender = senderOf?.(entry.item) ?? "";
+      const share = shares?.get(sender) ?? options.maxSize;
+      if (batch.length === options.maxSize) {
+        left.push(entry);
+      } else if (share === 0 || entry.keys.some((key) => taken.has(key))) {
+        for (const key of entry.keys) taken.add(key);
+        left.push(entry);
+      } else {
+        shares?.set(sender, share - 1);
+        batch.push(entry);
+      }
+    }
+    return { batch, left };
+  }
+
+  /** How many of each sender's items the next batch may have: as many as of any other, or all. Undefined: there is one sender. */
+  function sharesOfBatch(): Map<string, number> | undefined {
+    if (senderOf === undefined) return undefined;
+    const counts = new Map<string, number>();
+    for (const { item } of waiting) {
+      const sender = senderOf(item);
+      counts.set(sender, (counts.get(sender) ?? 0) + 1);
+    }
+    if (counts.size === 1) return undefined;
+    let room = options.maxSize;
+    let senders = counts.size;
+    for (const [sender, count] of [...counts].sort(([, one], [, other]) => one - other)) {
+      const share = Math.min(count, Math.ceil(room / senders));
+      counts.set(sender, share);
+      room -= share;
+      senders -= 1;
+    }
+    return counts;
   }
 
   async function drain(): Promise<void> {

@@ -99,6 +99,38 @@ test("each of several concurrent streams gets the receipts of its own messages",
   expect(ids).toEqual(times(8, (stream) => times(20, (request) => `own-${stream}-${request}`)));
 });
 
+test("a source's message does not wait for all that another source has sent before", async () => {
+  const resuming = openStream(service, await service.createToken({ scope: "ingest", source: "resuming" }));
+  const live = openStream(service, await service.createToken({ scope: "ingest", source: "live" }));
+  // Both are known before: looking a token up would take another table.
+  for (const [index, stream] of [resuming, live].entries()) {
+    await stream.send(hello(`known-${index}`));
+    await stream.receipts(1);
+  }
+  const pending = await createPending(shop);
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query("LOCK TABLE inbound_message IN SHARE MODE");
+    for (let round = 0; round < 4; round++) {
+      await resuming.send(...times(1000, (index) => hello(`resuming-${round}-${index}`)));
+    }
+    await untilWaiting(service.db, 1);
+    await live.send({ messageId: "live", to, text: pending.text, from: newPhone() });
+  } finally {
+    await holder.query("COMMIT");
+    holder.release();
+  }
+  expect(await live.receipts(1)).toMatchObject([{ messageId: "live", outcome: "VERIFIED" }]);
+  expect(await resuming.receipts(4000)).toHaveLength(4000);
+  const { rows } = await service.db.query(
+    `SELECT count(*)::int AS before FROM inbound_message
+     WHERE source = 'resuming' AND ingested_at < (SELECT ingested_at FROM inbound_message WHERE message_id = 'live')`,
+  );
+  // Those of the two batches that may have been under way. A batch has 500.
+  expect(rows[0]?.before).toBeLessThan(1_500);
+});
+
 test("messages resent after the connection was cut get one receipt each, with the first outcome", async () => {
   const pendings = await Promise.all(times(60, () => createPending(shop)));
   const messages = pendings.map(

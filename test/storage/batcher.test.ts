@@ -285,6 +285,31 @@ test("the keys of items that failed with a whole batch block nobody", async () =
   expect(await Promise.all(["a", ...others(300)].map((item) => enqueue(item)))).toHaveLength(301);
 });
 
+test("senders share a batch that is too small for all; items that share a key keep their order", async () => {
+  const batches: (readonly string[])[] = [];
+  const enqueue = createBatcher<string, string>({
+    observer: unobserved.batch("test"),
+    maxSize: 4,
+    maxWaiting: Number.POSITIVE_INFINITY,
+    // An item is its sender, a number, and its key if it has one.
+    senderOf: ([sender = ""]) => sender,
+    keysOf: (item) => [...item.slice(2)],
+    run: async (items) => {
+      batches.push(items);
+      return items;
+    },
+  });
+  const items = ["a0", "a1", "a2", "a3", "a4k", "a5", "b1", "b2k", "b3", "c1"];
+  expect(await Promise.all(items.map((item) => enqueue(item)))).toEqual(items);
+  expect(batches).toEqual([
+    ["a0"],
+    // b2k waits for a4k, which arrived before; then b3 takes its place.
+    ["a1", "b1", "b3", "c1"],
+    ["a2", "a3", "a4k", "b2k"],
+    ["a5"],
+  ]);
+});
+
 test("pipelined: a large batch follows the one in flight, a third one waits, and a small one waits for the last answer", async () => {
   const { enqueue, inFlight, answer, durations } = pipelinedBatcher();
   const all = numbers(24).map(enqueue);
