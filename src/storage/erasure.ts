@@ -349,13 +349,19 @@ ${erasedMessages({
 SELECT upto::text, (SELECT count(*)::float8 FROM erased_message) FROM bound`,
 };
 
-/** The next batch of deliveries in id order, up to $3: an endpoint's response to any of them may contain the number. */
+/**
+ * The next batch of deliveries in id order, up to $3: an endpoint's response to any of them may contain the number. A batch is
+ * bounded by the attempts: of deliveries that failed for days, or were resent, each may have dozens of a KiB, and five thousand
+ * of those took longer than a statement may.
+ */
 const answerPassStatement = {
   name: "erasure_answer_pass",
   text: `
 WITH batch AS MATERIALIZED (
-  SELECT d.verification_id FROM webhook_delivery d
-  WHERE d.verification_id > $1::uuid ORDER BY d.verification_id LIMIT ${batchSize}
+  SELECT DISTINCT verification_id FROM (
+    SELECT a.verification_id FROM webhook_attempt a
+    WHERE a.verification_id > $1::uuid ORDER BY a.verification_id, a.number LIMIT ${batchSize}
+  ) a
 ),
 passed AS MATERIALIZED (
   SELECT verification_id FROM batch WHERE verification_id <= $3::uuid

@@ -245,6 +245,29 @@ describe("erasing a phone", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
+  test("looks at a bounded number of answers at once, however often each delivery was attempted", async () => {
+    const phone = newPhone();
+    const pendings = await Promise.all(Array.from({ length: 12 }, () => createPending(shop)));
+    for (const { id } of pendings) {
+      await shop.cancel(id);
+      await deliveryWhen(service, id, delivered);
+    }
+    // As after a hundred resends to an endpoint that failed each time.
+    await service.db.query(
+      `INSERT INTO webhook_attempt (verification_id, number, started_at, duration_ms, status, error, answer)
+       SELECT id, 1 + n, now(), 5, 502, '502 Bad Gateway', $2 FROM unnest($1::uuid[]) AS id, generate_series(1, 1000) AS n`,
+      [pendings.map(({ id }) => uuidOf(id)), `no such customer: ${phone}`],
+    );
+    const progress = await Array.fromAsync(service.client(ErasureService).erasePhone({ phone }));
+    const answers = progress.map(({ erasure }) => countsOf(erasure).answers);
+    expect(answers.at(-1)).toBe(12_000);
+    // Five thousand, and the rest of the last delivery.
+    expect(Math.max(...answers.map((sum, index) => sum - (answers[index - 1] ?? 0)))).toBeLessThanOrEqual(
+      6_001,
+    );
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
   test("is logged in the audit log, with the phone masked", async () => {
     const phone = newPhone();
     await erasePhone(phone);
