@@ -6,8 +6,8 @@ import type { Database } from "./database.ts";
  */
 const share = 1 / 4;
 /**
- * How many of these one project may use at once. One is enough for its whole rate limit, while the answers are small; large ones
- * keep this process busy, and between those of one project at a time it gets to all other calls.
+ * How many of these one project may use at once. One is enough for a hundred lists a second of a thousand verifications each,
+ * and between them this process gets to all other calls.
  */
 const mostEach = 1;
 const queueTimeoutMs = 3_000;
