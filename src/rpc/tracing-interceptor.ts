@@ -86,28 +86,41 @@ export function tracingInterceptor(tracing: Tracing): Interceptor {
   };
 }
 
-/** A stream's responses are made when their writer asks for them: each step runs in the span's context. */
+/** Ends the span when the responses end, however they do. */
 async function* messagesWithin<Message>(
   span: Span,
   messages: AsyncIterable<Message>,
   ended: () => void,
   failed: (thrown: unknown) => ConnectError,
 ): AsyncIterable<Message> {
-  const iterator = messages[Symbol.asyncIterator]();
   let open = true;
   try {
-    for (;;) {
-      const result = await span.run(() => iterator.next());
-      if (result.done === true) return;
-      yield result.value;
-    }
+    yield* stepsWithin(span, messages);
   } catch (thrown) {
     open = false;
     throw failed(thrown);
   } finally {
-    if (open) {
-      await iterator.return?.();
-      ended();
-    }
+    if (open) ended();
   }
+}
+
+/**
+ * A stream's responses are made when their writer asks for them: each step runs in the span's context. If the client leaves
+ * while one is being written, the writer throws that into the responses: what makes them would otherwise wait for its next turn
+ * for ever, and the call would neither be logged nor counted as ended.
+ */
+function stepsWithin<Message>(span: Span, messages: AsyncIterable<Message>): AsyncIterable<Message> {
+  return {
+    [Symbol.asyncIterator]() {
+      const iterator = messages[Symbol.asyncIterator]();
+      return {
+        next: () => span.run(() => iterator.next()),
+        return: async () => (await iterator.return?.()) ?? { done: true, value: undefined },
+        throw: async (reason: unknown) => {
+          if (iterator.throw) return iterator.throw(reason);
+          throw reason;
+        },
+      };
+    },
+  };
 }

@@ -3,15 +3,19 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { afterAll, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
+import { StreamInboundMessagesRequestSchema } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
+import { connectRaw } from "../rpc/raw-grpc.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
@@ -407,4 +411,43 @@ test("without an endpoint no module of OpenTelemetry is loaded except its API", 
   expect(loaded.split("\n").filter((file) => /@opentelemetry\/(?!api\/)|open-telemetry/.test(file))).toEqual(
     [],
   );
+});
+
+test("a stream whose client leaves without reading its receipts is counted as ended, and its span has not failed", async () => {
+  const counted = async () => {
+    const { sum } = await scrape(service.opsUrl);
+    const [ended, open, taken] = [
+      sum("phoneproof_rpc_streams_ended_total", { code: "canceled" }),
+      sum("phoneproof_rpc_streams_open"),
+      sum("phoneproof_inbound_messages_total"),
+    ];
+    return { ended, open, taken };
+  };
+  const before = await counted();
+  const traces = Array.from({ length: 8 }, (_, index) => `baf7651916cd43dd8448eb211c803${index}00`);
+  const messages = Array.from({ length: 1_000 }, () => ({ to: "1" }));
+  const request = toBinary(
+    StreamInboundMessagesRequestSchema,
+    create(StreamInboundMessagesRequestSchema, { messages }),
+  );
+  const connection = connectRaw(service.grpcAddress, { windowBytes: 0 });
+  for (const trace of traces) {
+    const stream = connection.call("phoneproof.v1.InboundMessageService/StreamInboundMessages", {
+      authorization: `Bearer ${service.adminToken}`,
+      ...under(trace),
+    });
+    for (let group = 0; group < 10; group++) stream.send(request).catch(() => {});
+  }
+  // As many messages as a stream may send without reading receipts.
+  await expect
+    .poll(async () => (await counted()).taken, { timeout: 30_000 })
+    .toBeGreaterThanOrEqual(before.taken + traces.length * 5_000);
+  connection.destroy();
+  await expect.poll(counted).toMatchObject({ ended: before.ended + traces.length, open: before.open });
+  for (const trace of traces) {
+    expect(await serverSpanOf(trace)).toMatchObject({
+      failed: false,
+      attributes: { "rpc.response.status_code": "CANCELLED" },
+    });
+  }
 });
