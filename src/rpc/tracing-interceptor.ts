@@ -56,10 +56,10 @@ export function tracingInterceptor(tracing: Tracing): Interceptor {
   return (next) => async (request) => {
     const span = beginSpan(tracing, request.method, request.header);
 
-    const end = (headers: Headers, error?: ConnectError) => {
-      const caller = request.contextValues.get(callKey)?.caller;
+    const end = (error?: ConnectError) => {
+      const { requestId, caller } = request.contextValues.get(callKey) ?? {};
       span.set({
-        "phoneproof.request_id": headers.get("x-request-id"),
+        "phoneproof.request_id": requestId,
         "phoneproof.project_id": caller?.kind === "merchant" ? encodeId("prj_", caller.project.id) : null,
         "rpc.response.status_code": error === undefined ? "OK" : statusName(error.code),
       });
@@ -68,18 +68,17 @@ export function tracingInterceptor(tracing: Tracing): Interceptor {
     };
     const failed = (thrown: unknown): ConnectError => {
       const error = ConnectError.from(thrown);
-      end(error.metadata, error);
+      end(error);
       return error;
     };
 
     try {
       const response = await span.run(() => next(request));
       if (!response.stream) {
-        end(response.header);
+        end();
         return response;
       }
-      const ended = () => end(response.header);
-      return { ...response, message: messagesWithin(span, response.message, ended, failed) };
+      return { ...response, message: messagesWithin(span, response.message, end, failed) };
     } catch (thrown) {
       throw failed(thrown);
     }

@@ -201,7 +201,7 @@ test("the span of a gRPC call that the service could not answer has failed; one 
   expect((await serverSpanOf(leftTrace)).failed).toBe(false);
 });
 
-test("the span of a gRPC call whose client left before the answer is CANCELLED and not failed", async () => {
+test("the span of a gRPC call whose client left before the answer is CANCELLED with its request id, and has not failed", async () => {
   const trace = "aaf7651916cd43dd8448eb211c80319c";
   const leaving = new AbortController();
   const holder = await service.db.connect();
@@ -220,7 +220,11 @@ test("the span of a gRPC call whose client left before the answer is CANCELLED a
     ]);
     expect(await serverSpanOf(trace)).toMatchObject({
       failed: false,
-      attributes: { "rpc.response.status_code": "CANCELLED", "error.type": "CANCELLED" },
+      attributes: {
+        "phoneproof.request_id": expect.stringMatching(/^req_/),
+        "rpc.response.status_code": "CANCELLED",
+        "error.type": "CANCELLED",
+      },
     });
   } finally {
     await holder.query("ROLLBACK");
