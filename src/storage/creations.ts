@@ -224,6 +224,8 @@ export function createCreations(database: Database): Creations {
     maxSize: 256,
     maxWaiting: 10_000,
     isPipelined: pipeline.isPipelined,
+    // A burst of one merchant must not have all others wait for the whole of it.
+    senderOf: ({ request }) => request.projectId,
     async run(items) {
       const roles = rolesOf(items);
       const batchCharges = chargesOf(items.map(({ chargeTo }) => chargeTo));

@@ -107,6 +107,43 @@ test("when the wait gets too long, new calls are refused at once, and waiting ca
   expect(rows).toEqual([{ made: served + 1 }]);
 });
 
+test("a creation does not wait for all those that another project has sent before", async () => {
+  const other = await service.createProject();
+  const bursting = service.client(VerificationService, project.liveKey);
+  const quiet = service.client(VerificationService, other.liveKey);
+  const create = (client: typeof quiet) => client.createVerification({ idempotencyKey: randomUUID() });
+  // A refusal needs no verification: it is answered once everything before it on the connection has arrived.
+  const allArrived = async (client: typeof quiet) => {
+    const refused = client.createVerification({ idempotencyKey: randomUUID(), state: "s".repeat(257) });
+    await expect(refused).rejects.toMatchObject({ code: Code.InvalidArgument });
+  };
+  // Both keys are known before: looking one up takes time.
+  await Promise.all([create(bursting), create(quiet)]);
+  const burst = 950;
+  const { unlock } = await holdTable("verification");
+  const answers: Promise<unknown>[] = [];
+  try {
+    for (let sent = 0; sent < burst; sent++) answers.push(create(bursting));
+    await allArrived(bursting);
+    answers.push(create(quiet));
+    await allArrived(quiet);
+  } finally {
+    await unlock();
+  }
+  await Promise.all(answers);
+  const { rows } = await service.db.query(
+    `WITH made AS (
+       SELECT project_id = (SELECT project_id FROM api_key WHERE ending = $1) AS quiet, xmin::text::bigint AS transaction
+       FROM verification
+     )
+     SELECT count(*)::int AS after FROM made
+     WHERE NOT quiet AND transaction > (SELECT max(transaction) FROM made WHERE quiet)`,
+    [other.liveKey.slice(-4)],
+  );
+  // Two batches may have been sent before, and it is in the next, with others. A batch has 256.
+  expect(rows[0]?.after).toBeGreaterThanOrEqual(burst - 2 * 256 - 255);
+});
+
 test("a request that ignores Retry-After is still answered by a process that is stopping", async () => {
   const { child, httpUrl, ended } = await startProcess({ DATABASE_URL: service.databaseUrl });
   const { hostname, port } = new URL(httpUrl);
