@@ -15,6 +15,7 @@ import {
 import { admitting, stillAdmitting } from "./admit.ts";
 import type { CreateVerificationBody } from "./create-request.ts";
 import { toCreateVerificationRequest, toViolations } from "./create-request.ts";
+import { createLargeBodyTurns, largeBodyBytes } from "./large-bodies.ts";
 import type { Overload } from "./overload.ts";
 import { presentCreatedVerification, presentVerification } from "./presenter.ts";
 import { setUsage } from "./refusal.ts";
@@ -31,8 +32,15 @@ export function verificationRoutes(
   overload: Overload,
 ) {
   return async (scope: FastifyInstance): Promise<void> => {
-    scope.addContentTypeParser("application/json", { parseAs: "buffer" }, (_request, body, done) => {
-      done(null, parseJson(body as Buffer));
+    const largeBodies = createLargeBodyTurns();
+    scope.addContentTypeParser("application/json", { parseAs: "buffer" }, ({ call }, body, done) => {
+      const parse = () => parseJson(body as Buffer);
+      if (body.length <= largeBodyBytes || call?.caller.kind !== "merchant") done(null, parse());
+      else
+        largeBodies
+          .turnOf(call.caller.project.id)
+          .then(parse)
+          .then((parsed) => done(null, parsed), done);
     });
 
     scope.post<{ Body: CreateVerificationBody }>(
@@ -41,6 +49,8 @@ export function verificationRoutes(
         onRequest: [admitting(admission, overload, "create"), requireCreationHeaders],
         preValidation: stillAdmitting(admission),
         attachValidation: true,
+        // The default puts all violations into one message, which nobody reads.
+        schemaErrorFormatter: () => new Error("the body has invalid fields"),
         schema: {
           body: createVerificationBody,
           response: { 201: createdVerification, 200: createdVerification, "4xx": apiError, "5xx": apiError },
