@@ -10,7 +10,7 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
-import { findUnacceptableSetting } from "./session-settings.ts";
+import { findUnacceptableSetting, requiredSettings } from "./session-settings.ts";
 
 /** Retries after a deadlock, per start; each has a new chance. */
 const mostDeadlocks = 10;
@@ -101,7 +101,8 @@ export async function applyMigrations(
   });
   try {
     await checkServer(client);
-    if (options.sharesSessions) await checkSessions(client);
+    // Migrations, too, write times as text.
+    await (options.sharesSessions ? checkSessions(client) : run(client, requiredSettings));
     if (await isUpToDate(client, migrations)) return { applied: [] };
     const lockTimeoutMs = options.lockTimeoutMs ?? usualLockTimeoutMs;
     const applied: string[] = [];

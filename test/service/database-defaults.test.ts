@@ -6,13 +6,15 @@ import { expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { createDatabase, setSessionDefaults } from "../harness/database.ts";
+import { createDatabase, openPool, setSessionDefaults, type TestDatabase } from "../harness/database.ts";
+import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { createPending } from "./pending.ts";
@@ -65,6 +67,46 @@ test("the service works the same with another default time zone, date style, iso
   expect((await shop.read(id)).body.status).toBe("verified");
   const statuses = await Promise.all(Array.from({ length: 40 }, async () => (await shop.create()).status));
   expect(new Set(statuses)).toEqual(new Set([201]));
+});
+
+/** Starts the service on the database, creates a verification, and ends the service once it is over by itself. */
+async function expireOn({ url, connection }: TestDatabase): Promise<void> {
+  const before = await startTestService();
+  const service = await before.startAnother({ DATABASE_URL: url });
+  const { project } = await service.client(ProjectService).createProject({ name: "Shop" });
+  await service
+    .client(DestinationNumberService)
+    .addDestinationNumber({ number: "16661234", environment: Environment.LIVE });
+  const { secret } = await service
+    .client(ApiKeyService)
+    .createApiKey({ projectId: project?.id ?? "", environment: Environment.LIVE });
+  await createPending(merchant(service.httpUrl, secret));
+  const db = openPool({ ...connection, options: "-c datestyle=ISO" });
+  const statuses = async () =>
+    (await db.query("SELECT status FROM verification")).rows.map(({ status }) => status);
+  await moveExpiry(db, { expiresAt: "now()", where: "true" });
+  await expect.poll(statuses, { timeout: 5_000 }).toEqual(["expired"]);
+  await db.end();
+  await before.close();
+}
+
+test("verifications expire on a new database with another time zone and date style", async () => {
+  const database = await createDatabase({ empty: true });
+  await setSessionDefaults(database.connection, elsewhere);
+  await expireOn(database);
+  await database.drop();
+});
+
+test("verifications expire after the upgrade of a database that was installed with another date style", async () => {
+  const database = await createDatabase();
+  const db = openPool(database.connection);
+  await db.query(
+    "UPDATE retention_progress SET done_up_to = '27.11.2026 20:06:14.9 KST' WHERE task = 'expire'",
+  );
+  await db.query("DELETE FROM _prisma_migrations WHERE migration_name = '20261127110000_expiry_progress'");
+  await db.end();
+  await expireOn(database);
+  await database.drop();
 });
 
 test("the service's connections use its own application names and timeouts, not those of the URL", async () => {
