@@ -25,6 +25,12 @@ const wait = "interval '1 hour'";
 
 const isJump = `c.seen_at NOT BETWEEN excluded.seen_at - ${longestStep} AND excluded.seen_at + ${longestStep}`;
 
+/**
+ * A clock that is corrected in short steps, none of which is a jump, goes back behind the last jump. The wait then counts from
+ * where the clock has arrived: until it reached the time of the jump again, retention would wait for as long as the jump was.
+ */
+const hasGoneBack = "c.jumped_to > excluded.seen_at";
+
 /** Any number of processes look: what one has seen, all others know, and also those that start after it has ended. */
 const statement = {
   name: "retention_clock",
@@ -33,7 +39,7 @@ INSERT INTO retention_clock AS c (seen_at) VALUES (${nowMs})
 ON CONFLICT (id) DO UPDATE SET
   seen_at = excluded.seen_at,
   jumped_from = CASE WHEN ${isJump} THEN c.seen_at ELSE c.jumped_from END,
-  jumped_to = CASE WHEN ${isJump} THEN excluded.seen_at ELSE c.jumped_to END
+  jumped_to = CASE WHEN ${isJump} OR ${hasGoneBack} THEN excluded.seen_at ELSE c.jumped_to END
 RETURNING coalesce(c.jumped_to <= ${nowMs} - ${wait}, true), ${epochMs("c.jumped_from")}, ${epochMs("c.jumped_to")}`,
 };
 
@@ -57,8 +63,9 @@ export function createRetentionClock(
       const [row = []] = await runStatement(database, statement, []);
       const [isSteady, from, to] = row as [boolean, number, number];
       options.onWait(!isSteady);
-      if (!isSteady && to !== reported) {
-        reported = to;
+      // Not by the time it jumped to, which may follow the clock back.
+      if (!isSteady && from !== reported) {
+        reported = from;
         options.onJump({ from: new Date(from).toISOString(), to: new Date(to).toISOString() });
       }
       return isSteady;

@@ -40,7 +40,11 @@ async function count(table: string): Promise<number> {
 }
 
 /** As if a worker had run all the time, however far the clock has been moved. */
-const clockIsSteady = () => plain.db.query("UPDATE retention_clock SET seen_at = clock.now()");
+const clockIsSteady = () =>
+  plain.db.query(
+    `INSERT INTO retention_clock (seen_at) VALUES (clock.now())
+     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, jumped_from = NULL, jumped_to = NULL`,
+  );
 
 /** Starts a worker, which does a round at its start, and waits until the round has had its effect. */
 async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
@@ -300,6 +304,24 @@ describe("a database's clock that jumps", () => {
     await vi.waitUntil(async () => !(await isKept()), { timeout: 45_000 });
     expect(await waits(worker)).toBe(0);
     await worker.close();
+  });
+
+  test("and is corrected in steps of less than a day makes retention wait for an hour after the last step, and is reported once", async () => {
+    const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
+    const looking = createRetentionClock(database, { onJump, onWait });
+    await clockIsSteady();
+    await moveClock(plain.db, 3 * day);
+    expect(await looking.isSteady()).toBe(false);
+    for (let step = 0; step < 6; step++) {
+      await moveClock(plain.db, -day / 2);
+      expect(await looking.isSteady()).toBe(false);
+    }
+    await moveClock(plain.db, hour - 60_000);
+    expect(await looking.isSteady()).toBe(false);
+    await moveClock(plain.db, 60_000);
+    onTestFinished(() => moveClock(plain.db, -hour));
+    expect(await looking.isSteady()).toBe(true);
+    expect(onJump).toHaveBeenCalledTimes(1);
   });
 
   test("is reported once by each process, with the times before and after", async () => {
