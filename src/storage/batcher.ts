@@ -223,7 +223,8 @@ export function createBatcher<Item, Result>(options: {
     let room = options.maxSize;
     let senders = counts.size;
     for (const [sender, count] of [...counts].sort(([, one], [, other]) => one - other)) {
-      const share = Math.min(count, Math.ceil(room / senders));
+      // One at least, also of more senders than fit: those that arrived first then go first, and nobody is passed over for ever.
+      const share = Math.min(count, Math.max(1, Math.ceil(room / senders)));
       counts.set(sender, share);
       room -= share;
       senders -= 1;

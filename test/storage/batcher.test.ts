@@ -310,6 +310,22 @@ test("senders share a batch that is too small for all; items that share a key ke
   ]);
 });
 
+test("of more senders than fit into a batch, those that have waited longest go first, however much each has sent", async () => {
+  const batches: (readonly string[])[] = [];
+  const enqueue = createBatcher<string, string>({
+    observer: unobserved.batch("test"),
+    maxSize: 2,
+    maxWaiting: Number.POSITIVE_INFINITY,
+    senderOf: ([sender = ""]) => sender,
+    run: async (items) => {
+      batches.push(items);
+      return items;
+    },
+  });
+  await Promise.all(["x0", "a0", "a1", "b0", "c0", "d0"].map((item) => enqueue(item)));
+  expect(batches).toEqual([["x0"], ["a0", "b0"], ["a1", "c0"], ["d0"]]);
+});
+
 test("pipelined: a large batch follows the one in flight, a third one waits, and a small one waits for the last answer", async () => {
   const { enqueue, inFlight, answer, durations } = pipelinedBatcher();
   const all = numbers(24).map(enqueue);
