@@ -168,7 +168,11 @@ export function createBatcher<Item, Result>(options: {
     if (shares) {
       const { batch, left } = chosen(new Set(), shares);
       waiting = left;
-      return batch;
+      if (batch.length === options.maxSize) return batch;
+      // Somebody's items wait for those of others with the same keys, whose share is used up: these take the places left.
+      const rest = chosen(new Set(), undefined, options.maxSize - batch.length);
+      waiting = rest.left;
+      return [...batch, ...rest.batch];
     }
     const batch = waiting.length <= options.maxSize ? waiting : waiting.slice(0, options.maxSize);
     waiting = waiting.length <= options.maxSize ? [] : waiting.slice(options.maxSize);
@@ -192,13 +196,14 @@ export function createBatcher<Item, Result>(options: {
   function chosen(
     taken: Set<string>,
     shares: Map<string, number> | undefined,
+    room = options.maxSize,
   ): Record<"batch" | "left", Waiting<Item, Result>[]> {
     const batch: Waiting<Item, Result>[] = [];
     const left: Waiting<Item, Result>[] = [];
     for (const entry of waiting) {
       const sender = senderOf?.(entry.item) ?? "";
-      const share = shares?.get(sender) ?? options.maxSize;
-      if (batch.length === options.maxSize) {
+      const share = shares?.get(sender) ?? room;
+      if (batch.length === room) {
         left.push(entry);
       } else if (share === 0 || entry.keys.some((key) => taken.has(key))) {
         for (const key of entry.keys) taken.add(key);

@@ -310,6 +310,24 @@ test("senders share a batch that is too small for all; items that share a key ke
   ]);
 });
 
+test("places in a batch that a sender cannot use, because its items wait for those of others, are not left empty", async () => {
+  const batches: (readonly string[])[] = [];
+  const enqueue = createBatcher<string, string>({
+    observer: unobserved.batch("test"),
+    maxSize: 4,
+    maxWaiting: Number.POSITIVE_INFINITY,
+    senderOf: ([sender = ""]) => sender,
+    keysOf: () => ["k"],
+    run: async (items) => {
+      batches.push(items);
+      return items;
+    },
+  });
+  const items = ["x0", "a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2"];
+  expect(await Promise.all(items.map((item) => enqueue(item)))).toEqual(items);
+  expect(batches).toEqual([["x0"], ["a0", "a1", "a2", "a3"], ["a4", "b0", "b1", "b2"]]);
+});
+
 test("of more senders than fit into a batch, those that have waited longest go first, however much each has sent", async () => {
   const batches: (readonly string[])[] = [];
   const enqueue = createBatcher<string, string>({
