@@ -33,12 +33,12 @@ export function verificationRoutes(
 ) {
   return async (scope: FastifyInstance): Promise<void> => {
     const largeBodies = createLargeBodyTurns();
-    scope.addContentTypeParser("application/json", { parseAs: "buffer" }, ({ call }, body, done) => {
+    scope.addContentTypeParser("application/json", { parseAs: "buffer" }, ({ call, raw }, body, done) => {
       const parse = () => parseJson(body as Buffer);
       if (body.length <= largeBodyBytes || call?.caller.kind !== "merchant") done(null, parse());
       else
         largeBodies
-          .turnOf(call.caller.project.id)
+          .turnOf(call.caller.project.id, () => raw.socket.destroyed)
           .then(parse)
           .then((parsed) => done(null, parsed), done);
     });
