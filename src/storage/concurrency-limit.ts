@@ -5,39 +5,33 @@ import type { Database } from "./database.ts";
  * The share of the pool's connections that each kind of unbatched statement may use at once, so that creations always find one.
  */
 const share = 1 / 4;
-/**
- * How many of these one project may use at once. One is enough for a hundred lists a second of a thousand verifications each,
- * and between them this process gets to all other calls.
- */
-const mostEach = 1;
 const queueTimeoutMs = 3_000;
 
 /** Runs the work for a project once its turn comes. */
 export type ConcurrencyLimit = <T>(projectId: string, work: () => Promise<T>) => Promise<T>;
 
 /**
- * Runs at most that share of the pool's connections' worth of work at once, and at most `mostEach` for a project; the rest
- * queues. Projects take turns, so that one that asks for much waits for itself only. Work that has queued for `queueTimeoutMs`
- * is refused with service_unavailable, without having begun.
+ * Runs at most that share of the pool's connections' worth of work at once, and one for each project; the rest queues. One is
+ * enough for a hundred lists a second of a thousand verifications each, and between them this process gets to all other calls.
+ * Projects take turns, so that one that asks for much waits for itself only. Work that has queued for `queueTimeoutMs` is refused
+ * with service_unavailable, without having begun.
  */
 export function createConcurrencyLimit({ pool }: Database): ConcurrencyLimit {
   let free = Math.max(1, Math.floor(pool.options.max * share));
-  const running = new Map<string, number>();
+  const running = new Set<string>();
   /** What waits, by project, the project first whose last turn is the longest ago. */
   const queues = new Map<string, Set<() => void>>();
 
-  const mayBegin = (projectId: string) => free > 0 && (running.get(projectId) ?? 0) < mostEach;
+  const mayBegin = (projectId: string) => free > 0 && !running.has(projectId);
 
   function begin(projectId: string): void {
     free -= 1;
-    running.set(projectId, (running.get(projectId) ?? 0) + 1);
+    running.add(projectId);
   }
 
   function end(projectId: string): void {
     free += 1;
-    const left = (running.get(projectId) ?? 1) - 1;
-    if (left === 0) running.delete(projectId);
-    else running.set(projectId, left);
+    running.delete(projectId);
     beginNext();
   }
 
