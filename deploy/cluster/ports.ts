@@ -3,7 +3,7 @@ import { once } from "node:events";
 import net from "node:net";
 
 /** Below the ephemeral ports of operating systems. `to` is exclusive. */
-export const ownPorts = { from: 20_000, to: 30_000 };
+const ownPorts = { from: 20_000, to: 30_000 };
 
 /**
  * Ports of the loopback address that are free at the moment. Within `ownPorts` no other process gets one by chance before it is

@@ -9,13 +9,13 @@ import { setTimeout as delay } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
-import { freePorts } from "../../deploy/cluster/ports.ts";
 import { findPrograms, MissingPrograms } from "../../deploy/cluster/programs.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { freePorts } from "../harness/ports.ts";
 
 const root = path.join(import.meta.dirname, "../..");
 const adminToken = newCredential("svc");
