@@ -93,38 +93,48 @@ export interface SilentName {
   readonly silence: Silence;
 }
 
-/**
- * The silent numbers and carriers among the rows of one environment. Numbers that take no new verifications are
- * skipped, and so is the unreported carrier.
- */
+/** The silent numbers and carriers among the rows of one environment. */
 export function silencesIn(
   rows: readonly ReceptionRow[],
   countedUntil: number,
   inUse: (number: string) => boolean,
 ): SilentName[] {
+  const receptions = gatherReceptions(inUse);
+  for (const row of rows) receptions.add(row);
+  return receptions.silent(countedUntil);
+}
+
+/** The receptions of one environment, from its rows in any order. */
+export interface Receptions {
+  add(row: ReceptionRow): void;
+  silent(countedUntil: number): SilentName[];
+}
+
+/** Numbers that take no new verifications are never silent, and neither is the unreported carrier. */
+export function gatherReceptions(inUse: (number: string) => boolean): Receptions {
   const createdInAll = new Map<number, number>();
   const found = new Map<string, Gathered>();
-  for (const row of rows) {
-    const { kind, name, hour } = row;
-    add(createdInAll, hour, row.created);
-    if (kind === "number" ? !inUse(name) : name === "") continue;
-    const created = kind === "carrier" ? createdInAll : new Map();
-    const gathered = found.get(`${kind} ${name}`) ?? {
-      kind,
-      name,
-      created,
-      verified: new Map(),
-      lastVerifiedAt: null,
-    };
-    found.set(`${kind} ${name}`, gathered);
-    add(gathered.verified, hour, row.verified);
-    if (kind === "number") add(gathered.created, hour, row.created);
-    gathered.lastVerifiedAt = latestOf(gathered.lastVerifiedAt, row.lastVerifiedAt);
-  }
-  return [...found.values()].flatMap(({ kind, name, ...reception }) => {
-    const silence = silenceOf(reception, countedUntil);
-    return silence === null ? [] : [{ kind, name, silence }];
-  });
+  return {
+    add({ kind, name, hour, created, verified, lastVerifiedAt }) {
+      add(createdInAll, hour, created);
+      if (kind === "number" ? !inUse(name) : name === "") return;
+      const key = `${kind} ${name}`;
+      let gathered = found.get(key);
+      if (gathered === undefined) {
+        const createdFor = kind === "carrier" ? createdInAll : new Map<number, number>();
+        gathered = { kind, name, created: createdFor, verified: new Map(), lastVerifiedAt: null };
+        found.set(key, gathered);
+      }
+      add(gathered.verified, hour, verified);
+      if (kind === "number") add(gathered.created, hour, created);
+      gathered.lastVerifiedAt = latestOf(gathered.lastVerifiedAt, lastVerifiedAt);
+    },
+    silent: (countedUntil) =>
+      [...found.values()].flatMap(({ kind, name, ...reception }) => {
+        const silence = silenceOf(reception, countedUntil);
+        return silence === null ? [] : [{ kind, name, silence }];
+      }),
+  };
 }
 
 interface Gathered {

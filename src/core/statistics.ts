@@ -11,7 +11,8 @@ import type { Call } from "./call.ts";
 import type { Carrier } from "./carrier.ts";
 import type { Directory } from "./directory.ts";
 import { type Environment, environments } from "./project.ts";
-import { hourMs, type ReceptionRow, type Silence, silencesIn } from "./silence.ts";
+import { gatherReceptions, hourMs, pastMs, type ReceptionRow, type Silence } from "./silence.ts";
+import { turnOfOthers } from "./time-slices.ts";
 import { noTimes } from "./time-to-verify.ts";
 import type { UsageCount } from "./usage.ts";
 
@@ -32,11 +33,20 @@ export interface Counts {
   readonly times: readonly number[];
 }
 
-/** The stored counts of one hour, of a number or of a carrier. A carrier's row counts only verified ones. */
-export interface HourRow extends ReceptionRow, Counts {
-  readonly environment: Environment;
+/** The stored counts of one hour. */
+export interface CountedHour extends Counts {
+  /** The start of the hour. */
+  readonly hour: number;
   /** The bucket of the first entry of `times`: empty buckets at both ends are left out. */
   readonly firstBucket: number;
+  readonly lastVerifiedAt: number | null;
+}
+
+/** The stored counts of a number or of a carrier. Those of a carrier have only verified ones. */
+export interface CountedName extends Pick<ReceptionRow, "kind" | "name"> {
+  readonly environment: Environment;
+  /** To be read once: they are unpacked one by one. */
+  hours(): Iterable<CountedHour>;
 }
 
 /** Times are milliseconds since the epoch by the database's clock. */
@@ -48,8 +58,8 @@ export interface CountedHours {
   readonly countedUntil: number;
   /** Whether part of the past has not been counted yet. */
   readonly incomplete: boolean;
-  /** The hours asked for, and those of the past days by which silence is judged. */
-  readonly rows: readonly HourRow[];
+  /** With the hours asked for, and those of the past days by which silence is judged. */
+  readonly names: readonly CountedName[];
 }
 
 export interface StatisticsStore {
@@ -83,7 +93,7 @@ export interface EnvironmentStatistics {
   readonly carriers: readonly CarrierStatistics[];
 }
 
-export interface Statistics extends Omit<CountedHours, "rows" | "now"> {
+export interface Statistics extends Omit<CountedHours, "names" | "now"> {
   readonly environments: readonly EnvironmentStatistics[];
 }
 
@@ -143,37 +153,47 @@ function refuseUnlikely({ since, until, now }: CountedHours): void {
   }
 }
 
-function statisticsOf(
+/** In time slices, of which one reads a few numbers at most. */
+async function statisticsOf(
   environment: Environment,
   counted: CountedHours,
   inUse: (number: string) => boolean,
-): EnvironmentStatistics {
+): Promise<EnvironmentStatistics> {
   const { since, until, now, countedUntil } = counted;
-  const rows = counted.rows.filter((row) => row.environment === environment);
-  const asked = rows.filter(({ hour }) => hour >= since && hour < until);
-  const numbers = asked.filter(({ kind }) => kind === "number");
-  const silences = until > now ? silencesIn(rows, countedUntil, inUse) : [];
+  const total = noCounts();
+  const hours = Array.from({ length: (until - since) / hourMs }, () => noCounts());
+  const ofNames = { number: new Map<string, Sum>(), carrier: new Map<string, Sum>() };
+  const receptions = gatherReceptions(inUse);
+  for (const { kind, name, hours: countedHours } of counted.names.filter(
+    (named) => named.environment === environment,
+  )) {
+    await turnOfOthers();
+    for (const counts of countedHours()) {
+      const { hour, created, verified, lastVerifiedAt } = counts;
+      if (hour > countedUntil - pastMs - hourMs) {
+        receptions.add({ kind, name, hour, created, verified, lastVerifiedAt });
+      }
+      if (hour < since || hour >= until) continue;
+      add(entryOf(ofNames[kind], name), counts);
+      if (kind === "carrier") continue;
+      add(total, counts);
+      add(hours[(hour - since) / hourMs] ?? noCounts(), counts);
+    }
+  }
+  const silences = until > now ? receptions.silent(countedUntil) : [];
   /** All numbers or carriers with counts in the period or silent now. */
   const named = (kind: ReceptionRow["kind"]) => {
-    const met = groupedBy(
-      asked.filter((row) => row.kind === kind),
-      ({ name }) => name,
-    );
     const silent = new Map(silences.filter((one) => one.kind === kind).map((one) => [one.name, one.silence]));
-    return [...new Set([...met.keys(), ...silent.keys()])].sort().map((name) => ({
+    return [...new Set([...ofNames[kind].keys(), ...silent.keys()])].sort().map((name) => ({
       name,
-      counts: sumOf(met.get(name) ?? []),
+      counts: ofNames[kind].get(name) ?? noCounts(),
       silence: silent.get(name) ?? null,
     }));
   };
-  const byHour = groupedBy(numbers, ({ hour }) => hour);
   return {
     environment,
-    total: sumOf(numbers),
-    hours: Array.from({ length: (until - since) / hourMs }, (_, index) => {
-      const hour = since + index * hourMs;
-      return { hour, counts: sumOf(byHour.get(hour) ?? []) };
-    }),
+    total,
+    hours: hours.map((counts, index) => ({ hour: since + index * hourMs, counts })),
     numbers: named("number").map(({ name, ...rest }) => ({ destination: name, ...rest })),
     carriers: named("carrier").map(({ name, ...rest }) => ({ carrier: carrierNamed(name), ...rest })),
   };
@@ -181,26 +201,30 @@ function statisticsOf(
 
 const carrierNamed = (name: string) => (name === "" ? null : (name as Carrier));
 
-function groupedBy<Key>(rows: readonly HourRow[], keyOf: (row: HourRow) => Key): Map<Key, HourRow[]> {
-  const groups = new Map<Key, HourRow[]>();
-  for (const row of rows) {
-    const group = groups.get(keyOf(row));
-    if (group) group.push(row);
-    else groups.set(keyOf(row), [row]);
-  }
-  return groups;
+interface Sum extends Counts {
+  created: number;
+  verified: number;
+  expired: number;
+  cancelled: number;
+  readonly times: number[];
 }
 
-function sumOf(rows: readonly HourRow[]): Counts {
-  const sum = { created: 0, verified: 0, expired: 0, cancelled: 0, times: [...noTimes] };
-  for (const { created, verified, expired, cancelled, firstBucket, times } of rows) {
-    sum.created += created;
-    sum.verified += verified;
-    sum.expired += expired;
-    sum.cancelled += cancelled;
-    for (let index = 0; index < times.length; index++) {
-      sum.times[firstBucket + index] = (sum.times[firstBucket + index] ?? 0) + (times[index] ?? 0);
-    }
-  }
+const noCounts = (): Sum => ({ created: 0, verified: 0, expired: 0, cancelled: 0, times: [...noTimes] });
+
+function entryOf(sums: Map<string, Sum>, name: string): Sum {
+  const known = sums.get(name);
+  if (known !== undefined) return known;
+  const sum = noCounts();
+  sums.set(name, sum);
   return sum;
+}
+
+function add(sum: Sum, { created, verified, expired, cancelled, firstBucket, times }: CountedHour): void {
+  sum.created += created;
+  sum.verified += verified;
+  sum.expired += expired;
+  sum.cancelled += cancelled;
+  for (let index = 0; index < times.length; index++) {
+    sum.times[firstBucket + index] = (sum.times[firstBucket + index] ?? 0) + (times[index] ?? 0);
+  }
 }

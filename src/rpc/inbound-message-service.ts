@@ -4,6 +4,7 @@ import { encodeId } from "../core/ids.ts";
 import { inboundLimits } from "../core/inbound-message.ts";
 import type { Settle } from "../core/settle.ts";
 import type { InboundReceipt, TakeInboundMessages } from "../core/take-inbound-messages.ts";
+import { inTimeSlices } from "../core/time-slices.ts";
 import {
   type InboundMessageWire,
   type StreamInboundMessagesRequestWire,
@@ -16,7 +17,6 @@ import {
   StreamInboundMessagesResponseSchema,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { outcomeMessage } from "./messages.ts";
-import { inTimeSlices } from "./time-slices.ts";
 
 /** A stream reads on while fewer of its messages than this lack a receipt; beyond, flow control stops the sender. */
 const maxUnderWay = 5_000;

@@ -1,8 +1,8 @@
 import { type DescFile, type DescService, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import { Code, type ConnectRouter } from "@connectrpc/connect";
+import { inTimeSlices } from "../core/time-slices.ts";
 import { ServerReflection } from "../gen/proto/grpc/reflection/v1/reflection_pb.ts";
-import { inTimeSlices } from "./time-slices.ts";
 
 /**
  * No name is longer. Unauthenticated clients may ask, and each part of a name takes time in proportion to the name's

@@ -1,7 +1,7 @@
 import type { ReceptionStore } from "../core/find-silences.ts";
 import type { Environment } from "../core/project.ts";
 import { daysOfPast, hourMs, pastMs, type ReceptionRow, tellingCount } from "../core/silence.ts";
-import type { HourRow, StatisticsStore } from "../core/statistics.ts";
+import type { CountedHour, CountedName, StatisticsStore } from "../core/statistics.ts";
 import { plainArray } from "./array-literal.ts";
 import { createConcurrencyLimit } from "./concurrency-limit.ts";
 import { type Database, runStatement } from "./database.ts";
@@ -121,19 +121,33 @@ export function createStatisticsStore(database: Database): StatisticsStore {
         countedUntil,
         now,
         incomplete: incomplete === 1,
-        rows: rows.flatMap(hourRowsOf),
+        names: rows.map(countedNameOf),
       };
     },
   };
 }
 
-function hourRowsOf([kind, environment, name, hours]: readonly unknown[]): HourRow[] {
-  return (hours as string).split(";").map((text) => {
-    const [hour = 0, created, verified, expired, cancelled, last, firstBucket, ...times] = numbersIn(text);
-    return {
-      kind,
-      environment,
-      name,
+function countedNameOf([kind, environment, name, hours]: readonly unknown[]): CountedName {
+  return { kind, environment, name, hours: () => hoursIn(hours as string) } as CountedName;
+}
+
+/** Unpacks one hour at a time: a month of many numbers would take hundreds of megabytes. */
+function* hoursIn(packedHours: string): Generator<CountedHour> {
+  for (let start = 0; start < packedHours.length; ) {
+    const end = packedHours.indexOf(";", start);
+    const text = packedHours.slice(start, end === -1 ? undefined : end);
+    start += text.length + 1;
+    const [
+      hour = 0,
+      created = 0,
+      verified = 0,
+      expired = 0,
+      cancelled = 0,
+      last = 0,
+      firstBucket = 0,
+      ...times
+    ] = numbersIn(text);
+    yield {
       hour: hour * 1000,
       created,
       verified,
@@ -142,8 +156,8 @@ function hourRowsOf([kind, environment, name, hours]: readonly unknown[]): HourR
       firstBucket,
       times,
       lastVerifiedAt: last === 0 ? null : last,
-    } as HourRow;
-  });
+    };
+  }
 }
 
 /** Instants, unlike counts, can be negative: those before 1970. */

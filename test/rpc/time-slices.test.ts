@@ -1,6 +1,6 @@
 import { afterAll, expect, test } from "vitest";
+import { inTimeSlices } from "../../src/core/time-slices.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { inTimeSlices } from "../../src/rpc/time-slices.ts";
 import { startTestService } from "../harness/service.ts";
 import { connectRaw } from "./raw-grpc.ts";
 

@@ -1,9 +1,9 @@
 /**
- * Processes streamed requests in time slices. A chunk may hold thousands of requests: processed back to back, they
- * would block the event loop, and all other work, until the last of them.
+ * Long work in time slices. A chunk of a stream may hold thousands of requests, and a project's statistics thousands of hours:
+ * processed back to back, they would block the event loop, and all other work, until the last of them.
  */
 
-/** How long streams may occupy the event loop before all other work gets its turn. */
+/** How long such work may occupy the event loop before all other work gets its turn. */
 const sliceMs = 5;
 
 /** End of the current slice; undefined if none has begun in this turn of the event loop. */
@@ -26,6 +26,11 @@ export function inTimeSlices<T>(requests: AsyncIterable<T>): AsyncIterable<T> {
   };
 }
 
+/** To be awaited between two parts of long work: undefined within a slice, else resolves after all other work had a turn. */
+export function turnOfOthers(): Promise<void> | undefined {
+  return isSliceOver() ? nextSlice() : undefined;
+}
+
 function isSliceOver(): boolean {
   const now = performance.now();
   if (endsAt === undefined) {
@@ -41,7 +46,7 @@ function nextSlice(): Promise<void> {
   });
 }
 
-/** Begins a slice for one waiting stream per turn of the event loop. */
+/** Begins a slice for one waiting piece of work per turn of the event loop. */
 function beginSlice(): void {
   const next = waiting.shift();
   endsAt = undefined;
