@@ -1,11 +1,11 @@
 /** Counts requests by key, in windows of a minute: the basis of all rate limits. */
 
-import { RateLimiterMemory } from "rate-limiter-flexible";
+import { LRUCache } from "lru-cache";
 
 export interface Counts {
   /**
-   * Counts one request. `consumedPoints` is the count including it, `msBeforeNext` the time left of the key's minute, as the
-   * library computes it from the wall clock: `secondsLeft` of it is what callers are told.
+   * Counts one request. `consumedPoints` is the count including it, `msBeforeNext` the time left of the key's minute:
+   * `secondsLeft` of it is what callers are told.
    */
   consume(key: string): Promise<{ readonly consumedPoints: number; readonly msBeforeNext: number }>;
 }
@@ -16,15 +16,33 @@ export type CountsOf = (name: string) => Counts;
 export const windowSeconds = 60;
 
 /**
- * Seconds until a key's minute is over: never more than the minute. If the process's clock was set back by an hour, the library
- * reports an hour, but its timer, or Redis, ends the minute in time.
+ * Seconds until a key's minute is over: never more than the minute. If the clock of Redis was set back by an hour, it reports an
+ * hour, but ends the minute in time.
  */
 export function secondsLeft(msBeforeNext: number): number {
   return Math.min(windowSeconds, Math.max(0, Math.ceil(msBeforeNext / 1000)));
 }
 
-/** The library only counts, and the callers compare with their limits, since limits differ by project. */
-export const countOnly = { points: Number.MAX_SAFE_INTEGER, duration: windowSeconds };
+/**
+ * Keys of one name that are counted at a time, 10 MiB of them. Clients' addresses are keys, and an attacker may have any number
+ * of those; the keys that were counted last stay.
+ */
+export const mostKeys = 50_000;
 
-/** Counts of this process alone. */
-export const ownCounts: CountsOf = () => new RateLimiterMemory({ ...countOnly, keyPrefix: "" });
+/** Counts of this process alone, by its monotonic clock. */
+export const ownCounts: CountsOf = () => {
+  const minutes = new LRUCache<string, { readonly endsAt: number; count: number }>({ max: mostKeys });
+  return {
+    async consume(key) {
+      const now = performance.now();
+      const running = minutes.get(key);
+      if (running !== undefined && running.endsAt > now) {
+        running.count += 1;
+        return { consumedPoints: running.count, msBeforeNext: running.endsAt - now };
+      }
+      const msBeforeNext = windowSeconds * 1000;
+      minutes.set(key, { endsAt: now + msBeforeNext, count: 1 });
+      return { consumedPoints: 1, msBeforeNext };
+    },
+  };
+};

@@ -7,8 +7,8 @@
  */
 
 import { createClient, type RedisClientType } from "@redis/client";
-import { RateLimiterMemory, RateLimiterRedis } from "rate-limiter-flexible";
-import { type CountsOf, countOnly } from "./counts.ts";
+import { RateLimiterRedis } from "rate-limiter-flexible";
+import { type CountsOf, ownCounts, windowSeconds } from "./counts.ts";
 
 export interface SharedCounts {
   readonly countsOf: CountsOf;
@@ -43,6 +43,9 @@ if ttl == -1 then
   ttl = 1000 * ARGV[2]
 end
 return {consumed, ttl}`;
+
+/** The library only counts, and the callers compare with their limits, since limits differ by project. */
+const countOnly = { points: Number.MAX_SAFE_INTEGER, duration: windowSeconds };
 
 type Script = typeof proof.options;
 
@@ -96,7 +99,7 @@ export async function shareCounts(
     retry = setTimeout(connect, retryMs).unref();
   }
 
-  /** Stands in for the limiter's Redis client. When it rejects, the limiter counts in memory. */
+  /** Stands in for the limiter's Redis client. */
   const store = {
     async eval(script: string, options: Script): Promise<unknown> {
       const asked = connection;
@@ -112,15 +115,20 @@ export async function shareCounts(
 
   await connect();
   return {
-    countsOf: (name) =>
-      new RateLimiterRedis({
+    countsOf(name) {
+      const shared = new RateLimiterRedis({
         ...countOnly,
         storeClient: store,
         useRedisPackage: true,
         customIncrTtlLuaScript: countingScript,
         keyPrefix: `phoneproof:${name}`,
-        insuranceLimiter: new RateLimiterMemory({ ...countOnly, keyPrefix: "" }),
-      }),
+      });
+      const own = ownCounts(name);
+      return {
+        // It only counts, and so rejects for no other reason than Redis.
+        consume: (key) => shared.consume(key).catch(() => own.consume(key)),
+      };
+    },
     close() {
       closed = true;
       clearTimeout(retry);
