@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
-import type { Page, Route } from "playwright-core";
+import type { Locator, Page, Route } from "playwright-core";
 import { expect, onTestFinished, test } from "vitest";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -330,6 +330,23 @@ test("a phone that scanned the QR code is asked to confirm first, and is not red
   expect(await page.locator("[data-return]").getAttribute("href")).toContain("state=by-qr");
 });
 
+test("following the link into a new tab prevents the automatic redirect, which is no more announced", async () => {
+  const window = await live({ return_url: returnUrl });
+  await send(window);
+  const ways: Parameters<Locator["click"]>[0][] = [{ modifiers: ["ControlOrMeta"] }, { button: "middle" }];
+  for (const way of ways) {
+    const page = await (await person(browser, "desktop")).newPage();
+    await page.clock.install();
+    await page.goto(window.url);
+    const link = page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" });
+    await Promise.all([page.context().waitForEvent("page"), link.click(way)]);
+    expect(await page.locator("[data-returning]").isVisible()).toBe(false);
+    await page.clock.runFor(60_000);
+    expect(new URL(page.url()).pathname).toBe(new URL(window.url).pathname);
+    await page.context().close();
+  }
+});
+
 test("number and text are each copied with one tap", async () => {
   const window = await live();
   const context = await person(browser, "android");
@@ -347,6 +364,16 @@ test("number and text are each copied with one tap", async () => {
     await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(value);
     await expect.poll(() => page.locator("[data-feedback]").textContent()).toBe("복사됨");
   }
+  // A second tap is confirmed for as long as the first.
+  const copy = page.locator("[data-copy]").last();
+  await page.clock.runFor(1_500);
+  await page.evaluate("navigator.clipboard.writeText('')");
+  await copy.tap();
+  await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(window.text);
+  await page.clock.runFor(1_500);
+  expect(await copy.textContent()).toBe("복사됨");
+  await page.clock.runFor(1_500);
+  expect(await copy.textContent()).toBe("복사");
 });
 
 test("if copying fails, the text is selected and the window asks the person to copy it", async () => {

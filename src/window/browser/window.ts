@@ -120,8 +120,16 @@ function open(main: HTMLElement): void {
     }
     const returning = show("[data-returning]");
     const timer = setTimeout(() => link.click(), returnDelayMs);
-    // A click cancels the timer: a second navigation would interrupt the one in progress.
-    link.addEventListener("click", () => clearTimeout(timer));
+    // A click cancels the timer: a second navigation would interrupt the one in progress, or follow one in a new tab.
+    const cancel = (event: MouseEvent) => {
+      if (event.button > 1) return;
+      clearTimeout(timer);
+      const inNewTab = event.button === 1 || event.ctrlKey || event.metaKey || event.shiftKey;
+      if (inNewTab && returning) returning.hidden = true;
+    };
+    link.addEventListener("click", cancel);
+    // The middle button.
+    link.addEventListener("auxclick", cancel);
     // Back may restore the page as it was when it was left, without loading it.
     addEventListener("pageshow", ({ persisted }) => {
       if (!persisted || !hasReturnedBefore()) return;
@@ -299,6 +307,7 @@ function copyButtons(main: HTMLElement): void {
     const value = button.parentElement?.querySelector<HTMLElement>("[data-value]");
     if (!value) continue;
     const label = button.textContent;
+    let timer: ReturnType<typeof setTimeout> | undefined;
     button.hidden = false;
     button.addEventListener("click", async () => {
       const isCopied = await copy(value);
@@ -306,7 +315,8 @@ function copyButtons(main: HTMLElement): void {
       if (isCopied) button.textContent = copied;
       if (feedback) feedback.textContent = isCopied ? copied : notCopied;
       feedback?.classList.toggle("unseen", isCopied);
-      setTimeout(() => {
+      clearTimeout(timer);
+      timer = setTimeout(() => {
         button.textContent = label;
         // The instruction to copy by hand stays visible.
         if (feedback && isCopied) feedback.textContent = "";
