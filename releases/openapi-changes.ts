@@ -132,7 +132,8 @@ function schemaBreaks(
 ): string[] {
   if (before === undefined) return [];
   if (now === undefined) return [`${where}: is gone`];
-  const [was, is] = [resolved(documents.earlier, before), resolved(documents.later, now)];
+  const was = withNullAsType(resolved(documents.earlier, before));
+  const is = withNullAsType(resolved(documents.later, now));
   const breaks: string[] = [];
   const tell = (what: string) => breaks.push(`${where}: ${what}`);
 
@@ -233,6 +234,23 @@ function valuesOf(schema: Json): Json | undefined {
 /** `type` may be a single type or a list. */
 function list(value: Json): string[] {
   return [value].flat().map(String);
+}
+
+/** Rewrites the alternatives of a schema with a type and null to a list of types and values, which means the same. */
+function withNullAsType(schema: Json): Json {
+  const { anyOf, ...others } = Object.fromEntries(entries(schema));
+  const [one = null, other, ...more] = items(anyOf);
+  const type = at(one, "type");
+  const isNull = JSON.stringify(other) === '{"type":"null"}' && more.length === 0;
+  const isOverlaid = ["type", "enum", "const"].some((name) => name in others);
+  if (!isNull || isOverlaid || type === undefined || at(one, "const") !== undefined) return schema;
+  const values = at(one, "enum");
+  return {
+    ...others,
+    ...Object.fromEntries(entries(one)),
+    type: [type, "null"].flat(),
+    ...(values !== undefined && { enum: [...items(values), null] }),
+  };
 }
 
 /** Resolves a `$ref` within its own document. */

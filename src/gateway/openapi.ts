@@ -44,6 +44,16 @@ const cancelledExample = {
   server_time: "2026-11-21T06:41:22.000Z",
 } as const;
 
+/**
+ * Null is an alternative here and not one of the values, as it is where answers are serialised: of a list of values with null
+ * several generators make a type without it, or code that does not compile.
+ */
+const { description: carrierDescription, enum: carriers } = createdVerification.properties.carrier;
+const carrierAlternatives = {
+  description: carrierDescription,
+  anyOf: [{ type: "string", enum: carriers.filter((carrier) => carrier !== null) }, { type: "null" }],
+};
+
 /** As events contain them: `server_time` is the instant of the transition. */
 const eventExamples = {
   verified: { ...verifiedExample, server_time: verifiedExample.verified_at },
@@ -364,10 +374,14 @@ export function openApiDocument(serverUrl: string, deprecations: readonly Deprec
       headers,
       schemas: {
         CreateVerification: { ...createVerificationBody, properties: Object.fromEntries(creation) },
-        CreatedVerification: createdVerification,
-        // The contract does not require it; this service always sends it.
+        CreatedVerification: {
+          ...createdVerification,
+          properties: { ...createdVerification.properties, carrier: carrierAlternatives },
+        },
         VerificationResult: {
           ...verificationResult,
+          properties: { ...verificationResult.properties, carrier: carrierAlternatives },
+          // The contract does not require it; this service always sends it.
           required: verificationResult.required.filter((name) => name !== "carrier"),
         },
         ApiError: apiError,

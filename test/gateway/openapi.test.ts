@@ -126,6 +126,17 @@ describe("/openapi.json", () => {
     expect(read?.required).toEqual(created?.required?.filter((name) => !alone.includes(name)));
   });
 
+  test("has no list of values with null in it, for which generators make types without null", async () => {
+    const { components } = (await (await get("/openapi.json")).json()) as Document;
+    const text = JSON.stringify(components.schemas);
+    const lists = [...text.matchAll(/"enum":\[[^\]]*\]/g)].map(([list]) => list);
+    expect(lists).toContain('"enum":["SKT","KT","LGU+"]');
+    expect(lists.filter((list) => list.includes("null"))).toEqual([]);
+    expect(components.schemas.VerificationResult?.properties?.carrier).toMatchObject({
+      anyOf: [{ type: "string" }, { type: "null" }],
+    });
+  });
+
   test("says which fields are timestamps", async () => {
     const { components } = (await (await get("/openapi.json")).json()) as Document;
     const timestampsOf = (name: string) =>

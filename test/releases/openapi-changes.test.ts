@@ -221,6 +221,11 @@ describe("not breaking:", () => {
   });
 });
 
+const withNull = { type: ["string", "null"], enum: ["a", null] };
+const alternatives = (...values: string[]) => ({
+  anyOf: [{ type: "string", enum: values }, { type: "null" }],
+});
+
 /** Whether a change of a field's schema is compatible for a field that clients send, and for one that they receive. */
 describe("a change of a field is judged for requests and answers: its", () => {
   test.for<[what: string, before: object, now: object, sent: boolean, got: boolean]>([
@@ -247,6 +252,9 @@ describe("a change of a field is judged for requests and answers: its", () => {
     ["step becomes smaller", { multipleOf: 10 }, { multipleOf: 5 }, true, false],
     ["length gets a limit", {}, { maxLength: 10 }, false, true],
     ["alternatives change", { anyOf: [{ const: 1 }] }, { anyOf: [{ const: 2 }] }, false, false],
+    ["null among the values becomes an alternative", withNull, alternatives("a"), true, true],
+    ["alternative null becomes one of the values", alternatives("a"), withNull, true, true],
+    ["alternative beside null gets a value", alternatives("a"), alternatives("a", "b"), true, false],
     ["required field becomes optional", { required: ["a"] }, {}, true, false],
     ["optional field becomes required", {}, { required: ["a"] }, false, true],
     ["type gets an alternative", { type: "string" }, { type: ["string", "null"] }, true, false],
