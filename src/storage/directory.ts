@@ -59,6 +59,14 @@ SELECT DISTINCT ON (number) number, environment::text, project_id::text, created
 FROM destination_number ORDER BY number, removed_at DESC NULLS FIRST`,
 };
 
+/** Who has numbers in use, as in `Numbers.inUse`: of these projects, and of everybody if a number is shared. */
+const ownersStatement = {
+  name: "number_owners",
+  text: `
+SELECT DISTINCT coalesce(project_id::text, '') || environment::text
+FROM destination_number WHERE removed_at IS NULL AND (project_id IS NULL OR project_id = ANY ($1::uuid[]))`,
+};
+
 const codeLengthsStatement = {
   name: "code_lengths",
   text: `
@@ -184,9 +192,31 @@ export function createDirectory(database: Database): CachedDirectory {
 
   const numbers = () => cachedLookup(numberLists, "all", loadNumbers);
 
+  /** One for both look-ups, like that of the callers. */
+  const numbersObserver = database.observer.batch("numbers");
+
+  /**
+   * Whether there is a number in use for a project and environment, by a look-up that begins after the call. Loading all numbers
+   * instead, for each call of a project that has none, would take them from all other projects meanwhile: with 26,000 numbers,
+   * 25 such calls a second made the creations of the others take 80 ms instead of 2.
+   */
+  const hasNumberNow = createBatcher<{ projectId: string; environment: Environment }, boolean>({
+    observer: numbersObserver,
+    maxSize: 256,
+    maxWaiting: 10_000,
+    async run(asked) {
+      const projectIds = new Set(asked.map(({ projectId }) => projectId));
+      const rows = await runStatement(database, ownersStatement, [plainArray([...projectIds])]);
+      const owners = new Set(rows.map(([owner]) => owner));
+      return asked.map(
+        ({ projectId, environment }) => owners.has(`${projectId}${environment}`) || owners.has(environment),
+      );
+    },
+  });
+
   /** Loads the numbers with a look-up that begins after the call. One at a time, however many ask. */
   const numbersNow = createBatcher<null, Numbers>({
-    observer: database.observer.batch("numbers"),
+    observer: numbersObserver,
     maxSize: 10_000,
     maxWaiting: 10_000,
     async run(askers) {
@@ -207,7 +237,9 @@ export function createDirectory(database: Database): CachedDirectory {
    */
   async function numbersForNow(projectId: string, environment: Environment) {
     const remembered = inUseFor(await numbers(), projectId, environment);
-    return remembered.length > 0 ? remembered : inUseFor(await numbersNow(null), projectId, environment);
+    if (remembered.length > 0) return remembered;
+    if (!(await hasNumberNow({ projectId, environment }))) return noNumbers;
+    return inUseFor(await numbersNow(null), projectId, environment);
   }
 
   return {

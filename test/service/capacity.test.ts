@@ -276,6 +276,36 @@ describe("a project without a receiving number", () => {
     expect(uncounted.code).toBe("no_receiving_number");
   });
 
+  test("makes no other project wait while the service confirms that there is none", async () => {
+    const { liveKey } = await withoutNumber();
+    const other = await service.createProject();
+    // A new process: on one that was there before, the notice of the removal could come now, and clear the cache.
+    const process = await startedNow();
+    const [without, shop] = [shopOf(process, liveKey), shopOf(process, other.liveKey)];
+    // By this clock, what is cached once stays cached.
+    const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now());
+    onTestFinished(() => clock.mockRestore());
+    await createPending(shop);
+    const lock = await service.db.connect();
+    await lock.query("BEGIN; LOCK TABLE destination_number");
+    let refused: ReturnType<typeof without.create>;
+    try {
+      refused = without.create();
+      const isConfirming = async () =>
+        (
+          await service.db.query(
+            "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+          )
+        ).rowCount === 1;
+      await vi.waitUntil(isConfirming, { timeout: 45_000, interval: 10 });
+      expect((await shop.create()).status).toBe(201);
+    } finally {
+      await lock.query("ROLLBACK");
+      lock.release();
+    }
+    expect((await refused).body.error.code).toBe("no_receiving_number");
+  });
+
   test("still works in its other environment", async () => {
     const { testKey, testNumber } = await withoutNumber();
     expect((await createPending(shopOf(service, testKey))).to).toBe(testNumber);
