@@ -7,6 +7,7 @@
 import { lookup as lookUpBySystem, Resolver } from "node:dns/promises";
 import type { LookupFunction } from "node:net";
 import ipaddr from "ipaddr.js";
+import { LRUCache } from "lru-cache";
 
 export interface ResolvedAddress {
   readonly address: string;
@@ -101,20 +102,51 @@ function specialKindOf(address: string): string | null {
 /** As long as an exchange may take: a look-up whose turn comes later is not wanted any more. */
 const wantedForMs = 15_000;
 
-/**
- * Runs system look-ups one at a time, since each blocks one of libuv's few threads until it ends. While one hangs, exchanges give
- * up on those behind it, which must not hold up later ones in their turn.
- */
-let systemLookups: Promise<unknown> = Promise.resolve();
+/** A look-up that takes longer is slow. The hosts file takes no time, and DNS has answered before, so few are. */
+const slowAfterMs = 1_000;
 
-function resolveBySystem(hostname: string): Promise<readonly ResolvedAddress[]> {
-  const askedAt = performance.now();
-  const turn = systemLookups.then(() => {
-    if (performance.now() - askedAt > wantedForMs) throw new Error(`${hostname} was not looked up in time`);
-    return lookUpBySystem(hostname, { all: true });
-  });
-  systemLookups = turn.catch(() => {});
+/** Names whose last system look-up was slow. Bounded, since anybody's URL can be one. */
+const slowNames = new LRUCache<string, true>({ max: 1_000 });
+
+/** Work that is done one after the other. */
+interface Lane {
+  last: Promise<unknown>;
+}
+
+/** One for names that were slow last time: otherwise one that always hangs would keep all others from ever having their turn. */
+const lanes: Readonly<Record<"quick" | "slow", Lane>> = {
+  quick: { last: Promise.resolve() },
+  slow: { last: Promise.resolve() },
+};
+
+function inTurn<T>(lane: Lane, work: () => Promise<T>): Promise<T> {
+  const turn = lane.last.then(work);
+  lane.last = turn.catch(() => {});
   return turn;
+}
+
+/**
+ * Runs at most two system look-ups at a time, one in each lane, since each blocks one of libuv's few threads until it ends. While
+ * one hangs, exchanges give up on those behind it, which must not hold up later ones in their turn.
+ */
+async function resolveBySystem(hostname: string): Promise<readonly ResolvedAddress[]> {
+  const askedAt = performance.now();
+
+  async function lookUp(): Promise<readonly ResolvedAddress[]> {
+    const startedAt = performance.now();
+    if (startedAt - askedAt > wantedForMs) throw new Error(`${hostname} was not looked up in time`);
+    try {
+      return await lookUpBySystem(hostname, { all: true });
+    } finally {
+      if (performance.now() - startedAt > slowAfterMs) slowNames.set(hostname, true);
+      else slowNames.delete(hostname);
+    }
+  }
+
+  // A name may turn out to be slow while it waits for its turn behind itself.
+  const isSlow = () => slowNames.has(hostname);
+  const found = isSlow() ? null : await inTurn(lanes.quick, async () => (isSlow() ? null : lookUp()));
+  return found ?? inTurn(lanes.slow, lookUp);
 }
 
 const noSuchName = new Set(["ENOTFOUND", "ENODATA", "ECONNREFUSED"]);

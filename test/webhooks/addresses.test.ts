@@ -309,6 +309,30 @@ describe("the addresses of a name", () => {
     expect(await third).toEqual([four]);
     expect(asked).toEqual(["one", "three"]);
   });
+
+  test("are requested while one hangs that was slow before", async () => {
+    const asked: string[] = [];
+    const ends: (() => void)[] = [];
+    nameServer.bySystem = (name) => {
+      asked.push(name);
+      if (name !== "hangs") return Promise.resolve([four]);
+      return new Promise((_, reject) => ends.push(() => reject(new Error("no answer"))));
+    };
+    const once = addressesOf("hangs");
+    await expect.poll(() => asked).toEqual(["hangs"]);
+    const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now() + 1_001);
+    onTestFinished(() => clock.mockRestore());
+    // It waits behind the first look-up of the same name.
+    const again = addressesOf("hangs");
+    ends[0]?.();
+    await expect(once).rejects.toThrow("no answer");
+    await expect.poll(() => asked).toEqual(["hangs", "hangs"]);
+    const other = addressesOf("other");
+    await expect.poll(() => asked).toEqual(["hangs", "hangs", "other"]);
+    expect(await other).toEqual([four]);
+    ends[1]?.();
+    await expect(again).rejects.toThrow("no answer");
+  });
 });
 
 describe("a service without WEBHOOK_ALLOW_PRIVATE", () => {
