@@ -289,9 +289,9 @@ told AS MATERIALIZED (
   GROUP BY w.project_id, w.environment, w.url
 ),
 judged AS MATERIALIZED (
-  SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, since.failing,
+  SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, w.set_at AS set_before, since.failing,
     CASE
-      WHEN t.gone_at >= max(w.created_at) FILTER (WHERE w.secret = w.secret_before)
+      WHEN t.gone_at >= max(greatest(w.created_at, w.set_at)) FILTER (WHERE w.secret = w.secret_before OR w.set_at IS NOT NULL)
         OVER (PARTITION BY w.project_id, w.environment, w.url) THEN '${goneReason}'
       WHEN since.failing <= ${nowMs} - interval '5 days' AND t.most_failures >= ${minFailuresToDisable} THEN '${failingReason}'
     END AS reason
@@ -319,7 +319,7 @@ changed AS (
     disabled_reason = coalesce(w.disabled_reason, j.reason)
   FROM judged j
   WHERE w.id = j.id AND w.id = ANY (ARRAY(SELECT id FROM changing))
-    AND w.disabled_at IS NOT DISTINCT FROM j.disabled_before
+    AND w.disabled_at IS NOT DISTINCT FROM j.disabled_before AND w.set_at IS NOT DISTINCT FROM j.set_before
     AND (
       w.failing_since IS NOT DISTINCT FROM j.failing_before
       OR (j.reason = '${goneReason}' AND w.failing_since IS NOT NULL)

@@ -54,11 +54,17 @@ describe("the lifecycle of a webhook", () => {
     ({ secret, id } = set);
   });
 
-  test("set with the same URL returns another id and the same secret", async () => {
-    const set = await phoneproof("set", ...place, "--url", receiver.url, "--events", everyKind.join(","));
-    expect(set.secret).toBe(secret);
-    expect(set.id).not.toBe(id);
-    ({ id } = set);
+  test("set with the same URL and events returns the same id and secret, with other events another id", async () => {
+    const setEvents = (events: readonly string[]) =>
+      phoneproof("set", ...place, "--url", receiver.url, "--events", events.join(","));
+    expect(await setEvents(everyKind)).toMatchObject({ id, secret });
+    const one = await setEvents(everyKind.slice(0, 1));
+    expect(one.secret).toBe(secret);
+    expect(one.id).not.toBe(id);
+    const all = await setEvents(everyKind);
+    expect(all.secret).toBe(secret);
+    expect([id, one.id]).not.toContain(all.id);
+    ({ id } = all);
   });
 
   test("show shows it without the secret, by project and environment or by id", async () => {

@@ -230,6 +230,21 @@ test("of concurrent changes each becomes a version, and exactly one is in force"
   expect(rows.filter(({ in_force }) => in_force)).toHaveLength(1);
 });
 
+test("setting again what is set makes no version, however often, and enables it", async () => {
+  const shop = await openShop(service);
+  const url = "https://shop.example/hook";
+  const { id, secret } = await shop.setWebhook(url);
+  await webhooks().disableWebhook({ projectId: shop.projectId, environment });
+  const again = await Promise.all(Array.from({ length: 5 }, () => shop.setWebhook(url)));
+  expect(again.map((set) => [set.id, set.secret])).toEqual(new Array(5).fill([id, secret]));
+  expect(await inForce(shop)).toMatchObject({ id, disabledReason: "" });
+  const { rows } = await service.db.query(
+    "SELECT count(*)::int FROM webhook_configuration WHERE project_id = $1",
+    [decodeId("prj_", shop.projectId)],
+  );
+  expect(rows).toEqual([{ count: 1 }]);
+});
+
 describe("410 Gone", () => {
   test("disables every version with that URL, with the reason, and stops pending events", async () => {
     const shop = await openShop(service);
