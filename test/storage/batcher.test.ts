@@ -66,6 +66,17 @@ test("requests that would wait for more than four seconds are refused", async ()
   expect(await Promise.all(taken)).toEqual([0, 1]);
 });
 
+test("requests that would wait for more than four seconds are refused, if a batch takes as long as the one in flight has", async () => {
+  const { enqueue, answerAfter } = slowBatcher();
+  const taken = numbers(5).map(enqueue);
+  vi.advanceTimersByTime(1_000);
+  expect(enqueue.isOverloaded()).toBe(false);
+  vi.advanceTimersByTime(1);
+  expect(enqueue.isOverloaded()).toBe(true);
+  for (const _ of taken) await answerAfter(0);
+  expect(await Promise.all(taken)).toEqual(numbers(5));
+});
+
 test("requests that wait behind a batch that timed out fail with it", async () => {
   const fails: ((error: Error) => void)[] = [];
   const enqueue = createBatcher<number, number>({
@@ -81,6 +92,32 @@ test("requests that wait behind a batch that timed out fail with it", async () =
     [0, 1, 2].map(() => ({ status: "rejected", reason: { code: "ETIMEDOUT" } })),
   );
   expect(fails).toEqual([]);
+});
+
+test("if few wait when a batch ends, those that have arrived but are not read yet join the next one", async () => {
+  const batches: (readonly number[])[] = [];
+  const answers: (() => void)[] = [];
+  const enqueue = createBatcher<number, number>({
+    observer: unobserved.batch("test"),
+    maxSize: 10,
+    maxWaiting: 100,
+    run: (items) => {
+      batches.push(items);
+      return new Promise((resolve) => answers.push(() => resolve(items)));
+    },
+  });
+  const answer = async () => {
+    answers.shift()?.();
+    for (let turns = 0; turns < 2; turns++) await new Promise((resolve) => setImmediate(resolve));
+  };
+  const all = numbers(3).map(enqueue);
+  await answer();
+  all.push(enqueue(3));
+  setImmediate(() => all.push(enqueue(4)));
+  await answer();
+  expect(batches).toEqual([[0], [1, 2], [3, 4]]);
+  await answer();
+  expect(await Promise.all(all)).toEqual(numbers(5));
 });
 
 test("a batch with too few results fails as a whole, and is not run again", async () => {
@@ -149,6 +186,42 @@ test("under sustained overload nobody waits for much more than a second, until t
     expect(enqueue.isOverloaded()).toBe(false);
   }
   expect(await Promise.all(burst)).toHaveLength(6);
+});
+
+test("sustained overload is over only once a request has hardly waited", async () => {
+  const { enqueue, answerAfter } = slowBatcher();
+  let left = 0;
+  const offer = (count: number) => {
+    for (let offered = 0; offered < count && !enqueue.isOverloaded(); offered++) {
+      left += 1;
+      void enqueue(0).then(() => {
+        left -= 1;
+      });
+    }
+  };
+  const answer = async (times: number) => {
+    for (let answered = 0; answered < times; answered++) await answerAfter(100);
+  };
+  // More than a second's worth waits all the time, for longer than four seconds.
+  offer(30);
+  for (let answered = 0; answered < 50; answered++) {
+    await answer(1);
+    offer(1);
+  }
+  expect(left).toBeGreaterThan(10);
+  // With fewer new ones each soon waits for half a second only: of a burst no more than a second's worth is taken.
+  await answer(left - 5);
+  for (let answered = 0; answered < 10; answered++) {
+    offer(1);
+    await answer(1);
+  }
+  offer(30);
+  expect(left).toBeLessThan(15);
+  await answer(left);
+  offer(30);
+  expect(left).toBe(30);
+  await answer(30);
+  expect(left).toBe(0);
 });
 
 test("nobody is refused because of a pause", async () => {
@@ -348,11 +421,12 @@ test("pipelined: a large batch follows the one in flight, a third one waits, and
   const { enqueue, inFlight, answer, durations } = pipelinedBatcher();
   const all = numbers(24).map(enqueue);
   expect(inFlight()).toEqual([[0]]);
+  vi.advanceTimersByTime(100);
   all.push(enqueue(24));
   expect(inFlight()).toEqual([[0], numbers(25).slice(1)]);
   all.push(...numbers(50).slice(25).map(enqueue));
   expect(inFlight().length).toBe(2);
-  vi.advanceTimersByTime(300);
+  vi.advanceTimersByTime(200);
   // The second batch now has the database to itself, and the waiting items follow it.
   await answer();
   expect(inFlight()).toEqual([numbers(25).slice(1), numbers(50).slice(25)]);
