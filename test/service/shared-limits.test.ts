@@ -3,9 +3,13 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import net from "node:net";
 import { createClient } from "@redis/client";
-import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { pino } from "pino";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { findProgram } from "../../deploy/cluster/programs.ts";
+import { parseConfig } from "../../src/config.ts";
+import { startService } from "../../src/service.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
+import { createDatabase } from "../harness/database.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -57,6 +61,52 @@ describe("if Redis is unreachable", () => {
     for (const socket of sockets) socket.destroy();
     await closed;
     await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(1);
+  });
+
+  test("its loss and its return are logged once, however many attempts to reach it fail", async () => {
+    let isThere = true;
+    let attempts = 0;
+    const sockets: net.Socket[] = [];
+    // Agrees to everything, or closes each connection at once.
+    const redis = net.createServer((socket) => {
+      attempts++;
+      sockets.push(socket.on("error", () => {}));
+      if (!isThere) socket.destroy();
+      socket.on("data", (data) => {
+        for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
+      });
+    });
+    await new Promise<void>((resolve) => redis.listen(0, "127.0.0.1", resolve));
+    const { port } = redis.address() as net.AddressInfo;
+    const database = await createDatabase();
+    const logged: string[] = [];
+    const log = pino({}, { write: (line) => logged.push(JSON.parse(line).msg) });
+    const aboutRedis = () =>
+      logged.filter((message) => message.startsWith("Redis")).map((message) => message.split(":")[0]);
+    const service = await startService(
+      parseConfig({
+        PORT: "0",
+        GRPC_PORT: "0",
+        OPS_PORT: "0",
+        ROLES: "api",
+        DATABASE_URL: database.url,
+        REDIS_URL: `redis://127.0.0.1:${port}`,
+      }),
+      log,
+    );
+    onTestFinished(async () => {
+      await service.close();
+      await database.drop();
+      for (const socket of sockets) socket.destroy();
+      await new Promise((resolve) => redis.close(resolve));
+    });
+    expect(aboutRedis()).toEqual([]);
+    isThere = false;
+    for (const socket of sockets) socket.destroy();
+    await expect.poll(() => attempts, { timeout: 45_000 }).toBeGreaterThanOrEqual(4);
+    expect(aboutRedis()).toEqual(["Redis is unavailable"]);
+    isThere = true;
+    await expect.poll(aboutRedis, { timeout: 45_000 }).toEqual(["Redis is unavailable", "Redis is back"]);
   });
 
   test("or accepts connections but never answers, calls are served with a local limit", async () => {
