@@ -23,7 +23,10 @@ const longestStep = "interval '1 day'";
  */
 const wait = "interval '1 hour'";
 
-const isJump = `c.seen_at NOT BETWEEN excluded.seen_at - ${longestStep} AND excluded.seen_at + ${longestStep}`;
+const isJump = (before: string, now: string) =>
+  `${before} NOT BETWEEN ${now} - ${longestStep} AND ${now} + ${longestStep}`;
+
+const jumpsNow = isJump("c.seen_at", "excluded.seen_at");
 
 /**
  * A clock that is corrected in short steps, none of which is a jump, goes back behind the last jump. The wait then counts from
@@ -31,15 +34,23 @@ const isJump = `c.seen_at NOT BETWEEN excluded.seen_at - ${longestStep} AND excl
  */
 const hasGoneBack = "c.jumped_to > excluded.seen_at";
 
+/**
+ * The first look at a database has none before it, though an earlier version may have filled it. It is compared with the newest
+ * verification: otherwise a clock that is wrong during the upgrade would be believed at once.
+ */
+const newest = "(SELECT created_at FROM verification ORDER BY id DESC LIMIT 1)";
+
 /** Any number of processes look: what one has seen, all others know, and also those that start after it has ended. */
 const statement = {
   name: "retention_clock",
   text: `
-INSERT INTO retention_clock AS c (seen_at) VALUES (${nowMs})
+INSERT INTO retention_clock AS c (seen_at, jumped_from, jumped_to)
+SELECT now, newest, CASE WHEN newest IS NOT NULL THEN now END
+FROM (SELECT ${nowMs} AS now) look LEFT JOIN ${newest} v (newest) ON ${isJump("newest", "now")}
 ON CONFLICT (id) DO UPDATE SET
   seen_at = excluded.seen_at,
-  jumped_from = CASE WHEN ${isJump} THEN c.seen_at ELSE c.jumped_from END,
-  jumped_to = CASE WHEN ${isJump} OR ${hasGoneBack} THEN excluded.seen_at ELSE c.jumped_to END
+  jumped_from = CASE WHEN ${jumpsNow} THEN c.seen_at ELSE c.jumped_from END,
+  jumped_to = CASE WHEN ${jumpsNow} OR ${hasGoneBack} THEN excluded.seen_at ELSE c.jumped_to END
 RETURNING coalesce(c.jumped_to <= ${nowMs} - ${wait}, true), ${epochMs("c.jumped_from")}, ${epochMs("c.jumped_to")}`,
 };
 

@@ -6,6 +6,7 @@ import { createRetentionTasks, type RetentionTask } from "../../src/storage/rete
 import { type ClockJump, createRetentionClock } from "../../src/storage/retention-clock.ts";
 import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
+import { createDatabase } from "../harness/database.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -304,6 +305,41 @@ describe("a database's clock that jumps", () => {
     await vi.waitUntil(async () => !(await isKept()), { timeout: 45_000 });
     expect(await waits(worker)).toBe(0);
     await worker.close();
+  });
+
+  test.each([
+    { name: "ahead", milliseconds: 30 * day, isSteady: false },
+    { name: "back", milliseconds: -30 * day, isSteady: false },
+    { name: "by less than a day", milliseconds: day / 2, isSteady: true },
+  ])("$name during an upgrade from a version that did not look at it: retention is steady: $isSteady", async ({
+    milliseconds,
+    isSteady,
+  }) => {
+    const { id } = await createPending(shop);
+    const {
+      rows: [newest],
+    } = await plain.db.query("SELECT created_at FROM verification WHERE id = $1", [uuidOf(id)]);
+    await moveClock(plain.db, milliseconds);
+    onTestFinished(() => moveClock(plain.db, -milliseconds));
+    await plain.db.query("DELETE FROM retention_clock");
+    const onJump = vi.fn<(jump: ClockJump) => void>();
+    const looking = createRetentionClock(database, { onJump, onWait() {} });
+    expect([await looking.isSteady(), await looking.isSteady()]).toEqual([isSteady, isSteady]);
+    expect(onJump.mock.calls.map(([{ from }]) => from)).toEqual(
+      isSteady ? [] : [newest.created_at.toISOString()],
+    );
+  });
+
+  test("makes nobody wait in a new database", async () => {
+    const fresh = await createDatabase();
+    const empty = openDatabase({ connectionString: fresh.url }, { poolSize: 1, onError: () => {} });
+    onTestFinished(async () => {
+      await empty.close();
+      await fresh.drop();
+    });
+    const [onJump, onWait] = [vi.fn(), vi.fn()];
+    expect(await createRetentionClock(empty, { onJump, onWait }).isSteady()).toBe(true);
+    expect([onJump.mock.calls, onWait.mock.calls]).toEqual([[], [[false]]]);
   });
 
   test("and is corrected in steps of less than a day makes retention wait for an hour after the last step, and is reported once", async () => {
