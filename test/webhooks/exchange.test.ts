@@ -175,6 +175,16 @@ test.for([
     error: /^sent more than 16 interim answers \(1xx\)$/,
   },
   {
+    name: "a 17th interim answer, even with a final one behind it,",
+    serve: (socket: Socket) =>
+      socket.once("data", () =>
+        socket.end(
+          `${"HTTP/1.1 102 Processing\r\n\r\n".repeat(17)}HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n`,
+        ),
+      ),
+    error: /^sent more than 16 interim answers \(1xx\)$/,
+  },
+  {
     name: "a switch to another protocol",
     serve: (socket: Socket) =>
       socket.once("data", () => socket.write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")),
@@ -422,4 +432,20 @@ test("an exchange aborted by the end of the process rejects, because its result 
   await expect(sending).rejects.toThrow();
   await expect(endpoints.send(message(receiver.url), end.signal)).rejects.toThrow();
   expect(receiver.received).toHaveLength(1);
+});
+
+test("so does one that is aborted while its endpoint's name is still looked up", async () => {
+  const asked = Promise.withResolvers<void>();
+  const resolve = () => {
+    asked.resolve();
+    return new Promise<never>(() => {});
+  };
+  const end = new AbortController();
+  const sending = endpointsOf({ timeoutMs: 600_000, resolve }).send(
+    message("http://shop.example"),
+    end.signal,
+  );
+  await asked.promise;
+  end.abort();
+  await expect(sending).rejects.toThrow();
 });
