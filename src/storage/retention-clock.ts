@@ -35,8 +35,9 @@ const jumpsNow = isJump("c.seen_at", "excluded.seen_at");
 const hasGoneBack = "c.jumped_to > excluded.seen_at";
 
 /**
- * The first look at a database has none before it, though an earlier version may have filled it. It is compared with the newest
- * verification: otherwise a clock that is wrong during the upgrade would be believed at once.
+ * The first look at a database has none before it, though an earlier version may have filled it with a right clock or a wrong one:
+ * retention waits unless there is no verification. If the newest is far from now, the clock has jumped; if it is not, it may have
+ * been created by the same wrong clock, which is perhaps corrected meanwhile.
  */
 const newest = "(SELECT created_at FROM verification ORDER BY id DESC LIMIT 1)";
 
@@ -45,8 +46,8 @@ const statement = {
   name: "retention_clock",
   text: `
 INSERT INTO retention_clock AS c (seen_at, jumped_from, jumped_to)
-SELECT now, newest, CASE WHEN newest IS NOT NULL THEN now END
-FROM (SELECT ${nowMs} AS now) look LEFT JOIN ${newest} v (newest) ON ${isJump("newest", "now")}
+SELECT now, CASE WHEN ${isJump("newest", "now")} THEN newest END, CASE WHEN newest IS NOT NULL THEN now END
+FROM (SELECT ${nowMs} AS now, ${newest} AS newest) look
 ON CONFLICT (id) DO UPDATE SET
   seen_at = excluded.seen_at,
   jumped_from = CASE WHEN ${jumpsNow} THEN c.seen_at ELSE c.jumped_from END,
@@ -63,7 +64,7 @@ export function createRetentionClock(
   options: {
     /** Called once for each jump that makes retention wait. */
     readonly onJump: (jump: ClockJump) => void;
-    /** Called after each look. */
+    /** Called after each look, with whether retention waits because of a jump. */
     readonly onWait: (waits: boolean) => void;
   },
 ): RetentionClock {
@@ -72,10 +73,11 @@ export function createRetentionClock(
   return {
     async isSteady() {
       const [row = []] = await runStatement(database, statement, []);
-      const [isSteady, from, to] = row as [boolean, number, number];
-      options.onWait(!isSteady);
+      const [isSteady, from, to] = row as [boolean, number | null, number];
+      const hasJumped = !isSteady && from !== null;
+      options.onWait(hasJumped);
       // Not by the time it jumped to, which may follow the clock back.
-      if (!isSteady && from !== reported) {
+      if (hasJumped && from !== reported) {
         reported = from;
         options.onJump({ from: new Date(from).toISOString(), to: new Date(to).toISOString() });
       }

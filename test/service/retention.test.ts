@@ -308,12 +308,19 @@ describe("a database's clock that jumps", () => {
   });
 
   test.each([
-    { name: "ahead", milliseconds: 30 * day, isSteady: false },
-    { name: "back", milliseconds: -30 * day, isSteady: false },
-    { name: "by less than a day", milliseconds: day / 2, isSteady: true },
-  ])("$name during an upgrade from a version that did not look at it: retention is steady: $isSteady", async ({
+    { name: "ahead", milliseconds: 30 * day, isReported: true },
+    { name: "back", milliseconds: -30 * day, isReported: true },
+    { name: "by less than a day", milliseconds: day / 2, isReported: false },
+    {
+      name: "ahead, with a verification since",
+      milliseconds: 30 * day,
+      createsMeanwhile: true,
+      isReported: false,
+    },
+  ])("$name during an upgrade from a version that did not look at it makes retention wait, and is reported: $isReported", async ({
     milliseconds,
-    isSteady,
+    createsMeanwhile,
+    isReported,
   }) => {
     const { id } = await createPending(shop);
     const {
@@ -321,13 +328,26 @@ describe("a database's clock that jumps", () => {
     } = await plain.db.query("SELECT created_at FROM verification WHERE id = $1", [uuidOf(id)]);
     await moveClock(plain.db, milliseconds);
     onTestFinished(() => moveClock(plain.db, -milliseconds));
+    if (createsMeanwhile) {
+      const since = await createPending(shop);
+      await plain.db.query("UPDATE verification SET created_at = clock.now() WHERE id = $1", [
+        uuidOf(since.id),
+      ]);
+      onTestFinished(async () => {
+        await plain.db.query("UPDATE verification SET created_at = now() WHERE id = $1", [uuidOf(since.id)]);
+      });
+    }
     await plain.db.query("DELETE FROM retention_clock");
-    const onJump = vi.fn<(jump: ClockJump) => void>();
-    const looking = createRetentionClock(database, { onJump, onWait() {} });
-    expect([await looking.isSteady(), await looking.isSteady()]).toEqual([isSteady, isSteady]);
+    const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
+    const looking = createRetentionClock(database, { onJump, onWait });
+    expect([await looking.isSteady(), await looking.isSteady()]).toEqual([false, false]);
     expect(onJump.mock.calls.map(([{ from }]) => from)).toEqual(
-      isSteady ? [] : [newest.created_at.toISOString()],
+      isReported ? [newest.created_at.toISOString()] : [],
     );
+    expect(onWait.mock.calls.flat()).toEqual([isReported, isReported]);
+    await moveClock(plain.db, hour);
+    onTestFinished(() => moveClock(plain.db, -hour));
+    expect(await looking.isSteady()).toBe(true);
   });
 
   test("makes nobody wait in a new database", async () => {
