@@ -105,19 +105,22 @@ const wantedForMs = 15_000;
 /** A look-up that takes longer is slow. The hosts file takes no time, and DNS has answered before, so few are. */
 const slowAfterMs = 1_000;
 
-/** Names whose last system look-up was slow. Bounded, since anybody's URL can be one. */
-const slowNames = new LRUCache<string, true>({ max: 1_000 });
+/**
+ * Names whose last system look-up was slow; one that was so for the first time, perhaps by chance, is pardoned once. Bounded, since
+ * anybody's URL can be one.
+ */
+const slowNames = new LRUCache<string, "slow" | "pardoned" | "slow again">({ max: 1_000 });
 
-/** Work that is done one after the other. */
+/** Look-ups that are done one after the other. */
 interface Lane {
   last: Promise<unknown>;
+  /** The name whose look-up began last. */
+  name: string;
 }
 
 /** One for names that were slow last time: otherwise one that always hangs would keep all others from ever having their turn. */
-const lanes: Readonly<Record<"quick" | "slow", Lane>> = {
-  quick: { last: Promise.resolve() },
-  slow: { last: Promise.resolve() },
-};
+const quickLane: Lane = { last: Promise.resolve(), name: "" };
+const slowLane: Lane = { last: Promise.resolve(), name: "" };
 
 function inTurn<T>(lane: Lane, work: () => Promise<T>): Promise<T> {
   const turn = lane.last.then(work);
@@ -132,21 +135,28 @@ function inTurn<T>(lane: Lane, work: () => Promise<T>): Promise<T> {
 async function resolveBySystem(hostname: string): Promise<readonly ResolvedAddress[]> {
   const askedAt = performance.now();
 
-  async function lookUp(): Promise<readonly ResolvedAddress[]> {
+  async function lookUp(lane: Lane): Promise<readonly ResolvedAddress[]> {
     const startedAt = performance.now();
-    if (startedAt - askedAt > wantedForMs) throw new Error(`${hostname} was not looked up in time`);
+    if (startedAt - askedAt > wantedForMs) {
+      // Behind another slow name it would perhaps never have its turn again.
+      const isHeldUp = lane === slowLane && lane.name !== hostname;
+      if (isHeldUp && slowNames.get(hostname) === "slow") slowNames.set(hostname, "pardoned");
+      throw new Error(`${hostname} was not looked up in time`);
+    }
+    lane.name = hostname;
     try {
       return await lookUpBySystem(hostname, { all: true });
     } finally {
-      if (performance.now() - startedAt > slowAfterMs) slowNames.set(hostname, true);
+      const isSlow = performance.now() - startedAt > slowAfterMs;
+      if (isSlow) slowNames.set(hostname, slowNames.has(hostname) ? "slow again" : "slow");
       else slowNames.delete(hostname);
     }
   }
 
+  const isSlow = () => /^slow/.test(slowNames.get(hostname) ?? "");
   // A name may turn out to be slow while it waits for its turn behind itself.
-  const isSlow = () => slowNames.has(hostname);
-  const found = isSlow() ? null : await inTurn(lanes.quick, async () => (isSlow() ? null : lookUp()));
-  return found ?? inTurn(lanes.slow, lookUp);
+  const found = isSlow() ? null : await inTurn(quickLane, async () => (isSlow() ? null : lookUp(quickLane)));
+  return found ?? inTurn(slowLane, () => lookUp(slowLane));
 }
 
 const noSuchName = new Set(["ENOTFOUND", "ENODATA", "ECONNREFUSED"]);

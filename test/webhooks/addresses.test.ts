@@ -333,6 +333,76 @@ describe("the addresses of a name", () => {
     ends[1]?.();
     await expect(again).rejects.toThrow("no answer");
   });
+
+  test("that were slow once are requested like others again once one was quick, or waited behind another slow one in vain", async () => {
+    let now = performance.now();
+    const clock = vi.spyOn(performance, "now").mockImplementation(() => now);
+    onTestFinished(() => clock.mockRestore());
+    const open: { name: string; end: (tookMs: number) => void }[] = [];
+    nameServer.bySystem = (name) =>
+      new Promise((resolve) => {
+        const end = (tookMs: number) => {
+          now += tookMs;
+          resolve([four]);
+        };
+        open.push({ name, end });
+      });
+    const names = () => open.map(({ name }) => name);
+    /** Ends the look-up of this name, which is the only one of it. */
+    const end = (name: string, tookMs: number) => {
+      const [found] = open.splice(names().indexOf(name), 1);
+      found?.end(tookMs);
+    };
+    /** Asks for a name whose look-up begins at once. */
+    const begin = async (name: string) => {
+      const addresses = addressesOf(name);
+      await expect.poll(names).toContain(name);
+      return addresses.catch((error: Error) => error.message);
+    };
+    const slowOnce = async (name: string) => {
+      const answered = begin(name);
+      await expect.poll(names).toContain(name);
+      end(name, 1_001);
+      await answered;
+    };
+    await slowOnce("hanging");
+    await slowOnce("good");
+
+    const hanging = begin("hanging");
+    await expect.poll(names).toEqual(["hanging"]);
+    // In the lane of the slow ones.
+    const late = addressesOf("good");
+    end("hanging", 15_001);
+    await hanging;
+    await expect(late).rejects.toThrow("good was not looked up in time");
+    const hangingAgain = begin("hanging");
+    await expect.poll(names).toEqual(["hanging"]);
+    const good = begin("good");
+    await expect.poll(names).toEqual(["hanging", "good"]);
+    end("good", 1);
+    await good;
+    const goodAgain = begin("good");
+    await expect.poll(names).toEqual(["hanging", "good"]);
+    end("good", 1);
+    await goodAgain;
+    end("hanging", 1);
+    await hangingAgain;
+
+    // Was quick this time: does not wait for one that hangs.
+    await slowOnce("good");
+    const quick = begin("good");
+    await expect.poll(names).toEqual(["good"]);
+    end("good", 1);
+    await quick;
+    await slowOnce("other");
+    const other = begin("other");
+    await expect.poll(names).toEqual(["other"]);
+    const beside = begin("good");
+    await expect.poll(names).toEqual(["other", "good"]);
+    end("good", 1);
+    end("other", 1);
+    await Promise.all([beside, other]);
+  });
 });
 
 describe("a service without WEBHOOK_ALLOW_PRIVATE", () => {
