@@ -236,21 +236,26 @@ function list(value: Json): string[] {
   return [value].flat().map(String);
 }
 
-/** Rewrites the alternatives of a schema with a type and null to a list of types and values, which means the same. */
+/** Keywords that allow and forbid nothing. */
+const annotations = ["title", "description", "deprecated", "examples"];
+
+/**
+ * Rewrites the alternatives of values of a type and null to a list of types and values, which means the same. Only of those: other
+ * keywords within an alternative would then also bind null, or take the place of those beside it.
+ */
 function withNullAsType(schema: Json): Json {
   const { anyOf, ...others } = Object.fromEntries(entries(schema));
   const [one = null, other, ...more] = items(anyOf);
-  const type = at(one, "type");
   const isNull = JSON.stringify(other) === '{"type":"null"}' && more.length === 0;
-  const isOverlaid = ["type", "enum", "const"].some((name) => name in others);
-  if (!isNull || isOverlaid || type === undefined || at(one, "const") !== undefined) return schema;
-  const values = at(one, "enum");
-  return {
-    ...others,
-    ...Object.fromEntries(entries(one)),
-    type: [type, "null"].flat(),
-    ...(values !== undefined && { enum: [...items(values), null] }),
-  };
+  const [type, values] = [at(one, "type"), items(at(one, "enum"))];
+  const isPlain =
+    Object.keys(others).every((name) => annotations.includes(name)) &&
+    entries(one).length === 2 &&
+    typeof type === "string" &&
+    values.length > 0 &&
+    // Values are compared as texts.
+    !values.includes("null");
+  return isNull && isPlain ? { ...others, type: [type, "null"], enum: [...values, null] } : schema;
 }
 
 /** Resolves a `$ref` within its own document. */

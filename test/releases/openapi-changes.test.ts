@@ -226,6 +226,31 @@ const alternatives = (...values: string[]) => ({
   anyOf: [{ type: "string", enum: values }, { type: "null" }],
 });
 
+const textOrNull = { anyOf: [{ type: "string", maxLength: 10 }, { type: "null" }] };
+const odd = { type: ["string", "null"], allOf: [{ type: "string" }] };
+
+const document = (schema: object) => ({
+  paths: {
+    "/": {
+      post: {
+        requestBody: { content: { "application/json": { schema } } },
+        responses: { 200: {} },
+      },
+      get: { responses: { 200: { content: { "application/json": { schema } } } } },
+    },
+  },
+});
+
+test.for<[what: string, before: object, now: object]>([
+  ["that excludes null, by a keyword beside the types", { anyOf: [odd, { type: "null" }] }, odd],
+  ["without a value that is named like null", alternatives("a", "null"), alternatives("a")],
+])("alternatives that become a schema %s are a break in both directions", ([, before, now]) => {
+  const breaks = openApiBreaks(document(before) as never, document(now) as never);
+  for (const where of ["POST / body", "GET / 200"]) {
+    expect(breaks.filter((line) => line.startsWith(where)).length).toBeGreaterThan(0);
+  }
+});
+
 /** Whether a change of a field's schema is compatible for a field that clients send, and for one that they receive. */
 describe("a change of a field is judged for requests and answers: its", () => {
   test.for<[what: string, before: object, now: object, sent: boolean, got: boolean]>([
@@ -255,22 +280,12 @@ describe("a change of a field is judged for requests and answers: its", () => {
     ["null among the values becomes an alternative", withNull, alternatives("a"), true, true],
     ["alternative null becomes one of the values", alternatives("a"), withNull, true, true],
     ["alternative beside null gets a value", alternatives("a"), alternatives("a", "b"), true, false],
+    ["alternative beside null gets a limit", textOrNull, { ...textOrNull, maxLength: 3 }, false, true],
     ["required field becomes optional", { required: ["a"] }, {}, true, false],
     ["optional field becomes required", {}, { required: ["a"] }, false, true],
     ["type gets an alternative", { type: "string" }, { type: ["string", "null"] }, true, false],
     ["description changes", { description: "a" }, { description: "b" }, true, true],
   ])("%s", ([, before, now, sent, got]) => {
-    const document = (schema: object) => ({
-      paths: {
-        "/": {
-          post: {
-            requestBody: { content: { "application/json": { schema } } },
-            responses: { 200: {} },
-          },
-          get: { responses: { 200: { content: { "application/json": { schema } } } } },
-        },
-      },
-    });
     const breaks = openApiBreaks(document(before) as never, document(now) as never);
     expect(breaks.filter((line) => line.startsWith("POST / body")).length).toBe(sent ? 0 : 1);
     expect(breaks.filter((line) => line.startsWith("GET / 200")).length).toBe(got ? 0 : 1);

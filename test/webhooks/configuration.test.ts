@@ -11,6 +11,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { startService } from "../../src/service.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { raceTo } from "../service/barrier.ts";
 import { uuidOf } from "../service/pending.ts";
 import {
   answerWith,
@@ -359,6 +360,30 @@ describe("410 Gone", () => {
     const { state } = await deliveryWhen(service, id, attempted(1));
     expect(state).toBe(WebhookDeliveryState.PENDING);
     expect((await inForce(shop)).disabledAt).toBeUndefined();
+  });
+
+  test("that arrives while the webhook is set again disables none of its versions", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const older = await shop.setWebhook(receiver.url, [WebhookEventType.VERIFICATION_VERIFIED]);
+    await shop.setWebhook(receiver.url);
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) =>
+      first.resolve(() => response.writeHead(410, { "retry-after": "3600" }).end());
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    await raceTo(service.db, "audit_entry", [
+      () => shop.setWebhook(receiver.url),
+      async () => {
+        answerFirst();
+        await deliveryWhen(service, id, attempted(1));
+      },
+    ]);
+    const { state } = await deliveryWhen(service, id, attempted(1));
+    expect(state).toBe(WebhookDeliveryState.PENDING);
+    for (const webhook of [await inForce(shop), await version(older.id)]) {
+      expect([webhook?.disabledReason, webhook?.disabledAt]).toEqual(["", undefined]);
+    }
   });
 
   test("to a request sent before its secret was rotated disables it nevertheless", async () => {

@@ -14,6 +14,9 @@ const returnDelayMs = 3_000;
 /** After this time without a hint, the window advises what to check. */
 const adviseAfterMs = 60_000;
 
+/** How long a copy is confirmed. */
+const copiedMs = 2_000;
+
 /** URL fragment of a page that must not return the user automatically. */
 const stay = "#stay";
 
@@ -303,11 +306,12 @@ function stayInOtherLanguage(): void {
 
 function copyButtons(main: HTMLElement): void {
   const feedback = main.querySelector("[data-feedback]");
+  let clearing: ReturnType<typeof setTimeout> | undefined;
   for (const button of main.querySelectorAll<HTMLButtonElement>("[data-copy]")) {
     const value = button.parentElement?.querySelector<HTMLElement>("[data-value]");
     if (!value) continue;
     const label = button.textContent;
-    let timer: ReturnType<typeof setTimeout> | undefined;
+    let resetting: ReturnType<typeof setTimeout> | undefined;
     button.hidden = false;
     button.addEventListener("click", async () => {
       const isCopied = await copy(value);
@@ -315,12 +319,17 @@ function copyButtons(main: HTMLElement): void {
       if (isCopied) button.textContent = copied;
       if (feedback) feedback.textContent = isCopied ? copied : notCopied;
       feedback?.classList.toggle("unseen", isCopied);
-      clearTimeout(timer);
-      timer = setTimeout(() => {
+      clearTimeout(resetting);
+      resetting = setTimeout(() => {
         button.textContent = label;
-        // The instruction to copy by hand stays visible.
-        if (feedback && isCopied) feedback.textContent = "";
-      }, 2_000);
+      }, copiedMs);
+      // The instruction to copy by hand stays visible.
+      clearTimeout(clearing);
+      if (isCopied) {
+        clearing = setTimeout(() => {
+          if (feedback) feedback.textContent = "";
+        }, copiedMs);
+      }
     });
   }
 }
