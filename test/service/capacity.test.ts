@@ -216,18 +216,26 @@ describe("a project without a receiving number", () => {
     ]);
   });
 
-  test("uses a number added elsewhere, even if this process has not been notified of it", async () => {
+  test.for([
+    { whose: "its own", number: "0202000001", isOwn: true },
+    { whose: "a shared", number: "0202000002", isOwn: false },
+  ])("uses $whose number added elsewhere, even if this process has not been notified of it", async ({
+    number,
+    isOwn,
+  }) => {
     const { projectId, liveKey } = await withoutNumber();
     // A new process: on one that was there before, the notice of the removal could come now, and clear the cache.
     const shop = shopOf(await startedNow(), liveKey);
     expect((await shop.create()).status).toBe(503);
     // Inserted as another process would, but without the notice, which may be late.
     await service.db.query(
-      "INSERT INTO destination_number (id, number, environment, project_id) VALUES (gen_random_uuid(), '0202000001', 'live', $1)",
-      [decodeId("prj_", projectId)],
+      "INSERT INTO destination_number (id, number, environment, project_id) VALUES (gen_random_uuid(), $1, 'live', $2)",
+      [number, isOwn ? decodeId("prj_", projectId) : null],
     );
     const created = await shop.create();
-    expect([created.status, created.body.destination]).toEqual([201, "0202000001"]);
+    // Other projects are to be without a number again.
+    await numbers.removeDestinationNumber({ number });
+    expect([created.status, created.body.destination]).toEqual([201, number]);
   });
 
   test("refuses creations on other processes, too, after its number was removed", async () => {
