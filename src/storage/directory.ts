@@ -51,12 +51,24 @@ const projectStatement = {
   text: `SELECT ${projectColumns} FROM project p WHERE p.id = $1::uuid`,
 };
 
-/** If a number was removed and added again, only its latest row counts. */
+/**
+ * The revision of the table, and its rows unless $1 is that revision. Loading all rows once a second, of 24,000 numbers, would
+ * take 40 ms each time, a part of it in one piece. Each insertion, update and deletion changes the number of rows or the sum of
+ * the transactions that wrote them. If a number was removed and added again, only its latest row counts.
+ */
 const numbersStatement = {
   name: "numbers",
   text: `
-SELECT DISTINCT ON (number) number, environment::text, project_id::text, created_at, removed_at IS NOT NULL
-FROM destination_number ORDER BY number, removed_at DESC NULLS FIRST`,
+WITH current AS MATERIALIZED (
+  SELECT count(*) || ' ' || coalesce(sum(xmin::text::int8), 0) AS revision FROM destination_number
+)
+SELECT revision, NULL, NULL, NULL, NULL FROM current
+UNION ALL
+(
+  SELECT DISTINCT ON (number) number, environment::text, project_id::text, created_at, removed_at IS NOT NULL
+  FROM destination_number WHERE (SELECT revision FROM current) <> $1
+  ORDER BY number, removed_at DESC NULLS FIRST
+)`,
 };
 
 /** Who has numbers in use, as in `Numbers.inUse`: of these projects, and of everybody if a number is shared. */
@@ -92,6 +104,8 @@ interface Remembered<T> {
 }
 
 interface Numbers {
+  /** Of the table, by `numbersStatement`. */
+  readonly revision: string;
   readonly byNumber: ReadonlyMap<string, DestinationNumber>;
   /** By `projectId + environment`; shared ones by the environment alone. */
   readonly inUse: ReadonlyMap<string, readonly DestinationNumber[]>;
@@ -161,10 +175,17 @@ export function createDirectory(database: Database): CachedDirectory {
     return find(digestCredential(credential));
   }
 
+  /** Kept when the cache is dropped, since it is used only as long as the table has not changed. */
+  let loadedNumbers: Numbers = { revision: "", byNumber: new Map(), inUse: new Map() };
+
   async function loadNumbers(): Promise<Numbers> {
+    const known = loadedNumbers;
+    const [current, ...rows] = await runStatement(database, numbersStatement, [known.revision]);
+    const revision = current?.[0] as string;
+    if (revision === known.revision) return known;
     const byNumber = new Map<string, DestinationNumber>();
     const inUse = new Map<string, DestinationNumber[]>();
-    for (const row of await runStatement(database, numbersStatement, [])) {
+    for (const row of rows) {
       const number: DestinationNumber = {
         number: row[0] as string,
         environment: row[1] as Environment,
@@ -179,7 +200,8 @@ export function createDirectory(database: Database): CachedDirectory {
       if (owned) owned.push(number);
       else inUse.set(owner, [number]);
     }
-    return { byNumber, inUse };
+    loadedNumbers = { revision, byNumber, inUse };
+    return loadedNumbers;
   }
 
   async function loadCodeLengths(): Promise<CodeLengths> {
