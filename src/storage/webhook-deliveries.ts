@@ -289,9 +289,10 @@ told AS MATERIALIZED (
   GROUP BY w.project_id, w.environment, w.url
 ),
 judged AS MATERIALIZED (
-  SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, w.set_at AS set_before, since.failing,
+  SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, since.failing,
+    first_value(w.id) OVER in_order AS first_id, first_value(w.set_at) OVER in_order AS set_before,
     CASE
-      WHEN t.gone_at >= max(greatest(w.created_at, w.set_at)) FILTER (WHERE w.secret = w.secret_before OR w.set_at IS NOT NULL)
+      WHEN t.gone_at >= max(greatest(w.created_at, w.set_at)) FILTER (WHERE w.secret = w.secret_before)
         OVER (PARTITION BY w.project_id, w.environment, w.url) THEN '${goneReason}'
       WHEN since.failing <= ${nowMs} - interval '5 days' AND t.most_failures >= ${minFailuresToDisable} THEN '${failingReason}'
     END AS reason
@@ -303,13 +304,15 @@ judged AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT CASE WHEN NOT t.succeeded THEN coalesce(w.failing_since, t.failed_at) END AS failing
   ) since
+  WINDOW in_order AS (PARTITION BY w.project_id, w.environment, w.url ORDER BY w.version)
+),
+to_change AS MATERIALIZED (
+  SELECT * FROM judged j
+  WHERE j.failing IS DISTINCT FROM j.failing_before OR (j.reason IS NOT NULL AND j.disabled_before IS NULL)
 ),
 changing AS MATERIALIZED (
-  SELECT w.id FROM webhook_configuration w
-  WHERE w.id = ANY (ARRAY(
-    SELECT j.id FROM judged j
-    WHERE j.failing IS DISTINCT FROM j.failing_before OR (j.reason IS NOT NULL AND j.disabled_before IS NULL)
-  ))
+  SELECT w.id, w.set_at FROM webhook_configuration w
+  WHERE w.id = ANY (ARRAY(SELECT unnest(ARRAY[id, first_id]) FROM to_change))
   ORDER BY w.id FOR NO KEY UPDATE
 ),
 changed AS (
@@ -317,9 +320,10 @@ changed AS (
     failing_since = CASE WHEN w.failing_since IS NOT DISTINCT FROM j.failing_before THEN j.failing ELSE w.failing_since END,
     disabled_at = coalesce(w.disabled_at, CASE WHEN j.reason IS NOT NULL THEN ${nowMs} END),
     disabled_reason = coalesce(w.disabled_reason, j.reason)
-  FROM judged j
+  FROM to_change j
+  JOIN changing first ON first.id = j.first_id AND first.set_at IS NOT DISTINCT FROM j.set_before
   WHERE w.id = j.id AND w.id = ANY (ARRAY(SELECT id FROM changing))
-    AND w.disabled_at IS NOT DISTINCT FROM j.disabled_before AND w.set_at IS NOT DISTINCT FROM j.set_before
+    AND w.disabled_at IS NOT DISTINCT FROM j.disabled_before
     AND (
       w.failing_since IS NOT DISTINCT FROM j.failing_before
       OR (j.reason = '${goneReason}' AND w.failing_since IS NOT NULL)

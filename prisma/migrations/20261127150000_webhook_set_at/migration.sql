@@ -1,3 +1,3 @@
--- When its URL was last set again. Setting what is in force already makes no version any more: all versions with a URL are read with
--- each result of a delivery to it.
+-- When a version that was in force already was set again, unchanged. Before, each time made a new version, and all versions with a
+-- URL are read with each result of a delivery to it.
 ALTER TABLE "webhook_configuration" ADD COLUMN "set_at" TIMESTAMPTZ(3);

@@ -29,11 +29,15 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           // Deliveries are locked before versions, as by the statement that records results.
           await holdBack(transaction, place, url);
           const [known] = await versionsOf(transaction, place, url);
-          // Setting a URL enables it again in all its versions. In each, so that none is disabled by a 410 that arrived before.
+          // Setting a URL enables it again in all its versions. The first one remembers when, for the results of earlier requests.
           await transaction.$executeRaw`
-          UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL,
-            set_at = date_trunc('milliseconds', statement_timestamp())
-          WHERE ${of(place)} AND url = ${url}`;
+          UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
+          WHERE ${of(place)} AND url = ${url} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
+          await transaction.$executeRaw`
+          UPDATE webhook_configuration SET set_at = date_trunc('milliseconds', statement_timestamp())
+          WHERE ${of(place)} AND version = (
+            SELECT min(version) FROM webhook_configuration WHERE ${of(place)} AND url = ${url}
+          )`;
           const kept = known?.secret ?? secret;
           // The newest version with this URL, if it has the wanted events, is what is to be set. A tool that sets it every minute
           // would otherwise make a version each time, and all are read with each result of a delivery to the URL.
