@@ -105,22 +105,24 @@ const wantedForMs = 15_000;
 /** A look-up that takes longer is slow. The hosts file takes no time, and DNS has answered before, so few are. */
 const slowAfterMs = 1_000;
 
-/**
- * Names whose last system look-up was slow; one that was so for the first time, perhaps by chance, is pardoned once. Bounded, since
- * anybody's URL can be one.
- */
-const slowNames = new LRUCache<string, "slow" | "pardoned" | "slow again">({ max: 1_000 });
+interface Slowness {
+  /** By performance.now(). */
+  readonly since: number;
+  /** "slow": for the first time, perhaps by chance. Such a name is pardoned once; one that was slow again never. */
+  readonly state: "slow" | "pardoned" | "slow again";
+}
+
+/** Names whose last system look-up was slow. Bounded, since anybody's URL can be one. */
+const slowNames = new LRUCache<string, Slowness>({ max: 1_000 });
 
 /** Look-ups that are done one after the other. */
 interface Lane {
   last: Promise<unknown>;
-  /** The name whose look-up began last. */
-  name: string;
 }
 
 /** One for names that were slow last time: otherwise one that always hangs would keep all others from ever having their turn. */
-const quickLane: Lane = { last: Promise.resolve(), name: "" };
-const slowLane: Lane = { last: Promise.resolve(), name: "" };
+const quickLane: Lane = { last: Promise.resolve() };
+const slowLane: Lane = { last: Promise.resolve() };
 
 function inTurn<T>(lane: Lane, work: () => Promise<T>): Promise<T> {
   const turn = lane.last.then(work);
@@ -135,28 +137,29 @@ function inTurn<T>(lane: Lane, work: () => Promise<T>): Promise<T> {
 async function resolveBySystem(hostname: string): Promise<readonly ResolvedAddress[]> {
   const askedAt = performance.now();
 
-  async function lookUp(lane: Lane): Promise<readonly ResolvedAddress[]> {
+  async function lookUp(): Promise<readonly ResolvedAddress[]> {
     const startedAt = performance.now();
+    const known = slowNames.get(hostname);
     if (startedAt - askedAt > wantedForMs) {
       // Behind another slow name it would perhaps never have its turn again.
-      const isHeldUp = lane === slowLane && lane.name !== hostname;
-      if (isHeldUp && slowNames.get(hostname) === "slow") slowNames.set(hostname, "pardoned");
+      if (known?.state === "slow") slowNames.set(hostname, { ...known, state: "pardoned" });
       throw new Error(`${hostname} was not looked up in time`);
     }
-    lane.name = hostname;
     try {
       return await lookUpBySystem(hostname, { all: true });
     } finally {
-      const isSlow = performance.now() - startedAt > slowAfterMs;
-      if (isSlow) slowNames.set(hostname, slowNames.has(hostname) ? "slow again" : "slow");
-      else slowNames.delete(hostname);
+      const now = performance.now();
+      if (now - startedAt <= slowAfterMs) slowNames.delete(hostname);
+      else if (known === undefined) slowNames.set(hostname, { since: now, state: "slow" });
+      // Of deliveries that were under way in the same slow moment, only the first counts.
+      else if (askedAt > known.since) slowNames.set(hostname, { since: now, state: "slow again" });
     }
   }
 
-  const isSlow = () => /^slow/.test(slowNames.get(hostname) ?? "");
+  const isSlow = () => (slowNames.get(hostname)?.state ?? "pardoned") !== "pardoned";
   // A name may turn out to be slow while it waits for its turn behind itself.
-  const found = isSlow() ? null : await inTurn(quickLane, async () => (isSlow() ? null : lookUp(quickLane)));
-  return found ?? inTurn(slowLane, () => lookUp(slowLane));
+  const found = isSlow() ? null : await inTurn(quickLane, async () => (isSlow() ? null : lookUp()));
+  return found ?? inTurn(slowLane, lookUp);
 }
 
 const noSuchName = new Set(["ENOTFOUND", "ENODATA", "ECONNREFUSED"]);

@@ -334,7 +334,8 @@ describe("the addresses of a name", () => {
     await expect(again).rejects.toThrow("no answer");
   });
 
-  test("that were slow once are requested like others again once one was quick, or waited behind another slow one in vain", async () => {
+  /** System look-ups that end when the test says so, after as long as it says. */
+  function lookUpsByHand() {
     let now = performance.now();
     const clock = vi.spyOn(performance, "now").mockImplementation(() => now);
     onTestFinished(() => clock.mockRestore());
@@ -365,6 +366,11 @@ describe("the addresses of a name", () => {
       end(name, 1_001);
       await answered;
     };
+    return { names, end, begin, slowOnce };
+  }
+
+  test("that were slow once are requested like others again once one was quick, or waited behind another slow one in vain", async () => {
+    const { names, end, begin, slowOnce } = lookUpsByHand();
     await slowOnce("hanging");
     await slowOnce("good");
 
@@ -402,6 +408,57 @@ describe("the addresses of a name", () => {
     end("good", 1);
     end("other", 1);
     await Promise.all([beside, other]);
+  });
+
+  test("that were slow again wait behind other slow ones, however often in vain", async () => {
+    const { names, end, begin, slowOnce } = lookUpsByHand();
+    const inVain = async () => {
+      const first = begin("first");
+      await expect.poll(names).toEqual(["first"]);
+      const late = addressesOf("second");
+      end("first", 15_001);
+      await first;
+      await expect(late).rejects.toThrow("second was not looked up in time");
+    };
+    await slowOnce("first");
+    await slowOnce("second");
+    await inVain();
+    await slowOnce("second");
+    await inVain();
+
+    const first = begin("first");
+    await expect.poll(names).toEqual(["first"]);
+    const second = begin("second");
+    const third = begin("third");
+    await expect.poll(names).toEqual(["first", "third"]);
+    end("third", 1);
+    end("first", 1);
+    await expect.poll(names).toEqual(["second"]);
+    end("second", 1);
+    await Promise.all([first, second, third]);
+  });
+
+  test("that were slow for several deliveries in one moment count as slow once", async () => {
+    const { names, end, begin, slowOnce } = lookUpsByHand();
+    await slowOnce("always slow");
+    const both = [begin("twice"), begin("twice")];
+    for (const _ of both) {
+      await expect.poll(names).toEqual(["twice"]);
+      end("twice", 1_001);
+    }
+    await Promise.all(both);
+    const slow = begin("always slow");
+    await expect.poll(names).toEqual(["always slow"]);
+    const late = addressesOf("twice");
+    end("always slow", 15_001);
+    await slow;
+    await expect(late).rejects.toThrow("twice was not looked up in time");
+    const slowAgain = begin("always slow");
+    const pardoned = begin("twice");
+    await expect.poll(names).toEqual(["always slow", "twice"]);
+    end("twice", 1);
+    end("always slow", 1);
+    await Promise.all([slowAgain, pardoned]);
   });
 });
 
