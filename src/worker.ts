@@ -56,6 +56,8 @@ export function startWorker(parts: {
           jump,
           "the database's clock has jumped, or no worker ran for long: retention waits for an hour",
         ),
+      onFirstLook: () =>
+        log.info("no worker has looked at this database's clock before: retention waits for an hour"),
       onWait: retentionMetrics.waits,
     }).isSteady,
     onError: (error, task) =>

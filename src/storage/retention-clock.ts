@@ -64,23 +64,25 @@ export function createRetentionClock(
   options: {
     /** Called once for each jump that makes retention wait. */
     readonly onJump: (jump: ClockJump) => void;
+    /** Called once if retention waits only because no worker has looked before. */
+    readonly onFirstLook: () => void;
     /** Called after each look, with whether retention waits because of a jump. */
     readonly onWait: (waits: boolean) => void;
   },
 ): RetentionClock {
-  let reported: unknown;
+  /** The time before the jump that was reported last; null after a first look. */
+  let reported: number | null | undefined;
 
   return {
     async isSteady() {
       const [row = []] = await runStatement(database, statement, []);
       const [isSteady, from, to] = row as [boolean, number | null, number];
-      const hasJumped = !isSteady && from !== null;
-      options.onWait(hasJumped);
+      options.onWait(!isSteady && from !== null);
+      if (isSteady || from === reported) return isSteady;
       // Not by the time it jumped to, which may follow the clock back.
-      if (hasJumped && from !== reported) {
-        reported = from;
-        options.onJump({ from: new Date(from).toISOString(), to: new Date(to).toISOString() });
-      }
+      reported = from;
+      if (from === null) options.onFirstLook();
+      else options.onJump({ from: new Date(from).toISOString(), to: new Date(to).toISOString() });
       return isSteady;
     },
   };

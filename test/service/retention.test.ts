@@ -338,9 +338,10 @@ describe("a database's clock that jumps", () => {
       });
     }
     await plain.db.query("DELETE FROM retention_clock");
-    const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
-    const looking = createRetentionClock(database, { onJump, onWait });
+    const [onJump, onFirstLook, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn(), vi.fn()];
+    const looking = createRetentionClock(database, { onJump, onFirstLook, onWait });
     expect([await looking.isSteady(), await looking.isSteady()]).toEqual([false, false]);
+    expect(onFirstLook).toHaveBeenCalledTimes(isReported ? 0 : 1);
     expect(onJump.mock.calls.map(([{ from }]) => from)).toEqual(
       isReported ? [newest.created_at.toISOString()] : [],
     );
@@ -357,14 +358,14 @@ describe("a database's clock that jumps", () => {
       await empty.close();
       await fresh.drop();
     });
-    const [onJump, onWait] = [vi.fn(), vi.fn()];
-    expect(await createRetentionClock(empty, { onJump, onWait }).isSteady()).toBe(true);
-    expect([onJump.mock.calls, onWait.mock.calls]).toEqual([[], [[false]]]);
+    const [onJump, onFirstLook, onWait] = [vi.fn(), vi.fn(), vi.fn()];
+    expect(await createRetentionClock(empty, { onJump, onFirstLook, onWait }).isSteady()).toBe(true);
+    expect([onJump, onFirstLook, onWait].map(({ mock }) => mock.calls)).toEqual([[], [], [[false]]]);
   });
 
   test("and is corrected in steps of less than a day makes retention wait for an hour after the last step, and is reported once", async () => {
     const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
-    const looking = createRetentionClock(database, { onJump, onWait });
+    const looking = createRetentionClock(database, { onJump, onFirstLook: () => {}, onWait });
     await clockIsSteady();
     await moveClock(plain.db, 3 * day);
     expect(await looking.isSteady()).toBe(false);
@@ -382,7 +383,7 @@ describe("a database's clock that jumps", () => {
 
   test("is reported once by each process, with the times before and after", async () => {
     const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
-    const looking = createRetentionClock(database, { onJump, onWait });
+    const looking = createRetentionClock(database, { onJump, onFirstLook: () => {}, onWait });
     await clockIsSteady();
     expect(await looking.isSteady()).toBe(true);
     const { rows } = await plain.db.query("SELECT seen_at FROM retention_clock");
