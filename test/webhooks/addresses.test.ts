@@ -366,22 +366,24 @@ describe("the addresses of a name", () => {
       end(name, 1_001);
       await answered;
     };
-    return { names, end, begin, slowOnce };
+    /** One that is slow gives up behind another. */
+    const waitInVain = async (name: string, { behind }: { behind: string }) => {
+      const other = begin(behind);
+      await expect.poll(names).toEqual([behind]);
+      const late = addressesOf(name);
+      end(behind, 15_001);
+      await other;
+      await expect(late).rejects.toThrow(`${name} was not looked up in time`);
+    };
+    return { names, end, begin, slowOnce, waitInVain };
   }
 
   test("that were slow once are requested like others again once one was quick, or waited behind another slow one in vain", async () => {
-    const { names, end, begin, slowOnce } = lookUpsByHand();
+    const { names, end, begin, slowOnce, waitInVain } = lookUpsByHand();
     await slowOnce("hanging");
     await slowOnce("good");
-
+    await waitInVain("good", { behind: "hanging" });
     const hanging = begin("hanging");
-    await expect.poll(names).toEqual(["hanging"]);
-    // In the lane of the slow ones.
-    const late = addressesOf("good");
-    end("hanging", 15_001);
-    await hanging;
-    await expect(late).rejects.toThrow("good was not looked up in time");
-    const hangingAgain = begin("hanging");
     await expect.poll(names).toEqual(["hanging"]);
     const good = begin("good");
     await expect.poll(names).toEqual(["hanging", "good"]);
@@ -392,7 +394,7 @@ describe("the addresses of a name", () => {
     end("good", 1);
     await goodAgain;
     end("hanging", 1);
-    await hangingAgain;
+    await hanging;
 
     // Was quick this time: does not wait for one that hangs.
     await slowOnce("good");
@@ -411,21 +413,12 @@ describe("the addresses of a name", () => {
   });
 
   test("that were slow again wait behind other slow ones, however often in vain", async () => {
-    const { names, end, begin, slowOnce } = lookUpsByHand();
-    const inVain = async () => {
-      const first = begin("first");
-      await expect.poll(names).toEqual(["first"]);
-      const late = addressesOf("second");
-      end("first", 15_001);
-      await first;
-      await expect(late).rejects.toThrow("second was not looked up in time");
-    };
+    const { names, end, begin, slowOnce, waitInVain } = lookUpsByHand();
     await slowOnce("first");
-    await slowOnce("second");
-    await inVain();
-    await slowOnce("second");
-    await inVain();
-
+    for (const _ of ["pardoned", "not again"]) {
+      await slowOnce("second");
+      await waitInVain("second", { behind: "first" });
+    }
     const first = begin("first");
     await expect.poll(names).toEqual(["first"]);
     const second = begin("second");
@@ -439,7 +432,7 @@ describe("the addresses of a name", () => {
   });
 
   test("that were slow for several deliveries in one moment count as slow once", async () => {
-    const { names, end, begin, slowOnce } = lookUpsByHand();
+    const { names, end, begin, slowOnce, waitInVain } = lookUpsByHand();
     await slowOnce("always slow");
     const both = [begin("twice"), begin("twice")];
     for (const _ of both) {
@@ -447,12 +440,7 @@ describe("the addresses of a name", () => {
       end("twice", 1_001);
     }
     await Promise.all(both);
-    const slow = begin("always slow");
-    await expect.poll(names).toEqual(["always slow"]);
-    const late = addressesOf("twice");
-    end("always slow", 15_001);
-    await slow;
-    await expect(late).rejects.toThrow("twice was not looked up in time");
+    await waitInVain("twice", { behind: "always slow" });
     const slowAgain = begin("always slow");
     const pardoned = begin("twice");
     await expect.poll(names).toEqual(["always slow", "twice"]);
