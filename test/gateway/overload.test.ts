@@ -138,6 +138,9 @@ test("the pause counts from the refusal, however late the request's body arrives
 });
 
 test("Retry-After grows with the number of paused connections up to eight seconds; then they are closed", async () => {
+  // On a slow machine the first pauses would be over before the last connection is refused.
+  vi.useFakeTimers({ toFake: ["setTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
   const { connect } = await startServer();
   const delays = [];
   for (let count = 0; count < 18; count++) {
