@@ -21,6 +21,7 @@ import { isWindowToken, windowTokenDigest } from "./window-token.ts";
 /** Times are milliseconds since the epoch by the database's clock. Ids are UUIDs. */
 export interface VerificationWindow {
   readonly verificationId: string;
+  readonly projectId: string;
   readonly projectName: string;
   readonly environment: Environment;
   readonly mode: VerificationMode;

@@ -204,6 +204,7 @@ export function verificationMessage(verification: VerificationValue): Verificati
 export function windowMessage(window: VerificationWindowValue): VerificationWindow {
   const message = create(VerificationWindowSchema);
   message.verificationId = encodeId("vrf_", window.verificationId);
+  message.projectId = encodeId("prj_", window.projectId);
   message.projectName = window.projectName;
   message.environment = environments[window.environment];
   message.mode = modes[window.mode];

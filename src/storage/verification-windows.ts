@@ -16,7 +16,7 @@ const findStatement = {
   text: `
 SELECT k.digest, v.id, p.name, v.environment, v.mode, v.status, v.phone, v.carrier, v.client_reference,
   v.state, v.destination, v.sms_text, v.parent_origin, v.return_url, ${epochMs("v.expires_at")}, ${epochMs(nowMs)},
-  h.reason, ${epochMs("h.noticed_at")}
+  h.reason, ${epochMs("h.noticed_at")}, p.id
 FROM unnest($1::text[]) AS k (digest)
 LEFT JOIN LATERAL (SELECT * FROM live_code WHERE window_digest = decode(k.digest, 'hex') OFFSET 0) l ON true
 LEFT JOIN LATERAL (
@@ -49,9 +49,10 @@ export function createVerificationWindows(database: Database): VerificationWindo
 }
 
 function windowOf(row: readonly unknown[]): FoundWindow {
-  const [reason, noticedAt] = row.slice(16);
+  const [reason, noticedAt, projectId] = row.slice(16);
   return {
     verificationId: row[1],
+    projectId,
     projectName: row[2],
     environment: row[3],
     mode: row[4],

@@ -5,8 +5,11 @@ import { StreamBounds } from "../admission/stream-bounds.ts";
 const beatMs = 15_000;
 const beatEvent = "event: beat\ndata:\n\n";
 
-/** A stream costs only memory, 31 KiB with its socket (bench/idle-windows.ts); windows beyond these limits poll. */
-const most = { inAll: 20_000, each: 10 };
+/**
+ * A stream costs only memory, 31 KiB with its socket (bench/idle-windows.ts); windows beyond these limits poll. The windows of
+ * one project hold at most `perFree` times as many as are free, so that those of all others find a fifth free.
+ */
+const most = { inAll: 20_000, each: 10, perFree: 4 };
 
 export interface EventStream {
   /** Ends with the connection, or when the process stops. */
@@ -17,8 +20,12 @@ export interface EventStream {
 
 /** This process's open streams of server-sent events. */
 export interface EventStreams {
-  /** Opens a stream. Null if the limit in total or of the window is reached, or after `close`. */
-  open(response: ServerResponse, token: string, headers: Record<string, string>): EventStream | null;
+  /** Opens a stream. Null if the limit in total, of the project or of the window is reached, or after `close`. */
+  open(
+    response: ServerResponse,
+    window: { readonly token: string; readonly projectId: string },
+    headers: Record<string, string>,
+  ): EventStream | null;
   /** Ends all streams and opens no more; the windows reconnect. */
   close(): void;
   /** After `close`, the reason why `open` returns null. */
@@ -31,12 +38,13 @@ export interface EventStreamObserver {
   closed(): void;
 }
 
-export function createEventStreams(observer: EventStreamObserver): EventStreams {
+export function createEventStreams(observer: EventStreamObserver, limits = most): EventStreams {
   const open = new Map<
     ServerResponse,
-    { readonly controller: AbortController; readonly giveBack: () => void }
+    { readonly controller: AbortController; readonly projectId: string; readonly giveBack: () => void }
   >();
-  const bounds = new StreamBounds(most);
+  const bounds = new StreamBounds(limits);
+  const perProject = new Map<string, number>();
   let beating: NodeJS.Timeout | undefined;
   let isClosed = false;
 
@@ -46,6 +54,9 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
     if (entry === undefined) return;
     open.delete(response);
     entry.giveBack();
+    const left = (perProject.get(entry.projectId) ?? 1) - 1;
+    if (left === 0) perProject.delete(entry.projectId);
+    else perProject.set(entry.projectId, left);
     observer.closed();
     entry.controller.abort();
   }
@@ -61,13 +72,16 @@ export function createEventStreams(observer: EventStreamObserver): EventStreams 
   }
 
   return {
-    open(response, token, headers) {
+    open(response, { token, projectId }, headers) {
       // If the client disconnected before the stream began, no further event would report it.
       if (response.destroyed || isClosed) return null;
+      const held = perProject.get(projectId) ?? 0;
+      if (held >= limits.perFree * (limits.inAll - open.size)) return null;
       const giveBack = bounds.take(token);
       if (typeof giveBack === "string") return null;
+      perProject.set(projectId, held + 1);
       const controller = new AbortController();
-      open.set(response, { controller, giveBack });
+      open.set(response, { controller, projectId, giveBack });
       observer.opened();
       beating ??= setInterval(beat, beatMs).unref();
       response.on("close", () => release(response));

@@ -166,12 +166,17 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       const changes = windows.watchVerificationWindow(message, watching.signal)[Symbol.asyncIterator]();
       // Refusals are answered before the stream begins: a client that is refused polls instead.
       let next = await opening(request, changes.next());
-      const stream = streams.open(reply.raw, token, {
-        ...headers,
-        "cache-control": "no-store, no-transform",
-        "x-accel-buffering": "no",
-        "x-request-id": request.id,
-      });
+      const projectId = next.done === true ? "" : (next.value.window?.projectId ?? "");
+      const stream = streams.open(
+        reply.raw,
+        { token, projectId },
+        {
+          ...headers,
+          "cache-control": "no-store, no-transform",
+          "x-accel-buffering": "no",
+          "x-request-id": request.id,
+        },
+      );
       if (stream === null) {
         watching.abort();
         await changes.return?.();

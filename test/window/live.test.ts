@@ -461,13 +461,18 @@ test("clients that disconnect before their stream starts do not count towards th
   expect(room).toHaveLength(10);
 });
 
+const windowAt = ({ url = "" }: { url?: string | undefined }, projectId = "prj_one") => ({
+  token: url,
+  projectId,
+});
+
 test("a client that does not read its stream is disconnected at the next heartbeat; others continue", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
   let open = 0;
   const streams = createEventStreams({ opened: () => open++, closed: () => open-- });
   const server = createServer((request, response) => {
-    const stream = streams.open(response, request.url ?? "", {});
+    const stream = streams.open(response, windowAt(request), {});
     // More than any system buffers.
     if (request.url === "/slow") stream?.send("state", "x".repeat(64 * 1024 * 1024));
   });
@@ -498,10 +503,36 @@ test("a client that does not read its stream is disconnected at the next heartbe
   }
 });
 
+test("one project's windows leave room for those of others, and all of it can be used", async () => {
+  const observer = { opened() {}, closed() {} };
+  const streams = createEventStreams(observer, { inAll: 50, each: 10, perFree: 4 });
+  const projects = ["one", "other", "third"] as const;
+  const server = createServer((request, response) => {
+    const [, project] = (request.url ?? "").split("/");
+    if (streams.open(response, windowAt(request, project), {}) === null) response.writeHead(429).end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.closeAllConnections());
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const leaving = new AbortController();
+  const status = async (project: (typeof projects)[number], signal: AbortSignal | null = null) =>
+    (await fetch(`http://127.0.0.1:${port}/${project}/${crypto.randomUUID()}`, { signal })).status;
+  const openAll = async (project: (typeof projects)[number], signal: AbortSignal | null = null) => {
+    for (let count = 0; ; count++) if ((await status(project, signal)) === 429) return count;
+  };
+  expect(await openAll("one", leaving.signal)).toBe(40);
+  expect(await openAll("other")).toBe(8);
+  expect(await openAll("third")).toBe(2);
+  leaving.abort();
+  await expect.poll(() => status("one")).toBe(200);
+});
+
 test("a stream requested after all have been closed is not opened", async () => {
   const streams = createEventStreams({ opened() {}, closed() {} });
   const server = createServer((request, response) => {
-    if (streams.open(response, request.url ?? "", {}) === null) response.writeHead(503).end();
+    if (streams.open(response, windowAt(request), {}) === null) response.writeHead(503).end();
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -521,7 +552,7 @@ test("an ended stream is not written to while queued behind another, and is disc
   const server = createServer((request, response) => {
     // Without a listener an error would end the process.
     response.on("error", (error) => faults.push(error));
-    const stream = streams.open(response, request.url ?? "", {});
+    const stream = streams.open(response, windowAt(request), {});
     if (request.url === "/slow") stream?.send("state", "x".repeat(64 * 1024 * 1024));
     if (request.url !== "/pending") stream?.end();
   });
