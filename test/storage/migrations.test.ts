@@ -347,25 +347,31 @@ describe("migrations recorded by Prisma:", () => {
   });
 });
 
+const all = path.resolve("prisma/migrations");
+
+/** The database as the version before a migration left it. */
+async function applyThoseBefore(name: string): Promise<void> {
+  for (const one of await readdir(all))
+    if (one < name) await cp(path.join(all, one), path.join(folder, one), { recursive: true });
+  await apply();
+}
+
+const upgrade = () => applyMigrations(database.connection, { folder: all });
+
 describe("the index of deliveries by state", () => {
-  const all = path.resolve("prisma/migrations");
   const [made, dropped] = [
     "20261126020000_deliveries_by_state",
     "20261126030000_deliveries_by_version_dropped",
   ];
 
-  /** The database as the previous version left it. */
   beforeEach(async () => {
-    for (const name of (await readdir(all)).filter((one) => one < made && !one.endsWith(".toml")))
-      await cp(path.join(all, name), path.join(folder, name), { recursive: true });
-    await apply();
+    await applyThoseBefore(made);
     await client.query(`
       SET session_replication_role = replica;
       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts)
       SELECT gen_random_uuid(), gen_random_uuid(), 'delivered', 1 FROM generate_series(1, 20000)`);
   });
 
-  const upgrade = () => applyMigrations(database.connection, { folder: all });
   const indexes = async () => {
     const { rows } = await client.query(
       "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE indrelid = 'webhook_delivery'::regclass AND indisvalid",
@@ -402,4 +408,38 @@ describe("the index of deliveries by state", () => {
     await upgrade();
     expect(await indexes()).toContain(byState);
   });
+});
+
+test("what the query planner knew of phones, texts and windows is forgotten, and not learnt again", async () => {
+  await applyThoseBefore("20261127200000_no_statistics_of_personal_data");
+  const value = "01012345678";
+  const stored = async () => {
+    const { rows } = await client.query(
+      `SELECT tablename || '.' || attname AS name FROM pg_stats
+       WHERE schemaname = 'public' AND concat(most_common_vals, histogram_bounds) LIKE '%' || $1 || '%' ORDER BY 1`,
+      [value],
+    );
+    return rows.map(({ name }) => name);
+  };
+  await client.query(`
+    SET session_replication_role = replica;
+    INSERT INTO verification (id, project_id, environment, mode, status, phone, verified_at, expected_phone, client_reference,
+      state, destination, sms_text, created_at, expires_at)
+    SELECT gen_random_uuid(), gen_random_uuid(), 'live', 'match', 'verified', '${value}', now(), '${value}', '', '', '', '', now(),
+      now() + interval '1 minute' FROM generate_series(1, 2);
+    INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+    SELECT '', n, 'numeric', gen_random_uuid(), now(), '${value}' FROM generate_series(1, 2) n;
+    INSERT INTO idempotency_record (project_id, environment, key, request_digest, verification_id, verification_url, created_at)
+    SELECT gen_random_uuid(), 'live', '${value}', '${value}', gen_random_uuid(), '${value}', now() FROM generate_series(1, 2);
+    INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
+    SELECT '', n, '${value}', '${value}', '${value}', now(), 'no_match', false FROM generate_series(1, 2) n;
+    INSERT INTO inbound_sender (environment, phone, miss_times) VALUES ('live', '${value}', '{}'), ('test', '${value}', '{}');
+    INSERT INTO webhook_attempt (verification_id, number, started_at, answer)
+    SELECT gen_random_uuid(), 1, now(), '${value}' FROM generate_series(1, 2);
+    ANALYZE`);
+  expect(await stored()).toHaveLength(10);
+  await upgrade();
+  expect(await stored()).toEqual([]);
+  await client.query("ANALYZE");
+  expect(await stored()).toEqual([]);
 });
