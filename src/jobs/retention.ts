@@ -8,6 +8,8 @@ interface Task {
   readonly name: string;
   /** Returns whether there may be more; null if another process is running the task, so that this one cannot tell. */
   work(): Promise<boolean | null>;
+  /** Done instead while the clock is not steady. */
+  goBack?(): Promise<void>;
 }
 
 /**
@@ -38,7 +40,11 @@ export function keepRetention(parts: {
 
   return repeat({
     async work(stopping) {
-      if (!(await parts.isClockSteady())) return false;
+      if (!(await parts.isClockSteady())) {
+        for (const task of parts.tasks)
+          await task.goBack?.().catch((error) => parts.onError(error, task.name));
+        return false;
+      }
       const more: Task[] = [];
       for (const task of dueTasks()) {
         if (stopping.aborted) return false;

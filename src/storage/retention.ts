@@ -24,6 +24,8 @@ export interface RetentionTask {
   readonly name: string;
   /** Handles a batch; resolves to whether more may be waiting, or to null if another process is at work on it. */
   work(): Promise<boolean | null>;
+  /** Brings a position that is ahead of the clock back. Erases nothing, so that it is also done while the clock may be wrong. */
+  goBack?(): Promise<void>;
 }
 
 /** Small enough that no lock is held for long, large enough to keep up with ten thousand a second. */
@@ -43,13 +45,21 @@ DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
 )) RETURNING 1`;
 }
 
+interface Pass {
+  readonly task: string;
+  /** The statements; $1 are the days. */
+  readonly batch: string;
+  readonly goBack: string;
+}
+
 /**
  * A pass over a growing table, once over each row, in the order of a column: rows behind its position are not looked at again.
  * Rows with equal values are handled in one batch, since only the value is remembered. The process that locks the row of the
  * pass works; others find nothing to do and get null.
  *
  * A position ahead of the clock was reached before the clock was set back. Rows written since lie behind it and would be kept
- * for ever, so it goes back to where it would be now.
+ * for ever, so it goes back to where it would be now: with the next batch, and by `goBack` while retention waits because of the
+ * clock, which may be right again before that is over.
  *
  * The position enters the conditions as a scalar subquery, not as a join. With a join each batch of a grown table scanned all
  * that lies behind the position, since the index already gives the requested order (200 ms at 1.5 million messages, instead of
@@ -66,13 +76,14 @@ function pass(parts: {
   readonly before?: string;
   /** CTEs that do the work, over the rows that lie `within` the batch. */
   readonly work: string;
-}): string {
+}): Pass {
   const { task, table, order, type, cutOff, before = "false", work } = parts;
   const present = type === "uuid" ? lowestIdAt("now()") : "now()";
-  return `
+  const progress = `
 WITH progress AS MATERIALIZED (
   SELECT done_up_to::${type} AS since FROM retention_progress WHERE task = '${task}' FOR UPDATE SKIP LOCKED
-),
+)`;
+  const batch = `${progress},
 bound AS MATERIALIZED (
   SELECT (array_agg(value ORDER BY value DESC))[1] AS upto, count(*) AS found
   FROM (
@@ -92,13 +103,17 @@ moved AS (
   FROM bound, progress WHERE r.task = '${task}' AND (bound.upto IS NOT NULL OR progress.since > ${present})
 )
 SELECT CASE WHEN EXISTS (SELECT FROM progress) THEN found::float8 END FROM bound`;
+  const goBack = `${progress}
+UPDATE retention_progress SET done_up_to = (${cutOff})::text
+FROM progress WHERE task = '${task}' AND progress.since > ${present}`;
+  return { task, batch, goBack };
 }
 
 /** Whether `column` lies between the position of the pass and the end of its batch. */
 const within = (column: string) =>
   `${column} > (SELECT since FROM progress) AND ${column} <= (SELECT upto FROM bound)`;
 
-function messagePass(task: string, work: string): string {
+function messagePass(task: string, work: string): Pass {
   return pass({
     task,
     table: "inbound_message",
@@ -109,11 +124,11 @@ function messagePass(task: string, work: string): string {
   });
 }
 
-function messageErasure(task: string, which: string): string {
+function messageErasure(task: string, which: string): Pass {
   return messagePass(task, erasedMessages({ where: `${which} AND ${within("m.ingested_at")}` }));
 }
 
-function messageDeletion(task: string, which: string): string {
+function messageDeletion(task: string, which: string): Pass {
   const text = `DELETE FROM inbound_message m WHERE ${which} AND ${within("m.ingested_at")}`;
   return messagePass(task, `deleted AS (${text})`);
 }
@@ -201,21 +216,24 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     };
   }
 
-  function passing(name: string, text: string, days: number): RetentionTask {
+  function passing({ task, batch, goBack }: Pass, days: number): RetentionTask {
     return {
-      name,
+      name: task,
       async work() {
-        const [row] = await runStatement(database, { name, text }, [days]);
+        const [row] = await runStatement(database, { name: task, text: batch }, [days]);
         const found = row?.[0] ?? null;
         return found === null ? null : found === batchSize;
+      },
+      async goBack() {
+        await runStatement(database, { name: `${task}_back`, text: goBack }, [days]);
       },
     };
   }
 
   function erasingVerifications(): RetentionTask {
-    const erasing = passing("erase_verifications", verificationErasure, finishedDays);
+    const erasing = passing(verificationErasure, finishedDays);
     return {
-      name: erasing.name,
+      ...erasing,
       async work() {
         const isLeft = await erasing.work();
         if (isLeft) return true;
@@ -262,23 +280,13 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
            AND ${lastMiss} <= now() + interval '${maxAheadMs} milliseconds') IS NOT TRUE`,
       ),
     ),
+    passing(messageErasure("erase_unmatched_messages", "m.verification_id IS NULL"), unmatchedDays),
+    passing(messageErasure("erase_matched_messages", "m.verification_id IS NOT NULL"), finishedDays),
     passing(
-      "erase_unmatched_messages",
-      messageErasure("erase_unmatched_messages", "m.verification_id IS NULL"),
-      unmatchedDays,
-    ),
-    passing(
-      "erase_matched_messages",
-      messageErasure("erase_matched_messages", "m.verification_id IS NOT NULL"),
-      finishedDays,
-    ),
-    passing(
-      "delete_unmatched_messages",
       messageDeletion("delete_unmatched_messages", "m.verification_id IS NULL"),
       unmatchedDays + knownDays,
     ),
     passing(
-      "delete_matched_messages",
       messageDeletion("delete_matched_messages", "m.verification_id IS NOT NULL"),
       finishedDays + knownDays,
     ),

@@ -460,6 +460,35 @@ describe("a database's clock that was wrong", () => {
     await everyTask();
     expect(await tablesWith(meanwhile)).toEqual([]);
   });
+
+  test("keeps nothing for ever either if it was corrected before retention believed it", async () => {
+    const [before, meanwhile] = ["01087650035", "01087650036"] as const;
+    await noticeClock();
+    await service.sms({ to: (await verifiedBy(before)).to, from: before, text: "no code" });
+    await endAllPending();
+    await moveClock(plain.db, 130 * day);
+    onTestFinished(() => moveClock(plain.db, -130 * day));
+    await everyTask();
+    await clockIsSteady();
+
+    await moveClock(plain.db, -140 * day);
+    // The last pass in the order of the tasks.
+    const lastPosition = async () =>
+      (await plain.db.query("SELECT done_up_to FROM retention_progress WHERE task = 'erase_verifications'"))
+        .rows;
+    const reached = await lastPosition();
+    const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
+    await expect.poll(lastPosition, { timeout: 10_000 }).not.toEqual(reached);
+    await worker.close();
+    await noticeClock();
+    const { to } = await verifiedBy(meanwhile);
+    await service.sms({ to, from: meanwhile, text: "no code" });
+
+    await moveClock(plain.db, 140 * day);
+    await endAllPending();
+    await everyTask();
+    expect(await tablesWith(meanwhile)).toEqual([]);
+  });
 });
 
 test("an event that is sent again while its verification is to be erased keeps it until the new attempt has ended", async () => {
