@@ -331,7 +331,8 @@ FROM batch WHERE id <= $3::uuid`,
 
 /**
  * The next batch of messages in order of arrival, up to $4, with all of the last instant. A number in a text is found by its
- * digits, whatever separates them and whatever it begins with: 010-1234-5678, +82 (10) 1234 5678, full width too.
+ * digits, whatever separates them and whatever it begins with: 010-1234-5678, +82 (10) 1234 5678, full width too. A source that
+ * confuses the two ends of a message has a person's number as its destination; a receiving number is nobody's.
  */
 const messagePassStatement = {
   name: "erasure_message_pass",
@@ -345,7 +346,8 @@ WITH bound AS MATERIALIZED (
 ${erasedMessages({
   from: "bound",
   where: `m.ingested_at > $2::timestamptz AND m.ingested_at <= bound.upto
-    AND (m.sender = $1 OR ${digitsIn("m.text")} LIKE $3)`,
+    AND (m.sender = $1 OR ${digitsIn("m.text")} LIKE $3 OR m.destination = $1 AND m.verification_id IS NULL
+      AND NOT EXISTS (SELECT FROM destination_number WHERE number = $1 AND removed_at IS NULL))`,
 })}
 SELECT upto::text, (SELECT count(*)::float8 FROM erased_message) FROM bound`,
 };

@@ -2,7 +2,9 @@ import type { ServerResponse } from "node:http";
 import { Code } from "@connectrpc/connect";
 import { beforeAll, describe, expect, test, vi } from "vitest";
 import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { type Erasure, ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
+import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Merchant, merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { tablesWith } from "../harness/every-table.ts";
@@ -185,6 +187,21 @@ describe("erasing a phone", () => {
     await service.sms({ to: "0200000000", from: newPhone(), text });
     expect(await erasePhone(phone)).toMatchObject({ messages: 1 });
     expect(await tablesWith(service.db, text)).toEqual([]);
+  });
+
+  test("finds it where a source reported it as the destination, unless it is a receiving number", async () => {
+    const [phone, receiving, sender] = [newPhone(), newPhone(), newPhone()];
+    const numbers = service.client(DestinationNumberService);
+    await numbers.addDestinationNumber({ number: receiving, environment: Environment.LIVE });
+    for (const to of [phone, receiving]) await service.sms({ to, from: sender, text: "hello" });
+    for (const [erased, messages] of [
+      [phone, 1],
+      [receiving, 0],
+    ] as const)
+      expect(await erasePhone(erased)).toEqual({ ...nothing, messages });
+    expect(await tablesWithPhone(phone)).toEqual([]);
+    await numbers.removeDestinationNumber({ number: receiving });
+    expect(await erasePhone(receiving)).toEqual({ ...nothing, messages: 1 });
   });
 
   test("leaves no request digest from which it could be computed, and every creation can still be replayed", async () => {
