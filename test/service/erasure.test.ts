@@ -6,6 +6,7 @@ import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/dest
 import { type Erasure, ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { readPage } from "../docs/pages.ts";
 import { type Merchant, merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -68,6 +69,13 @@ async function tablesWithPhone(phone: string): Promise<string[]> {
   return [...new Set(found)].sort();
 }
 
+/** What the documented statement finds about the number. */
+async function everythingAbout(phone: string): Promise<string[]> {
+  const sql = readPage("docs/security.md").blocks.find(({ language }) => language === "sql")?.code ?? "";
+  const { rows } = await service.db.query(sql.replace("01012345678", phone));
+  return [...new Set(rows.map(({ what }) => what))].sort();
+}
+
 async function send(pending: Pending, from: string): Promise<string | undefined> {
   return (await service.sms({ to: pending.to, from, text: pending.text }))[0]?.outcome;
 }
@@ -110,6 +118,8 @@ describe("erasing a phone", () => {
     ]);
     await deliveryWhen(service, cancelled.id, delivered);
     await deliveryWhen(service, expired.id, delivered);
+    const kinds = ["answer", "code", "event", "message", "misses", "verification"];
+    expect(await everythingAbout(phone)).toEqual(kinds);
     await service.db.query("ANALYZE");
     // The event of the verification that this cancels may be answered before or after answers are counted.
     receiver.answer = answerWith(200);
@@ -124,6 +134,7 @@ describe("erasing a phone", () => {
     receiver.answer = echo;
 
     expect(await tablesWithPhone(phone)).toEqual([]);
+    expect(await everythingAbout(phone)).toEqual([]);
     const { status, body } = await shop.read(verified.id);
     expect(status).toBe(200);
     expect(body).toEqual({ ...before, phone: null, server_time: body.server_time });
