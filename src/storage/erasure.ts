@@ -144,23 +144,43 @@ SELECT id::text FROM locked_verification`,
 };
 
 /**
+ * Removes expected phones from codes, which are found by them. The planner has no statistics of phones: in a join it expects each to
+ * find a two-hundredth of all codes, and may read all of them instead. So phones and codes are looked up one by one. A row that
+ * has moved is not changed: its code was given out again.
+ */
+function forgettingExpectedPhones({
+  phones,
+  where,
+}: {
+  readonly phones: string;
+  readonly where: string;
+}): string {
+  return `
+WITH found AS MATERIALIZED (
+  SELECT l.destination, l.code, l.verification_id
+  FROM (${phones}) AS p (phone)
+  CROSS JOIN LATERAL (SELECT * FROM live_code WHERE expected_phone = p.phone OFFSET 0) l
+),
+locked AS MATERIALIZED (
+  SELECT l.row FROM (SELECT destination, code FROM found WHERE ${where} ORDER BY destination, code) k
+  CROSS JOIN LATERAL (
+    SELECT ctid AS row FROM live_code WHERE destination = k.destination AND code = k.code FOR NO KEY UPDATE
+  ) l
+)
+UPDATE live_code l SET expected_phone = NULL WHERE l.ctid = ANY (ARRAY(SELECT row FROM locked))`;
+}
+
+/**
  * A code keeps its expected phone for as long as it is barred, even if no verification was created with it: a request that lost
  * the race for an idempotency key has reserved a code, on any destination.
  */
 const codesStatement = {
   name: "erasure_codes",
-  text: `
-WITH locked AS MATERIALIZED (
-  SELECT l.destination, l.code
-  FROM verification v
-  JOIN live_code l ON l.expected_phone = v.expected_phone
-  WHERE v.id = ANY ($1::uuid[]) AND (
-    l.verification_id = v.id OR NOT EXISTS (SELECT FROM verification other WHERE other.id = l.verification_id)
-  )
-  ORDER BY l.destination, l.code FOR NO KEY UPDATE OF l
-)
-UPDATE live_code l SET expected_phone = NULL
-FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
+  text: forgettingExpectedPhones({
+    phones: "SELECT DISTINCT expected_phone FROM verification WHERE id = ANY ($1::uuid[])",
+    where: `found.verification_id = ANY ($1::uuid[])
+    OR NOT EXISTS (SELECT FROM verification v WHERE v.id = found.verification_id OFFSET 0)`,
+  }),
 };
 
 /**
@@ -292,20 +312,16 @@ WITH ${forgottenSenders({ keys: "SELECT e, $1::text FROM unnest(enum_range(NULL:
 };
 
 /**
- * Skips codes whose verification still expects the phone: it was created during the erasure, and its user still needs hints. The
- * planner has no statistics of phones; OFFSET 0 keeps it from searching all verifications for this one.
+ * Skips codes whose verification still expects the phone: it was created during the erasure, and its user still needs hints.
+ * OFFSET 0 keeps the planner from searching all verifications for this one.
  */
 const phoneCodesStatement = {
   name: "erasure_phone_codes",
-  text: `
-WITH locked AS MATERIALIZED (
-  SELECT l.destination, l.code FROM live_code l
-  WHERE l.expected_phone = $1
-    AND NOT EXISTS (SELECT FROM verification v WHERE v.id = l.verification_id AND v.expected_phone = $1 OFFSET 0)
-  ORDER BY l.destination, l.code FOR NO KEY UPDATE
-)
-UPDATE live_code l SET expected_phone = NULL
-FROM locked WHERE l.destination = locked.destination AND l.code = locked.code`,
+  text: forgettingExpectedPhones({
+    phones: "SELECT $1",
+    where:
+      "NOT EXISTS (SELECT FROM verification v WHERE v.id = found.verification_id AND v.expected_phone = $1 OFFSET 0)",
+  }),
 };
 
 /** Where the passes end. Later rows were written after the erasure began, which would otherwise never end. */

@@ -127,9 +127,12 @@ test("statements planned on empty tables read only a few rows after the tables h
 
   for (let round = 0; round < rounds; round++) await live();
   await db.query(grown);
-  await db.query("SELECT pg_stat_reset()");
-  for (let round = 0; round < rounds; round++) await live();
-  await expectLittleRead(db);
+  for (const statistics of ["those of empty tables", "its own"]) {
+    if (statistics === "its own") await db.query("ANALYZE");
+    await db.query("SELECT pg_stat_reset()");
+    for (let round = 0; round < rounds; round++) await live();
+    await expectLittleRead(db);
+  }
 });
 
 /** Ends the service's connections, which report their counters at that point at the latest. */
