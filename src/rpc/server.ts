@@ -1,5 +1,4 @@
 import http2 from "node:http2";
-import { isIPv6 } from "node:net";
 import type { SecureContextOptions, Server as TlsServer } from "node:tls";
 import { createContextValues } from "@connectrpc/connect";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
@@ -140,13 +139,9 @@ export function createRpcServer(parts: {
     // Connect accepts a media type in any case; the code here compares lower case.
     const mediaType = raw.headers["content-type"]?.toLowerCase();
     if (mediaType !== undefined) raw.headers["content-type"] = mediaType;
-    bracketAddress(raw.headers);
-    // Connect builds a URL from the authority.
-    if (raw.authority === undefined || !URL.canParse(`http://${raw.authority}`)) {
-      reply.hijack();
-      raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
-      return;
-    }
+    // Connect builds a URL from the authority, which is used for nothing else. gRPC clients may send any text there: some send
+    // all addresses of their target, or what their resolver takes for a name (`phoneproof.production:grpc`).
+    raw.headers[":authority"] = "localhost";
     joinCredentials(raw);
     const method = url.slice(1);
     const hasCredential = raw.headers.authorization !== undefined && ownMethods.has(method);
@@ -203,12 +198,6 @@ export function createRpcServer(parts: {
 
 function secureContextOf({ cert, key, ca }: TlsSettings): SecureContextOptions {
   return { cert, key, ...(ca && { ca }) };
-}
-
-/** Adds the brackets of an IPv6 address, which Node's HTTP/2 client leaves out of the authority. */
-function bracketAddress(headers: http2.IncomingHttpHeaders): void {
-  const [, address = "", port] = /^(.*):(\d+)$/.exec(headers[":authority"] ?? "") ?? [];
-  if (isIPv6(address)) headers[":authority"] = `[${address}]:${port}`;
 }
 
 /**

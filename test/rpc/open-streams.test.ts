@@ -291,12 +291,12 @@ test("an unreadable message is refused with the catalogue's code, in a unary cal
   connection.destroy();
 });
 
-test("malformed requests, and JSON that a refusal cannot quote, are refused without console output", async () => {
+test("JSON that a refusal cannot quote is refused without console output", async () => {
   const printed = vi.spyOn(console, "error");
   onTestFinished(() => printed.mockRestore());
   const connection = connectRaw(service.grpcAddress);
   const { liveKey } = await service.createProject();
-  const refused = async (path: string, headers: Record<string, string>, message = "") => {
+  const refused = async (path: string, headers: Record<string, string>, message: string) => {
     const call = connection.call(path, { authorization: `Bearer ${liveKey}`, ...headers });
     call.send(Buffer.from(message)).catch(() => {});
     call.halfClose();
@@ -310,8 +310,6 @@ test("malformed requests, and JSON that a refusal cannot quote, are refused with
     "phoneproof.v1.VerificationService/GetVerification",
     "phoneproof.v1.VerificationService/WatchVerification",
   ]) {
-    // HTTP/2 resets the stream of a malformed request.
-    expect(await refused(path, { ":authority": "%" })).toBe(-1);
     const json = { "content-type": "application/grpc+json" };
     expect(await refused(path, json, broken), path).toBe(Code.InvalidArgument);
   }

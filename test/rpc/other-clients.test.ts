@@ -3,7 +3,7 @@ import { execFile } from "node:child_process";
 import path from "node:path";
 import { promisify } from "node:util";
 import grpc from "@grpc/grpc-js";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
 
 const service = await startTestService();
@@ -81,11 +81,11 @@ describe("@grpc/grpc-js with hand-encoded messages", () => {
   const call = (
     method: string,
     request: Buffer,
-    { metadata = authorized, deadline = Date.now() + 60_000 } = {},
+    { metadata = authorized, deadline = Date.now() + 60_000, by = client } = {},
   ) =>
     new Promise<{ fields: Map<number, Buffer>; headers: grpc.Metadata }>((resolve, reject) => {
       let headers = new grpc.Metadata();
-      const made = client.makeUnaryRequest(
+      const made = by.makeUnaryRequest(
         method.startsWith("/") ? method : `/phoneproof.v1.VerificationService/${method}`,
         (bytes: Buffer) => bytes,
         (bytes: Buffer) => bytes,
@@ -154,6 +154,21 @@ describe("@grpc/grpc-js with hand-encoded messages", () => {
       stream.write(Buffer.of());
       await expect(refusal).rejects.toMatchObject({ code: grpc.status.UNIMPLEMENTED });
     }
+  });
+
+  test.for([
+    "127.0.0.1:50051,127.0.0.2:50051",
+    "phoneproof.production:grpc",
+    "cluster%2Fphoneproof",
+    "::1",
+    "%",
+  ])("may call the service by an authority that is no host name and port: %s", async (authority) => {
+    const named = new grpc.Client(service.grpcAddress, grpc.credentials.createInsecure(), {
+      "grpc.default_authority": authority,
+    });
+    onTestFinished(() => named.close());
+    const refused = await call("GetVerification", text(1, "vrf_none"), { by: named }).catch((error) => error);
+    expect(refused).toMatchObject({ code: grpc.status.NOT_FOUND });
   });
 
   test("may set a deadline beyond the range of timers", async () => {
