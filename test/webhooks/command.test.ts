@@ -1,7 +1,9 @@
+import { toBinary } from "@bufbuild/protobuf";
 import { beforeAll, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import {
+  ListWebhookDeliveriesResponseSchema,
   WebhookDeliveryState,
   WebhookEventType,
   WebhookService,
@@ -286,6 +288,50 @@ test("an attempt's duration is reported to the millisecond, also beyond a second
   expect(delivery?.attempts[0]?.duration).toMatchObject({ seconds: 12n, nanos: 345_000_000 });
   const { deliveries } = await phoneproof("deliveries", "--verification", id);
   expect(deliveries[0].attempts).toMatchObject([{ duration_ms: 12_345 }]);
+});
+
+test("a page of deliveries is no larger than most gRPC libraries accept, whatever the endpoint answered", async () => {
+  const seller = await openShop(service);
+  await seller.setWebhook(receiver.url);
+  const id = await seller.event();
+  await deliveryWhen(service, id, delivered);
+  // 199 more deliveries with ten attempts each, whose answers were Korean, but not in UTF-8.
+  await service.db.query(
+    `WITH made AS (
+       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
+         created_at, expires_at, webhook_configuration_id)
+       SELECT uuidv7(n * interval '1 millisecond'), v.project_id, v.environment, v.mode, 'cancelled', '', '', v.destination, '',
+         v.created_at, v.expires_at, v.webhook_configuration_id
+       FROM verification v, generate_series(1, 199) n WHERE v.id = $1
+       RETURNING id, webhook_configuration_id
+     ),
+     happened AS (INSERT INTO event SELECT id, 'verification.cancelled', now() FROM made),
+     owed AS (
+       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, failures, resends)
+       SELECT id, webhook_configuration_id, 'failed', 10, 10, 0 FROM made
+     )
+     INSERT INTO webhook_attempt (verification_id, number, started_at, duration_ms, status, error, answer)
+     SELECT id, number, now(), 1, 500, 'answered 500', repeat(U&'FFFD', 1024) FROM made, generate_series(1, 10) number`,
+    [decodeId("vrf_", id)],
+  );
+  const client = service.client(WebhookService);
+  const listed: string[] = [];
+  let pageToken = "";
+  do {
+    const page = await client.listWebhookDeliveries({
+      projectId: seller.projectId,
+      pageSize: 200,
+      pageToken,
+    });
+    expect(toBinary(ListWebhookDeliveriesResponseSchema, page).length).toBeLessThan(4 * 1024 * 1024);
+    listed.push(...page.deliveries.map(({ verificationId }) => verificationId));
+    ({ nextPageToken: pageToken } = page);
+  } while (pageToken !== "");
+  expect(new Set(listed).size).toBe(200);
+  expect(listed).toEqual(listed.toSorted().reverse());
+  // The command asks until it has as many as were wanted.
+  const { deliveries } = await phoneproof("deliveries", "--project", seller.projectId, "--limit", "150");
+  expect(deliveries).toHaveLength(150);
 });
 
 test("deliveries can be filtered by state, and however many newer ones do not match, the first page is filled", async () => {

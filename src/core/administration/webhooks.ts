@@ -175,7 +175,8 @@ export function administerWebhooks(parts: {
       if (kept === "no_project") throw noSuchProject();
       if (kept === "no_verification") throw noSuchVerification();
       const idOf = ({ verificationId }: Delivery) => verificationId;
-      const { items: deliveries, nextPageToken } = paginate(kept, filter.limit, idOf, listOf(filter));
+      const limit = fitting(kept, filter.limit);
+      const { items: deliveries, nextPageToken } = paginate(kept, limit, idOf, listOf(filter));
       return { deliveries, nextPageToken };
     },
 
@@ -275,6 +276,28 @@ function filterOf(
     throw new Failure("validation_failed", { fields: violations });
   }
   return { ...filter, before };
+}
+
+/**
+ * In bytes, about. Most gRPC libraries accept no message over 4 MiB unless told otherwise, and 200 deliveries with ten attempts
+ * each can take more: if an endpoint's answers are not UTF-8, most of their bytes become three.
+ */
+const longestPage = 2 * 1024 * 1024;
+
+/** How many of the deliveries fit on a page of up to `limit`; the first always does. */
+function fitting(deliveries: readonly Delivery[], limit: number): number {
+  let bytes = 0;
+  const beyond = deliveries.findIndex((delivery) => {
+    bytes += bytesOf(delivery);
+    return bytes > longestPage;
+  });
+  return beyond === -1 ? limit : Math.min(limit, Math.max(1, beyond));
+}
+
+/** About; besides its texts, a delivery takes some two hundred bytes, and an attempt some forty. */
+function bytesOf({ url, attempts }: Delivery): number {
+  const texts = attempts.flatMap(({ error, answer }) => [error ?? "", answer ?? ""]);
+  return texts.reduce((bytes, text) => bytes + 20 + Buffer.byteLength(text), 200 + Buffer.byteLength(url));
 }
 
 const listOf = ({
