@@ -1,3 +1,4 @@
+import type { Client } from "@connectrpc/connect";
 import { afterEach, describe, expect, test } from "vitest";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -12,6 +13,7 @@ import { tablesWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { createWindow } from "../window/open-window.ts";
+import { untilWaiting } from "./barrier.ts";
 import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "./pending.ts";
 import { newPhone, smsSource } from "./sms-source.ts";
 
@@ -138,6 +140,15 @@ describe("the two environments", () => {
 });
 
 describe("a number that has moved to the other environment", () => {
+  /** Removes a number, and sets back when, so that it need not wait before it serves the other environment. */
+  async function removeLongAgo(numbers: Client<typeof DestinationNumberService>, number: string) {
+    await numbers.removeDestinationNumber({ number });
+    await service.db.query(
+      "UPDATE destination_number SET removed_at = removed_at - interval '5 seconds' WHERE number = $1",
+      [number],
+    );
+  }
+
   const trialShop = merchant(here.httpUrl, project.testKey);
 
   /**
@@ -214,7 +225,7 @@ describe("a number that has moved to the other environment", () => {
     await window.cancel();
     const numbers = here.client(DestinationNumberService);
     const { projectId, testNumber: number } = moving;
-    for (const each of [number, moving.liveNumber]) await numbers.removeDestinationNumber({ number: each });
+    for (const each of [number, moving.liveNumber]) await removeLongAgo(numbers, each);
     await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
     const liveShop = merchant(here.httpUrl, moving.liveKey);
     const live = await createPending(liveShop);
@@ -227,7 +238,7 @@ describe("a number that has moved to the other environment", () => {
     const moved = await here.createProject();
     const { projectId, testNumber: number } = moved;
     const numbers = here.client(DestinationNumberService);
-    for (const each of [number, moved.liveNumber]) await numbers.removeDestinationNumber({ number: each });
+    for (const each of [number, moved.liveNumber]) await removeLongAgo(numbers, each);
     await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
     const left = await createPending(merchant(here.httpUrl, moved.liveKey));
     await numbers.removeDestinationNumber({ number });
@@ -255,10 +266,31 @@ describe("a number that has moved to the other environment", () => {
     expect(await move()).toMatchObject({ code: "number_pending" });
     const { projectId } = to;
     await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
-    await numbers.removeDestinationNumber({ number });
+    await removeLongAgo(numbers, number);
     await letExpire(service.db, third.id);
     const { message } = await move();
     expect(message?.destinationNumber).toMatchObject({ number, environment: Environment.TEST });
+  });
+
+  test("is not moved while a creation is under way that has chosen it before", async () => {
+    const { projectId, liveKey, liveNumber: number } = await here.createProject();
+    const numbers = here.client(DestinationNumberService);
+    const holder = await service.db.connect();
+    await holder.query("BEGIN; LOCK TABLE live_code IN SHARE MODE");
+    const created = createPending(merchant(there.httpUrl, liveKey));
+    await untilWaiting(service.db, 1);
+    await numbers.removeDestinationNumber({ number });
+    const moved = answerOf(() =>
+      numbers.addDestinationNumber({ number, environment: Environment.TEST, projectId }),
+    );
+    // Long enough for an addition that waits for nothing.
+    for (let asked = 0; asked < 10; asked++) await numbers.listDestinationNumbers({ projectId });
+    await holder.query("COMMIT");
+    holder.release();
+    const left = await created;
+    expect(left.to).toBe(number);
+    expect(await moved).toMatchObject({ code: "number_pending" });
+    expect(await send(left)).toMatchObject({ outcome: "VERIFIED", verificationId: left.id });
   });
 });
 

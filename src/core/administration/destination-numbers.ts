@@ -6,7 +6,10 @@ import type { Environment } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
 
 export interface DestinationNumberStore {
-  /** `pending`: the number still has pending verifications of the other environment. */
+  /**
+   * Waits if the number has just been removed from the other environment, until no creation that has chosen it there is under
+   * way. `pending`: it still has pending verifications of that environment.
+   */
   add(
     number: string,
     environment: Environment,

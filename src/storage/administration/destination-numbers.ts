@@ -1,7 +1,9 @@
+import { setTimeout as delay } from "node:timers/promises";
 import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { DestinationNumberStore } from "../../core/administration/destination-numbers.ts";
 import type { DestinationNumber } from "../../core/directory.ts";
 import { newId } from "../../core/ids.ts";
+import { type Environment, validityRange } from "../../core/project.ts";
 import type { DestinationNumber as DestinationNumberRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import {
@@ -15,26 +17,41 @@ export function createDestinationNumberStore(
   database: PrismaDatabase,
   administer: Administer,
 ): DestinationNumberStore {
-  return {
-    async add(number, environment, projectId) {
-      try {
-        return await administer(
-          async (transaction) => {
-            const row = await transaction.destinationNumber.create({
-              data: { id: newId(), number, environment, projectId },
-            });
+  async function add(
+    number: string,
+    environment: Environment,
+    projectId: string | null,
+    hasWaited = false,
+  ): ReturnType<DestinationNumberStore["add"]> {
+    try {
+      return await administer(
+        async (transaction) => {
+          const row = await transaction.destinationNumber.create({
+            data: { id: newId(), number, environment, projectId },
+          });
+          const since = await msSinceOtherUse(transaction, row);
+          if (since !== null) {
             if (await isPendingElsewhere(transaction, row)) throw new StillPending();
-            return numberOf(row);
-          },
-          (added) => act("number.added", added),
-        );
-      } catch (error) {
-        if (error instanceof StillPending) return "pending";
-        if (isUniqueViolation(error)) return "in_use";
-        if (isForeignKeyViolation(error)) return "no_project";
-        throw error;
+            if (since < settlingMs && !hasWaited) throw new JustRemoved(settlingMs - since);
+          }
+          return numberOf(row);
+        },
+        (added) => act("number.added", added),
+      );
+    } catch (error) {
+      if (error instanceof JustRemoved) {
+        await delay(error.settlesInMs);
+        return add(number, environment, projectId, true);
       }
-    },
+      if (error instanceof StillPending) return "pending";
+      if (isUniqueViolation(error)) return "in_use";
+      if (isForeignKeyViolation(error)) return "no_project";
+      throw error;
+    }
+  }
+
+  return {
+    add: (number, environment, projectId) => add(number, environment, projectId),
 
     async list(projectId, environment) {
       if (projectId !== null && (await database.prisma.project.count({ where: { id: projectId } })) === 0) {
@@ -69,10 +86,45 @@ export function createDestinationNumberStore(
 /** Thrown to roll back the transaction that has just added the number. */
 class StillPending extends Error {}
 
+/** The same, if creations that chose the number before its removal may still be under way. */
+class JustRemoved extends Error {
+  readonly settlesInMs: number;
+
+  constructor(settlesInMs: number) {
+    super();
+    this.settlesInMs = settlesInMs;
+  }
+}
+
+/**
+ * How long after a number's removal verifications may still be created on it: a process without notice of it caches the number
+ * for up to a second, and a creation that has chosen it may wait four more for its statement.
+ */
+const settlingMs = 5_000;
+
+/** When everything that was created on a removed number has expired, with a minute for what was created after the removal. */
+const expiredMs = validityRange.max * 1_000 + 60_000;
+
+/**
+ * The milliseconds since the number last served the other environment; null if it never has, or so long ago that nothing can be
+ * pending on it: then there is no need to look through its codes, of which a busy number has millions.
+ */
+async function msSinceOtherUse(
+  transaction: Transaction,
+  { number, environment }: DestinationNumberRow,
+): Promise<number | null> {
+  const [row] = await transaction.$queryRaw<{ since: number | null }[]>`
+    SELECT (extract(epoch FROM now() - max(removed_at)) * 1000)::float8 AS since FROM destination_number
+    WHERE number = ${number} AND environment <> ${environment}::environment
+      AND removed_at > now() - make_interval(secs => ${expiredMs / 1_000})`;
+  const since = row?.since ?? null;
+  // Negative after the database's clock was set back.
+  return since && Math.max(0, since);
+}
+
 /**
  * Whether verifications of the other environment are pending on the number: the SMS for them would be taken as this
- * environment's and verify nothing. A process that has not yet been notified of the number's removal may create another one
- * within a second; that one is not verified by a message of this environment either.
+ * environment's and verify nothing.
  */
 async function isPendingElsewhere(
   transaction: Transaction,
