@@ -9,7 +9,7 @@ import {
 } from "../core/webhook.ts";
 import { flagArray, plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
-import { type Database, runStatement } from "./database.ts";
+import { type Database, runStatement, tryStatement } from "./database.ts";
 import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
 /**
@@ -251,6 +251,9 @@ const minFailuresToDisable = 4;
  * five days, is then left to the next result. A 410 does not depend on that: it counts if the version is still enabled, unless
  * a period of failures has ended meanwhile, possibly because the URL was set again.
  *
+ * A version that takes the place of a disabled one meanwhile, as a rotation of the secret makes one, is not among those read: it
+ * would stay enabled. The statement then fails as a whole, with a division by zero, and is repeated.
+ *
  * A result that is already recorded is ignored: a process that got no answer from the database may send it a second time. The
  * endpoint's response is not kept for an erased verification.
  *
@@ -289,7 +292,7 @@ told AS MATERIALIZED (
   GROUP BY w.project_id, w.environment, w.url
 ),
 judged AS MATERIALIZED (
-  SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, since.failing,
+  SELECT w.id, w.failing_since AS failing_before, w.disabled_at AS disabled_before, w.replaced_at AS replaced_before, since.failing,
     first_value(w.id) OVER in_order AS first_id, first_value(w.set_at) OVER in_order AS set_before,
     CASE
       WHEN t.gone_at >= max(greatest(w.created_at, w.set_at)) FILTER (WHERE w.secret = w.secret_before)
@@ -328,7 +331,8 @@ changed AS (
       w.failing_since IS NOT DISTINCT FROM j.failing_before
       OR (j.reason = '${goneReason}' AND w.failing_since IS NOT NULL)
     )
-  RETURNING w.id, w.disabled_at IS NOT NULL AS disabled, w.disabled_reason, j.disabled_before IS NULL AS worked_before
+  RETURNING w.id, w.disabled_at IS NOT NULL AS disabled, w.disabled_reason, j.disabled_before IS NULL AS worked_before,
+    w.replaced_at IS NOT DISTINCT FROM j.replaced_before AS is_up_to_date
 ),
 recorded AS (
   UPDATE webhook_attempt a
@@ -364,8 +368,11 @@ settled AS (
   WHERE d.verification_id = ANY ($1::uuid[]) AND d.verification_id = v.verification_id
     AND d.attempts = v.number AND d.resends = v.resends AND d.state IN ('pending', 'disabled')
 )
-SELECT id::text, disabled_reason FROM changed WHERE disabled AND worked_before`,
+SELECT id::text, disabled_reason, 1 / is_up_to_date::int FROM changed WHERE disabled AND worked_before`,
 };
+
+/** The SQLSTATE of `recordStatement` if a version that it disables has been replaced meanwhile: division_by_zero. */
+const replacedMeanwhile = /^22012$/;
 
 export function createWebhookDeliveries(
   database: Database,
@@ -380,7 +387,7 @@ export function createWebhookDeliveries(
     // Limited by the number of attempts under way.
     maxWaiting: Number.POSITIVE_INFINITY,
     async run(results) {
-      const rows = await runStatement(database, recordStatement, [
+      const values = [
         plainArray(results.map(({ verificationId }) => verificationId)),
         plainArray(results.map(({ number }) => number)),
         plainArray(results.map(({ resends }) => resends)),
@@ -390,7 +397,9 @@ export function createWebhookDeliveries(
         textArray(results.map(({ answer }) => answer)),
         flagArray(results.map(({ gone }) => gone)),
         plainArray(results.map(({ retryInSeconds }) => retryInSeconds)),
-      ]);
+      ];
+      let rows: unknown[][] | null = null;
+      while (rows === null) rows = await tryStatement(database, recordStatement, values, replacedMeanwhile);
       for (const [id, reason] of rows) options.onDisabled(id as string, reason as string);
       return results.map(() => undefined);
     },

@@ -386,6 +386,26 @@ describe("410 Gone", () => {
     }
   });
 
+  test("that arrives while the secret is rotated disables the new version, too", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
+    const { id: oldVersion } = await shop.setWebhook(receiver.url);
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    await raceTo(service.db, "audit_entry", [
+      () => shop.rotateSecret(),
+      async () => {
+        answerFirst();
+        await deliveryWhen(service, id, isDisabled);
+      },
+    ]);
+    for (const webhook of [await inForce(shop), await version(oldVersion)]) {
+      expect(webhook?.disabledReason).toBe("the endpoint answered 410 Gone");
+    }
+  });
+
   test("to a request sent before its secret was rotated disables it nevertheless", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver();
