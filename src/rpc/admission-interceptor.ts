@@ -95,6 +95,7 @@ export function admissionInterceptor(parts: {
       const ended = new AbortController();
       leave = openStreams.add({
         caller: call.caller,
+        credential: request.header.get("authorization") ?? "",
         authenticate: authenticateAgain,
         end: (failure) => ended.abort(failure),
       });

@@ -5,7 +5,7 @@ import { keepOpenStreams } from "../../src/rpc/open-streams.ts";
 
 const callerOf = (tokenId: string) => ({ kind: "service", tokenId }) as Caller;
 
-/** Opens streams of one credential, which `refuse` makes invalid. */
+/** Opens streams of one credential, which `refuse` makes invalid. A token's id is its credential here. */
 function openSome(count: number) {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
@@ -19,10 +19,13 @@ function openSome(count: number) {
   });
   onTestFinished(() => streams.close());
   const ended: string[] = [];
+  const checked: string[] = [];
   const open = (tokenId: string, caller = callerOf(tokenId)) =>
     streams.add({
       caller,
+      credential: tokenId,
       authenticate: async () => {
+        checked.push(tokenId);
         if (refusal) throw refusal;
       },
       end: ({ code }) => void ended.push(code),
@@ -32,6 +35,7 @@ function openSome(count: number) {
     open,
     leave,
     ended,
+    checked,
     announce: () => announce(),
     refuse: (code: "invalid_api_key" | "service_unavailable") => {
       refusal = new Failure(code);
@@ -49,6 +53,30 @@ test("an announced change ends the streams of a credential that is no longer val
   announce();
   await vi.waitUntil(() => ended.length === 2);
   expect(ended).toEqual(["invalid_api_key", "invalid_api_key"]);
+});
+
+test("a change checks each credential once, however many streams have it, as long as one is open", () => {
+  const { announce, checked, open, leave } = openSome(3);
+  for (let stream = 0; stream < 2; stream++) open("other");
+  announce();
+  expect(checked.splice(0)).toEqual(["one", "other"]);
+  for (const leaveOne of leave) leaveOne();
+  announce();
+  expect(checked.splice(0)).toEqual(["other"]);
+  open("one");
+  // Leaving twice does not affect it.
+  leave[0]?.();
+  announce();
+  expect(checked).toEqual(["other", "one"]);
+});
+
+test("a stream that is opened while its credential is being checked does not end with the others", async () => {
+  const { announce, refuse, ended, open } = openSome(2);
+  refuse("invalid_api_key");
+  announce();
+  open("one");
+  await vi.waitUntil(() => ended.length > 0);
+  expect(ended).toHaveLength(2);
 });
 
 test("streams of an invalid credential end within a second without an announcement; a database outage ends none", async () => {
