@@ -15,6 +15,7 @@ import { createDestinationNumberStore } from "./storage/administration/destinati
 import { createProjectStore } from "./storage/administration/projects.ts";
 import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
 import { createWebhookStore } from "./storage/administration/webhooks.ts";
+import { createConcurrencyLimit } from "./storage/concurrency-limit.ts";
 import type { Database } from "./storage/database.ts";
 import type { CachedDirectory } from "./storage/directory.ts";
 import { createErasureStore } from "./storage/erasure.ts";
@@ -36,9 +37,10 @@ export async function openAdministration(parts: {
 }): Promise<OpenAdministration> {
   const { directory, endpoints } = parts;
   const database = await withPrisma(parts.database);
+  const limit = createConcurrencyLimit(parts.database);
   return {
     as(actor) {
-      const administer = createAdminister(database, actor);
+      const administer = createAdminister(database, actor, limit);
       const announced = announcing(administer, directory);
       const audit = createAuditStore(database, actor);
       return {

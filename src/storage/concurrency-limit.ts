@@ -7,7 +7,7 @@ import type { Database } from "./database.ts";
 const share = 1 / 4;
 const queueTimeoutMs = 3_000;
 
-/** Runs the work for a project once its turn comes. */
+/** Runs the work for a project, or for whatever else takes turns, once its turn comes. */
 export type ConcurrencyLimit = <T>(projectId: string, work: () => Promise<T>) => Promise<T>;
 
 /**

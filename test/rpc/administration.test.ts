@@ -2,6 +2,7 @@
 import type { UnknownEnum } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
@@ -12,7 +13,9 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { answerOf } from "./grpc-answer.ts";
 
 const service = await startTestService({ ROLES: "api" });
@@ -331,6 +334,37 @@ test("a webhook read by its id is not found if the given project or environment 
   expect(await shown({ projectId, environment: Environment.LIVE })).toMatchObject({ code: "ok" });
   expect(await shown({ projectId: other.projectId })).toMatchObject({ code: "not_found" });
   expect(await shown({ environment: Environment.TEST })).toMatchObject({ code: "not_found" });
+});
+
+test("changes that wait for a lock leave connections for everybody else's calls", async () => {
+  const small = await service.startAnother({ DATABASE_POOL_SIZE: "4" });
+  const [locked, other] = [await small.createProject(), await small.createProject()];
+  const shop = merchant(small.httpUrl, other.liveKey);
+  // Now the process has a connection for everything that a creation needs.
+  expect((await shop.create()).status).toBe(201);
+  const administrator = small.client(ProjectService);
+  const changes: Promise<unknown>[] = [];
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM project WHERE id = $1 FOR UPDATE", [decodeId("prj_", locked.projectId)]);
+    for (let change = 0; change < 8; change++) {
+      changes.push(
+        answerOf((options) =>
+          administrator.updateProject({ projectId: locked.projectId, validitySeconds: 60 + change }, options),
+        ),
+      );
+    }
+    await untilWaiting(service.db, 1);
+    // Once this is answered, all of them have arrived.
+    expect(await answerOf((options) => administrator.listProjects({}, options))).toMatchObject({
+      code: "ok",
+    });
+    expect((await shop.create()).status).toBe(201);
+  } finally {
+    holder.release(true);
+  }
+  for (const changed of await Promise.all(changes)) expect(changed).toMatchObject({ code: "ok" });
 });
 
 test.for([

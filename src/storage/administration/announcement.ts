@@ -1,5 +1,6 @@
 import type { Act, Actor } from "../../core/administration/audit.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
+import type { ConcurrencyLimit } from "../concurrency-limit.ts";
 import { asStorageError } from "../database.ts";
 import type { CachedDirectory } from "../directory.ts";
 import { directoryChannel } from "../notices.ts";
@@ -15,16 +16,25 @@ export type Administer = <T>(
   describe: (result: T) => Act | null,
 ) => Promise<T>;
 
-/** A change and its entry in the audit log commit together. */
-export function createAdminister(database: PrismaDatabase, actor: Actor): Administer {
+/**
+ * A change and its entry in the audit log commit together. `limit` is that of all actors: a transaction that waits for the lock
+ * of a project holds a connection meanwhile, and a script with a hundred concurrent calls would leave none for other calls.
+ */
+export function createAdminister(
+  database: PrismaDatabase,
+  actor: Actor,
+  limit: ConcurrencyLimit,
+): Administer {
   return async (change, describe) => {
     try {
-      return await database.prisma.$transaction(async (transaction) => {
-        const result = await change(transaction);
-        const act = describe(result);
-        if (act) await writeAuditEntry(transaction, actor, act);
-        return result;
-      });
+      return await limit(actor.requestId, () =>
+        database.prisma.$transaction(async (transaction) => {
+          const result = await change(transaction);
+          const act = describe(result);
+          if (act) await writeAuditEntry(transaction, actor, act);
+          return result;
+        }),
+      );
     } catch (error) {
       throw asStorageError(error);
     }
