@@ -113,7 +113,12 @@ export function openDatabase(
       client.release();
       return result;
     } catch (error) {
-      client.release(!isOnlyRefused(error));
+      const isUsable = isOnlyRefused(error);
+      client.release(!isUsable);
+      // The call is logged as service_unavailable, without the reason. Errors of the connection itself are not reported here: a
+      // server that stops breaks all connections, and the LISTEN connection reports that.
+      if (!isUsable && error instanceof pg.DatabaseError && isDatabaseUnavailable(error))
+        options.onError(error);
       throw error;
     }
   }

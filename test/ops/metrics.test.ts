@@ -1,9 +1,12 @@
 import { once } from "node:events";
 import http from "node:http";
 import net from "node:net";
-import { Code } from "@connectrpc/connect";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { pino } from "pino";
 import { Registry } from "prom-client";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { parseConfig } from "../../src/config.ts";
 import { decodeId } from "../../src/core/ids.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
@@ -14,6 +17,7 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { createStorageMetrics } from "../../src/ops/storage-metrics.ts";
 import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
+import { startService } from "../../src/service.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -353,6 +357,35 @@ test("a message that the database always refuses is INVALID and a fault; a disk 
   const away = await answerOf(() => idle.sms({ to, text: "not now" }));
   expect(away.code).toBe("service_unavailable");
   expect(await faults()).toBe(1);
+});
+
+test("the log has the database's reason for messages that it does not take", async () => {
+  const lines: string[] = [];
+  const log = pino({ base: null, timestamp: false }, { write: (line) => lines.push(line) });
+  const settings = { PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", ROLES: "api", DATABASE_URL: idle.databaseUrl };
+  const logging = await startService(
+    parseConfig({ ...settings, PHONEPROOF_ADMIN_TOKEN: idle.adminToken }),
+    log,
+  );
+  onTestFinished(() => logging.close());
+  const { liveNumber: to } = await idle.createProject();
+  await idle.db.query(
+    `CREATE FUNCTION fill_disk() RETURNS trigger LANGUAGE plpgsql AS
+       $$ BEGIN RAISE 'No space left on device' USING ERRCODE = 'disk_full'; END $$;
+     CREATE TRIGGER fill_disk BEFORE INSERT ON inbound_message FOR EACH ROW
+       WHEN (NEW.text = 'too much') EXECUTE FUNCTION fill_disk()`,
+  );
+  const transport = createGrpcTransport({ baseUrl: `http://${logging.addresses.grpc}` });
+  const messages = (async function* () {
+    yield { messages: [{ messageId: "1", from: phone, to, text: "too much" }] };
+  })();
+  const receipts = createClient(InboundMessageService, transport).streamInboundMessages(messages, {
+    headers: { authorization: `Bearer ${idle.adminToken}` },
+  });
+  const away = await answerOf(() => Array.fromAsync(receipts));
+  expect(away.code).toBe("service_unavailable");
+  const errors = lines.flatMap((line) => JSON.parse(line).err ?? []);
+  expect(errors).toMatchObject([{ code: "53100", message: "No space left on device" }]);
 });
 
 test("batches are counted by operation, with their sizes", async () => {
