@@ -6,6 +6,7 @@ import type { Logger } from "pino";
 import type { Closers } from "./closers.ts";
 import { type Config, SettingError } from "./config.ts";
 import type { Tracing } from "./core/tracing.ts";
+import { Failure } from "./failures.ts";
 import type { createMetrics } from "./ops/metrics.ts";
 import type { DatabaseState } from "./ops/readiness.ts";
 import { oneLine, withDatabaseErrors, withEmbeddedDatabaseErrors } from "./setting-errors.ts";
@@ -59,10 +60,12 @@ function createLook({ isUsable, log }: { isUsable(): Promise<boolean>; readonly 
       return state;
     } catch (error) {
       if (!isAnsweredWithError(error)) return "database_away";
+      // That of a refused login is wrapped: no statement was sent.
+      const reason = error instanceof Failure ? error.cause : error;
       // Anybody may ask for readiness, as often as they like.
-      if (logged !== String(error))
-        log.error({ err: error }, "not ready: the database answered with an error");
-      logged = String(error);
+      if (logged !== String(reason))
+        log.error({ err: reason }, "not ready: the database answered with an error");
+      logged = String(reason);
       return "database_refusing";
     }
   };

@@ -199,7 +199,8 @@ const passingStates = /^(08|40|55|57|58)/;
 
 /** Whether the server, up and running, refused the login or the statement: an administrator has to change something. */
 export function isAnsweredWithError(error: unknown): boolean {
-  return error instanceof pg.DatabaseError && error.code !== undefined && !passingStates.test(error.code);
+  const state = refusedState(error);
+  return state !== undefined && !passingStates.test(state);
 }
 
 /** The adapter's error kinds for which the server has not answered. */

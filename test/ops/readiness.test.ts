@@ -1,5 +1,9 @@
+import { randomUUID } from "node:crypto";
+import { pino } from "pino";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { parseConfig } from "../../src/config.ts";
 import { createReadiness } from "../../src/ops/readiness.ts";
+import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";
 
 test("concurrent readiness checks share one query to the database, and a later check makes another", async () => {
@@ -31,6 +35,34 @@ test("a process that is starting or stopping reports that without querying the d
     });
     expect(await readiness()).toBe(phase);
   }
+});
+
+test("a process whose login the database refuses is not ready, says so, and logs the reason once", async () => {
+  const service = await startTestService({ ROLES: "worker" });
+  const login = `refused_${randomUUID().slice(0, 8)}`;
+  await service.db.query(`CREATE ROLE ${login} LOGIN SUPERUSER PASSWORD 'known'`);
+  onTestFinished(() => service.db.query(`DROP ROLE ${login}`).then(() => {}));
+  const lines: string[] = [];
+  const log = pino({ base: null, timestamp: false }, { write: (line) => lines.push(line) });
+  const address = Object.assign(new URL(service.databaseUrl), { username: login, password: "known" });
+  const settings = parseConfig({ OPS_PORT: "0", ROLES: "worker", DATABASE_URL: address.href });
+  const refused = await startService(settings, log);
+  onTestFinished(() => refused.close());
+  const ready = async () => (await fetch(`http://${refused.addresses.ops}/readyz`)).text();
+  expect(await ready()).toBe("ready\n");
+  await service.db.query(`ALTER ROLE ${login} NOLOGIN`);
+  await service.db.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", [
+    login,
+  ]);
+  await expect
+    .poll(ready)
+    .toBe("not ready: the database refuses the login or the check: the log has its reason\n");
+  const reasons = () =>
+    lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith("not ready"));
+  expect(reasons()).toMatchObject([{ level: 50, err: { code: "28000" } }]);
+  await service.db.query(`ALTER ROLE ${login} LOGIN`);
+  await expect.poll(ready).toBe("ready\n");
+  expect(reasons()).toHaveLength(1);
 });
 
 test("a process is not ready while a migration, or every table, is missing from its database, and says so", async () => {
