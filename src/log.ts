@@ -1,6 +1,7 @@
 import { type DestinationStream, type Logger, pino } from "pino";
 import { Failure } from "./failures.ts";
 import type { LogOutput } from "./log-output.ts";
+import { countRepetitions, type ErrorLine } from "./repeated-lines.ts";
 
 /** Buffered lines are passed on at this many characters, or after this time. */
 const gatheredLength = 16_000;
@@ -8,11 +9,32 @@ const gatheredMs = 100;
 
 /**
  * Writes JSON lines to `output`. Fields are chosen where a line is logged: no request, no key, no phone. Buffered lines
- * are written when the process ends, by whatever means short of SIGKILL.
+ * are written when the process ends, by whatever means short of SIGKILL. Equal lines about an error are written once in ten
+ * seconds, unless they are a request's.
  */
 export function createLog(level: string, output: LogOutput): Logger {
-  return pino({ level, base: null, timestamp, serializers: { err: presentError } }, gathered(output));
+  const counting = countRepetitions();
+  return pino(
+    {
+      level,
+      base: null,
+      timestamp,
+      serializers: { err: presentError },
+      hooks: {
+        logMethod(values, method, number) {
+          const [line, message] = values as [unknown, string];
+          if (number >= 40 && isAboutError(line))
+            counting(line, message, (again) => method.call(this, again, message));
+          else method.apply(this, values);
+        },
+      },
+    },
+    gathered(output),
+  );
 }
+
+const isAboutError = (line: unknown): line is ErrorLine =>
+  typeof line === "object" && line !== null && "err" in line;
 
 /**
  * Passes lines to the output by the hundred. The output measures each text it is given; for single lines, that took a

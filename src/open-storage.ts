@@ -6,7 +6,6 @@ import type { Logger } from "pino";
 import type { Closers } from "./closers.ts";
 import { type Config, SettingError } from "./config.ts";
 import type { Tracing } from "./core/tracing.ts";
-import { Failure } from "./failures.ts";
 import type { createMetrics } from "./ops/metrics.ts";
 import type { DatabaseState } from "./ops/readiness.ts";
 import { oneLine, withDatabaseErrors, withEmbeddedDatabaseErrors } from "./setting-errors.ts";
@@ -44,28 +43,22 @@ export async function openStorage(parts: {
   const isUsable = await createSchemaCheck(migrations);
   const database = openPool(connection, parts);
   if (config.databaseUrl !== null) await warnOfServerLog(database, log);
+  const look = createLook({ isUsable: () => isUsable(database), log });
+  parts.metrics.storage.watchDatabase(async () => (await look()) === "usable");
   return {
     database,
-    look: createLook({ isUsable: () => isUsable(database), log }),
+    look,
     listen: (listeners) => startNotices(connection, { ...parts, database, listeners }),
   };
 }
 
 function createLook({ isUsable, log }: { isUsable(): Promise<boolean>; readonly log: Logger }) {
-  let logged = "";
   return async (): Promise<DatabaseState> => {
     try {
-      const state = (await isUsable()) ? "usable" : "database_unfit";
-      logged = "";
-      return state;
+      return (await isUsable()) ? "usable" : "database_unfit";
     } catch (error) {
       if (!isAnsweredWithError(error)) return "database_away";
-      // That of a refused login is wrapped: no statement was sent.
-      const reason = error instanceof Failure ? error.cause : error;
-      // Anybody may ask for readiness, as often as they like.
-      if (logged !== String(reason))
-        log.error({ err: reason }, "not ready: the database answered with an error");
-      logged = String(reason);
+      log.warn({ err: error }, "not ready: the database answered with an error");
       return "database_refusing";
     }
   };

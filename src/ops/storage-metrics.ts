@@ -12,8 +12,8 @@ export interface PoolFigures {
 /** Up to the size of the largest batch. */
 const sizeBuckets = [1, 2, 4, 8, 16, 32, 64, 128, 256, 500];
 
-/** How long figures are reused: several scrapers, or an eager one, cost the database no more than this. */
-const backlogKeptMs = 2_000;
+/** How long an answer is reused: several scrapers, or an eager one, cost the database no more than this. */
+const keptMs = 2_000;
 /** How long a scrape waits for the database; it is answered in any case. */
 const timeoutMs = 2_000;
 
@@ -90,33 +90,22 @@ export function createStorageMetrics(registry: Registry) {
       });
     },
 
-    /** Shows figures of the last seconds, or none if the database does not provide them in time. */
-    watchBacklog(read: () => Promise<Backlog>): void {
-      let latest: Promise<Backlog | null> = Promise.resolve(null);
-      let askedAt = Number.NEGATIVE_INFINITY;
-      let asking = false;
-
-      function backlog(): Promise<Backlog | null> {
-        if (!asking && performance.now() - askedAt > backlogKeptMs) {
-          askedAt = performance.now();
-          asking = true;
-          latest = read()
-            .catch(() => null)
-            .finally(() => {
-              asking = false;
-            });
-        }
-        return inTime(latest);
-      }
-
+    /** `isUsable` is what `/readyz` asks: a lock on a table that only jobs need does not count. */
+    watchDatabase(isUsable: () => Promise<boolean>): void {
+      const latest = askedSeldom(isUsable);
       new Gauge({
         name: "phoneproof_database_up",
         help: "1 if the database has just answered within two seconds, and is writable",
         registers: [registry],
         async collect() {
-          this.set((await backlog()) === null ? 0 : 1);
+          this.set((await latest()) === true ? 1 : 0);
         },
       });
+    },
+
+    /** Shows figures of the last seconds, or none if the database does not provide them in time. */
+    watchBacklog(read: () => Promise<Backlog>): void {
+      const backlog = askedSeldom(read);
       const gauge = (name: string, help: string, figureOf: (backlog: Backlog) => number) =>
         new Gauge({
           name,
@@ -149,6 +138,26 @@ export function createStorageMetrics(registry: Registry) {
         ({ statisticsBehindSeconds }) => statisticsBehindSeconds,
       );
     },
+  };
+}
+
+/** Returns the last answer, which is at most some seconds old. Null if the database did not give it, or not in time. */
+function askedSeldom<T>(ask: () => Promise<T>): () => Promise<T | null> {
+  let latest: Promise<T | null> = Promise.resolve(null);
+  let askedAt = Number.NEGATIVE_INFINITY;
+  let asking = false;
+
+  return () => {
+    if (!asking && performance.now() - askedAt > keptMs) {
+      askedAt = performance.now();
+      asking = true;
+      latest = ask()
+        .catch(() => null)
+        .finally(() => {
+          asking = false;
+        });
+    }
+    return inTime(latest);
   };
 }
 

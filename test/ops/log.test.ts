@@ -146,7 +146,7 @@ test(
     expect(await ready()).toBe(refusing);
     expect(reasons()).toEqual([
       expect.objectContaining({
-        level: 50,
+        level: 40,
         msg: "not ready: the database answered with an error",
         err: expect.objectContaining({ message: expect.stringContaining("finished_at") }),
       }),

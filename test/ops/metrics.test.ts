@@ -536,8 +536,19 @@ test("however often it is scraped, a process asks the database for its figures a
   clock.mockReturnValue(9_000);
   scrapes.push(registry.metrics());
   late.resolve(figures);
-  for (const text of await Promise.all(scrapes)) expect(text).toContain("phoneproof_database_up 1");
+  for (const text of await Promise.all(scrapes)) expect(text).toContain("phoneproof_deliveries_due 0");
   expect(read).toHaveBeenCalledTimes(2);
+});
+
+test("a database that answers counts as up, even if what its jobs need is locked", async () => {
+  const holder = await idle.db.connect();
+  onTestFinished(() => holder.release(true));
+  await holder.query("BEGIN; LOCK TABLE statistics_progress");
+  const look = async () => {
+    const { sum, samples } = await scrape(idle.opsUrl);
+    return [sum("phoneproof_database_up"), samples.some(({ name }) => name === "phoneproof_deliveries_due")];
+  };
+  await expect.poll(look).toEqual([1, false]);
 });
 
 test("during a database outage a scrape says so, omits figures of the database and keeps earlier judgements", async () => {

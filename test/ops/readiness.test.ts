@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
-import { pino } from "pino";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
+import { createLog } from "../../src/log.ts";
 import { createReadiness } from "../../src/ops/readiness.ts";
 import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";
@@ -42,8 +42,9 @@ test("a process whose login the database refuses is not ready, says so, and logs
   const login = `refused_${randomUUID().slice(0, 8)}`;
   await service.db.query(`CREATE ROLE ${login} LOGIN SUPERUSER PASSWORD 'known'`);
   onTestFinished(() => service.db.query(`DROP ROLE ${login}`).then(() => {}));
-  const lines: string[] = [];
-  const log = pino({ base: null, timestamp: false }, { write: (line) => lines.push(line) });
+  const written: string[] = [];
+  const output = { waitingBytes: 0, droppedLines: 0, end: async () => {} };
+  const log = createLog("info", { ...output, write: (lines) => void written.push(lines) });
   const address = Object.assign(new URL(service.databaseUrl), { username: login, password: "known" });
   const settings = parseConfig({ OPS_PORT: "0", ROLES: "worker", DATABASE_URL: address.href });
   const refused = await startService(settings, log);
@@ -58,8 +59,12 @@ test("a process whose login the database refuses is not ready, says so, and logs
     .poll(ready)
     .toBe("not ready: the database refuses the login or the check: the log has its reason\n");
   const reasons = () =>
-    lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith("not ready"));
-  expect(reasons()).toMatchObject([{ level: 50, err: { code: "28000" } }]);
+    written
+      .join("")
+      .split("\n")
+      .filter((line) => line.includes('"not ready'))
+      .map((line) => JSON.parse(line));
+  await expect.poll(reasons).toMatchObject([{ level: 40, err: { code: "28000" } }]);
   await service.db.query(`ALTER ROLE ${login} LOGIN`);
   await expect.poll(ready).toBe("ready\n");
   expect(reasons()).toHaveLength(1);
