@@ -367,6 +367,37 @@ test("changes that wait for a lock leave connections for everybody else's calls"
   for (const changed of await Promise.all(changes)) expect(changed).toMatchObject({ code: "ok" });
 });
 
+test("so do webhooks that wait to be set, because their deliveries are locked", async () => {
+  const small = await service.startAnother({ DATABASE_POOL_SIZE: "4" });
+  const [waiting, other] = [await small.createProject(), await small.createProject()];
+  const [waitingShop, shop] = [waiting, other].map(({ liveKey }) => merchant(small.httpUrl, liveKey));
+  const webhooks = small.client(WebhookService);
+  const place = { projectId: waiting.projectId, environment: Environment.LIVE };
+  const set = () =>
+    answerOf((options) => webhooks.setWebhook({ ...place, url: "https://shop.example/events" }, options));
+  expect(await set()).toMatchObject({ code: "ok" });
+  const { body } = (await waitingShop?.create()) ?? {};
+  expect((await waitingShop?.cancel(body?.id ?? ""))?.status).toBe(200);
+  await webhooks.disableWebhook(place);
+  expect((await shop?.create())?.status).toBe(201);
+  const changes: Promise<unknown>[] = [];
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM webhook_delivery WHERE verification_id = $1 FOR UPDATE", [
+      decodeId("vrf_", body?.id ?? ""),
+    ]);
+    for (let change = 0; change < 4; change++) changes.push(set());
+    await untilWaiting(service.db, 1);
+    // Once this is answered, all of them have arrived.
+    await small.client(ProjectService).listProjects({});
+    expect((await shop?.create())?.status).toBe(201);
+  } finally {
+    holder.release(true);
+  }
+  for (const changed of await Promise.all(changes)) expect(changed).toMatchObject({ code: "ok" });
+});
+
 test.for([
   { scope: ServiceTokenScope.INGEST, source: "", fields: ["source"] },
   { scope: ServiceTokenScope.INGEST, source: "a".repeat(65), fields: ["source"] },

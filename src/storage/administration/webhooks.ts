@@ -22,12 +22,17 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
   return {
     async set(place, { url, events, secret }) {
       // Does most of the work, with one transaction per batch; the call below handles what was disabled meanwhile.
-      await holdBack(prisma, place, url);
+      await untilNone(() =>
+        administer(
+          (transaction) => holdBackSome(transaction, place, url),
+          () => null,
+        ),
+      );
       return administer(
         async (transaction) => {
           if (!(await lockProject(transaction, place.projectId))) return "no_project";
           // Deliveries are locked before versions, as by the statement that records results.
-          await holdBack(transaction, place, url);
+          await untilNone(() => holdBackSome(transaction, place, url));
           const [known] = await versionsOf(transaction, place, url);
           // Setting a URL enables it again in all its versions. The first one remembers when, for the results of earlier requests.
           await transaction.$executeRaw`
@@ -201,31 +206,35 @@ const disabledAtOnce = 5_000;
 /**
  * Takes the pending deliveries of a URL's disabled versions out of the queue, as claims also do now and then: once a version is
  * enabled again, they could not be distinguished from those that are to be sent. Waits for rows that a claim has locked; the result of
- * an attempt under way still counts.
+ * an attempt under way still counts. Takes some of them, and returns how many: 0 if none is left.
  */
-async function holdBack(
-  connection: Pick<Transaction, "$executeRaw">,
+function holdBackSome(
+  transaction: Pick<Transaction, "$executeRaw">,
   place: WebhookPlace,
   url: string,
-): Promise<void> {
-  let held: number;
+): Promise<number> {
+  return transaction.$executeRaw`
+    WITH waiting AS MATERIALIZED (
+      SELECT d.verification_id FROM webhook_delivery d
+      WHERE d.state = 'pending' AND d.webhook_configuration_id = ANY (ARRAY(
+        SELECT id FROM webhook_configuration WHERE ${of(place)} AND url = ${url} AND disabled_at IS NOT NULL
+      ))
+      ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${disabledAtOnce}
+    ),
+    locked AS MATERIALIZED (
+      SELECT d.verification_id FROM webhook_delivery d
+      WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM waiting)) AND d.state = 'pending'
+      ORDER BY d.verification_id FOR NO KEY UPDATE
+    )
+    UPDATE webhook_delivery d SET state = 'disabled', next_attempt_at = NULL
+    WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM locked))`;
+}
+
+async function untilNone(take: () => Promise<number>): Promise<void> {
+  let taken: number;
   do {
-    held = await connection.$executeRaw`
-      WITH waiting AS MATERIALIZED (
-        SELECT d.verification_id FROM webhook_delivery d
-        WHERE d.state = 'pending' AND d.webhook_configuration_id = ANY (ARRAY(
-          SELECT id FROM webhook_configuration WHERE ${of(place)} AND url = ${url} AND disabled_at IS NOT NULL
-        ))
-        ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${disabledAtOnce}
-      ),
-      locked AS MATERIALIZED (
-        SELECT d.verification_id FROM webhook_delivery d
-        WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM waiting)) AND d.state = 'pending'
-        ORDER BY d.verification_id FOR NO KEY UPDATE
-      )
-      UPDATE webhook_delivery d SET state = 'disabled', next_attempt_at = NULL
-      WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM locked))`;
-  } while (held > 0);
+    taken = await take();
+  } while (taken > 0);
 }
 
 /**
