@@ -4,14 +4,17 @@ import type { Administration, AdministrationAs } from "../core/administration/ad
 import { actorOf } from "../core/administration/audit.ts";
 import { callOf } from "./call-context.ts";
 
-/** Wraps methods that only an admin token may call; the audit log records them under that token. */
+/**
+ * Wraps methods that only an admin token may call; the audit log records them under that token. `signal` aborts when the call's
+ * deadline passes, its client leaves or the service stops.
+ */
 export type AsAdmin = <Request, Response>(
-  method: (administration: Administration, request: Request) => Promise<Response>,
+  method: (administration: Administration, request: Request, signal: AbortSignal) => Promise<Response>,
 ) => (request: Request, context: HandlerContext) => Promise<Response>;
 
 export function adminMethods(administrationAs: AdministrationAs): AsAdmin {
   return (method) => async (request, context) =>
-    method(await administrationOf(administrationAs, context), request);
+    method(await administrationOf(administrationAs, context), request, context.signal);
 }
 
 /** The administrative operations of the caller. Refuses a caller without the scope admin with insufficient_scope. */

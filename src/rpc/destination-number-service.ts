@@ -13,11 +13,13 @@ import { environmentMessage, environmentOf, requiredEnvironmentOf } from "./mess
 /** Serves what an admin token may do with destination numbers. */
 export function destinationNumberRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(DestinationNumberService, {
-    addDestinationNumber: asAdmin(async ({ destinationNumbers }, { number, environment, projectId }) => ({
-      destinationNumber: numberMessage(
-        await destinationNumbers.add(number, requiredEnvironmentOf(environment), projectId),
-      ),
-    })),
+    addDestinationNumber: asAdmin(
+      async ({ destinationNumbers }, { number, environment, projectId }, signal) => ({
+        destinationNumber: numberMessage(
+          await destinationNumbers.add(number, requiredEnvironmentOf(environment), projectId, signal),
+        ),
+      }),
+    ),
     listDestinationNumbers: asAdmin(async ({ destinationNumbers }, { projectId, environment }) => ({
       destinationNumbers: (await destinationNumbers.list(projectId, environmentOf(environment))).map(
         numberMessage,

@@ -1,4 +1,5 @@
-import type { Client } from "@connectrpc/connect";
+import { setTimeout as delay } from "node:timers/promises";
+import { type Client, Code } from "@connectrpc/connect";
 import { afterEach, describe, expect, test } from "vitest";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -291,6 +292,27 @@ describe("a number that has moved to the other environment", () => {
     expect(left.to).toBe(number);
     expect(await moved).toMatchObject({ code: "number_pending" });
     expect(await send(left)).toMatchObject({ outcome: "VERIFIED", verificationId: left.id });
+  });
+
+  test("is not moved by a call whose client has given up while it waited: the next one moves it", async () => {
+    const { projectId, liveNumber: number } = await here.createProject();
+    const numbers = here.client(DestinationNumberService);
+    await numbers.removeDestinationNumber({ number });
+    await service.db.query(
+      "UPDATE destination_number SET removed_at = now() - interval '4 seconds' WHERE number = $1",
+      [number],
+    );
+    const move = (timeoutMs?: number) =>
+      answerOf((options) =>
+        numbers.addDestinationNumber(
+          { number, environment: Environment.TEST, projectId },
+          { ...options, ...(timeoutMs && { timeoutMs }) },
+        ),
+      );
+    expect(await move(100)).toMatchObject({ status: Code.DeadlineExceeded });
+    // Then the call that was given up would have moved it.
+    await delay(1_000);
+    expect(await move()).toMatchObject({ code: "ok" });
   });
 });
 

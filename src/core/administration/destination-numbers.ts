@@ -8,12 +8,13 @@ import { projectUuidOf } from "./projects.ts";
 export interface DestinationNumberStore {
   /**
    * Waits if the number has just been removed from the other environment, until no creation that has chosen it there is under
-   * way. `pending`: it still has pending verifications of that environment.
+   * way; adds nothing if `signal` aborts meanwhile. `pending`: it still has pending verifications of that environment.
    */
   add(
     number: string,
     environment: Environment,
     projectId: string | null,
+    signal?: AbortSignal,
   ): Promise<DestinationNumber | "in_use" | "no_project" | "pending">;
   /** Numbers in use, oldest first. Null: any. */
   list(
@@ -24,8 +25,13 @@ export interface DestinationNumberStore {
 }
 
 export interface DestinationNumbers {
-  /** `projectId` empty: shared by all projects. */
-  add(number: string, environment: Environment | null, projectId: string): Promise<DestinationNumber>;
+  /** `projectId` empty: shared by all projects. Adds nothing if `signal` aborts while this waits. */
+  add(
+    number: string,
+    environment: Environment | null,
+    projectId: string,
+    signal?: AbortSignal,
+  ): Promise<DestinationNumber>;
   /** `projectId` empty: every number. */
   list(projectId: string, environment: Environment | null): Promise<DestinationNumber[]>;
   remove(number: string): Promise<DestinationNumber>;
@@ -37,7 +43,7 @@ export function administerDestinationNumbers({
   readonly destinationNumbers: DestinationNumberStore;
 }): DestinationNumbers {
   return {
-    async add(number, environment, projectId) {
+    async add(number, environment, projectId, signal) {
       const violations: FieldViolation[] = [];
       const dialable = normaliseDestination(number);
       if (dialable === null) violations.push(notDestination("number"));
@@ -45,7 +51,7 @@ export function administerDestinationNumbers({
       if (dialable === null || environment === null)
         throw new Failure("validation_failed", { fields: violations });
       const owner = projectId === "" ? null : projectUuidOf(projectId);
-      const added = await destinationNumbers.add(dialable, environment, owner);
+      const added = await destinationNumbers.add(dialable, environment, owner, signal);
       if (added === "in_use") throw new Failure("number_exists");
       if (added === "pending") throw new Failure("number_pending");
       if (added === "no_project") throw noSuchProject();

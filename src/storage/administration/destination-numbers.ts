@@ -21,6 +21,7 @@ export function createDestinationNumberStore(
     number: string,
     environment: Environment,
     projectId: string | null,
+    signal?: AbortSignal,
     hasWaited = false,
   ): ReturnType<DestinationNumberStore["add"]> {
     try {
@@ -40,8 +41,10 @@ export function createDestinationNumberStore(
       );
     } catch (error) {
       if (error instanceof JustRemoved) {
-        await delay(error.settlesInMs);
-        return add(number, environment, projectId, true);
+        // The number must not be added seconds after its administrator has given up.
+        await delay(error.settlesInMs, undefined, { ...(signal && { signal }) }).catch(() => {});
+        signal?.throwIfAborted();
+        return add(number, environment, projectId, signal, true);
       }
       if (error instanceof StillPending) return "pending";
       if (isUniqueViolation(error)) return "in_use";
@@ -51,7 +54,7 @@ export function createDestinationNumberStore(
   }
 
   return {
-    add: (number, environment, projectId) => add(number, environment, projectId),
+    add: (number, environment, projectId, signal) => add(number, environment, projectId, signal),
 
     async list(projectId, environment) {
       if (projectId !== null && (await database.prisma.project.count({ where: { id: projectId } })) === 0) {
