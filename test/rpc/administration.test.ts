@@ -367,7 +367,33 @@ test("changes that wait for a lock leave connections for everybody else's calls"
   for (const changed of await Promise.all(changes)) expect(changed).toMatchObject({ code: "ok" });
 });
 
-test("so do webhooks that wait to be set, because their deliveries are locked", async () => {
+test("changes that wait for a project's lock do not hold up the suspension of another project", async () => {
+  const small = await service.startAnother({ DATABASE_POOL_SIZE: "8" });
+  const [locked, other] = [await small.createProject(), await small.createProject()];
+  const administrator = small.client(ProjectService);
+  const changes: Promise<unknown>[] = [];
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM project WHERE id = $1 FOR UPDATE", [decodeId("prj_", locked.projectId)]);
+    for (let change = 0; change < 4; change++) {
+      changes.push(
+        answerOf((options) =>
+          administrator.updateProject({ projectId: locked.projectId, validitySeconds: 60 + change }, options),
+        ),
+      );
+    }
+    await untilWaiting(service.db, 1);
+    expect(
+      await answerOf((options) => administrator.suspendProject({ projectId: other.projectId }, options)),
+    ).toMatchObject({ code: "ok" });
+  } finally {
+    holder.release(true);
+  }
+  for (const changed of await Promise.all(changes)) expect(changed).toMatchObject({ code: "ok" });
+});
+
+test("webhooks that wait to be set, because their deliveries are locked, leave connections, too", async () => {
   const small = await service.startAnother({ DATABASE_POOL_SIZE: "4" });
   const [waiting, other] = [await small.createProject(), await small.createProject()];
   const [waitingShop, shop] = [waiting, other].map(({ liveKey }) => merchant(small.httpUrl, liveKey));

@@ -10,24 +10,30 @@ import { writeAuditEntry } from "./audit.ts";
 type Client = PrismaDatabase["prisma"];
 export type Transaction = Omit<Client, "$connect" | "$disconnect" | "$extends" | "$on">;
 
-/** Makes administrative changes and writes them to the audit log. `describe` returns the entry; null: nothing was changed. */
+/**
+ * Makes administrative changes and writes them to the audit log. `describe` returns the entry; null: nothing was changed.
+ * `projectId`: the project that `change` locks, if that is known before.
+ */
 export type Administer = <T>(
   change: (transaction: Transaction) => Promise<T>,
   describe: (result: T) => Act | null,
+  projectId?: string,
 ) => Promise<T>;
 
 /**
  * A change and its entry in the audit log commit together. `limit` is that of all actors: a transaction that waits for the lock
  * of a project holds a connection meanwhile, and a script with a hundred concurrent calls would leave none for other calls.
+ * Changes of one project, which would wait for each other's lock, run one at a time, and projects take turns: another project can
+ * be suspended meanwhile.
  */
 export function createAdminister(
   database: PrismaDatabase,
   actor: Actor,
   limit: ConcurrencyLimit,
 ): Administer {
-  return async (change, describe) => {
+  return async (change, describe, projectId = actor.requestId) => {
     try {
-      return await limit(actor.requestId, () =>
+      return await limit(projectId, () =>
         database.prisma.$transaction(async (transaction) => {
           const result = await change(transaction);
           const act = describe(result);
@@ -47,15 +53,19 @@ export function createAdminister(
  * of every open stream.
  */
 export function announcing(administer: Administer, directory: Pick<CachedDirectory, "forget">): Administer {
-  return async (change, describe) => {
+  return async (change, describe, projectId) => {
     let isChanged = false;
     try {
-      return await administer(async (transaction) => {
-        const result = await change(transaction);
-        isChanged = describe(result) !== null;
-        if (isChanged) await transaction.$executeRaw`SELECT pg_notify(${directoryChannel}, '')`;
-        return result;
-      }, describe);
+      return await administer(
+        async (transaction) => {
+          const result = await change(transaction);
+          isChanged = describe(result) !== null;
+          if (isChanged) await transaction.$executeRaw`SELECT pg_notify(${directoryChannel}, '')`;
+          return result;
+        },
+        describe,
+        projectId,
+      );
     } finally {
       // Also if the answer to the commit was lost.
       if (isChanged) directory.forget();

@@ -18,6 +18,7 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
           return insert(transaction, key);
         },
         (added) => (typeof added === "string" ? null : act("api_key.created", added)),
+        key.projectId,
       ),
 
     async list(projectId) {

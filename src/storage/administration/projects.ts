@@ -44,6 +44,7 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
           changed && Object.keys(changed.changes).length > 0
             ? act("project.updated", changed.project, changed.changes)
             : null,
+        id,
       );
       return result ? result.project : null;
     },
@@ -59,6 +60,7 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
           return row && projectOf(row);
         },
         (project) => project && act(suspended ? "project.suspended" : "project.resumed", project, {}),
+        id,
       ),
   };
 }

@@ -26,6 +26,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
         administer(
           (transaction) => holdBackSome(transaction, place, url),
           () => null,
+          place.projectId,
         ),
       );
       return administer(
@@ -54,6 +55,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           return { webhook: await versionWith(transaction, id), secret: kept };
         },
         (set) => (set === "no_project" ? null : act("webhook.set", set.webhook)),
+        place.projectId,
       );
     },
 
@@ -83,6 +85,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           return versionWith(transaction, id);
         },
         (webhook) => webhook && act("webhook.secret_rotated", webhook),
+        place.projectId,
       ),
 
     remove: (place) =>
@@ -93,6 +96,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           return replaced && webhookOf(replaced);
         },
         (webhook) => webhook && act("webhook.removed", webhook),
+        place.projectId,
       ),
 
     disable: (place, url, reason) =>
@@ -111,6 +115,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           return versionWith(transaction, newest.id);
         },
         (webhook) => webhook && act("webhook.disabled", webhook),
+        place.projectId,
       ),
 
     deliveries: (filter) => listDeliveries(database, filter),
