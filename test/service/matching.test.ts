@@ -294,6 +294,47 @@ describe("a number that has moved to the other environment", () => {
     expect(await send(left)).toMatchObject({ outcome: "VERIFIED", verificationId: left.id });
   });
 
+  test("is not moved if it was added and removed again while the call waited: it waits for that removal, too", async () => {
+    const { projectId, liveNumber: number } = await here.createProject();
+    const numbers = here.client(DestinationNumberService);
+    await numbers.removeDestinationNumber({ number });
+    await service.db.query(
+      "UPDATE destination_number SET removed_at = now() - interval '3 seconds' WHERE number = $1",
+      [number],
+    );
+    const moved = answerOf((options) =>
+      numbers.addDestinationNumber(
+        { number, environment: Environment.TEST, projectId },
+        { ...options, timeoutMs: 4_000 },
+      ),
+    );
+    // Time for it to find the first removal.
+    await delay(500);
+    await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
+    await numbers.removeDestinationNumber({ number });
+    expect(await moved).toMatchObject({ status: Code.DeadlineExceeded });
+  });
+
+  test("counts as removed once nothing holds up its removal, not from when that began", async () => {
+    const { liveNumber: number } = await here.createProject();
+    const numbers = here.client(DestinationNumberService);
+    const holder = await service.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM destination_number WHERE number = $1 FOR UPDATE", [number]);
+    const removed = numbers.removeDestinationNumber({ number });
+    await untilWaiting(service.db, 1);
+    await delay(100);
+    const { rows } = await holder.query("SELECT clock_timestamp() AS now");
+    await holder.query("COMMIT");
+    holder.release();
+    await removed;
+    const { rows: found } = await service.db.query(
+      "SELECT removed_at FROM destination_number WHERE number = $1",
+      [number],
+    );
+    expect(found[0].removed_at.getTime()).toBeGreaterThanOrEqual(rows[0].now.getTime());
+  });
+
   test("is not moved by a call whose client has given up while it waited: the next one moves it", async () => {
     const { projectId, liveNumber: number } = await here.createProject();
     const numbers = here.client(DestinationNumberService);

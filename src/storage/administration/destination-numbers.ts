@@ -22,7 +22,7 @@ export function createDestinationNumberStore(
     environment: Environment,
     projectId: string | null,
     signal?: AbortSignal,
-    hasWaited = false,
+    settledRemoval?: string,
   ): ReturnType<DestinationNumberStore["add"]> {
     try {
       return await administer(
@@ -30,10 +30,11 @@ export function createDestinationNumberStore(
           const row = await transaction.destinationNumber.create({
             data: { id: newId(), number, environment, projectId },
           });
-          const since = await msSinceOtherUse(transaction, row);
-          if (since !== null) {
+          const removal = await otherRemoval(transaction, row);
+          if (removal !== null) {
             if (await isPendingElsewhere(transaction, row)) throw new StillPending();
-            if (since < settlingMs && !hasWaited) throw new JustRemoved(settlingMs - since);
+            // It may have been added there and removed again during the wait.
+            if (removal.sinceMs < settlingMs && removal.at !== settledRemoval) throw new JustRemoved(removal);
           }
           return numberOf(row);
         },
@@ -42,9 +43,10 @@ export function createDestinationNumberStore(
     } catch (error) {
       if (error instanceof JustRemoved) {
         // The number must not be added seconds after its administrator has given up.
-        await delay(error.settlesInMs, undefined, { ...(signal && { signal }) }).catch(() => {});
+        const { at, sinceMs } = error.removal;
+        await delay(settlingMs - sinceMs, undefined, { ...(signal && { signal }) }).catch(() => {});
         signal?.throwIfAborted();
-        return add(number, environment, projectId, signal, true);
+        return add(number, environment, projectId, signal, at);
       }
       if (error instanceof StillPending) return "pending";
       if (isUniqueViolation(error)) return "in_use";
@@ -74,10 +76,13 @@ export function createDestinationNumberStore(
     remove: (number) =>
       administer(
         async (transaction) => {
+          // An addition to the other environment counts from the removal, which may have to wait for locks before it commits.
+          await transaction.$queryRaw`
+          SELECT id FROM destination_number WHERE number = ${number} AND removed_at IS NULL FOR NO KEY UPDATE`;
           const row = await transaction.destinationNumber.findFirst({ where: { number, removedAt: null } });
           if (!row) return null;
           const removed = await transaction.$executeRaw`
-          UPDATE destination_number SET removed_at = date_trunc('milliseconds', now())
+          UPDATE destination_number SET removed_at = date_trunc('milliseconds', statement_timestamp())
           WHERE id = ${row.id}::uuid AND removed_at IS NULL`;
           return removed === 0 ? null : numberOf(row);
         },
@@ -86,16 +91,23 @@ export function createDestinationNumberStore(
   };
 }
 
+interface Removal {
+  /** The database's text, which tells one removal from another. */
+  readonly at: string;
+  /** 0 also if it is ahead of the database's clock, which was then set back. */
+  readonly sinceMs: number;
+}
+
 /** Thrown to roll back the transaction that has just added the number. */
 class StillPending extends Error {}
 
 /** The same, if creations that chose the number before its removal may still be under way. */
 class JustRemoved extends Error {
-  readonly settlesInMs: number;
+  readonly removal: Removal;
 
-  constructor(settlesInMs: number) {
+  constructor(removal: Removal) {
     super();
-    this.settlesInMs = settlesInMs;
+    this.removal = removal;
   }
 }
 
@@ -109,20 +121,20 @@ const settlingMs = 5_000;
 const expiredMs = validityRange.max * 1_000 + 60_000;
 
 /**
- * The milliseconds since the number last served the other environment; null if it never has, or so long ago that nothing can be
- * pending on it: then there is no need to look through its codes, of which a busy number has millions.
+ * The number's last removal from the other environment; null if it never served that, or so long ago that nothing can be pending
+ * on it: then there is no need to look through its codes, of which a busy number has millions.
  */
-async function msSinceOtherUse(
+async function otherRemoval(
   transaction: Transaction,
   { number, environment }: DestinationNumberRow,
-): Promise<number | null> {
-  const [row] = await transaction.$queryRaw<{ since: number | null }[]>`
-    SELECT (extract(epoch FROM now() - max(removed_at)) * 1000)::float8 AS since FROM destination_number
+): Promise<Removal | null> {
+  const [row] = await transaction.$queryRaw<Removal[]>`
+    SELECT removed_at::text AS at, greatest(0, extract(epoch FROM now() - removed_at) * 1000)::float8 AS "sinceMs"
+    FROM destination_number
     WHERE number = ${number} AND environment <> ${environment}::environment
-      AND removed_at > now() - make_interval(secs => ${expiredMs / 1_000})`;
-  const since = row?.since ?? null;
-  // Negative after the database's clock was set back.
-  return since && Math.max(0, since);
+      AND removed_at > now() - make_interval(secs => ${expiredMs / 1_000})
+    ORDER BY removed_at DESC LIMIT 1`;
+  return row ?? null;
 }
 
 /**
