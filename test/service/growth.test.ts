@@ -20,12 +20,12 @@ import { newPhone } from "./sms-source.ts";
 const rows = 20_000;
 const rounds = 10;
 
-/** Rows that past verifications have left in every table that grows. */
+/** Rows that past verifications have left in every table that grows, and one code in twenty that has not expired yet. */
 const grown = `
 WITH like_this AS (SELECT v.*, d.webhook_configuration_id AS webhook FROM verification v
   JOIN webhook_delivery d ON d.verification_id = v.id WHERE v.status = 'verified' LIMIT 1),
 seed AS MATERIALIZED (
-  SELECT n, uuidv7(-interval '2 hours') AS id, date_trunc('milliseconds', now()) - interval '2 hours' AS at,
+  SELECT n, uuidv7(-interval '90 minutes') AS id, date_trunc('milliseconds', now()) - interval '90 minutes' AS at,
     '010' || lpad(n::text, 8, '0') AS phone, like_this.*
   FROM generate_series(1, ${rows}) n, (SELECT project_id, environment, webhook FROM like_this) like_this
 ),
@@ -36,8 +36,9 @@ verifications AS (
     at + interval '10 minutes', at + interval '1 minute', webhook FROM seed
 ),
 codes AS (
-  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, window_digest)
-  SELECT '0200000000', n::text, 'numeric', id, at + interval '10 minutes', sha256(id::text::bytea) FROM seed
+  INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone, window_digest)
+  SELECT '0200000000', n::text, 'numeric', id, at + CASE n % 20 WHEN 0 THEN interval '3 hours' ELSE interval '10 minutes' END,
+    phone, sha256(id::text::bytea) FROM seed
 ),
 expired AS (
   UPDATE retention_progress SET done_up_to = now()::text WHERE task = 'expire'
