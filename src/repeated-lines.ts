@@ -47,9 +47,13 @@ export function countRepetitions(): Repetitions {
   };
 }
 
-/** With that of its causes: a failure's own is for callers. */
+/**
+ * With that of its causes: a failure's own is for callers; and of what it consists of: if none of a host's addresses answers, its
+ * own is empty.
+ */
 function textOf(error: unknown): string {
-  return error instanceof Error && error.cause !== undefined
-    ? `${error}: ${textOf(error.cause)}`
-    : String(error);
+  if (!(error instanceof Error)) return String(error);
+  const others: unknown[] = error instanceof AggregateError ? [...error.errors] : [];
+  if (error.cause !== undefined) others.push(error.cause);
+  return [String(error), ...others.map(textOf)].join(": ");
 }

@@ -43,13 +43,21 @@ test("equal lines about an error are written once in ten seconds, the next time 
   expect(lines()).toEqual([[...line, undefined]]);
 });
 
+/** A host with two addresses, of which neither answers. */
+const unreachable = (code: string) => {
+  const errors = ["::1", "127.0.0.1"].map((address) => new Error(`connect ${code} ${address}:5432`));
+  return new Failure("service_unavailable", { cause: new AggregateError(errors) });
+};
+
 test("lines with another error, message or field are written", () => {
   log.warn({ err: away() }, "one");
   log.warn({ err: full() }, "one");
   log.warn({ err: away() }, "other");
   log.warn({ err: away(), task: "a" }, "one");
   log.warn({ err: away(), task: "b" }, "one");
-  expect(lines()).toHaveLength(5);
+  for (const code of ["ECONNREFUSED", "EHOSTUNREACH", "EHOSTUNREACH"])
+    log.warn({ err: unreachable(code) }, "one");
+  expect(lines()).toHaveLength(7);
 });
 
 test("a request's lines are all written, as are lines about no error and those below a warning", () => {
