@@ -118,7 +118,16 @@ describe("erasing a phone", () => {
     ]);
     await deliveryWhen(service, cancelled.id, delivered);
     await deliveryWhen(service, expired.id, delivered);
-    const kinds = ["answer", "code", "event", "message", "misses", "verification"];
+    const kinds = [
+      "answer",
+      "code",
+      "event",
+      "hint",
+      "idempotency record",
+      "message",
+      "misses",
+      "verification",
+    ];
     expect(await everythingAbout(phone)).toEqual(kinds);
     await service.db.query("ANALYZE");
     // The event of the verification that this cancels may be answered before or after answers are counted.
