@@ -79,7 +79,10 @@ export interface CodeHolder {
   readonly mode: VerificationMode;
   readonly expectedPhone: string | null;
   readonly expiresAt: number;
-  /** The SMS text the user was asked to send; null if the verification was still pending when the state was read. */
+  /**
+   * The SMS text the user was asked to send; null if the verification was still pending when the state was read and no other
+   * message has its code.
+   */
   smsText: string | null;
 }
 

@@ -17,7 +17,7 @@ import {
 } from "../core/inbound-judgement.ts";
 import type { Environment } from "../core/project.ts";
 import type { VerificationMode, VerificationStatus } from "../core/verification.ts";
-import { plainArray, textArray } from "./array-literal.ts";
+import { flagArray, plainArray, textArray } from "./array-literal.ts";
 import { runStatement, type Statements } from "./database.ts";
 import { epochMs } from "./verification-row.ts";
 
@@ -46,8 +46,8 @@ const stateStatement = {
   name: "inbound_state",
   text: `
 WITH held AS MATERIALIZED (
-  SELECT k.position, v.row, v.id, v.environment, v.status, v.mode, v.expected_phone, v.expires_at, v.verified_at
-  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (destination, code, position)
+  SELECT k.position, k.is_shared, v.row, v.id, v.environment, v.status, v.mode, v.expected_phone, v.expires_at, v.verified_at
+  FROM unnest($1::text[], $2::text[], $8::bool[]) WITH ORDINALITY AS k (destination, code, is_shared, position)
   CROSS JOIN LATERAL (SELECT * FROM live_code WHERE destination = k.destination AND code = k.code OFFSET 0) l
   CROSS JOIN LATERAL (SELECT ctid AS row, * FROM verification WHERE id = l.verification_id OFFSET 0) v
 )
@@ -61,7 +61,7 @@ UNION ALL
 SELECT 'text', h.id::text, v.sms_text, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM held h
 CROSS JOIN LATERAL (SELECT sms_text FROM verification WHERE id = h.id OFFSET 0) v
-WHERE h.status <> 'pending' OR h.expires_at <= clock_timestamp()
+WHERE h.status <> 'pending' OR h.expires_at <= clock_timestamp() OR h.is_shared
 UNION ALL
 SELECT 'verifying', m.sender, m.destination, h.id::text, h.environment::text, m.text, NULL, NULL, NULL, NULL
 FROM held h
@@ -95,6 +95,9 @@ export async function readState(
   const fingerprints: string[] = [];
   const destinations: string[] = [];
   const candidates: string[] = [];
+  /** Whether several messages have the candidate: the first may end its verification, and the others are judged by its text. */
+  const areShared: boolean[] = [];
+  const positions = new Map<string, number>();
   const phoneEnvironments: Environment[] = [];
   const phones: string[] = [];
   const asked = new Set<string>();
@@ -110,10 +113,15 @@ export async function readState(
     }
     for (const candidate of content.candidates) {
       const key = codeKey(content.to, candidate);
-      if (asked.has(key)) continue;
-      asked.add(key);
+      const position = positions.get(key);
+      if (position !== undefined) {
+        areShared[position] = true;
+        continue;
+      }
+      positions.set(key, candidates.length);
       destinations.push(content.to);
       candidates.push(candidate);
+      areShared.push(false);
     }
   }
   const rows = await runStatement(statements, stateStatement, [
@@ -124,6 +132,7 @@ export async function readState(
     lookUpIds ? textArray(messages.map(({ source }) => source)) : nothing,
     lookUpIds ? textArray(messages.map(({ messageId }) => messageId)) : nothing,
     plainArray(fingerprints),
+    flagArray(areShared),
   ]);
   let now = 0;
   const codes = new Map<string, CodeHolder>();

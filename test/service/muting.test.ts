@@ -183,6 +183,20 @@ describe("outcomes as misses:", () => {
     expect(await isMute(from)).toBe(counts);
   });
 
+  test("NOT_PENDING with a number of the SMS text does not count, nor in one batch with the message that verified", async () => {
+    const { liveKey } = await here.createProject({ smsTemplate: "{code} 문의 1588-1234" });
+    const { to, text } = await createPending(merchant(here.httpUrl, liveKey));
+    const from = newPhone();
+    const repeats = times(6, () => ({ from, to, text: `${text} (${guess(from).text})` }));
+    // The first is sent alone; those that arrive meanwhile form a batch.
+    expect(await outcomesOf([guess(newPhone()), { to, text }, ...repeats])).toEqual([
+      "NO_MATCH",
+      "VERIFIED",
+      ...times(6, () => "NOT_PENDING"),
+    ]);
+    expect(await isMute(from)).toBe(false);
+  });
+
   test("a duplicate does not count, whether by its id or by its content", async () => {
     const from = newPhone();
     const message = guess(from);
