@@ -85,8 +85,11 @@ const endsRun = -2;
  */
 const classes = new Int8Array(0x110000);
 
-/** Scripts written without spaces, as Hangul often is: their characters end a group instead of joining it. */
-const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
+/**
+ * Scripts written without spaces, as Hangul often is: their characters end a group instead of joining it. The long-vowel mark ー
+ * (U+30FC) ends many kana words, but Unicode counts it to no script since several use it.
+ */
+const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u30fc]/u;
 const letterDigitOrMark = /[\p{L}\p{N}\p{M}]/u;
 
 /**

@@ -331,6 +331,7 @@ const boundaryPieces = [
   "\ua960",
   "\ud7b0",
   "\u0661",
+  "ー",
   "１",
   "½",
   "①",
@@ -362,7 +363,7 @@ function candidatesByDefinition(normal: string, lengths: CodeLengths): Set<strin
   const ofGroup = (character: string) =>
     /[\p{L}\p{N}\p{M}]/u.test(character) &&
     !/[\p{Script=Hangul}\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u.test(character) &&
-    !/[\u302e\u302f]/.test(character);
+    !/[\u302e\u302f\u30fc]/.test(character);
   const characters = [...normal];
   const found = new Set<string>();
   for (let start = 0; start < characters.length; start++) {

@@ -366,6 +366,7 @@ describe("a numeric code is found", () => {
     ["with spaces and hyphens mixed", (code: string) => `${code.slice(0, 3)} - ${code.slice(3)}`],
     ["split over two lines", (code: string) => `${code.slice(0, 4)}\n${code.slice(4)}`],
     ["between Hangul without a space", (code: string) => `인증번호${code}입니다`],
+    ["after kana with a long vowel, without a space", (code: string) => `メンバー${code}です`],
     ["in quotation marks", (code: string) => `“${code}”`],
     ["in a quotation", (code: string) => `> ${code}\n보냈어요`],
     ["before a signature", (code: string) => `${code}\n-- \n홍길동 드림. Sent from my phone 3`],
