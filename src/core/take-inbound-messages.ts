@@ -89,14 +89,18 @@ export function takeInboundMessages(parts: {
     async function takeOnceKnown(caller: ServiceCaller, first?: Promise<unknown>): Promise<void> {
       await first;
       const codeLengths = await directory.codeLengths();
-      const prepared: Prepared[] = [];
       const destinations = new Set<string>();
-      for (const fields of messages) {
-        const validation = validateInboundMessage(fields);
-        const number = validation.ok ? await directory.number(validation.message.to) : undefined;
+      const known = await Promise.all(
+        messages.map(async (fields) => {
+          const validation = validateInboundMessage(fields);
+          const number = validation.ok ? await directory.number(validation.message.to) : undefined;
+          return { validation, number };
+        }),
+      );
+      const prepared = known.map(({ validation, number }) => {
         if (number?.removed === false) destinations.add(`${number.number} (${number.environment})`);
-        prepared.push(prepare(validation, { number, codeLengths, caller, source, simulated }));
-      }
+        return prepare(validation, { number, codeLengths, caller, source, simulated });
+      });
       if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages.length, destinations));
       judge(prepared);
     }

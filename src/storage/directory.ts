@@ -4,7 +4,7 @@ import { type CredentialKind, digestCredential } from "../core/credential.ts";
 import type { DestinationNumber, Directory } from "../core/directory.ts";
 import { adminSource } from "../core/inbound-message.ts";
 import type { Caller, CodeFormat, Environment, Project, ServiceTokenScope } from "../core/project.ts";
-import { plainArray } from "./array-literal.ts";
+import { plainArray, textArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { type Database, type NamedStatement, runStatement } from "./database.ts";
 import { directoryChannel } from "./notices.ts";
@@ -13,6 +13,8 @@ import { projectColumns, projectOf } from "./project-row.ts";
 /** How long an answer is cached, in case the notice of a change is lost; counted from the look-up's start. */
 const cacheTtlMs = 1_000;
 const rememberedCredentials = 20_000;
+/** Destinations of messages that are no numbers of this installation. */
+const rememberedStrangers = 1_000;
 
 export interface CachedDirectory extends Directory {
   /** Drops the whole cache, look-ups in flight included. */
@@ -79,6 +81,14 @@ SELECT DISTINCT coalesce(project_id::text, '') || environment::text
 FROM destination_number WHERE removed_at IS NULL AND (project_id IS NULL OR project_id = ANY ($1::uuid[]))`,
 };
 
+/** Which of these numbers are in use. */
+const numbersInUseStatement = {
+  name: "numbers_in_use",
+  text: `
+SELECT d.number FROM unnest($1::text[]) AS r (number)
+CROSS JOIN LATERAL (SELECT * FROM destination_number WHERE number = r.number AND removed_at IS NULL OFFSET 0) d`,
+};
+
 const codeLengthsStatement = {
   name: "code_lengths",
   text: `
@@ -119,6 +129,9 @@ export function createDirectory(database: Database): CachedDirectory {
   const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
   /** Each holds one list, under the key `all`. */
   const numberLists = new Map<string, Remembered<Numbers>>();
+  const strangers = new LRUCache<string, Remembered<DestinationNumber | undefined>>({
+    max: rememberedStrangers,
+  });
   const codeLengthLists = new Map<string, Remembered<CodeLengths>>();
   /** By format and length. */
   const addedCodeLengths = new Map<string, Remembered<true>>();
@@ -248,6 +261,26 @@ export function createDirectory(database: Database): CachedDirectory {
     },
   });
 
+  const isInUseNow = createBatcher<string, boolean>({
+    observer: numbersObserver,
+    maxSize: 500,
+    maxWaiting: 100_000,
+    async run(asked) {
+      const rows = await runStatement(database, numbersInUseStatement, [textArray([...new Set(asked)])]);
+      const inUse = new Set(rows.map(([number]) => number));
+      return asked.map((number) => inUse.has(number));
+    },
+  });
+
+  /**
+   * Looks a number that is not cached up again, at most once a second: as for `numbersForNow`, it may just have been added. A
+   * message to it would otherwise match nothing, and count as a miss of its sender.
+   */
+  const addedNumber = (number: string) =>
+    cachedLookup(strangers, number, async () =>
+      (await isInUseNow(number)) ? (await numbersNow(null)).byNumber.get(number) : undefined,
+    );
+
   const codeLengths = () => cachedLookup(codeLengthLists, "all", loadCodeLengths);
 
   const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
@@ -287,10 +320,9 @@ export function createDirectory(database: Database): CachedDirectory {
     },
 
     number(number) {
+      const find = ({ byNumber }: Numbers) => byNumber.get(number) ?? addedNumber(number);
       const known = numbers();
-      return known instanceof Promise
-        ? known.then((loaded) => loaded.byNumber.get(number))
-        : known.byNumber.get(number);
+      return known instanceof Promise ? known.then(find) : find(known);
     },
 
     codeLengths,
@@ -317,6 +349,7 @@ export function createDirectory(database: Database): CachedDirectory {
       callers.clear();
       projects.clear();
       numberLists.clear();
+      strangers.clear();
       codeLengthLists.clear();
       addedCodeLengths.clear();
       for (const listener of revisionListeners) listener();

@@ -116,6 +116,32 @@ describe("the destination number", () => {
   });
 });
 
+describe("a number that was added a moment ago", () => {
+  /** Adds a number without a notice, and moves the project's only one away: as if the notice were still on its way. */
+  async function addUnnoticed(liveKey: string, from: string, to: string) {
+    const { rowCount } = await service.db.query(
+      `WITH former AS (UPDATE destination_number SET removed_at = now() WHERE number = $1 RETURNING *)
+       INSERT INTO destination_number (id, number, environment, project_id) SELECT uuidv7(), $2, environment, project_id FROM former`,
+      [from, to],
+    );
+    expect(rowCount).toBe(1);
+    // This process has not seen any number of the project.
+    const fresh = await service.startAnother(clocked);
+    return createPending(merchant(fresh.httpUrl, liveKey));
+  }
+
+  test("receives messages on a process that has not heard of it", async () => {
+    const { liveKey, liveNumber } = await here.createProject();
+    const added = `02${liveNumber.slice(2, -4)}7001`;
+    const stranger = smsSource(there);
+    // Now the numbers are cached, also that this is none of them.
+    expect(await stranger.send({ to: liveNumber, text: "hello" })).toMatchObject({ outcome: "NO_MATCH" });
+    const created = await addUnnoticed(liveKey, liveNumber, added);
+    expect(created.to).toBe(added);
+    expect(await stranger.send(created)).toMatchObject({ outcome: "VERIFIED", verificationId: created.id });
+  });
+});
+
 describe("the two environments", () => {
   test("have separate codes: a code sent to the other environment's number is NO_MATCH", async () => {
     const { id, code } = await pending();
