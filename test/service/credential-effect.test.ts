@@ -69,6 +69,14 @@ function believeForEver(): void {
   vi.spyOn(performance, "now").mockReturnValue(now);
 }
 
+/** From now on no connection for notices of this process passes one on. */
+function ignoreNotices(): void {
+  const { emit } = pg.Client.prototype;
+  vi.spyOn(pg.Client.prototype, "emit").mockImplementation(function (this: pg.Client, event, ...given) {
+    return event === "notification" || emit.call(this, event, ...given);
+  });
+}
+
 afterEach(() => {
   vi.restoreAllMocks();
 });
@@ -218,14 +226,6 @@ describe("by the notice alone, with a cache on the other process that never expi
 describe("by the next call on the process that made the change, with a cache that never expires and no notice:", () => {
   const onTheSame = async (secret: string) => (await merchant(here.httpUrl, secret).create()).status;
 
-  /** From now on no connection for notices of this process passes one on. */
-  function ignoreNotices(): void {
-    const { emit } = pg.Client.prototype;
-    vi.spyOn(pg.Client.prototype, "emit").mockImplementation(function (this: pg.Client, event, ...given) {
-      return event === "notification" || emit.call(this, event, ...given);
-    });
-  }
-
   test("a revoked key is refused", async () => {
     const { testKey } = await here.createProject();
     expect(await onTheSame(testKey)).toBe(201);
@@ -256,6 +256,62 @@ describe("by the next call on the process that made the change, with a cache tha
     ignoreNotices();
     await here.client(DestinationNumberService).removeDestinationNumber({ number: testNumber });
     expect(await onTheSame(testKey)).toBe(503);
+  });
+});
+
+describe("by the next call, with numbers that never expire from the cache and no notice:", () => {
+  const onTheSame = async (secret: string) => (await merchant(here.httpUrl, secret).create()).status;
+
+  test.for(["of its own", "that all share"])("a project without a number is given one %s", async (whose) => {
+    const { projectId, testKey, testNumber } = await here.createProject();
+    await here.client(DestinationNumberService).removeDestinationNumber({ number: testNumber });
+    believeForEver();
+    ignoreNotices();
+    expect(await onTheSame(testKey)).toBe(503);
+    await here.db.query(
+      "INSERT INTO destination_number (id, number, environment, project_id) VALUES (gen_random_uuid(), '0203000001', 'test', $1)",
+      [whose === "of its own" ? uuidOf(projectId) : null],
+    );
+    expect(await onTheSame(testKey)).toBe(201);
+    await here.db.query("DELETE FROM destination_number WHERE number = '0203000001'");
+  });
+
+  /** The number of rows of each answer about the numbers from now on: the first row is their revision. */
+  function rowsOfNumbers(): number[] {
+    const rows: number[] = [];
+    type Answered = (this: { readonly name?: string }, tag: { readonly text: string }, ...given: []) => void;
+    const queries = pg.Query.prototype as unknown as { handleCommandComplete: Answered };
+    const { handleCommandComplete } = queries;
+    const counted: Answered = function (tag, ...given) {
+      if (this.name === "numbers") rows.push(Number(tag.text.replace("SELECT ", "")));
+      handleCommandComplete.call(this, tag, ...given);
+    };
+    vi.spyOn(queries, "handleCommandComplete").mockImplementation(counted);
+    return rows;
+  }
+
+  test("all numbers are loaded once one has changed, not each second", async () => {
+    const [shop, other] = [await here.createProject(), await here.createProject()];
+    expect(await onTheSame(shop.testKey)).toBe(201);
+    expect(await onTheSame(other.testKey)).toBe(201);
+    believeForEver();
+    ignoreNotices();
+    const rows = rowsOfNumbers();
+    async function aSecondLater(): Promise<void> {
+      vi.mocked(performance.now).mockReturnValue(performance.now() + 1_000);
+      expect(await onTheSame(shop.testKey)).toBe(201);
+    }
+    await aSecondLater();
+    await aSecondLater();
+    expect(rows).toEqual([1, 1]);
+    await here.db.query("UPDATE destination_number SET removed_at = now() WHERE number = $1", [
+      other.testNumber,
+    ]);
+    await aSecondLater();
+    expect(await onTheSame(other.testKey)).toBe(503);
+    await aSecondLater();
+    const { rowCount } = await here.db.query("SELECT DISTINCT number FROM destination_number");
+    expect(rows).toEqual([1, 1, 1 + (rowCount ?? 0), 1]);
   });
 });
 
