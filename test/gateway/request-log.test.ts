@@ -136,6 +136,26 @@ test("an internal fault also writes a line with its stack", async () => {
   ]);
 });
 
+test("a fault of the window asks to open it again later, and is logged like one of the API", async () => {
+  const { verification_url: url } = (await shop.create()).body;
+  await service.db.query("ALTER TABLE verification RENAME TO verification_elsewhere");
+  const page = await fetch(url, { headers: { "accept-language": "en" } });
+  const status = await fetch(`${url}/status`, { headers: { accept: "application/json" } });
+  const events = await fetch(`${url}/events`, { headers: { accept: "application/json" } });
+  await service.db.query("ALTER TABLE verification_elsewhere RENAME TO verification");
+  expect(await page.text()).toContain("Open this page again in a moment.");
+  for (const answer of [status, events]) {
+    expect(await answer.json()).toMatchObject({ error: { code: "internal_error" } });
+  }
+  for (const answer of [page, status, events]) {
+    expect([answer.status, answer.headers.get("retry-after")]).toEqual([503, "5"]);
+    expect(await linesOf(answer.headers.get("x-request-id"))).toMatchObject([
+      { level: 50, msg: "internal error" },
+      { level: 30, status: 503, code: "internal_error" },
+    ]);
+  }
+});
+
 /** Sends a request that waits for the database until it is let go. */
 async function heldRequest(send: () => void): Promise<{ unlock: () => Promise<void> }> {
   const lock = await service.db.connect();

@@ -1,9 +1,17 @@
 import { once } from "node:events";
 import { createServer } from "node:http";
 import net from "node:net";
+import { create } from "@bufbuild/protobuf";
+import fastify from "fastify";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { ownCounts } from "../../src/admission/counts.ts";
+import { createWindowLimits } from "../../src/admission/window-limits.ts";
+import type { VerificationWindowService } from "../../src/core/service.ts";
+import { WatchVerificationWindowResponseSchema } from "../../src/gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
+import { VerificationStatus } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createEventStreams } from "../../src/window/event-streams.ts";
+import { verificationWindow } from "../../src/window/window.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
@@ -13,7 +21,7 @@ import { untilWaiting } from "../service/barrier.ts";
 import { knownProject } from "../service/known-project.ts";
 import { codeIn, letExpire, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
-import { createWindow, openStream } from "./open-window.ts";
+import { createWindow, getPage, openStream } from "./open-window.ts";
 
 const service = await startTestService();
 const other = await service.startAnother({ ROLES: "api" });
@@ -527,6 +535,38 @@ test("one project's windows leave room for those of others, and all of it can be
   expect(await openAll("third")).toBe(2);
   leaving.abort();
   await expect.poll(() => status("one")).toBe(200);
+});
+
+test("a window is not followed any more once its client has left, nor for a stream that is refused", async () => {
+  let followed = 0;
+  const windows: Pick<VerificationWindowService, "watchVerificationWindow"> = {
+    async *watchVerificationWindow(_request, signal) {
+      followed += 1;
+      try {
+        yield create(WatchVerificationWindowResponseSchema, {
+          window: { status: VerificationStatus.PENDING },
+        });
+        if (!signal.aborted) await once(signal, "abort");
+      } finally {
+        followed -= 1;
+      }
+    },
+  };
+  const gateway = fastify({ forceCloseConnections: true });
+  onTestFinished(() => gateway.close());
+  const window = verificationWindow({
+    windows: windows as VerificationWindowService,
+    limits: createWindowLimits(ownCounts),
+    publicBase: { url: "http://window.example" },
+    onFault() {},
+    streams: { opened() {}, closed() {} },
+  });
+  const url = `${await gateway.register(window, { prefix: "/v" }).listen({ host: "127.0.0.1", port: 0 })}/v/one`;
+  const streams = await Promise.all(Array.from({ length: 10 }, () => openStream(url)));
+  expect((await getPage(`${url}/events`)).status).toBe(429);
+  expect(followed).toBe(10);
+  for (const stream of streams) stream.close();
+  await expect.poll(() => followed).toBe(0);
 });
 
 test("a stream requested after all have been closed is not opened", async () => {

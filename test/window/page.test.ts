@@ -218,6 +218,7 @@ test("the page loads nothing from other origins, has no inline code, and is not 
     "x-content-type-options": "nosniff",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     vary: "Accept-Language, User-Agent",
+    link: expect.stringMatching(/^<\/v\/assets\/window-[0-9a-f]{16}\.css>; rel=preload; as=style$/),
   });
   expect(headers.get("cross-origin-opener-policy")).toBe("unsafe-none");
   expect(headers.get("x-request-id")).toMatch(/^req_/);
