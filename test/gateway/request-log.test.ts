@@ -3,10 +3,12 @@ import net from "node:net";
 import { pino } from "pino";
 import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
+import { decodeId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startService } from "../../src/service.ts";
+import { hintChannel } from "../../src/storage/transition.ts";
 import { startTestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
@@ -137,12 +139,20 @@ test("an internal fault also writes a line with its stack", async () => {
 });
 
 test("a fault of the window asks to open it again later, and is logged like one of the API", async () => {
-  const { verification_url: url } = (await shop.create()).body;
+  const { id, verification_url: url } = (await shop.create()).body;
+  const followed = await fetch(`${url}/events`);
   await service.db.query("ALTER TABLE verification RENAME TO verification_elsewhere");
+  await service.db.query("SELECT pg_notify($1, $2)", [hintChannel, decodeId("vrf_", id)]);
   const page = await fetch(url, { headers: { "accept-language": "en" } });
   const status = await fetch(`${url}/status`, { headers: { accept: "application/json" } });
   const events = await fetch(`${url}/events`, { headers: { accept: "application/json" } });
   await service.db.query("ALTER TABLE verification_elsewhere RENAME TO verification");
+  // It ends, and the window opens another one.
+  expect(await followed.text()).toContain("event: state");
+  expect(await linesOf(followed.headers.get("x-request-id"))).toMatchObject([
+    { level: 50, msg: "internal error" },
+    { level: 30, status: 200 },
+  ]);
   expect(await page.text()).toContain("Open this page again in a moment.");
   for (const answer of [status, events]) {
     expect(await answer.json()).toMatchObject({ error: { code: "internal_error" } });

@@ -15,7 +15,7 @@ import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/dest
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { merchant } from "../gateway/merchant.ts";
+import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
@@ -247,6 +247,25 @@ describe("by the next call on the process that made the change, with a cache tha
     expect(await onTheSame(testKey)).toBe(403);
     await projects.resumeProject({ projectId });
     expect(await onTheSame(testKey)).toBe(201);
+  });
+
+  test("a token creates no verification for a suspended project, and does when it is resumed", async () => {
+    const { projectId } = await here.createProject();
+    const client = here.client(VerificationService, await here.createToken({ scope: "write" }));
+    const created = () =>
+      answerOf((options) =>
+        client.createVerification(
+          { projectId, environment: Environment.TEST, idempotencyKey: newIdempotencyKey() },
+          options,
+        ),
+      );
+    expect(await created()).toMatchObject({ code: "ok" });
+    believeForEver();
+    ignoreNotices();
+    await projects.suspendProject({ projectId });
+    expect(await created()).toMatchObject({ code: "project_suspended" });
+    await projects.resumeProject({ projectId });
+    expect(await created()).toMatchObject({ code: "ok" });
   });
 
   test("a removed number is given to no new verification", async () => {

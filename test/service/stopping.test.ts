@@ -4,6 +4,8 @@ import net from "node:net";
 import path from "node:path";
 import { text } from "node:stream/consumers";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { Closers } from "../../src/closers.ts";
+import { createLog } from "../../src/log.ts";
 import { type DatabaseProxy, startDatabaseProxy } from "../faults/database-proxy.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { createDatabase, openPool } from "../harness/database.ts";
@@ -140,6 +142,24 @@ describe("a start that has to wait exits with 0 and prints nothing when it is si
     child.kill("SIGTERM");
     expect(await ended).toEqual([0, ""]);
   });
+});
+
+test("the parts of a service end in the reverse of their order, after the jobs were told; one that fails is logged", async () => {
+  const written: string[] = [];
+  const output = { waitingBytes: 0, droppedLines: 0, end: async () => {} };
+  const log = createLog("info", { ...output, write: (lines) => void written.push(lines) });
+  const ended: string[] = [];
+  const closers = new Closers();
+  closers.add(async () => void ended.push("the database"));
+  closers.addJob({ start() {}, stop: async () => void ended.push("the job") });
+  closers.add(() => Promise.reject(new Error("it hangs")));
+  closers.add(async () => void ended.push("the server"));
+  await closers.close(log);
+  expect(ended).toEqual(["the job", "the server", "the database"]);
+  log.flush();
+  expect(written.map((line) => JSON.parse(line))).toMatchObject([
+    { level: 50, err: { message: "it hangs" } },
+  ]);
 });
 
 async function waitingCharges(): Promise<number | null> {

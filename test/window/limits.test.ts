@@ -37,6 +37,21 @@ test("tokens cannot be guessed: after 60 misses an address gets 429 for wrong to
   expect((await getPage(wrong(1), from("192.0.2.2"))).status).toBe(404);
 });
 
+test("wrong tokens are misses whatever is asked of them", async () => {
+  const requests = [
+    { path: "", method: "GET" },
+    { path: "/status", method: "GET" },
+    { path: "/events", method: "GET" },
+    { path: "/messages", method: "POST" },
+  ];
+  const statuses: number[] = [];
+  for (let attempt = 0; attempt < 64; attempt++) {
+    const { path = "", method = "" } = requests[attempt % requests.length] ?? {};
+    statuses.push((await fetch(wrong(attempt) + path, { method, headers: from("192.0.2.9") })).status);
+  }
+  expect(statuses).toEqual(Array.from({ length: 64 }, (_, attempt) => (attempt < 60 ? 404 : 429)));
+});
+
 test("however many wrong tokens come from an address, windows that are open there keep working", async () => {
   const windows = await Promise.all(Array.from({ length: 5 }, () => createWindow(service, project)));
   for (const window of windows) await window.get("", from("192.0.2.3"));

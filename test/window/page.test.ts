@@ -144,6 +144,17 @@ test("links and forms keep how the page was opened and the chosen language", asy
   expect((await window.get()).text).toContain('<a href="?">결과 보기</a>');
 });
 
+test.for([
+  "ko",
+  "en",
+])("a page whose link asks for the language %s is in it, whatever the browser prefers", async (language) => {
+  const preferred = language === "ko" ? "en" : "ko";
+  const { text } = await getPage(`${service.httpUrl}/v/none?lang=${language}`, {
+    "accept-language": preferred,
+  });
+  expect(text).toContain(`<html lang="${language}">`);
+});
+
 test("without JavaScript the page shows the expiry in Korean time", async () => {
   const window = await createWindow(service, project);
   const { rows } = await service.db.query(
