@@ -6,6 +6,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { createSecureContext, TLSSocket } from "node:tls";
 import { Pool } from "undici";
 import { afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { keepConnections } from "../../src/webhooks/connections.ts";
 import { createEndpoints, type Endpoints } from "../../src/webhooks/delivery.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { certificates } from "../rpc/certificates.ts";
@@ -352,6 +353,21 @@ test("a connection is reused for as long as the endpoint announces", async () =>
   expect(await send()).toMatchObject({ status: 200 });
   expect(connections).toBe(1);
   await expect.poll(endedPools, { timeout: 10_000 }).toBe(1);
+  expect(await send()).toMatchObject({ status: 200 });
+  expect(connections).toBe(2);
+});
+
+test("an exchange that is still connecting keeps its pool when another one with its origin has ended", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const connections = keepConnections({}, 1_000);
+  const [ended, connecting] = [1, 2].map(() => connections.to("https://shop.example"));
+  ended?.done();
+  vi.advanceTimersByTime(10_000);
+  expect(connecting?.pool.destroyed).toBe(false);
+  connecting?.done();
+  vi.advanceTimersByTime(1_000);
+  expect(connecting?.pool.destroyed).toBe(true);
 });
 
 test("nothing is sent after the close", async () => {
