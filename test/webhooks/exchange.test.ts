@@ -370,11 +370,13 @@ test("an exchange that is still connecting keeps its pool when another one with 
   expect(connecting?.pool.destroyed).toBe(true);
 });
 
-test("nothing is sent after the close", async () => {
+test("the close ends idle connections at once, and nothing is sent after it", async () => {
   const receiver = await startReceiver();
   const endpoints = endpointsOf();
   await endpoints.send(message(receiver.url));
+  const endedPools = watchEndedPools();
   await endpoints.close();
+  expect(endedPools()).toBe(1);
   expect(await endpoints.send(message(receiver.url))).toMatchObject({ status: null });
   expect(receiver.received).toHaveLength(1);
 });
