@@ -13,8 +13,8 @@ import { projectColumns, projectOf } from "./project-row.ts";
 /** How long an answer is cached, in case the notice of a change is lost; counted from the look-up's start. */
 const cacheTtlMs = 1_000;
 const rememberedCredentials = 20_000;
-/** Destinations of messages that are no numbers of this installation. */
-const rememberedStrangers = 1_000;
+/** Destinations of messages that are no numbers of this installation, or none any more. */
+const rememberedIdleNumbers = 1_000;
 
 export interface CachedDirectory extends Directory {
   /** Drops the whole cache, look-ups in flight included. */
@@ -129,8 +129,8 @@ export function createDirectory(database: Database): CachedDirectory {
   const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
   /** Each holds one list, under the key `all`. */
   const numberLists = new Map<string, Remembered<Numbers>>();
-  const strangers = new LRUCache<string, Remembered<DestinationNumber | undefined>>({
-    max: rememberedStrangers,
+  const idleNumbers = new LRUCache<string, Remembered<DestinationNumber | undefined>>({
+    max: rememberedIdleNumbers,
   });
   const codeLengthLists = new Map<string, Remembered<CodeLengths>>();
   /** By format and length. */
@@ -273,13 +273,15 @@ export function createDirectory(database: Database): CachedDirectory {
   });
 
   /**
-   * Looks a number that is not cached up again, at most once a second: as for `numbersForNow`, it may just have been added. A
-   * message to it would otherwise match nothing, and count as a miss of its sender.
+   * Looks a number that is cached as unknown or removed up again, at most once a second: as for `numbersForNow`, it may just have
+   * been added. A message to it would otherwise match nothing; if it served the other environment before, also count as a miss
+   * of its sender there.
    */
   const addedNumber = (number: string) =>
-    cachedLookup(strangers, number, async () =>
-      (await isInUseNow(number)) ? (await numbersNow(null)).byNumber.get(number) : undefined,
-    );
+    cachedLookup(idleNumbers, number, async () => {
+      const current = (await isInUseNow(number)) ? await numbersNow(null) : await numbers();
+      return current.byNumber.get(number);
+    });
 
   const codeLengths = () => cachedLookup(codeLengthLists, "all", loadCodeLengths);
 
@@ -320,7 +322,10 @@ export function createDirectory(database: Database): CachedDirectory {
     },
 
     number(number) {
-      const find = ({ byNumber }: Numbers) => byNumber.get(number) ?? addedNumber(number);
+      const find = ({ byNumber }: Numbers) => {
+        const cached = byNumber.get(number);
+        return cached?.removed === false ? cached : addedNumber(number);
+      };
       const known = numbers();
       return known instanceof Promise ? known.then(find) : find(known);
     },
@@ -349,7 +354,7 @@ export function createDirectory(database: Database): CachedDirectory {
       callers.clear();
       projects.clear();
       numberLists.clear();
-      strangers.clear();
+      idleNumbers.clear();
       codeLengthLists.clear();
       addedCodeLengths.clear();
       for (const listener of revisionListeners) listener();

@@ -140,6 +140,17 @@ describe("a number that was added a moment ago", () => {
     expect(created.to).toBe(added);
     expect(await stranger.send(created)).toMatchObject({ outcome: "VERIFIED", verificationId: created.id });
   });
+
+  test("receives messages on a process that has only heard of its removal from the other environment", async () => {
+    const { liveKey, liveNumber, testNumber: moved } = await here.createProject();
+    const stranger = smsSource(there);
+    await there.client(DestinationNumberService).removeDestinationNumber({ number: moved });
+    // Now the numbers are cached, also that this one is removed.
+    expect(await stranger.send({ to: liveNumber, text: "hello" })).toMatchObject({ outcome: "NO_MATCH" });
+    const created = await addUnnoticed(liveKey, liveNumber, moved);
+    expect(created.to).toBe(moved);
+    expect(await stranger.send(created)).toMatchObject({ outcome: "VERIFIED", verificationId: created.id });
+  });
 });
 
 describe("the two environments", () => {
