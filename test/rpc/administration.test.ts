@@ -1,6 +1,6 @@
 /** The bounds of what administrators can set on projects and service tokens, and the fields that refusals name. */
 import type { UnknownEnum } from "@bufbuild/protobuf";
-import { ConnectError } from "@connectrpc/connect";
+import { type CallOptions, ConnectError } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
@@ -14,7 +14,7 @@ import {
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { startTestService } from "../harness/service.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { answerOf } from "./grpc-answer.ts";
 
@@ -367,25 +367,46 @@ test("changes that wait for a lock leave connections for everybody else's calls"
   for (const changed of await Promise.all(changes)) expect(changed).toMatchObject({ code: "ok" });
 });
 
-test("changes that wait for a project's lock do not hold up the suspension of another project", async () => {
+/** Changes a project each time it is called. */
+type Changer = (options: CallOptions) => Promise<unknown>;
+
+test.for<[what: string, changerOf: (process: TestService, projectId: string) => Promise<Changer>]>([
+  [
+    "settings",
+    async (process, projectId) => {
+      const client = process.client(ProjectService);
+      let validitySeconds = 60;
+      return (options) => client.updateProject({ projectId, validitySeconds: validitySeconds++ }, options);
+    },
+  ],
+  [
+    "keys",
+    async (process, projectId) => {
+      const client = process.client(ApiKeyService);
+      const { apiKey } = await client.createApiKey({ projectId, environment: Environment.TEST });
+      const overlap = { seconds: 60n };
+      return (options) => client.rotateApiKey({ apiKeyId: apiKey?.id ?? "", overlap }, options);
+    },
+  ],
+])("changes of a project's %s that wait for its lock do not hold up the suspension of another project", async ([
+  ,
+  changerOf,
+]) => {
   const small = await service.startAnother({ DATABASE_POOL_SIZE: "8" });
   const [locked, other] = [await small.createProject(), await small.createProject()];
-  const administrator = small.client(ProjectService);
+  const change = await changerOf(small, locked.projectId);
   const changes: Promise<unknown>[] = [];
   const holder = await service.db.connect();
   try {
     await holder.query("BEGIN");
     await holder.query("SELECT FROM project WHERE id = $1 FOR UPDATE", [decodeId("prj_", locked.projectId)]);
-    for (let change = 0; change < 4; change++) {
-      changes.push(
-        answerOf((options) =>
-          administrator.updateProject({ projectId: locked.projectId, validitySeconds: 60 + change }, options),
-        ),
-      );
-    }
+    // As many as may run at once.
+    changes.push(answerOf(change), answerOf(change));
     await untilWaiting(service.db, 1);
     expect(
-      await answerOf((options) => administrator.suspendProject({ projectId: other.projectId }, options)),
+      await answerOf((options) =>
+        small.client(ProjectService).suspendProject({ projectId: other.projectId }, options),
+      ),
     ).toMatchObject({ code: "ok" });
   } finally {
     holder.release(true);

@@ -29,11 +29,11 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
       return project?.apiKeys.map(apiKeyOf) ?? null;
     },
 
-    replace: (id, secretFor, overlapSeconds, maxActive) =>
-      administer(
+    async replace(id, secretFor, overlapSeconds, maxActive) {
+      const found = await database.prisma.apiKey.findUnique({ where: { id } });
+      if (!found) return "no_key";
+      return administer(
         async (transaction) => {
-          const found = await transaction.apiKey.findUnique({ where: { id } });
-          if (!found) return "no_key";
           await lockProject(transaction, found.projectId);
           // Counted while the old key is still active, which does not count if it ends at once.
           const others = await countActive(transaction, found.projectId, found.environment);
@@ -58,10 +58,12 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
                 replaced: encodeId("key_", result.replaced.id),
                 replaced_expires_at: result.replaced.expiresAt?.toISOString() ?? "",
               }),
+        found.projectId,
       ).catch((error: unknown) => {
         if (error instanceof TooManyActive) return "too_many" as const;
         throw error;
-      }),
+      });
+    },
 
     revoke: (id) =>
       administer(
