@@ -17,7 +17,7 @@ import { startProcess } from "../ops/service-process.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
 import { untilWaiting } from "../service/barrier.ts";
-import { startReceiver } from "../webhooks/receiver.ts";
+import { refuseForLong, startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
 import { type CollectedSpan, startCollector } from "./collector.ts";
 
@@ -45,6 +45,16 @@ const named = (name: string) => (span: CollectedSpan) => span.name === name;
 const under = (trace: string) => ({ traceparent: `00-${trace}-b7ad6b7169203331-01` });
 const serverSpanOf = (trace: string) =>
   collector.spanWhere((span) => span.traceId === trace && span.kind === 2);
+/** The spans that created this verification, as stored for those that link to them. */
+async function notedTraces(id: string): Promise<string[]> {
+  const text = "SELECT traceparent FROM creation_trace WHERE verification_id = $1";
+  const { rows } = await service.db.query(text, [decodeId("vrf_", id)]);
+  return rows.map(({ traceparent }) => traceparent);
+}
+
+/** The trace is stored concurrently with the answer: a message that came earlier would lack the link. */
+const untilNoted = (id: string) => expect.poll(() => notedTraces(id)).toHaveLength(1);
+
 const childOf = (span: CollectedSpan, name: string) =>
   collector.spanWhere((found) => found.parentSpanId === span.spanId && found.name === name);
 
@@ -108,6 +118,19 @@ test("for a replayed creation neither of the two statements is marked as failed"
   const batch = await childOf(await childOf(span, "core createVerification"), "storage create");
   expect(await childOf(batch, "create_new")).toMatchObject({ failed: false });
   expect(await childOf(batch, "create")).toMatchObject({ failed: false });
+});
+
+test("a replay does not count as the creation, even if the first call was not sampled", async () => {
+  const first = "cbf7651916cd43dd8448eb211c80319c";
+  const { body } = await api.create({}, "tracing-unsampled", {
+    traceparent: `00-${first}-b7ad6b7169203331-00`,
+  });
+  const replayed = await api.create({}, "tracing-unsampled", under("dbf7651916cd43dd8448eb211c80319c"));
+  expect(replayed.body.id).toBe(body.id);
+  // What it would have written is written before the trace of a later creation.
+  const later = await api.create({}, "tracing-later", under("ebf7651916cd43dd8448eb211c80319c"));
+  await untilNoted(later.body.id);
+  expect(await notedTraces(body.id)).toEqual([]);
 });
 
 test("a gRPC call that is refused before its message is read is a span too", async () => {
@@ -276,11 +299,7 @@ test("the spans of the verifying message and of its webhook are linked to the cr
     ({ name, traceId }) => name === "core createVerification" && traceId === creationTrace,
   );
   const creation = { traceId: created.traceId, spanId: created.spanId };
-  // It is stored concurrently with the answer: a message that came earlier would lack the link.
-  const noted = "SELECT FROM creation_trace WHERE verification_id = $1";
-  await expect
-    .poll(async () => (await service.db.query(noted, [decodeId("vrf_", body.id)])).rowCount)
-    .toBe(1);
+  await untilNoted(body.id);
   const [receipt] = await service.sms({ to: body.destination, from: phone, text: body.sms_text });
   expect(receipt).toMatchObject({ outcome: "VERIFIED" });
 
@@ -314,6 +333,63 @@ test("the spans of the verifying message and of its webhook are linked to the cr
   expect(attempt.links).toEqual([creation]);
   // The endpoint gets the attempt's span as the parent of its own.
   expect(receiver.received[0]?.headers.traceparent).toBe(`00-${attempt.traceId}-${attempt.spanId}-01`);
+});
+
+test("a message that could not be judged gets no receipt, and its span ends as failed", async () => {
+  const { body } = await api.create({}, "tracing-fault");
+  const message = { to: body.destination, from: phone, text: body.sms_text, carrier: "KT" };
+  await service.db.query("ALTER TABLE message_fingerprint RENAME TO out_of_reach");
+  try {
+    await expect(service.sms(message)).rejects.toMatchObject({ code: 14 });
+  } finally {
+    await service.db.query("ALTER TABLE out_of_reach RENAME TO message_fingerprint");
+  }
+  const span = await collector.spanWhere(
+    ({ name, attributes }) => name === "inbound message" && attributes["phoneproof.carrier"] === "KT",
+  );
+  expect(span).toMatchObject({ failed: true, attributes: { "error.type": expect.any(String) } });
+  expect(await service.sms(message)).toMatchObject([{ outcome: "VERIFIED", verificationId: body.id }]);
+});
+
+test("if the creation's trace cannot be looked up, a message's span only lacks the link", async () => {
+  const { body } = await api.create({}, "tracing-lost-trace");
+  await untilNoted(body.id);
+  await service.db.query("ALTER TABLE creation_trace RENAME TO out_of_reach");
+  try {
+    const message = { to: body.destination, from: phone, text: body.sms_text };
+    expect(await service.sms(message)).toMatchObject([{ outcome: "VERIFIED" }]);
+    const span = await collector.spanWhere(
+      ({ name, attributes }) =>
+        name === "inbound message" && attributes["phoneproof.verification_id"] === body.id,
+    );
+    expect(span.failed).toBe(false);
+    // That of its stream.
+    expect(span.links).toHaveLength(1);
+  } finally {
+    await service.db.query("ALTER TABLE out_of_reach RENAME TO creation_trace");
+  }
+});
+
+test("the span of a failed attempt says whether the endpoint refused or did not answer", async () => {
+  const failing = await openShop(service);
+  const endpoint = await startReceiver(refuseForLong(500));
+  await failing.setWebhook(endpoint.url);
+  const refused = await failing.event();
+  await deliveryWhen(service, refused, attempted(1));
+  await endpoint.close();
+  const unanswered = await failing.event();
+  await deliveryWhen(service, unanswered, attempted(1));
+  const spanOf = (id: string) =>
+    collector.spanWhere(
+      ({ name, attributes }) => name === "webhook attempt" && attributes["phoneproof.verification_id"] === id,
+    );
+  expect(await spanOf(refused)).toMatchObject({
+    failed: true,
+    attributes: { "error.type": "refused", "http.response.status_code": 500 },
+  });
+  const { failed, attributes } = await spanOf(unanswered);
+  expect([failed, attributes["error.type"]]).toEqual([true, "unanswered"]);
+  expect(attributes["http.response.status_code"]).toBeUndefined();
 });
 
 test("a message without a plain match has spans of the statements that read and store", async () => {
