@@ -114,13 +114,15 @@ test("all addresses of an IPv6 /64 network share one limit", async () => {
   expect((await getPage(`${service.httpUrl}/v/none`, from("2001:db8:0:1::1"))).status).toBe(404);
 });
 
-test("a window answers 120 requests a minute, from all addresses together", async () => {
+test("a window answers 120 requests a minute, streams and messages among them, from all addresses together", async () => {
   const [window, another] = [await createWindow(service, project), await createWindow(service, project)];
+  await openStream(window.url);
+  expect((await window.play({ text: "안녕하세요" })).status).toBe(200);
   const asked = await Promise.all(
     Array.from({ length: 130 }, (_, host) => window.get("/status", from(`198.51.100.${host}`))),
   );
-  expect(asked.filter(({ status }) => status === 200)).toHaveLength(120);
-  expect(asked.filter(({ status }) => status === 429)).toHaveLength(10);
+  expect(asked.filter(({ status }) => status === 200)).toHaveLength(118);
+  expect(asked.filter(({ status }) => status === 429)).toHaveLength(12);
   expect((await another.get("/status", from("198.51.100.1"))).status).toBe(200);
 });
 

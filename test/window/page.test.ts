@@ -258,6 +258,7 @@ test.for([
   { accepted: "br;q=0, gzip;q=0.5", encoding: "gzip" },
   { accepted: "gzip; q=0.0", encoding: null },
   { accepted: "identity", encoding: null },
+  { accepted: "brotli, gzip2", encoding: null },
 ])("with Accept-Encoding $accepted an asset is sent as $encoding, with the same content", async (row) => {
   const page = await getPage(`${service.httpUrl}/v/none`);
   const [style = ""] = /\/v\/assets\/window-[0-9a-f]{16}\.css/.exec(page.text) ?? [];
