@@ -1,3 +1,4 @@
+import pg from "pg";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
@@ -182,6 +183,30 @@ test("a longer code is matched at once by a process that knew only shorter lengt
   await expect
     .poll(() => send({ to, text }), { interval: 10 })
     .toMatchObject({ outcome: "VERIFIED", verificationId: id });
+});
+
+test("a longer code is matched by the process that made it without waiting for a notice", async () => {
+  const { liveKey, liveNumber } = await service.createProject({ codeLength: 6 });
+  await fill(liveNumber, crowd, 6);
+  // Whatever other tests have created, this is the first code of seven digits.
+  await service.db.query("DELETE FROM used_code_length WHERE code_length = 7");
+  await service.db.query("NOTIFY phoneproof_directory");
+  const { rows } = await service.db.query("SELECT FROM project WHERE code_length = 7");
+  expect(rows).toEqual([]);
+  const process = await startedNow();
+  const { send } = smsSource(process);
+  expect((await send({ to: liveNumber, text: "hello" })).outcome).toBe("NO_MATCH");
+  const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now());
+  onTestFinished(() => clock.mockRestore());
+  const { emit } = pg.Client.prototype;
+  const deaf = vi.spyOn(pg.Client.prototype, "emit");
+  deaf.mockImplementation(function (this: pg.Client, event, ...given) {
+    return event === "notification" || emit.call(this, event, ...given);
+  });
+  onTestFinished(() => deaf.mockRestore());
+  const { id, to, text, code } = await createPending(shopOf(process, liveKey));
+  expect(code).toHaveLength(7);
+  expect(await send({ to, text })).toMatchObject({ outcome: "VERIFIED", verificationId: id });
 });
 
 describe("a project without a receiving number", () => {
