@@ -12,6 +12,7 @@ import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts"
 import { VerificationStatus } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createEventStreams } from "../../src/window/event-streams.ts";
 import { verificationWindow } from "../../src/window/window.ts";
+import { startDatabaseProxy } from "../faults/database-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
 import { startTestService } from "../harness/service.ts";
@@ -373,6 +374,25 @@ test("a hint is still shown after a reload and on another device, and removed at
   expect((await stream.next())?.state).toMatchObject({ status: "verified", hint: null });
 });
 
+test("hints noticed within one second differ in their versions, by which a page knows the newer one", async () => {
+  const { window, hint } = await expecting();
+  await cli.send({ to: window.to, text: window.text, from: newPhone() });
+  await hint();
+  const versionAt = async (milliseconds: number): Promise<string> => {
+    await service.db.query(
+      `UPDATE pending_hint SET noticed_at = date_trunc('second', noticed_at) + make_interval(secs => $2::float8 / 1000)
+       WHERE verification_id = $1`,
+      [uuidOf(window.id), milliseconds],
+    );
+    return JSON.parse((await window.get("/status")).text).version;
+  };
+  const [first, second] = [await versionAt(120), await versionAt(121)];
+  expect([first, second]).toEqual([
+    expect.stringMatching(/^pending\.\d+120$/),
+    expect.stringMatching(/^pending\.\d+121$/),
+  ]);
+});
+
 test("a reopened stream starts with the state and the remaining time, even if nothing has changed", async () => {
   const { window } = await expecting();
   const first = await (await openStream(window.url)).next();
@@ -397,6 +417,23 @@ test("a hint whose notice is lost with the database connection arrives neverthel
   );
   await cli.send({ to: window.to, text: window.text, from: newPhone() });
   expect(await hint()).toBe("another_number");
+});
+
+test("the end arrives even if the connection for notices stays open but carries nothing any more", async () => {
+  const url = new URL(service.databaseUrl);
+  const proxy = await startDatabaseProxy({ host: url.hostname, port: Number(url.port) });
+  onTestFinished(() => proxy.close());
+  url.host = `127.0.0.1:${proxy.port}`;
+  const distant = await service.startAnother({ ROLES: "api", DATABASE_NOTICES_URL: url.href });
+  onTestFinished(() => distant.close());
+  const window = await createWindow(service, project);
+  const stream = await openStream(distant.httpUrl + new URL(window.url).pathname);
+  await stream.next();
+  // Connections that were open before stay silent; new ones work again.
+  await proxy.setState("dead");
+  await proxy.setState("fine");
+  await cli.send({ to: window.to, text: window.text });
+  expect((await stream.next())?.state.status).toBe("verified");
 });
 
 test("notices contain no phone, no text and no hint", async () => {
@@ -564,10 +601,42 @@ test("a window is not followed any more once its client has left, nor for a stre
   });
   const url = `${await gateway.register(window, { prefix: "/v" }).listen({ host: "127.0.0.1", port: 0 })}/v/one`;
   const streams = await Promise.all(Array.from({ length: 10 }, () => openStream(url)));
-  expect((await getPage(`${url}/events`)).status).toBe(429);
+  const refused = await getPage(`${url}/events`);
+  expect([refused.status, refused.headers.get("retry-after")]).toEqual([429, "10"]);
   expect(followed).toBe(10);
   for (const stream of streams) stream.close();
   await expect.poll(() => followed).toBe(0);
+});
+
+test("a stream whose window has been read only when the process is stopping gets 503, and not that there are too many", async () => {
+  const [asked, read] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const windows: Pick<VerificationWindowService, "watchVerificationWindow"> = {
+    async *watchVerificationWindow() {
+      asked.resolve();
+      await read.promise;
+      yield create(WatchVerificationWindowResponseSchema, {
+        window: { status: VerificationStatus.PENDING },
+      });
+    },
+  };
+  const gateway = fastify();
+  const window = verificationWindow({
+    windows: windows as VerificationWindowService,
+    limits: createWindowLimits(ownCounts),
+    publicBase: { url: "http://window.example" },
+    onFault() {},
+    streams: { opened() {}, closed() {} },
+  });
+  const url = `${await gateway.register(window, { prefix: "/v" }).listen({ host: "127.0.0.1", port: 0 })}/v/one`;
+  const late = getPage(`${url}/events`, { accept: "application/json" });
+  await asked.promise;
+  const closed = gateway.close();
+  await vi.waitUntil(() => !gateway.server.listening, { interval: 5 });
+  read.resolve();
+  const { status, text } = await late;
+  expect([status, JSON.parse(text).error.code]).toEqual([503, "service_unavailable"]);
+  gateway.server.closeAllConnections();
+  await closed;
 });
 
 test("a stream requested after all have been closed is not opened", async () => {
