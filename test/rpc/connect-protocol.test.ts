@@ -301,6 +301,24 @@ test("gRPC with JSON is refused with the names of the invalid fields too, for un
   }
 });
 
+test.for([
+  "%53treamInboundMessages",
+  "StreamInboundMessages?query",
+])("a call is bound by the rules of its method, also as %s", async (written) => {
+  const connection = connectRaw(service.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  const call = connection.call(`${InboundMessageService.typeName}/${written}`, {
+    authorization: `Bearer ${service.adminToken}`,
+    "content-type": "application/grpc+json",
+  });
+  call.halfClose();
+  // Inbound messages are not taken as JSON.
+  expect(await call.status).toMatchObject({
+    code: Code.Unimplemented,
+    message: expect.stringContaining("Content-Type"),
+  });
+});
+
 test("of hundreds of unknown fields only the first ten are named, so that clients accept the trailers", async () => {
   const { liveKey } = await service.createProject();
   const names = Array.from({ length: 500 }, (_, index) => `${index}${"\u{1f4f1}".repeat(30)}`);
