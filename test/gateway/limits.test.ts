@@ -168,6 +168,18 @@ describe("the rate limit", () => {
     }
   });
 
+  test("tells the time left rounded up: a client that waits for it is not too early", async () => {
+    const { testKey } = await service.createProject({ rateLimitPerMinute: 1 });
+    const shop = merchant(service.httpUrl, testKey);
+    const now = performance.now();
+    const clock = vi.spyOn(performance, "now").mockReturnValue(now);
+    onTestFinished(() => clock.mockRestore());
+    await shop.create();
+    clock.mockReturnValue(now + 600);
+    const { headers } = await shop.create();
+    expect([headers.get("retry-after"), headers.get("ratelimit")]).toEqual(["60", '"create";r=0;t=60']);
+  });
+
   test("refuses calls beyond it with 429, uncounted, in that bucket and environment only", async () => {
     const { testKey, liveKey } = await service.createProject({ rateLimitPerMinute: 2 });
     const shop = merchant(service.httpUrl, testKey);

@@ -301,6 +301,13 @@ test("gRPC with JSON is refused with the names of the invalid fields too, for un
   }
 });
 
+test("a client is told that a connection carries 1,000 calls at a time", async () => {
+  const client = http2.connect(`http://${service.grpcAddress}`);
+  onTestFinished(() => client.destroy());
+  const [settings] = await once(client, "remoteSettings");
+  expect(settings.maxConcurrentStreams).toBe(1_000);
+});
+
 test.for([
   "%53treamInboundMessages",
   "StreamInboundMessages?query",

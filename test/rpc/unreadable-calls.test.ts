@@ -1,8 +1,10 @@
 /** Calls with a valid credential and an unreadable message: the same rules as for an unreadable body over REST. */
+import { once } from "node:events";
+import net from "node:net";
 import { gzipSync } from "node:zlib";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, expect, onTestFinished, test } from "vitest";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
@@ -13,6 +15,7 @@ import { merchant, usageOf } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { shortenTimers, suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
+import { endHeaders, frame, headerBlock, preface } from "../security/http2-frames.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
 
@@ -363,4 +366,17 @@ test("a credential that is no longer valid when the message arrives is refused",
   void call.send(sound);
   call.halfClose();
   expect(await toldOf(call)).toMatchObject({ code: "project_suspended", usage: undefined });
+});
+
+test("a connection is closed after some twenty requests that are no HTTP/2", async () => {
+  const [host, port] = service.grpcAddress.split(":");
+  const client = net.connect(Number(port), host);
+  onTestFinished(() => void client.destroy());
+  client.on("error", () => {}).resume();
+  const closed = once(client, "close");
+  const requests = Array.from({ length: 30 }, (_, index) =>
+    frame("headers", endHeaders, 2 * index + 1, headerBlock({ ":method": "POST", "Not-Lower-Case": "x" })),
+  );
+  client.write(Buffer.concat([preface, ...requests]));
+  await closed;
 });
