@@ -188,6 +188,20 @@ test.for([
   expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("4/unlimited");
 });
 
+test("a stream of inbound messages may be silent for longer than a message may take", async () => {
+  shortenTimers(10_000);
+  const { liveKey } = await service.createProject();
+  const stream = connection.call(`${InboundMessageService.typeName}/StreamInboundMessages`, {
+    authorization: `Bearer ${service.adminToken}`,
+  });
+  // Opened later, so the stream has been open for as long once this is closed.
+  const call = open(liveKey);
+  call.write(Buffer.from("000000000a0a", "hex"));
+  await call.closed;
+  stream.halfClose();
+  expect((await stream.status).code).toBe(0);
+});
+
 test("a call whose message is overdue is closed even while its key is being looked up", async () => {
   shortenTimers(10_000);
   const { liveKey } = await service.createProject();
