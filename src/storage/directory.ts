@@ -283,6 +283,11 @@ export function createDirectory(database: Database): CachedDirectory {
       return current.byNumber.get(number);
     });
 
+  function currentNumber({ byNumber }: Numbers, number: string) {
+    const cached = byNumber.get(number);
+    return cached?.removed === false ? cached : addedNumber(number);
+  }
+
   const codeLengths = () => cachedLookup(codeLengthLists, "all", loadCodeLengths);
 
   const inUseFor = (known: Numbers, projectId: string, environment: Environment) =>
@@ -322,12 +327,9 @@ export function createDirectory(database: Database): CachedDirectory {
     },
 
     number(number) {
-      const find = ({ byNumber }: Numbers) => {
-        const cached = byNumber.get(number);
-        return cached?.removed === false ? cached : addedNumber(number);
-      };
       const known = numbers();
-      return known instanceof Promise ? known.then(find) : find(known);
+      if (known instanceof Promise) return known.then((loaded) => currentNumber(loaded, number));
+      return currentNumber(known, number);
     },
 
     codeLengths,
