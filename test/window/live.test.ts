@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import net from "node:net";
 import { create } from "@bufbuild/protobuf";
-import fastify from "fastify";
+import fastify, { type FastifyInstance } from "fastify";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { ownCounts } from "../../src/admission/counts.ts";
 import { createWindowLimits } from "../../src/admission/window-limits.ts";
@@ -575,6 +575,21 @@ test("one project's windows leave room for those of others, and all of it can be
   await expect.poll(() => status("one")).toBe(200);
 });
 
+/** Serves the windows of such a core, and returns the URL of one. */
+async function serveWindow(
+  gateway: FastifyInstance,
+  windows: Pick<VerificationWindowService, "watchVerificationWindow">,
+): Promise<string> {
+  const window = verificationWindow({
+    windows: windows as VerificationWindowService,
+    limits: createWindowLimits(ownCounts),
+    publicBase: { url: "http://window.example" },
+    onFault() {},
+    streams: { opened() {}, closed() {} },
+  });
+  return `${await gateway.register(window, { prefix: "/v" }).listen({ host: "127.0.0.1", port: 0 })}/v/one`;
+}
+
 test("a window is not followed any more once its client has left, nor for a stream that is refused", async () => {
   let followed = 0;
   const windows: Pick<VerificationWindowService, "watchVerificationWindow"> = {
@@ -592,14 +607,7 @@ test("a window is not followed any more once its client has left, nor for a stre
   };
   const gateway = fastify({ forceCloseConnections: true });
   onTestFinished(() => gateway.close());
-  const window = verificationWindow({
-    windows: windows as VerificationWindowService,
-    limits: createWindowLimits(ownCounts),
-    publicBase: { url: "http://window.example" },
-    onFault() {},
-    streams: { opened() {}, closed() {} },
-  });
-  const url = `${await gateway.register(window, { prefix: "/v" }).listen({ host: "127.0.0.1", port: 0 })}/v/one`;
+  const url = await serveWindow(gateway, windows);
   const streams = await Promise.all(Array.from({ length: 10 }, () => openStream(url)));
   const refused = await getPage(`${url}/events`);
   expect([refused.status, refused.headers.get("retry-after")]).toEqual([429, "10"]);
@@ -620,14 +628,7 @@ test("a stream whose window has been read only when the process is stopping gets
     },
   };
   const gateway = fastify();
-  const window = verificationWindow({
-    windows: windows as VerificationWindowService,
-    limits: createWindowLimits(ownCounts),
-    publicBase: { url: "http://window.example" },
-    onFault() {},
-    streams: { opened() {}, closed() {} },
-  });
-  const url = `${await gateway.register(window, { prefix: "/v" }).listen({ host: "127.0.0.1", port: 0 })}/v/one`;
+  const url = await serveWindow(gateway, windows);
   const late = getPage(`${url}/events`, { accept: "application/json" });
   await asked.promise;
   const closed = gateway.close();
