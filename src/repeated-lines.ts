@@ -20,7 +20,7 @@ export function countRepetitions(): Repetitions {
 
   return (line, message, write) => {
     // Whoever asks for a request finds its own line.
-    if (line.requestId !== undefined || counted.size >= mostLines) {
+    if (line.requestId !== undefined) {
       write(line);
       return;
     }
@@ -32,6 +32,7 @@ export function countRepetitions(): Repetitions {
       return;
     }
     write(line);
+    if (counted.size >= mostLines) return;
     counted.set(key, 0);
     const report = (): void => {
       const since = counted.get(key) ?? 0;

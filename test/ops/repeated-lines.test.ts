@@ -74,7 +74,11 @@ test("errors that always differ are written, and only so many are remembered", (
   const count = 1_500;
   for (let number = 0; number < count; number++) log.warn({ err: new Error(`error ${number}`) }, "failed");
   expect(vi.getTimerCount()).toBeLessThanOrEqual(1_000);
+  // Those that are remembered are still only counted.
+  log.warn({ err: new Error("error 0") }, "failed");
   expect(lines()).toHaveLength(count);
+  vi.advanceTimersByTime(10_000);
+  expect(lines()).toEqual([["failed", "error 0", 1]]);
   vi.advanceTimersByTime(10_000);
   expect([lines(), vi.getTimerCount()]).toEqual([[], 0]);
 });
