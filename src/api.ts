@@ -66,7 +66,8 @@ export async function startApi(parts: {
   readonly transitions: TransitionHub;
   readonly administration: () => Promise<OpenAdministration>;
   readonly readiness: () => Promise<Readiness>;
-  readonly isStopping: () => boolean;
+  /** Aborted once connections are to close after their next response. */
+  readonly stopping: AbortSignal;
   readonly metrics: ReturnType<typeof createMetrics>;
   /** Null: nothing is traced. */
   readonly tracing: Tracing | null;
@@ -75,7 +76,7 @@ export async function startApi(parts: {
   readonly log: Logger;
   readonly closers: Closers;
 }): Promise<ApiAddresses> {
-  const { config, database, directory, transitions, administration, readiness, isStopping } = parts;
+  const { config, database, directory, transitions, administration, readiness, stopping } = parts;
   const { metrics, tracing, traced, deprecations, log, closers } = parts;
   const administrationAs: AdministrationAs = async (actor) => (await administration()).as(actor);
 
@@ -170,7 +171,7 @@ export async function startApi(parts: {
     admission,
     log,
     trustedProxies: config.trustedProxies,
-    isStopping,
+    stopping,
     publicBase,
     turns,
     onAnswered: metrics.calls.answered,

@@ -113,13 +113,14 @@ async function start(
   closers.add(() => endpoints.close());
   const administration = importedOnDemand({ database, directory, endpoints });
 
-  let phase: "starting" | "serving" | "stopping" = config.roles.api ? "starting" : "serving";
+  let isStarted = !config.roles.api;
+  const stopping = new AbortController();
   const drain = async (signal: AbortSignal) => {
-    phase = "stopping";
+    stopping.abort();
     if (config.roles.api) await delay(config.drainSeconds * 1000, undefined, { signal }).catch(() => {});
   };
   const readiness = createReadiness({
-    phase: () => phase,
+    phase: () => (stopping.signal.aborted ? "stopping" : isStarted ? "serving" : "starting"),
     lookAtDatabase: () =>
       Promise.race([storage.look(), delay(readinessTimeoutMs, "database_away" as const, { ref: false })]),
   });
@@ -142,7 +143,7 @@ async function start(
     transitions,
     administration,
     readiness,
-    isStopping: () => phase === "stopping",
+    stopping: stopping.signal,
     metrics,
     tracing,
     traced,
@@ -153,7 +154,7 @@ async function start(
   Object.assign(addresses, faces);
   const keys =
     config.databaseUrl === null ? await makeDemoProject((await administration()).as(serviceActor)) : {};
-  phase = "serving";
+  isStarted = true;
   if (config.databaseUrl === null) printWelcome(config, addresses, keys.test);
   else log.info(addresses, runningText);
   // Loads what the start left out, before a call needs it and before a newer version replaces its files.
@@ -164,7 +165,7 @@ async function start(
   }, loadingPauseMs);
   closers.add(async () => {
     clearTimeout(loading);
-    phase = "stopping";
+    stopping.abort();
   });
   return running;
 }

@@ -28,6 +28,7 @@ import {
   type BreakOff,
   bodyLimitBytes,
   createHttpServer,
+  isFollowed,
   maxHeaderBytes,
   trackNewest,
   untrack,
@@ -56,8 +57,8 @@ export interface GatewayParts {
   readonly log: Logger;
   /** IP addresses and CIDR ranges whose X-Forwarded-For is believed. */
   readonly trustedProxies: readonly string[];
-  /** Whether connections are to close after their next response. */
-  readonly isStopping: () => boolean;
+  /** Aborted once connections are to close after their next response. */
+  readonly stopping: AbortSignal;
   /** The address at which merchants reach it, known once it listens. */
   readonly publicBase: { readonly url: string };
   /** Not shared with another gateway. */
@@ -75,7 +76,7 @@ export function createGateway({
   admission,
   log,
   trustedProxies,
-  isStopping,
+  stopping,
   publicBase,
   turns,
   onAnswered,
@@ -84,13 +85,20 @@ export function createGateway({
 }: GatewayParts): FastifyInstance {
   const overload = createOverload(admission, turns);
   let isClosing = false;
+  /** Connections and requests. */
+  let arrived = 0;
 
   const begin = (request: FastifyRequest, reply: FastifyReply): void => {
     reply.header("x-request-id", request.id);
     // Unless the route sets something else.
     reply.header("cache-control", "no-store");
     trackNewest(reply);
-    if (isStopping()) reply.raw.shouldKeepAlive = false;
+    arrived++;
+    if (stopping.aborted) {
+      if (!isFollowed(request.raw.socket)) reply.raw.shouldKeepAlive = false;
+      // Fastify adds `close` to every response.
+      else reply.raw.removeHeader("connection");
+    }
     const startedAt = performance.now();
     request.inFlightSince = null;
     reply.raw.on("close", () => {
@@ -146,7 +154,7 @@ export function createGateway({
   const isBrokenOff = ({ brokenOff, call }: FastifyRequest) => brokenOff !== undefined && call !== undefined;
 
   const gateway = Fastify({
-    serverFactory: (listener) => createHttpServer(log, onAnswered, breakOff, listener),
+    serverFactory: (listener) => createHttpServer({ log, onAnswered, breakOff, stopping }, listener),
     // Fastify's own log lines contain URLs; the gateway writes its own, one per request.
     logger: false,
     genReqId: newRequestId,
@@ -176,6 +184,7 @@ export function createGateway({
     },
   });
 
+  gateway.server.on("connection", () => void arrived++);
   gateway.removeAllContentTypeParsers();
   gateway.decorateRequest("call", undefined);
   gateway.decorateRequest("suspendedCaller", undefined);
@@ -198,8 +207,12 @@ export function createGateway({
     // On close, Node closes connections of which it has read nothing, with any requests on them: so they are read
     // first.
     overload.stop();
-    await setImmediate();
-    await setImmediate();
+    const until = performance.now() + lastReadingMs;
+    for (let before = -1; before !== arrived && performance.now() < until; ) {
+      before = arrived;
+      await setImmediate();
+      await setImmediate();
+    }
     isClosing = true;
   });
 
@@ -242,6 +255,9 @@ export function createGateway({
 
   return gateway;
 }
+
+/** For how long, at most, connections and requests that arrive meanwhile are taken before connections are closed. */
+const lastReadingMs = 1_000;
 
 const unknownCoding = "The Transfer-Encoding is not supported: send only chunked, or a Content-Length.";
 

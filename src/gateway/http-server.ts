@@ -84,10 +84,21 @@ export function untrack(reply: FastifyReply): void {
   if (complete && newestReplies.get(socket) === reply) newestReplies.delete(socket);
 }
 
+export interface HttpServerParts {
+  readonly log: Logger;
+  readonly onAnswered: (request: AnsweredRequest) => void;
+  readonly breakOff: BreakOff;
+  /** Aborted once connections are to close after the response to the newest request on them. */
+  readonly stopping: AbortSignal;
+}
+
+/** Whether requests wait behind the newest one that has begun on this connection. */
+export function isFollowed(socket: Duplex): boolean {
+  return (queues.get(socket)?.waiting.length ?? 0) > 0;
+}
+
 export function createHttpServer(
-  log: Logger,
-  onAnswered: (request: AnsweredRequest) => void,
-  breakOff: BreakOff,
+  { log, onAnswered, breakOff, stopping }: HttpServerParts,
   listener: RequestListener,
 ): Server {
   const refused = (refusal: Refusal) => {
@@ -122,7 +133,14 @@ export function createHttpServer(
   );
   // A client may half-close once it has sent its request; by default, Node would then drop the response.
   Object.assign(server, { httpAllowHalfOpen: true });
-  server.on("connection", (socket) => socket.on("end", () => endStream(socket)));
+  const connections = new Set<Socket>();
+  server.on("connection", (socket) => {
+    connections.add(socket);
+    socket.on("close", () => connections.delete(socket));
+    socket.on("end", () => endStream(socket));
+  });
+  stopping.addEventListener("abort", () => connections.forEach(closeAfterAnswer), { once: true });
+  keepAnswering(server, connections);
   server.on("clientError", (error: ClientError, socket) => endBroken({ refused, breakOff }, error, socket));
   server.on("connect", (request, socket) => answerConnect(server, request, socket));
   server.on("checkContinue", (request, response) => {
@@ -133,6 +151,31 @@ export function createHttpServer(
   // Other expectations than 100-continue may be ignored (RFC 9110, 10.1.1).
   server.on("checkExpectation", (request, response) => server.emit("request", request, response));
   return server;
+}
+
+/** The response of a request in progress says that its connection closes, unless others follow it on the connection. */
+function closeAfterAnswer(socket: Socket): void {
+  const newest = newestReplies.get(socket);
+  if (newest === undefined || newest.raw.headersSent || isFollowed(socket)) return;
+  newest.raw.shouldKeepAlive = false;
+  if (newest.hasHeader("connection")) newest.header("connection", "close");
+}
+
+/**
+ * Node takes a connection for idle as soon as its last response was written, and would close it before all of it was
+ * sent, and before the requests that wait here have begun.
+ */
+function keepAnswering(server: Server, connections: ReadonlySet<Socket>): void {
+  const closeIdleConnections = server.closeIdleConnections.bind(server);
+  server.closeIdleConnections = () => {
+    const busy = [...connections].filter((socket) => {
+      const newest = newestReplies.get(socket)?.raw;
+      return (newest !== undefined && !isAnswered(newest)) || isFollowed(socket);
+    });
+    for (const socket of busy) Object.assign(socket, { destroy: () => socket });
+    closeIdleConnections();
+    for (const socket of busy) Reflect.deleteProperty(socket, "destroy");
+  };
 }
 
 /**

@@ -1,11 +1,14 @@
+import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
+import net from "node:net";
 import os from "node:os";
 import path from "node:path";
-import { afterAll, expect, test, vi } from "vitest";
+import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { startServiceProcess } from "../faults/service-process.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
+import { untilWaiting } from "./barrier.ts";
 
 const beside = await startTestService();
 const { liveKey } = await beside.createProject();
@@ -56,3 +59,94 @@ test("on SIGTERM a process becomes unready, answers further requests with connec
   await restarted;
   expect(wrong).toEqual([]);
 });
+
+describe("on SIGTERM", () => {
+  const start = () => startProcess({ DATABASE_URL: beside.databaseUrl, DRAIN_SECONDS: "0" });
+
+  /** A connection that is read only after `resume`. */
+  async function connect(httpUrl: string): Promise<net.Socket> {
+    const { hostname, port } = new URL(httpUrl);
+    const socket = net.connect({ host: hostname, port: Number(port) }).pause();
+    onTestFinished(() => void socket.destroy());
+    await once(socket, "connect");
+    return socket;
+  }
+
+  async function readToEnd(socket: net.Socket): Promise<string> {
+    const pieces: Buffer[] = [];
+    for await (const piece of socket) pieces.push(piece);
+    return Buffer.concat(pieces).toString("latin1");
+  }
+
+  const heads = (text: string) => text.match(/HTTP\/1\.1 \d{3}|^Connection: .*$/gm);
+  const create = (key: string, body: string) =>
+    `POST /v1/verifications HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${liveKey}\r\n` +
+    `Content-Type: application/json\r\nIdempotency-Key: ${key}\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+
+  test("a request that was already being worked on is answered with connection: close", async () => {
+    const { child, httpUrl, ended } = await start();
+    const lock = await beside.db.connect();
+    try {
+      await lock.query("BEGIN; LOCK TABLE verification");
+      const socket = await connect(httpUrl);
+      socket.write(create("worked-on-1", "{}"));
+      await untilWaiting(beside.db, 1);
+      child.kill("SIGTERM");
+      await expect.poll(() => stopped(httpUrl)).toBe(true);
+      await lock.query("ROLLBACK");
+      expect(heads(await readToEnd(socket))).toEqual(["HTTP/1.1 201", "Connection: close"]);
+    } finally {
+      lock.release(true);
+    }
+    expect(await ended()).toBe(0);
+  });
+
+  test("of requests that are worked on one after the other on a connection, only the last one's answer closes it", async () => {
+    const { child, httpUrl, ended } = await start();
+    const lock = await beside.db.connect();
+    try {
+      await lock.query("BEGIN; LOCK TABLE verification");
+      const socket = await connect(httpUrl);
+      socket.write(create("in-a-row-1", "{}") + create("in-a-row-2", "{}") + create("in-a-row-3", "[]"));
+      await untilWaiting(beside.db, 1);
+      child.kill("SIGTERM");
+      await expect.poll(() => stopped(httpUrl)).toBe(true);
+      await lock.query("ROLLBACK");
+      expect(heads(await readToEnd(socket))).toEqual([
+        "HTTP/1.1 201",
+        "Connection: keep-alive",
+        "HTTP/1.1 201",
+        "HTTP/1.1 422",
+        "Connection: close",
+      ]);
+    } finally {
+      lock.release(true);
+    }
+    expect(await ended()).toBe(0);
+  });
+
+  test("answers that a client takes only later arrive completely", async () => {
+    const { child, httpUrl, ended } = await start();
+    const socket = await connect(httpUrl);
+    const expected = (await (await fetch(`${httpUrl}/openapi.json`)).text()).length;
+    // More than the kernel takes.
+    const count = 100;
+    socket.write("GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(count));
+    // Answered last, on a connection of its own.
+    expect((await merchant(httpUrl, liveKey).read("vrf_none")).status).toBe(404);
+    child.kill("SIGTERM");
+    await expect.poll(() => stopped(httpUrl)).toBe(true);
+    const text = await readToEnd(socket);
+    expect(heads(text)?.filter((line) => line === "HTTP/1.1 200")).toHaveLength(count);
+    expect(text.length).toBeGreaterThan(count * expected);
+    expect(await ended()).toBe(0);
+  });
+});
+
+/** Whether the process has stopped listening. */
+async function stopped(httpUrl: string): Promise<boolean> {
+  return fetch(`${httpUrl}/nothing`).then(
+    () => false,
+    () => true,
+  );
+}
