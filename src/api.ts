@@ -1,6 +1,5 @@
 /** What a process with the role api runs: the HTTP and gRPC servers, and what they depend on. */
 
-import type { AddressInfo } from "node:net";
 import type { Logger } from "pino";
 import { readOrMakeAdminToken } from "./admin-token.ts";
 import type { OpenAdministration } from "./administration.ts";
@@ -178,7 +177,7 @@ export async function startApi(parts: {
     tracing: tracing ?? undefined,
     deprecations,
   });
-  gateway.register(
+  gateway.instance.register(
     verificationWindow({
       windows,
       limits: createWindowLimits(countsOf),
@@ -191,9 +190,9 @@ export async function startApi(parts: {
   closers.add(async () => {
     // Calls that wait for an unresponsive database then still get an error response before the connections are cut.
     const ending = setTimeout(() => database.endIfSilentFor(silenceMs), silenceMs);
-    const cut = setTimeout(() => gateway.server.closeAllConnections(), closeGraceMs);
+    const cut = setTimeout(() => gateway.instance.server.closeAllConnections(), closeGraceMs);
     try {
-      await Promise.all([gateway.close(), rpc.close()]);
+      await Promise.all([gateway.instance.close(), rpc.close()]);
     } finally {
       clearTimeout(cut);
       clearTimeout(ending);
@@ -214,10 +213,9 @@ export async function startApi(parts: {
     renewing.start();
     closers.addJob(renewing);
   }
-  await withListenErrors("", config.httpHost, config.httpPort, () =>
-    gateway.listen({ host: config.httpHost, port: config.httpPort }),
+  const { address, port: httpPort } = await withListenErrors("", config.httpHost, config.httpPort, () =>
+    gateway.listen(config.httpHost, config.httpPort),
   );
-  const { address, port: httpPort } = gateway.server.address() as AddressInfo;
   const local = `http://localhost:${httpPort}`;
   publicBase.url = config.publicBaseUrl ?? local;
   const http = answersLocalhost.has(address.replace(/^::ffff:/, ""))

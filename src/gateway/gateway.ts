@@ -5,7 +5,7 @@
  * instance have neither admission nor any body parser.
  */
 
-import type { Socket } from "node:net";
+import type { AddressInfo, Socket } from "node:net";
 import { setImmediate } from "node:timers/promises";
 import Fastify, {
   type FastifyError,
@@ -33,6 +33,7 @@ import {
   trackNewest,
   untrack,
 } from "./http-server.ts";
+import { createListeners } from "./listeners.ts";
 import { createOverload } from "./overload.ts";
 import { referenceRoutes } from "./reference/routes.ts";
 import { refuse } from "./refusal.ts";
@@ -70,7 +71,12 @@ export interface GatewayParts {
   readonly deprecations: readonly Deprecation[];
 }
 
-/** The gateway does not listen yet. */
+export interface Gateway {
+  readonly instance: FastifyInstance;
+  /** Resolves to the address once it listens. To be called once. */
+  listen(host: string, port: number): Promise<AddressInfo>;
+}
+
 export function createGateway({
   verifications,
   admission,
@@ -82,7 +88,8 @@ export function createGateway({
   onAnswered,
   tracing,
   deprecations,
-}: GatewayParts): FastifyInstance {
+}: GatewayParts): Gateway {
+  const listeners = createListeners();
   const overload = createOverload(admission, turns);
   let isClosing = false;
   /** Connections and requests. */
@@ -108,8 +115,19 @@ export function createGateway({
       else turns.ended(inFlightSince, reply.raw.writableFinished);
       logRequest(log, request, reply, startedAt);
       onAnswered(answeredRequest(request, reply, startedAt));
-      // On close, Node closes the connections that are idle then, not those that become idle later.
-      if (isClosing) gateway.server.closeIdleConnections();
+      closeIdleSoon();
+    });
+  };
+
+  let isCloseDue = false;
+
+  /** On close, Node closes the connections that are idle then, not those that become idle later. It looks at all of them. */
+  const closeIdleSoon = (): void => {
+    if (!isClosing || isCloseDue) return;
+    isCloseDue = true;
+    void setImmediate().then(() => {
+      isCloseDue = false;
+      gateway.server.closeIdleConnections();
     });
   };
 
@@ -214,7 +232,9 @@ export function createGateway({
       await setImmediate();
     }
     isClosing = true;
+    listeners.stop();
   });
+  gateway.addHook("onClose", listeners.ended);
 
   /** Connections whose bytes may not be what their client, or a proxy before it, takes them for. Nothing more is done for them. */
   const ambiguous = new WeakSet<Socket>();
@@ -253,7 +273,11 @@ export function createGateway({
   gateway.register(verificationRoutes(verifications, admission, overload));
   gateway.register(referenceRoutes(publicBase, deprecations));
 
-  return gateway;
+  return {
+    instance: gateway,
+    listen: (host, port) =>
+      listeners.open(gateway.server, { host, port }, (options) => gateway.listen(options)),
+  };
 }
 
 /** For how long, at most, connections and requests that arrive meanwhile are taken before connections are closed. */
