@@ -18,7 +18,7 @@ import { createWebhookStore } from "./storage/administration/webhooks.ts";
 import { createConcurrencyLimit } from "./storage/concurrency-limit.ts";
 import type { Database } from "./storage/database.ts";
 import type { CachedDirectory } from "./storage/directory.ts";
-import { createErasureStore } from "./storage/erasure.ts";
+import { createErasureStore, takeTurns } from "./storage/erasure.ts";
 import { withPrisma } from "./storage/prisma.ts";
 import type { Endpoints } from "./webhooks/delivery.ts";
 import { createSendSample } from "./webhooks/sample.ts";
@@ -38,6 +38,7 @@ export async function openAdministration(parts: {
   const { directory, endpoints } = parts;
   const database = await withPrisma(parts.database);
   const limit = createConcurrencyLimit(parts.database);
+  const inTurn = takeTurns();
   return {
     as(actor) {
       const administer = createAdminister(database, actor, limit);
@@ -59,7 +60,7 @@ export async function openAdministration(parts: {
           audit,
         }),
         audit: readAudit({ audit }),
-        erasures: administerErasures({ erasures: createErasureStore(database), audit }),
+        erasures: administerErasures({ erasures: createErasureStore(database, inTurn), audit }),
       };
     },
     writeDown: (actor, act) => createAuditStore(database, actor).add(act),

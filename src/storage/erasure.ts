@@ -403,16 +403,35 @@ SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, (SEL
 FROM passed`,
 };
 
+/** Runs the work once all that was given before has ended. */
+export type InTurn = <T>(work: () => Promise<T>) => Promise<T>;
+
+/**
+ * A script may ask for many erasures at once. Each is busy for as long as its passes take, so all of them together take one
+ * connection, and one core of the database: their statements take turns.
+ */
+export function takeTurns(): InTurn {
+  let last: Promise<unknown> = Promise.resolve();
+  return (work) => {
+    const done = last.then(work);
+    last = done.catch(() => {});
+    return done;
+  };
+}
+
 /**
  * A phone is found by passing over all verifications, messages and deliveries in the order of an existing index, one batch per
  * statement. An index on the sender would make this a look-up, but would cost every message: its entries are inserted at random
  * places, where those of time and verification are appended at the right end. At two million messages storing one took 12 to 16
  * µs, with that index 17 to 43, and twice the WAL. The pass goes through 430,000 messages a second, and erasures are rare.
  */
-export function createErasureStore(database: Database): ErasureStore {
+export function createErasureStore(database: Database, inTurn: InTurn): ErasureStore {
+  const run = (statement: NamedStatement, values: readonly unknown[]) =>
+    inTurn(() => runStatement(database, statement, values));
+
   /** Returns the ids of those that were cancelled, not expired. */
   async function end(ids: readonly string[]): Promise<string[]> {
-    const [row] = await runStatement(database, endStatement, [plainArray(ids)]);
+    const [row] = await run(endStatement, [plainArray(ids)]);
     const [cancelled, ...moved] = row as [string[], ...number[]];
     reportTransitions(database.observer, "cancelled", moved);
     reportTransitions(database.observer, "expired", moved.slice(environments.length));
@@ -422,7 +441,7 @@ export function createErasureStore(database: Database): ErasureStore {
   /** Ends even if messages of the sender keep arriving: only a few misses change its row, then it is muted. */
   async function forget(statement: NamedStatement, values: readonly unknown[]): Promise<void> {
     for (let done = false; !done; ) {
-      const [row] = await runStatement(database, statement, values);
+      const [row] = await run(statement, values);
       done = row?.[0] as boolean;
     }
   }
@@ -430,11 +449,11 @@ export function createErasureStore(database: Database): ErasureStore {
   async function eraseNumbers(ids: readonly string[], cancelled: readonly string[]) {
     const values = [plainArray(ids)];
     // The verifications are erased last: an erasure that was interrupted finds everything by them when it is repeated.
-    await runStatement(database, markStatement, values);
-    const [answers] = await runStatement(database, answersStatement, values);
-    await runStatement(database, codesStatement, values);
+    await run(markStatement, values);
+    const [answers] = await run(answersStatement, values);
+    await run(codesStatement, values);
     await eraseDigests(values);
-    const erased = (await runStatement(database, verificationsStatement, values)).map(([id]) => id as string);
+    const erased = (await run(verificationsStatement, values)).map(([id]) => id as string);
     return {
       verifications: new Set([...cancelled, ...erased]).size,
       cancelled: cancelled.length,
@@ -444,7 +463,7 @@ export function createErasureStore(database: Database): ErasureStore {
 
   /** Replaces the digests of creations, which a phone could be computed from. */
   async function eraseDigests(values: readonly unknown[]): Promise<void> {
-    const records = await runStatement(database, recordsStatement, values);
+    const records = await run(recordsStatement, values);
     const digests = records.map((record) => {
       const [mode, clientReference, state, parentOrigin, returnUrl] = record.slice(4) as [
         VerificationMode,
@@ -455,7 +474,7 @@ export function createErasureStore(database: Database): ErasureStore {
     });
     if (records.length === 0) return;
     const column = (index: number) => records.map((record) => record[index] as string);
-    await runStatement(database, digestsStatement, [
+    await run(digestsStatement, [
       plainArray(column(0)),
       plainArray(column(1)),
       textArray(column(2)),
@@ -469,7 +488,7 @@ export function createErasureStore(database: Database): ErasureStore {
    * their sender was muted. Returns how many.
    */
   async function eraseMessagesWithCode(verificationId: string): Promise<number> {
-    const [place] = await runStatement(database, codeStatement, [verificationId]);
+    const [place] = await run(codeStatement, [verificationId]);
     if (place === undefined) return 0;
     const [destination, environment, createdAt, until, code, smsText, template, projectName, codeFormat] =
       place as [
@@ -487,14 +506,14 @@ export function createErasureStore(database: Database): ErasureStore {
     const codes = code === null ? codesIn(smsText, settings) : [code];
     let messages = 0;
     for (let since: string | null = createdAt; ; ) {
-      const rows = await runStatement(database, destinationPassStatement, [since, until, destination]);
+      const rows = await run(destinationPassStatement, [since, until, destination]);
       since = (rows[0]?.[0] ?? null) as string | null;
       if (since === null) return messages;
       const carriers = rows.filter(([, , , text]) => text !== null && mayCarry(text as string, codes));
       if (carriers.length === 0) continue;
       const keys = [1, 2].map((column) => textArray(carriers.map((row) => row[column] as string)));
       await forget(sendersOfStatement, [...keys, environment]);
-      const [erased] = await runStatement(database, messagesStatement, keys);
+      const [erased] = await run(messagesStatement, keys);
       messages += erased?.[0] as number;
     }
   }
@@ -505,7 +524,7 @@ export function createErasureStore(database: Database): ErasureStore {
    */
   async function* passes(statement: NamedStatement, first: string, valuesOf: (since: string) => unknown[]) {
     for (let since: unknown = first; ; ) {
-      const [row] = await runStatement(database, statement, valuesOf(since as string));
+      const [row] = await run(statement, valuesOf(since as string));
       since = row?.[0] ?? null;
       if (since === null) return;
       yield row?.[1];
@@ -514,7 +533,7 @@ export function createErasureStore(database: Database): ErasureStore {
 
   return {
     async projectOf(verificationId) {
-      const [row] = await runStatement(database, projectStatement, [verificationId]);
+      const [row] = await run(projectStatement, [verificationId]);
       return row ? (row[0] as string) : null;
     },
 
@@ -523,7 +542,7 @@ export function createErasureStore(database: Database): ErasureStore {
       await forget(ownSendersStatement, [verificationId]);
       let messages = 0;
       for (let more = true; more; ) {
-        const [row] = await runStatement(database, ownMessagesStatement, [verificationId]);
+        const [row] = await run(ownMessagesStatement, [verificationId]);
         const batch = row?.[0] as number;
         messages += batch;
         more = batch === batchSize;
@@ -536,7 +555,7 @@ export function createErasureStore(database: Database): ErasureStore {
 
     async *erasePhone(phone) {
       const number = patternOf(phone);
-      const [ends] = await runStatement(database, endsStatement, []);
+      const [ends] = await run(endsStatement, []);
       const [lastVerification, lastMessage, lastDelivery] = ends as (string | null)[];
       await forget(senderStatement, [phone]);
       for await (const ids of passes(verificationPassStatement, firstUuid, (since) => [
@@ -563,7 +582,7 @@ export function createErasureStore(database: Database): ErasureStore {
       ])) {
         yield { ...noVerifications, messages: 0, webhookAnswers: answers as number };
       }
-      await runStatement(database, phoneCodesStatement, [phone]);
+      await run(phoneCodesStatement, [phone]);
     },
   };
 }

@@ -613,6 +613,20 @@ describe("concurrency", () => {
     expect((await shop.read(pending.id)).body).toMatchObject({ status: "cancelled", phone: null });
   });
 
+  test("many at once leave connections to other calls", async () => {
+    const lock = await service.db.connect();
+    try {
+      await lock.query("BEGIN; LOCK TABLE inbound_sender");
+      const erasures = Array.from({ length: 30 }, () => erasePhone(newPhone()));
+      await untilWaiting(service.db, 1);
+      expect((await shop.create()).status).toBe(201);
+      await lock.query("ROLLBACK");
+      for (const counts of await Promise.all(erasures)) expect(counts.verifications).toBe(0);
+    } finally {
+      lock.release(true);
+    }
+  });
+
   test("a key that meanwhile belongs to another verification can still be replayed", async () => {
     const [key, nextKey] = [newIdempotencyKey(), newIdempotencyKey()];
     const { body } = await shop.create(expecting(newPhone()), key);
