@@ -165,13 +165,28 @@ async function resolveBySystem(hostname: string): Promise<readonly ResolvedAddre
 const noSuchName = new Set(["ENOTFOUND", "ENODATA", "ECONNREFUSED"]);
 
 /**
+ * Once one query has found addresses, the other, for those of the other family, has this long. Some name servers never answer
+ * queries for AAAA records; without the limit each connection would wait six seconds per server for them.
+ */
+const otherFamilyMs = 500;
+
+/**
  * Resolves a name by DNS without blocking a thread: `dns.lookup` can use two, so two endpoints with a hanging name server would
  * block all other look-ups. A name that DNS does not know may still be in this machine's hosts file.
  */
 async function resolveName(hostname: string): Promise<readonly ResolvedAddress[]> {
   if (!hostname.includes(".") || /\.localhost\.?$/.test(hostname)) return resolveBySystem(hostname);
   const resolver = new Resolver({ timeout: 2_000, tries: 2 });
-  const [four, six] = await Promise.allSettled([resolver.resolve4(hostname), resolver.resolve6(hostname)]);
+  let timer: NodeJS.Timeout | undefined;
+  const found = (values: string[]) => {
+    if (values.length > 0) timer ??= setTimeout(() => resolver.cancel(), otherFamilyMs);
+    return values;
+  };
+  const [four, six] = await Promise.allSettled([
+    resolver.resolve4(hostname).then(found),
+    resolver.resolve6(hostname).then(found),
+  ]);
+  clearTimeout(timer);
   const addresses = [
     ...(four.status === "fulfilled" ? four.value.map((address) => ({ address, family: 4 })) : []),
     ...(six.status === "fulfilled" ? six.value.map((address) => ({ address, family: 6 })) : []),

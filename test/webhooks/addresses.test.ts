@@ -232,6 +232,19 @@ describe("the addresses of a name", () => {
   });
 
   test.for([
+    { name: "AAAA", a: [four.address], aaaa: "silence", addresses: [four] },
+    { name: "A", a: "silence", aaaa: [six.address], addresses: [six] },
+  ] as const)("do not wait for the $name query to be repeated if the other has found some", async ({
+    a,
+    aaaa,
+    addresses,
+  }) => {
+    nameServer.names = { "shop.example": { a, aaaa } };
+    expect(await addressesOf("shop.example")).toEqual(addresses);
+    expect(nameServer.unanswered).toBe(1);
+  });
+
+  test.for([
     { a: [four.address], aaaa: ["fd00::1"], error: "leads to fd00::1" },
     { a: [four.address, "10.0.0.1"], aaaa: [six.address], error: "leads to 10.0.0.1" },
   ])("are refused if any of them is private: $a and $aaaa", async ({ a, aaaa, error }) => {

@@ -7,13 +7,18 @@ import ipaddr from "ipaddr.js";
 import { afterAll, beforeAll, beforeEach } from "vitest";
 import type { ResolvedAddress } from "../../src/webhooks/address-policy.ts";
 
-/** The DNS records by name; null: the query fails. A name that is not listed does not exist. */
-export type Names = Record<string, { readonly a: string[] | null; readonly aaaa: string[] | null }>;
+/** null: the query fails; "silence": it is never answered. */
+type Records = readonly string[] | null | "silence";
+
+/** The DNS records by name. A name that is not listed does not exist. */
+export type Names = Record<string, { readonly a: Records; readonly aaaa: Records }>;
 
 export interface NameServer {
   names: Names;
   /** The names that were queried. */
   readonly asked: Set<string>;
+  /** How many queries were never answered. */
+  unanswered: number;
   /** While false, nothing listens where queries are sent. */
   isThere: boolean;
   /** The operating system's resolver. */
@@ -28,11 +33,11 @@ const unknown = () =>
 
 /** For the tests of the describe that calls it; emptied before each of them. */
 export function nameServerOfSuite(): NameServer {
-  const server: NameServer = { names: {}, asked: new Set(), isThere: true, bySystem: unknown };
+  const server: NameServer = { names: {}, asked: new Set(), unanswered: 0, isThere: true, bySystem: unknown };
   const socket = createSocket("udp4");
   const own = { Resolver: dns.Resolver, lookup: dns.lookup };
 
-  function answerTo(query: Buffer): Buffer {
+  function answerTo(query: Buffer): Buffer | null {
     const labels: string[] = [];
     let end = 12;
     for (let length = query[end] ?? 0; length > 0; length = query[end] ?? 0) {
@@ -44,6 +49,10 @@ export function nameServerOfSuite(): NameServer {
     const type = query.readUInt16BE(end + 1);
     const known = server.names[name];
     const addresses = known?.[types[type as keyof typeof types]];
+    if (addresses === "silence") {
+      server.unanswered++;
+      return null;
+    }
     const records = (addresses ?? []).map((address) => {
       const bytes = ipaddr.parse(address).toByteArray();
       return Buffer.from([0xc0, 0x0c, 0, type, 0, 1, 0, 0, 0, 0, 0, bytes.length, ...bytes]);
@@ -54,7 +63,10 @@ export function nameServerOfSuite(): NameServer {
   }
 
   beforeAll(async () => {
-    socket.on("message", (query, { port, address }) => socket.send(answerTo(query), port, address));
+    socket.on("message", (query, { port, address }) => {
+      const answer = answerTo(query);
+      if (answer !== null) socket.send(answer, port, address);
+    });
     socket.bind(0, "127.0.0.1");
     await once(socket, "listening");
     const address = `127.0.0.1:${socket.address().port}`;
@@ -75,6 +87,7 @@ export function nameServerOfSuite(): NameServer {
   beforeEach(() => {
     server.names = {};
     server.asked.clear();
+    server.unanswered = 0;
     server.isThere = true;
     server.bySystem = unknown;
   });
