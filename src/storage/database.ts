@@ -211,12 +211,17 @@ const unreachableKinds: ReadonlySet<unknown> = new Set([
   "TlsConnectionError",
 ]);
 
-/** The driver's error as Prisma's adapter wraps it; `originalCode` is the SQLSTATE if the server has answered with one. */
-function adapterCause(error: unknown): { readonly kind?: unknown; readonly originalCode?: unknown } {
-  const { meta } = (error ?? {}) as {
-    meta?: { driverAdapterError?: { cause?: { kind?: unknown; originalCode?: unknown } } };
-  };
-  return meta?.driverAdapterError?.cause ?? {};
+interface AdapterError {
+  readonly cause?: { readonly kind?: unknown; readonly originalCode?: unknown };
+}
+
+/**
+ * The driver's error as Prisma's adapter wraps it; `originalCode` is the SQLSTATE if the server has answered with one. Prisma
+ * wraps the adapter's error once more, but not if a transaction could not be begun or committed.
+ */
+function adapterCause(error: unknown): NonNullable<AdapterError["cause"]> {
+  const thrown = (error ?? {}) as AdapterError & { meta?: { driverAdapterError?: AdapterError } };
+  return (thrown.meta?.driverAdapterError ?? thrown).cause ?? {};
 }
 
 /** Node's error codes: ECONNREFUSED, EPIPE, EAI_AGAIN, ERR_STREAM_DESTROYED, … */

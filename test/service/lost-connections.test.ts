@@ -1,8 +1,10 @@
 import { setTimeout as delay } from "node:timers/promises";
+import { Code } from "@connectrpc/connect";
 import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
@@ -66,6 +68,19 @@ test("connections lost while in use fail only the calls on them, with 503", asyn
         ?.verificationId === pending.id,
     { timeout: 45_000, interval: 20 },
   );
+});
+
+test("an administrative call whose connection is lost at its commit answers UNAVAILABLE", async () => {
+  onTestFinished(async () => {
+    await service.db.query("DROP FUNCTION end_connection CASCADE");
+  });
+  await service.db.query(`
+    CREATE FUNCTION end_connection() RETURNS trigger LANGUAGE plpgsql AS
+      'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END';
+    CREATE CONSTRAINT TRIGGER end_at_commit AFTER INSERT ON audit_entry DEFERRABLE INITIALLY DEFERRED
+      FOR EACH ROW EXECUTE FUNCTION end_connection()`);
+  const suspended = service.client(ProjectService).suspendProject({ projectId: project.projectId });
+  await expect(suspended).rejects.toMatchObject({ code: Code.Unavailable });
 });
 
 test("calls in two statements on a lost connection get 503, and each retry results in one verification", async () => {
