@@ -141,6 +141,8 @@ export function createHttpServer(
   });
   stopping.addEventListener("abort", () => connections.forEach(closeAfterAnswer), { once: true });
   keepAnswering(server, connections);
+  // Node's own leaves out a connection once it has received a CONNECT.
+  server.closeAllConnections = () => connections.forEach((socket) => void socket.destroy());
   server.on("clientError", (error: ClientError, socket) => endBroken({ refused, breakOff }, error, socket));
   server.on("connect", (request, socket) => answerConnect(server, request, socket));
   server.on("checkContinue", (request, response) => {

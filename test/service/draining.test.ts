@@ -141,6 +141,27 @@ describe("on SIGTERM", () => {
     expect(text.length).toBeGreaterThan(count * expected);
     expect(await ended()).toBe(0);
   });
+
+  test.for([
+    { name: "a client that takes no answer", last: "" },
+    {
+      name: "a client that takes no answer, and has sent CONNECT",
+      last: "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
+    },
+  ])("$name is cut off in time", async ({ last }) => {
+    const { child, httpUrl, ended } = await start();
+    const socket = await connect(httpUrl);
+    const cut = once(socket, "close");
+    socket.on("error", () => {});
+    // More than the kernel takes.
+    socket.write("GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100) + last);
+    // Answered last, on a connection of its own.
+    expect((await merchant(httpUrl, liveKey).read("vrf_none")).status).toBe(404);
+    child.kill("SIGTERM");
+    expect(await ended()).toBe(0);
+    socket.resume();
+    await cut;
+  });
 });
 
 /** Whether the process has stopped listening. */
