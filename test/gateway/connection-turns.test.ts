@@ -96,18 +96,23 @@ test("an answered connection waits behind those that wait already, though fewer 
   expect(read(ask(some, 1))).toEqual([true]);
 });
 
-test("a connection that does not use its turn does not hold up the others", async () => {
+test("a connection that does not use its turn does not hold up the others, however often all have had theirs", async () => {
   const some = turns();
-  const begunAt = take(some, maxInFlight);
-  const connections = ask(some, 10);
-  await setImmediate();
-  some.ended(begunAt, true);
-  await setImmediate();
-  for (let turn = 0; turn < connections.length; turn++) {
-    expect(read(connections)).toEqual(connections.map((_, position) => position <= turn));
-    vi.advanceTimersByTime(100);
+  for (let episode = 0; episode < 2; episode++) {
+    const begunAt = take(some, maxInFlight);
+    const connections = ask(some, 10);
+    await setImmediate();
+    some.ended(begunAt, true);
+    await setImmediate();
+    for (let turn = 0; turn < connections.length; turn++) {
+      expect(read(connections)).toEqual(connections.map((_, position) => position <= turn));
+      vi.advanceTimersByTime(100);
+    }
+    expect(vi.getTimerCount()).toBe(0);
+    for (let left = 1; left < maxInFlight; left++) some.ended(begunAt, true);
+    now += 100;
+    answerFurther(some, 2 * maxInFlight);
   }
-  expect(vi.getTimerCount()).toBe(0);
 });
 
 test("a connection that is closed, or paused after a refusal, does not wait for a turn", () => {
@@ -121,6 +126,17 @@ test("a connection that is closed, or paused after a refusal, does not wait for 
   now += 100;
   expect(some.waitedMs()).toBe(0);
   expect(vi.getTimerCount()).toBe(0);
+});
+
+test("a connection that waits for its turn waits only for one, though pipelined requests of it are answered", async () => {
+  const some = turns();
+  const begunAt = take(some, maxInFlight + 2);
+  const [pipelining] = ask(some, 1) as [Connection];
+  some.answered(pipelining.socket, begunAt);
+  const [other] = ask(some, 1) as [Connection];
+  for (let ended = 0; ended < 3; ended++) some.ended(begunAt, true);
+  await setImmediate();
+  expect(read([pipelining, other])).toEqual([true, true]);
 });
 
 test("a connection that closes while it waits gets no turn and no longer counts as waiting", async () => {
@@ -181,6 +197,21 @@ test("after a long pause the count of requests in flight starts from zero", () =
   take(some, maxInFlight - 1);
   expect(read(ask(some, 1))).toEqual([true]);
   take(some, 1);
+  expect(read(ask(some, 1))).toEqual([false]);
+});
+
+test("requests that began more than eight seconds ago count no more, whether they end or not", () => {
+  const some = turns();
+  const begunAt = take(some, 2 * maxInFlight);
+  now += 8_000;
+  take(some, maxInFlight);
+  for (let ended = 0; ended < maxInFlight; ended++) some.ended(begunAt, false);
+  answerFurther(some, 2 * maxInFlight);
+  expect(read(ask(some, 1))).toEqual([false]);
+  now += 1_000;
+  readAll();
+  expect(read(ask(some, 1))).toEqual([true]);
+  take(some, maxInFlight);
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
@@ -272,6 +303,7 @@ test.for([
   connection.destroyed = true;
   for (let over = 0; over < 1_000; over++) end(some, connection.socket);
   now += 100;
+  readAll();
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
@@ -302,6 +334,7 @@ test.for([
   const some = turns();
   take(some, 2 * maxInFlight);
   expect(read(ask(some, 10))).toEqual(new Array(10).fill(false));
+  answerFurther(some, 10);
   for (let over = 0; over < 20; over++) end(some);
   now += 100;
   expect(read(ask(some, 1))).toEqual([true]);

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { createServer, type Server } from "node:http";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { createListeners, type Listeners } from "../../src/gateway/listeners.ts";
 import { freePorts } from "../harness/ports.ts";
 
@@ -98,4 +98,49 @@ test("once stopped, no connection is accepted, and it ends with the last one tha
   expect(isEnded).toBe(false);
   for (const socket of sockets) socket.destroy();
   await ended;
+});
+
+test("stopped while it is opened, it ends, and no connection is accepted", async () => {
+  const server = createServer();
+  const listeners = createListeners();
+  const opening = listeners.open(server, { host: "127.0.0.1", port: 0 }, async (options) => {
+    server.listen(options);
+    await once(server, "listening");
+    listeners.stop();
+  });
+  const { port } = await opening;
+  server.close();
+  await listeners.ended();
+  await expect(connect(port)).rejects.toMatchObject({ code: "ECONNREFUSED" });
+});
+
+test("opening a port waits for others that open it, but only for so long", async () => {
+  const [port = 0] = await freePorts(1);
+  const { server } = await open(port);
+  // Whoever listens on this name has the turn.
+  const turn = net.createServer().listen(`\0phoneproof-port-${port}`);
+  onTestFinished(() => void turn.close());
+  await once(turn, "listening");
+  let now = 0;
+  const clock = vi.spyOn(performance, "now").mockImplementation(() => {
+    now += 400;
+    return now;
+  });
+  onTestFinished(() => clock.mockRestore());
+  await expect(open(port)).rejects.toMatchObject({ code: "EADDRINUSE" });
+  expect(server.listening).toBe(true);
+});
+
+test("where sockets cannot share a port, a single one accepts the connections", async () => {
+  const server = createServer((_request, response) => void response.end("alone"));
+  onTestFinished(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  const { port } = await createListeners().open(server, { host: "127.0.0.1", port: 0 }, async (options) => {
+    if (options.reusePort) throw new Error("not supported");
+    server.listen(options);
+    await once(server, "listening");
+  });
+  expect(await (await fetch(`http://127.0.0.1:${port}`)).text()).toBe("alone");
 });

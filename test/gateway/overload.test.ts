@@ -82,6 +82,10 @@ test.for([
 
 test("once turns have been late for a while, at most one call in four is refused for that", async () => {
   const { state, connect } = await startServer({ perSecond: 1_000 });
+  // What was served before does not allow for more.
+  state.isLate = false;
+  await (await connect()).ask(get.repeat(300), 300);
+  state.isLate = true;
   const statuses: number[] = [];
   const ask = async (count: number) => {
     const answers = await Promise.all(
@@ -111,6 +115,19 @@ test.for([
   state.isLate = false;
   expect(await client.ask()).toEqual([[204, 0]]);
   expect(performance.now() - before).toBeGreaterThan(990);
+});
+
+test("a connection that is refused again is read again, too", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const { state, connect } = await startServer({ perSecond: 1_000 });
+  const client = await connect();
+  for (let refusal = 0; refusal < 2; refusal++) {
+    expect(await client.ask()).toEqual([[503, 1]]);
+    vi.advanceTimersByTime(1_000);
+  }
+  state.isLate = false;
+  expect(await client.ask()).toEqual([[204, 0]]);
 });
 
 /** Refuses so many that the next one gets eight seconds. */

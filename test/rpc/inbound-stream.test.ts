@@ -261,6 +261,52 @@ test.for([
   }
 });
 
+/**
+ * What some decoders read as something else than others, and the one behind the limits accepts. `text` follows another field of the
+ * same message, and `rest` the message.
+ */
+test.for([
+  { name: "a length of six bytes", text: "7a818080808000ff", rest: "" },
+  { name: "a number of eleven bytes", text: `78${"80".repeat(10)}00`, rest: "" },
+  { name: "a text field encoded as a number", text: "08027801", rest: "" },
+  { name: "a timestamp's seconds encoded as text", text: "32040a027801", rest: "" },
+  { name: "a timestamp that ends in the middle of a field", text: "32017801", rest: "" },
+  { name: "a group", text: "7b7c", rest: "" },
+  { name: "a field that continues beyond its message", text: "7a05", rest: "7d78017801" },
+  { name: "a number that begins at the end of its message", text: "78", rest: "7d78017801" },
+])("a request with $name is refused, in one piece or in two", async ({ text, rest }) => {
+  const message = Buffer.concat([within(0x7a, Buffer.alloc(3_000)), Buffer.from(text, "hex")]);
+  const bytes = Buffer.concat([within(0x0a, message), Buffer.from(rest, "hex")]);
+  for (const endOfFirst of [0, 1_000]) {
+    const { call, receipts } = openStream();
+    const before = bytesOf([hello(`before-${text}-${endOfFirst}`)]);
+    call.write(Buffer.concat([framed(before), framed(bytes).subarray(0, endOfFirst)]));
+    expect(await receipts(1)).toHaveLength(1);
+    call.write(framed(bytes).subarray(endOfFirst));
+    expect(await receipts(Number.POSITIVE_INFINITY)).toEqual([]);
+    expect(await call.status).toMatchObject({ detail: { code: "malformed_request" } });
+  }
+});
+
+test.for([
+  { name: "one message", count: 1 },
+  { name: "two messages", count: 2 },
+])("a request may have 17,000 fields in $name, and not one more", async ({ count }) => {
+  const ofEach = 17_000 / count - 1;
+  for (const more of [0, 1]) {
+    const messages = times(count, (index) =>
+      within(0x0a, again(ofEach + (index === count - 1 ? more : 0), "7801")),
+    );
+    const { call, receipts } = openStream();
+    void call.send(Buffer.concat(messages)).catch(() => {});
+    call.halfClose();
+    expect(await receipts(Number.POSITIVE_INFINITY)).toHaveLength(more === 0 ? count : 0);
+    expect(await call.status).toMatchObject(
+      more === 0 ? { code: 0 } : { detail: { code: "malformed_request" } },
+    );
+  }
+});
+
 test.for([
   { name: "in one write with an earlier request", joined: true },
   { name: "on its own", joined: false },
@@ -441,6 +487,28 @@ describe("a request whose remaining bytes do not arrive", () => {
     expect(await last.receipts(1)).toMatchObject([{ messageId: "last" }]);
   });
 
+  test("if it is as large as may be, does not hold up those behind it on the stream once it has arrived", async () => {
+    suppressTimers(10_000);
+    const token = await service.createToken({ scope: "ingest", source: "large-in-a-row" });
+    const withText = (messageId: string, length: number) =>
+      bytesOf([{ messageId, to, text: "t".repeat(length) }]);
+    const requests = [8, 3, 3, 3, 3].map((mebibytes, index) => {
+      const most = mebibytes * 2 ** 20;
+      return withText(`in-a-row-${index}`, 2 * most - withText(`in-a-row-${index}`, most).length);
+    });
+    expect(requests[0]).toHaveLength(8 * 2 ** 20);
+    const { call, receipts } = openStream(service, token);
+    const received = receipts(requests.length);
+    // Two at a time, so that the end of one and the beginning of the next arrive together.
+    let before = Promise.resolve();
+    for (const bytes of requests) {
+      const sent = call.send(bytes);
+      await before;
+      before = sent;
+    }
+    expect(await received).toHaveLength(requests.length);
+  });
+
   test("ends its stream after a timeout, after the receipts of earlier requests", async () => {
     shortenTimers(10_000);
     const { call, send, receipts } = openStream();
@@ -451,6 +519,58 @@ describe("a request whose remaining bytes do not arrive", () => {
       code: Code.InvalidArgument,
       detail: { code: "malformed_request" },
     });
+  });
+
+  /** Sets the clock forward by so many milliseconds. */
+  function movableClock(): (milliseconds: number) => void {
+    let ahead = 0;
+    const now = performance.now.bind(performance);
+    const clock = vi.spyOn(performance, "now").mockImplementation(() => now() + ahead);
+    onTestFinished(() => clock.mockRestore());
+    return (milliseconds) => {
+      ahead += milliseconds;
+    };
+  }
+
+  test("ends its stream after ten seconds also if it arrives a byte at a time", async () => {
+    const moveClock = movableClock();
+    const { connection, call } = openStream();
+    const bytes = framed(bytesOf([hello("drop-by-drop")]));
+    let isOver = false;
+    void call.status.then(() => {
+      isOver = true;
+    });
+    call.write(Buffer.concat([framed(new Uint8Array(0)), bytes.subarray(0, 5)]));
+    void call.next();
+    for (let sent = 0; sent < 40 && !isOver; sent++) {
+      call.write(Buffer.of(0x7a));
+      // Answered once the service has read what was sent before.
+      await connection.call("nothing/There").status;
+      moveClock(1_000);
+    }
+    expect(await call.status).toMatchObject({ detail: { code: "malformed_request" } });
+  });
+
+  test("has ten seconds of its own, whatever those before it took", async () => {
+    const moveClock = movableClock();
+    const { call, receipts } = openStream();
+    const neighbour = openStream();
+    const [first, second, third] = times(3, (index) => framed(bytesOf([hello(`slow-${index}`)]))) as [
+      Buffer,
+      Buffer,
+      Buffer,
+    ];
+    call.write(Buffer.concat([first, second.subarray(0, 10)]));
+    await receipts(1);
+    moveClock(6_000);
+    call.write(Buffer.concat([second.subarray(10), third.subarray(0, 10)]));
+    await receipts(1);
+    moveClock(6_000);
+    call.write(third.subarray(10, 11));
+    await neighbour.send(hello("beside-slow"));
+    await neighbour.receipts(1);
+    call.write(third.subarray(11));
+    expect(await receipts(1)).toMatchObject([{ messageId: "slow-2" }]);
   });
 });
 

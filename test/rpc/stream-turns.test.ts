@@ -8,7 +8,7 @@ import { scheduleStreams } from "../../src/rpc/stream-scheduling.ts";
 import { callHeaders, endHeaders, frame, preface } from "../security/http2-frames.ts";
 
 /** Error codes of a reset (RFC 9113, 7). */
-const [protocolError, cancel] = [1, 8];
+const [protocolError, refusedStream, cancel] = [1, 7, 8];
 const enhanceYourCalm = 11;
 
 test.for([
@@ -50,17 +50,19 @@ function goAwayCodeIn(bytes: Buffer): number | undefined {
   return reason;
 }
 
-/** A server that gets streams as events, without connections, and the paths of the requests that it has started. */
+/** A server that gets streams as events, without connections, and the paths of the requests that it has started and refused. */
 function eventServer(known: readonly object[] = []) {
   const server = http2.createServer();
   scheduleStreams(server, (session) => known.includes(session));
   const taken: string[] = [];
   server.on("request", ({ url }) => taken.push(url));
+  const refused: string[] = [];
   const open = (session: object, url: string, closed = false) => {
-    const request = { url, stream: { session, closed, destroyed: false } };
+    const close = (code: number) => void refused.push(code === refusedStream ? url : `${url} with ${code}`);
+    const request = { url, stream: { session, closed, destroyed: false, close } };
     server.emit("request", request as unknown as Http2ServerRequest, {} as Http2ServerResponse);
   };
-  return { taken, open };
+  return { taken, refused, open };
 }
 
 const connection = () => ({ destroyed: false }) as unknown as Http2Session;
@@ -78,6 +80,41 @@ test("a client that cancels a few streams at a time before their turn is also di
   for (let few = 0; few < 4; few++) await takeBack(50);
   expect(destroy).toHaveBeenCalledWith(expect.any(Error), enhanceYourCalm);
   expect(taken).toEqual([]);
+});
+
+test("a client that cancels streams before their turn now and then stays connected", async () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const { open } = eventServer();
+  const destroy = vi.fn();
+  const resetting = { destroyed: false, destroy };
+  for (let round = 0; round < 4; round++) {
+    for (let opened = 0; opened < 200; opened++) open(resetting, "taken back", true);
+    await setImmediate();
+    vi.advanceTimersByTime(10_000);
+  }
+  expect(destroy).not.toHaveBeenCalled();
+});
+
+test("at most 5000 streams wait, not counting those that were cancelled or whose connection has ended", async () => {
+  const { taken, refused, open } = eventServer();
+  const openMany = (session: object, url: string) => {
+    for (let opened = 0; opened < 5_000; opened++) open(session, url);
+  };
+  for (let client = 0; client < 50; client++) {
+    const cancelling = connection();
+    for (let opened = 0; opened < 100; opened++) open(cancelling, "cancelled", true);
+  }
+  const ended = { destroyed: false };
+  openMany(ended, "ended");
+  expect(refused).toEqual([]);
+  open(connection(), "one too many");
+  expect(refused).toEqual(["one too many"]);
+  ended.destroyed = true;
+  await setImmediate();
+  expect(taken).toEqual([]);
+  openMany(connection(), "later");
+  expect(refused).toEqual(["one too many"]);
 });
 
 test("a call without a body whose end arrives before its turn is read to its end", async () => {
@@ -114,6 +151,7 @@ test("a connection on which a credential was valid does not wait for a turn", as
   const { taken, open } = eventServer([known]);
   for (let count = 0; count < 100; count++) open(connection(), "unknown");
   for (let count = 0; count < 100; count++) open(known, "known");
+  open(known, "cancelled", true);
   await new Promise<void>((resolve) => process.nextTick(resolve));
   expect(taken).toEqual(Array.from({ length: 100 }, () => "known"));
 });
