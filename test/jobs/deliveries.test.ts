@@ -59,6 +59,26 @@ const claimOne = () =>
     .fn(async () => nothingDue)
     .mockResolvedValueOnce({ attempts: [{ endpoint: "" } as DueAttempt], heldBack: 0 });
 
+test("while as many attempts as may be are in progress, nothing is claimed; once one ends, it is at once", async () => {
+  const ending = Promise.withResolvers<AttemptResult>();
+  const attempts = Array.from({ length: 1_024 }, (_, index) => ({ endpoint: `${index}` }) as DueAttempt);
+  const claim = vi.fn(async () => nothingDue).mockResolvedValueOnce({ attempts, heldBack: 1 });
+  const attempt = ({ endpoint }: DueAttempt, signal: AbortSignal) => {
+    if (endpoint === "0") return ending.promise;
+    return new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  };
+  const job = deliverInTime({ claim, attempt, record: async () => {}, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(poll - 1);
+  expect(claim).toHaveBeenCalledTimes(1);
+  ending.resolve({ error: null } as AttemptResult);
+  await vi.advanceTimersByTimeAsync(10);
+  expect(claim).toHaveBeenCalledTimes(2);
+  const stopped = job.stop();
+  await vi.advanceTimersByTimeAsync(3_000);
+  await stopped;
+});
+
 test("a result that could not be recorded is not lost: a stop records it at the latest", async () => {
   const result = { error: null } as AttemptResult;
   const record = vi.fn(async () => {}).mockRejectedValueOnce(new Error("the database is away"));

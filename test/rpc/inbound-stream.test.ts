@@ -407,6 +407,16 @@ function brokenText(): Uint8Array {
   return bytes;
 }
 
+test("a text may have 2000 characters, however many bytes they take, and an id begins with a byte order mark if it was sent with one", async () => {
+  const { send, receipts } = openStream();
+  const ids = ["\ufeffmost-bytes", "\ufefftoo-many"];
+  await send(...ids.map((messageId, more) => ({ messageId, to, text: "\u{1f4f1}".repeat(2_000 + more) })));
+  expect(await receipts(2)).toMatchObject([
+    { messageId: ids[0], outcome: "NO_MATCH" },
+    { messageId: ids[1], outcome: "INVALID" },
+  ]);
+});
+
 test("a message whose id is too long is INVALID, with the id truncated in its receipt; others are processed", async () => {
   const { send, receipts } = openStream();
   const tooLong = ["i".repeat(300), "i".repeat(1_024), "i".repeat(5_000_000), "가".repeat(500)];

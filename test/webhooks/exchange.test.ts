@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { once } from "node:events";
+import { getEventListeners, once } from "node:events";
 import { readFileSync } from "node:fs";
 import { connect, createServer, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
@@ -253,6 +253,14 @@ test("if nothing listens at any address of a name, the error names the first add
   expect(exchange.error).toBe(`connect ECONNREFUSED 127.0.0.1:${port}`);
 });
 
+test("if nothing listens at the first address of a name, the next one is tried", async () => {
+  const receiver = await startReceiver();
+  const { port } = new URL(receiver.url);
+  const addresses = ["127.0.0.99", "127.0.0.1"].map((address) => ({ address, family: 4 }));
+  const endpoints = endpointsOf({ resolve: async () => addresses });
+  expect(await endpoints.send(message(`http://shop.example:${port}/`))).toMatchObject({ status: 204 });
+});
+
 test("an error is recorded as one line of at most 300 characters, without control characters", async () => {
   const resolve = () => Promise.reject(new Error(`no\r\n\tsuch\u0000\u001bname ${"x".repeat(1_000)}`));
   const exchange = await endpointsOf({ resolve }).send(message("http://shop.example/"));
@@ -450,6 +458,13 @@ test("an exchange aborted by the end of the process rejects, because its result 
   await expect(sending).rejects.toThrow();
   await expect(endpoints.send(message(receiver.url), end.signal)).rejects.toThrow();
   expect(receiver.received).toHaveLength(1);
+});
+
+test("nothing of an exchange that is over stays behind on the signal, which lives as long as the process", async () => {
+  const receiver = await startReceiver();
+  const { signal } = new AbortController();
+  await endpointsOf().send(message(receiver.url), signal);
+  expect(getEventListeners(signal, "abort")).toEqual([]);
 });
 
 test("so does one that is aborted while its endpoint's name is still looked up", async () => {
