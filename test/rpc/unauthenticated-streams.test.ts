@@ -1,0 +1,48 @@
+/** Far more streams than a test opens over connections; those are in open-streams.test.ts. */
+
+import { EventEmitter } from "node:events";
+import type { ServerHttp2Stream } from "node:http2";
+import { expect, test, vi } from "vitest";
+import { limitUnauthenticatedStreams } from "../../src/rpc/unauthenticated-streams.ts";
+
+const address = "192.0.2.1";
+
+/** `takes`: whether its client takes a refusal, so that it closes. */
+function newStream(destroy = vi.fn(), takes = true): ServerHttp2Stream {
+  const stream = Object.assign(new EventEmitter(), {
+    session: { destroy },
+    closed: false,
+    destroyed: false,
+    respond() {},
+    close() {
+      stream.closed = true;
+      if (takes) stream.emit("close");
+    },
+  });
+  return stream as unknown as ServerHttp2Stream;
+}
+
+test("any number of invalid credentials, one after the other, leaves room for the next", async () => {
+  const streams = limitUnauthenticatedStreams();
+  for (let opened = 0; opened < 5_001; opened++) {
+    const stream = newStream();
+    expect(streams.open(stream, address, true)).toBe(true);
+    await streams.turnAway(stream);
+    stream.close();
+  }
+});
+
+test("connections are cut only while more than 10,000 refusals are not taken", () => {
+  const streams = limitUnauthenticatedStreams();
+  const destroy = vi.fn();
+  for (let opened = 0; opened < 500; opened++) streams.open(newStream(), address, false);
+  const refuse = (count: number, takes: boolean) => {
+    for (let refused = 0; refused < count; refused++)
+      expect(streams.open(newStream(destroy, takes), address, false)).toBe(false);
+  };
+  refuse(10_001, true);
+  refuse(10_000, false);
+  expect(destroy).not.toHaveBeenCalled();
+  refuse(1, false);
+  expect(destroy).toHaveBeenCalledTimes(1);
+});
