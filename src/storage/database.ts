@@ -5,7 +5,7 @@ import { watchConnections } from "./connection-watch.ts";
 import { type StorageObserver, unobserved } from "./observer.ts";
 import { createPipeline } from "./pipeline.ts";
 import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
-import { requiredSettings } from "./session-settings.ts";
+import { giveUpVanishedClient, requiredSettings } from "./session-settings.ts";
 
 /** A statement that a connection prepares once, under its name. */
 export interface NamedStatement {
@@ -87,7 +87,7 @@ export function openDatabase(
     keepAlive: true,
     onConnect: async (client) => {
       watch.keep(client as PooledClient);
-      await client.query(`${requiredSettings}; ${plannerSettings}`);
+      await client.query(`${requiredSettings}; ${plannerSettings}; ${giveUpVanishedClient("SET")}`);
       await watch.meet(client as PooledClient);
     },
   });

@@ -10,7 +10,7 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { isDeadlock, type Statements } from "./database.ts";
-import { findUnacceptableSetting, requiredSettings } from "./session-settings.ts";
+import { findUnacceptableSetting, giveUpVanishedClient, requiredSettings } from "./session-settings.ts";
 
 /** Retries after a deadlock, per start; each has a new chance. */
 const mostDeadlocks = 10;
@@ -22,6 +22,11 @@ const mostDeadlocks = 10;
 const prismaLock = 72_707_369;
 const connectTimeoutMs = 10_000;
 const queryTimeoutMs = 10_000;
+/**
+ * Nothing passes while a migration builds an index for minutes, and some firewalls forget a connection after one, without telling
+ * either end. Also the start would otherwise wait for two hours for a server that has vanished.
+ */
+const keepAliveDelayMs = 45_000;
 const usualLockTimeoutMs = 30_000;
 /**
  * How long a migration waits for a table at a time. Whatever else needs the table waits behind it, even if those who hold it, a
@@ -89,6 +94,7 @@ export async function applyMigrations(
     ...(typeof connection === "string" ? { connectionString: connection } : connection),
     connectionTimeoutMillis: connectTimeoutMs,
     keepAlive: true,
+    keepAliveInitialDelayMillis: keepAliveDelayMs,
   });
   // A connection that breaks also fails the statement in flight; the unhandled event would end the process.
   client.on("error", () => undefined);
@@ -229,7 +235,8 @@ async function applyNext(
        SET LOCAL lock_timeout = ${lockTimeoutMs};
        SET LOCAL idle_in_transaction_session_timeout = 0;
        SELECT set_config('transaction_timeout', '0', true) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
-       SET LOCAL client_connection_check_interval = '1s'`,
+       SET LOCAL client_connection_check_interval = '1s';
+       ${giveUpVanishedClient("SET LOCAL")}`,
     );
     await lock(client, lockTimeoutMs);
     await run(client, migrationsTable);

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
+import { giveUpVanishedClient } from "./session-settings.ts";
 import { hintChannel, transitionChannel } from "./transition.ts";
 
 /** Channel on which administration tells every process to look up keys, projects and numbers again. */
@@ -80,7 +81,9 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     next.on("end", () => onLost());
     try {
       await next.connect();
-      await next.query(`LISTEN ${transitionChannel}; LISTEN ${hintChannel}; LISTEN ${directoryChannel}`);
+      await next.query(
+        `${giveUpVanishedClient("SET")}; LISTEN ${transitionChannel}; LISTEN ${hintChannel}; LISTEN ${directoryChannel}`,
+      );
     } catch (error) {
       next.end().catch(() => {});
       throw error;

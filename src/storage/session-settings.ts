@@ -33,6 +33,24 @@ export const requiredSettings = decisive
   )
   .join("; ");
 
+/** In seconds, and the last one in milliseconds. */
+const patienceWithClient = {
+  tcp_keepalives_idle: 15,
+  tcp_keepalives_interval: 10,
+  tcp_keepalives_count: 3,
+  tcp_user_timeout: 45_000,
+};
+
+/**
+ * The SQL that makes the server give up a session of ours, with the locks that it holds, within a minute after this process has
+ * vanished without a word, as in a power failure or behind a network that is cut. By default the server would wait for two
+ * hours, or for a quarter of an hour if it has just sent something. Without effect on a Unix socket.
+ */
+export const giveUpVanishedClient = (set: "SET" | "SET LOCAL") =>
+  Object.entries(patienceWithClient)
+    .map(([name, value]) => `${set} ${name} = ${value}`)
+    .join("; ");
+
 /**
  * The statement that changes a setting, by the origin of its value (`pg_settings.source`). A value from any other source is
  * overridden by the database's own setting.

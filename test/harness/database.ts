@@ -55,6 +55,14 @@ async function administer(statement: string): Promise<void> {
   }
 }
 
+/**
+ * The columns of a SELECT: after how long the server gives up a client that has vanished; `unanswered`: in milliseconds, after it has sent
+ * something, `silent`: in seconds, after it has not.
+ */
+export const tcpSettings = `current_setting('tcp_user_timeout')::int AS unanswered,
+  current_setting('tcp_keepalives_idle')::int
+    + current_setting('tcp_keepalives_interval')::int * current_setting('tcp_keepalives_count')::int AS silent`;
+
 /** Sets the defaults of settings for future sessions of this database. */
 export async function setSessionDefaults(
   connection: pg.ClientConfig,

@@ -8,7 +8,7 @@ import { watchConnections } from "../../src/storage/connection-watch.ts";
 import { isDatabaseUnavailable, openDatabase, runStatement } from "../../src/storage/database.ts";
 import { PooledClient } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
-import { createDatabase, setSessionDefaults } from "../harness/database.ts";
+import { createDatabase, setSessionDefaults, tcpSettings } from "../harness/database.ts";
 
 const own = await createDatabase();
 afterAll(() => own.drop());
@@ -38,6 +38,13 @@ test("a connection uses neither sequential scans nor JIT, but generic plans", as
     "SELECT current_setting('enable_seqscan') AS scan, current_setting('jit') AS jit, current_setting('plan_cache_mode') AS plan",
   );
   expect(rows).toEqual([{ scan: "off", jit: "off", plan: "force_generic_plan" }]);
+  await database.close();
+});
+
+test("the server gives up sessions of a process that has vanished within a minute", async () => {
+  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
+  const { rows } = await database.pool.query(`SELECT ${tcpSettings}`);
+  expect(rows).toEqual([{ unanswered: 45_000, silent: 45 }]);
   await database.close();
 });
 

@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { cp, mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import net from "node:net";
 import os from "node:os";
 import path from "node:path";
 import pg from "pg";
@@ -8,7 +9,7 @@ import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } fro
 import { openDatabase } from "../../src/storage/database.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
 import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
-import { createDatabase, setSessionDefaults, type TestDatabase } from "../harness/database.ts";
+import { createDatabase, setSessionDefaults, type TestDatabase, tcpSettings } from "../harness/database.ts";
 
 const first = "20260101000000_first";
 const second = "20260102000000_second";
@@ -130,6 +131,19 @@ test("timeouts that the database sets for its sessions do not end a migration", 
     idle_in_transaction_session_timeout: "1ms",
   });
   expect(await apply()).toEqual({ applied: [first] });
+});
+
+test("a migration's connection is kept alive, and its session given up within a minute after its process has vanished", async () => {
+  const keepAlive = vi.spyOn(net.Socket.prototype, "setKeepAlive");
+  onTestFinished(() => keepAlive.mockRestore());
+  await migration(first, `CREATE TABLE patience AS SELECT ${tcpSettings};`);
+  await apply();
+  // Some firewalls forget a connection that has been silent for a minute.
+  expect(keepAlive.mock.calls.map(([isOn, delayMs = 0]) => [isOn, delayMs > 0 && delayMs < 60_000])).toEqual([
+    [true, true],
+  ]);
+  const { rows } = await client.query("SELECT * FROM patience");
+  expect(rows).toEqual([{ unanswered: 45_000, silent: 45 }]);
 });
 
 test("a migration that is rolled back by a deadlock with another session is applied again", async () => {
