@@ -14,8 +14,9 @@ const idleMs = 300_000;
 
 /**
  * Ends connections that are dead or unused. Node's own session timeout would also end those with open streams, and a
- * stream may legitimately be silent for days: so connections are pinged, and only those that do not answer, or have had
- * no stream for a while, are closed.
+ * stream may legitimately be silent for days: so connections are pinged, and only those from which nothing has arrived
+ * since, or that have had no stream for a while, are closed. On a slow network, the answer to a ping waits behind what the
+ * peer had begun to send, for longer than the next ping: so whatever arrives is a sign of life.
  */
 export function keepSessions(): Sessions {
   const sessions = new Set<ServerHttp2Session>();
@@ -42,7 +43,8 @@ export function keepSessions(): Sessions {
     sessions.add(session);
     let openStreams = 0;
     let idleSince = performance.now();
-    let answered = true;
+    let isAnswered = true;
+    let receivedBefore = 0;
     session.on("stream", (stream) => {
       openStreams++;
       stream.once("close", () => {
@@ -55,11 +57,15 @@ export function keepSessions(): Sessions {
     const timer = setInterval(() => {
       // A destroyed session waits for its peer to disconnect, which may never happen, and throws if it is pinged.
       if (session.destroyed) return destroySoon();
-      if (!answered) return session.destroy();
+      const { bytesRead } = session.socket;
+      if (!isAnswered && bytesRead === receivedBefore) return session.destroy();
       if (openStreams === 0 && performance.now() - idleSince > idleMs) return session.close();
-      answered = false;
+      receivedBefore = bytesRead;
+      // Node refuses a further ping while ten are unanswered.
+      if (!isAnswered) return;
+      isAnswered = false;
       session.ping(() => {
-        answered = true;
+        isAnswered = true;
       });
     }, pingIntervalMs);
     timer.unref();

@@ -72,7 +72,7 @@ test("a client that sends GOAWAY and keeps its connection open is disconnected",
   server.close();
 });
 
-test("a connection whose client does not answer a ping by the next one is cut", async () => {
+test("a connection whose client does not answer a ping by the next one is cut, unless it sends something else", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   const server = http2.createServer();
   keepSessions().watch(server);
@@ -86,6 +86,14 @@ test("a connection whose client does not answer a ping by the next one is cut", 
   const [session] = (await accepted) as [ServerHttp2Session];
   vi.advanceTimersByTime(30_000);
   expect(session.destroyed).toBe(false);
+  // On a slow network, a long message may still be arriving, and the answer to the ping waits behind it.
+  for (let minute = 0; minute < 3; minute++) {
+    const { bytesRead } = session.socket;
+    client.write("\0");
+    await vi.waitUntil(() => session.socket.bytesRead > bytesRead, { timeout: 45_000 });
+    vi.advanceTimersByTime(30_000);
+    expect(session.destroyed).toBe(false);
+  }
   vi.advanceTimersByTime(30_000);
   expect(session.destroyed).toBe(true);
   server.close();
