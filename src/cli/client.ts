@@ -228,9 +228,10 @@ function dial(address: ServiceAddress): Client {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
     "grpc.service_config_disable_resolution": 1,
-    // Detects a stream whose network connection has silently vanished, which would otherwise wait forever.
+    // Detects a stream whose network connection has silently vanished, which would otherwise wait forever. On a slow network a
+    // ping waits behind what was sent before.
     "grpc.keepalive_time_ms": 20_000,
-    "grpc.keepalive_timeout_ms": 10_000,
+    "grpc.keepalive_timeout_ms": 20_000,
     // A proxy configured in the environment cannot reach this machine's loopback.
     ...(isThisMachine(address) ? { "grpc.enable_http_proxy": 0 } : {}),
   });

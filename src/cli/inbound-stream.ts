@@ -57,7 +57,14 @@ const windowMessages = 5_000;
 const windowBytes = 8 * 1024 * 1024;
 
 const groupMessages = 250;
-const groupBytes = 256 * 1024;
+
+/**
+ * Limit on the bytes of input that are sent and without a receipt, on a new connection. It doubles each time that a receipt
+ * comes quickly. On a slow network more would only wait to be sent, and keepalive pings behind it: unanswered in time, they would
+ * end a connection that works.
+ */
+const firstFlightBytes = 32 * 1024;
+const quickReceiptMs = 2_000;
 
 /** Attempts at the first connection, few so that an unreachable service is reported soon. */
 const firstAttempts = 3;
@@ -113,7 +120,7 @@ export async function streamInboundMessages(stream: InboundStream): Promise<void
       client.redial();
       window.startOver();
       // After an idle period, reconnect only when there is something to send.
-      if (connectedOnce) await window.untilUnsent(stop);
+      if (connectedOnce) await window.untilSendable(stop);
       if (connectedOnce && window.done) return;
     }
   } catch (error) {
@@ -210,7 +217,7 @@ async function exchange(
 
 async function send(call: Call, window: Window, signal: AbortSignal): Promise<void> {
   while (true) {
-    await window.untilUnsent(signal);
+    await window.untilSendable(signal);
     const messages = window.nextGroup();
     if (messages.length === 0) break;
     const request = create(StreamInboundMessagesRequestSchema, { messages });
@@ -266,6 +273,11 @@ class Window {
   #head = 0;
   #sent = 0;
   #bytes = 0;
+  /** Bytes of those that the current connection has sent, and their limit. */
+  #flightBytes = 0;
+  #mostFlightBytes = firstFlightBytes;
+  /** A group that was sent `at` a time: `acknowledged` will be this once it has its receipts. */
+  #timed: { readonly acknowledged: number; readonly at: number } | undefined;
   #ended = false;
   #waitingSince = performance.now();
   #idle = false;
@@ -299,6 +311,9 @@ class Window {
 
   startOver(): void {
     this.#sent = this.#head;
+    this.#flightBytes = 0;
+    this.#mostFlightBytes = firstFlightBytes;
+    this.#timed = undefined;
   }
 
   /** The next messages to send, at most a group; empty if the input has ended and everything is sent. */
@@ -308,11 +323,13 @@ class Window {
     while (this.#sent < this.#lines.length && messages.length < groupMessages) {
       const line = this.#lines[this.#sent];
       if (line?.message === undefined) break;
-      if (messages.length > 0 && bytes + line.size > groupBytes) break;
+      if (messages.length > 0 && this.#flightBytes + bytes + line.size > this.#mostFlightBytes) break;
       bytes += line.size;
       messages.push(line.message);
       this.#sent += 1;
     }
+    this.#flightBytes += bytes;
+    this.#timed ??= { acknowledged: this.acknowledged + this.#sent - this.#head, at: performance.now() };
     return messages;
   }
 
@@ -328,7 +345,9 @@ class Window {
     }
     this.#head += 1;
     this.#bytes -= line.size;
+    this.#flightBytes -= line.size;
     this.acknowledged += 1;
+    this.#growFlight();
     if (this.#head >= windowMessages) {
       this.#lines = this.#lines.slice(this.#head);
       this.#sent -= this.#head;
@@ -360,8 +379,18 @@ class Window {
     while (this.full) await this.#untilChange(signal);
   }
 
-  async untilUnsent(signal: AbortSignal): Promise<void> {
-    while (this.#sent >= this.#lines.length && !this.#ended) await this.#untilChange(signal);
+  #growFlight(): void {
+    if (this.#timed === undefined || this.acknowledged < this.#timed.acknowledged) return;
+    const isQuick = performance.now() - this.#timed.at < quickReceiptMs;
+    if (isQuick) this.#mostFlightBytes = Math.min(2 * this.#mostFlightBytes, windowBytes);
+    this.#timed = undefined;
+  }
+
+  /** Resolves when there is something to send, and room for it in flight, or nothing more will come. */
+  async untilSendable(signal: AbortSignal): Promise<void> {
+    const mustWait = () =>
+      this.#sent < this.#lines.length ? this.#flightBytes >= this.#mostFlightBytes : !this.#ended;
+    while (mustWait()) await this.#untilChange(signal);
   }
 
   #change(): void {

@@ -504,6 +504,39 @@ describe("ending early", () => {
     expect([losses, peer.calls()]).toEqual([[], 1]);
   });
 
+  test("little is sent before the first receipt, so that on a slow network pings need not wait behind it", async () => {
+    const requestBytes: number[] = [];
+    const sentBefore = Promise.withResolvers<number>();
+    const peer = await startReceivingPeer(
+      () => {},
+      async (call, bytes) => {
+        requestBytes.push(bytes.length);
+        if (requestBytes.length > 1) return;
+        // Whatever the client sends without a receipt has arrived by then.
+        for (let trip = 0; trip < 20; trip++) await new Promise((answered) => call.session?.ping(answered));
+        sentBefore.resolve(bytes.length + call.readableLength);
+      },
+    );
+    const client = clientTowards(peer.address);
+    const messages = Array.from({ length: 100 }, (_, index) => ({
+      message_id: `long-${index}`,
+      text: "가".repeat(2_000),
+    }));
+    const received: string[] = [];
+    await streamInboundMessages({
+      client,
+      lines: inboundLines(Readable.from([Buffer.from(ndjson(messages))]), client.macOf),
+      onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
+      onUnreadable: () => {},
+      onLost: () => {},
+      signal: new AbortController().signal,
+    });
+    // One message may exceed it.
+    expect(await sentBefore.promise).toBeLessThan(40 * 1024);
+    expect(requestBytes[0]).toBeGreaterThan(16 * 1024);
+    expect(received).toEqual(messages.map(({ message_id }) => message_id));
+  });
+
   /** Streams two messages; after the first one the proxy leads to `away` until `losses` losses have been reported. */
   async function streamOver(away: string, { losses: least, ...times }: { losses: number } & Times) {
     let target = service.grpcAddress;
@@ -563,9 +596,13 @@ async function streamTwo(
 const startLeavingPeer = () =>
   startReceivingPeer((call) => call.session?.goaway(http2.constants.NGHTTP2_NO_ERROR, call.id ?? 0));
 
-const startReceivingPeer = (onReceipts: (call: http2.ServerHttp2Stream) => void = () => {}) =>
+const startReceivingPeer = (
+  onReceipts: (call: http2.ServerHttp2Stream) => void = () => {},
+  onRequest: (call: http2.ServerHttp2Stream, bytes: Uint8Array) => Promise<void> = async () => {},
+) =>
   startGrpcPeer(async (call) => {
     for await (const bytes of messagesOf(call)) {
+      await onRequest(call, bytes);
       const { messages } = fromBinary(StreamInboundMessagesRequestSchema, bytes);
       const receipts = messages.map(({ messageId }) => ({
         messageId,
