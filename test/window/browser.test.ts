@@ -606,6 +606,37 @@ test("if the event stream falls silent without ending, the window polls the stat
   await result(page, "verified").waitFor({ timeout: 20_000 });
 });
 
+test("if the event stream falls silent without ending, as after a change of networks, the window opens another", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  // Of the first stream nothing is heard after its first event.
+  await page.addInitScript({
+    content: `const Stream = EventSource;
+      window.streams = [];
+      window.EventSource = class extends Stream {
+        constructor(...given) {
+          super(...given);
+          window.streams.push(this);
+        }
+        addEventListener(type, listener) {
+          super.addEventListener(type, (event) => {
+            if (this === window.streams[0] && this.wasHeard) return;
+            this.wasHeard = true;
+            listener(event);
+          });
+        }
+      };`,
+  });
+  await page.clock.install();
+  await page.goto(window.url);
+  const streams = (of: string) => page.evaluate(`window.streams.filter((stream) => ${of}).length`);
+  await expect.poll(() => streams("stream.wasHeard")).toBe(1);
+  await page.clock.runFor(45_000);
+  await expect.poll(() => streams("stream.wasHeard")).toBe(2);
+  expect(await streams("true")).toBe(2);
+  expect(await streams("stream.readyState === EventSource.OPEN")).toBe(1);
+});
+
 test("a window that nobody sees keeps no event stream, and is updated as soon as it is seen", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();

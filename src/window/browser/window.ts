@@ -2,7 +2,10 @@
 
 import type { SimulatedReceipt, WindowState } from "./state.ts";
 
-/** Beats arrive every 15 seconds; a stream silent for longer than this counts as broken, and the window polls. */
+/**
+ * Beats arrive every 15 seconds; a stream silent for longer than this counts as broken: the window polls, and opens another one
+ * each time as long has passed again. The browser does not notice when the network has changed and drops the stream's packets.
+ */
 const silenceMs = 40_000;
 const askEveryMs = 3_000;
 /** Maximum polling interval: each refusal or error lengthens the interval; a longer Retry-After is respected. */
@@ -191,6 +194,7 @@ function open(main: HTMLElement): void {
   function follow(): void {
     let stream: EventSource | undefined;
     let lastEventAt = Number.NEGATIVE_INFINITY;
+    let connectedAt = Number.NEGATIVE_INFINITY;
     let gapMs = askEveryMs;
     let nextPollAt = Number.NEGATIVE_INFINITY;
     /** Until when the service has asked not to be called, by `Retry-After`. */
@@ -206,6 +210,7 @@ function open(main: HTMLElement): void {
     };
     const connect = () => {
       stream?.close();
+      connectedAt = performance.now();
       try {
         stream = new EventSource(`${address}/events`);
       } catch {
@@ -269,7 +274,8 @@ function open(main: HTMLElement): void {
       const now = performance.now();
       if (now - lastEventAt < silenceMs || now < nextPollAt) return;
       void ask();
-      if (isSeen() && (stream === undefined || stream.readyState === stream.CLOSED)) connect();
+      const isOver = stream === undefined || stream.readyState === stream.CLOSED;
+      if (isSeen() && (isOver || now - connectedAt >= silenceMs)) connect();
     }, askEveryMs);
     addEventListener("offline", () => {
       lastEventAt = Number.NEGATIVE_INFINITY;
