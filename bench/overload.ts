@@ -1,7 +1,7 @@
 /**
  * `node bench/overload.ts [times] [seconds]`: sends creations at a multiple of the service's maximum rate, whether or not
- * earlier ones have been answered. Reports how many are served, how many are refused and how soon, the peak memory, and how
- * long until the service is as fast as before.
+ * earlier ones have been answered. Reports how many are served, how many are refused and how soon, the peak memory, the CPU
+ * of an answer in the service and in Postgres, and how long until the service is as fast as before.
  */
 
 import { randomUUID } from "node:crypto";
@@ -13,7 +13,7 @@ import { HttpLoad } from "./http-load.ts";
 import type { LoadResult } from "./load.ts";
 import { residentMiB } from "./memory.ts";
 import { merchantRequests } from "./requests.ts";
-import { startService } from "./service.ts";
+import { type ServiceUnderLoad, startService } from "./service.ts";
 
 const busyConnections = 64;
 const busyMs = 5_000;
@@ -36,18 +36,22 @@ await runToItsEnd(async (endings) => {
 
   const busy = await HttpLoad.open(service.httpPort, busyConnections);
   const full = async () => {
+    const cpu = cpuOf(service);
     const { answers, seconds: took } = await busy.run({ next, status: 201, milliseconds: busyMs });
-    return answers / took;
+    return { perSecond: answers / took, cpu: cpu(answers) };
   };
   await full();
-  const before = await full();
-  console.log(`kept busy     ${rate(before)} created, ${residentMiB(service.pid).toFixed(0)} MiB`);
+  const { perSecond: before, cpu: usual } = await full();
+  console.log(
+    `kept busy     ${rate(before)} created, ${residentMiB(service.pid).toFixed(0)} MiB; an answer took ${usual}`,
+  );
 
   const many = await HttpLoad.open(service.httpPort, connections);
   let mostMiB = 0;
   const watch = setInterval(() => {
     mostMiB = Math.max(mostMiB, residentMiB(service.pid));
   }, 500);
+  const cpu = cpuOf(service);
   const { answers, unsent } = await many.flood({ next, milliseconds: seconds * 1000 }, before * times);
   clearInterval(watch);
   const sent = [...answers.values()].reduce((sum, result) => sum + result.answers, 0);
@@ -57,18 +61,29 @@ await runToItsEnd(async (endings) => {
   for (const [status, result] of [...answers].sort(([one], [other]) => one - other)) {
     console.log(`  ${status}         ${line(result, seconds, before)}`);
   }
-  console.log(`  memory      ${mostMiB.toFixed(0).padStart(7)} MiB at most`);
+  console.log(`  memory      ${mostMiB.toFixed(0).padStart(7)} MiB at most; an answer took ${cpu(sent)}`);
   many.close();
 
   const again = await HttpLoad.open(service.httpPort, 1);
   const askedAt = performance.now();
   await again.run({ next: once(next), status: 201, milliseconds: 60_000 });
   console.log(`afterwards    the first created after ${Math.round(performance.now() - askedAt)} ms`);
-  const after = await full();
+  const { perSecond: after } = await full();
   console.log(`              ${rate(after)} created, ${(after / before).toFixed(2)} of before`);
   again.close();
   busy.close();
 });
+
+/** Starts counting; the returned function says what one of this many answers took of the service's and Postgres' CPU. */
+function cpuOf({ cpu, postgresCpu }: ServiceUnderLoad): (answers: number) => string {
+  const [own, postgres] = [cpu() ?? Number.NaN, postgresCpu() ?? Number.NaN];
+  return (answers) => {
+    const [ownEach, postgresEach] = [cpu() ?? Number.NaN, postgresCpu() ?? Number.NaN].map((now, index) =>
+      ((now - (index === 0 ? own : postgres)) / answers).toFixed(0),
+    );
+    return `${ownEach} and ${postgresEach} µs of CPU`;
+  };
+}
 
 function line({ answers, p50, p99 }: LoadResult, seconds: number, before: number): string {
   const perSecond = answers / seconds;

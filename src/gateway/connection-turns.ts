@@ -49,6 +49,8 @@ export interface ConnectionTurns {
   answered(socket: Socket, begunAt: number | null): void;
   /** Reports that a request is over and its connection closes. `isWhole`: its response was sent completely. */
   ended(begunAt: number | null, isWhole: boolean): void;
+  /** Reads a connection that was refused, and has not been read since, when its turn comes. */
+  readInTurn(socket: Socket): void;
   /** Whether a call should be refused with Retry-After: turns take too long, and there is enough work without it. */
   isLate(): boolean;
   /** How long the connection that has waited longest has waited, in milliseconds. */
@@ -72,6 +74,7 @@ export function createConnectionTurns({
   let isDue = false;
   let isStopped = false;
   let isBusy = false;
+  let areMostFirst = false;
   /** Connections that have had a request. */
   const known = new WeakSet<Socket>();
   /** Requests finished since the last check: those that were their connection's first or closed it, and further ones. */
@@ -90,21 +93,31 @@ export function createConnectionTurns({
     setImmediate(nextTurns, 0);
   }
 
-  /**
-   * Whether requests wait for this process: checked at most every tenth of a second, over the time since the last
-   * check. Requests on connections of their own wait for no turn: if those are the majority, holding back the others
-   * would only give them more time. Most clients do not announce that they close, and of a connection that is not read
-   * it is not even noticed: so what counts is whether connections get a further request.
-   */
-  function isWaitedFor(): boolean {
+  /** Checked at most every tenth of a second, over the time since the last check. */
+  function look(): void {
     const now = clock();
-    if (now - lookedAt >= lookMs) {
-      lookedAt = now;
-      isBusy = busyShareOf() > busyShare && firsts <= furthers;
-      firsts = 0;
-      furthers = 0;
-    }
+    if (now - lookedAt < lookMs) return;
+    lookedAt = now;
+    isBusy = busyShareOf() > busyShare;
+    areMostFirst = firsts > furthers;
+    firsts = 0;
+    furthers = 0;
+  }
+
+  /** Whether requests wait for this process. */
+  function isWaitedFor(): boolean {
+    look();
     return isBusy;
+  }
+
+  /**
+   * Whether a connection that was answered waits for its turn. Requests on connections of their own wait for none: if
+   * those are the majority, holding back the others would only give them more time. Most clients do not announce that
+   * they close, and of a connection that is not read it is not even noticed: so what counts is whether connections get a
+   * further request.
+   */
+  function areTurnsKept(): boolean {
+    return isWaitedFor() && !areMostFirst;
   }
 
   /**
@@ -121,14 +134,20 @@ export function createConnectionTurns({
     return longest === undefined ? 0 : clock() - longest.since;
   }
 
+  /**
+   * How many of the connections that wait may be read in this round of the event loop. First requests come whatever is in
+   * flight: those who wait must get their share beside them.
+   */
+  function roomNow(): number {
+    if (!isWaitedFor()) return maxInFlight;
+    const room = maxInFlight - inFlight.count(clock());
+    return areMostFirst ? Math.max(readAtLeast, room) : room;
+  }
+
   /** Reads at least `atLeast` of the connections that have waited too long, even if there is no room. */
   function nextTurns(atLeast: number): void {
     isDue = false;
-    const room = isStopped
-      ? Number.POSITIVE_INFINITY
-      : isWaitedFor()
-        ? maxInFlight - inFlight.count(clock())
-        : maxInFlight;
+    const room = isStopped ? Number.POSITIVE_INFINITY : roomNow();
     for (let taken = 0; next() !== undefined; taken++) {
       if (taken >= room && (taken >= atLeast || waitedMs() <= longestMs)) break;
       resumeReading((waiting[first++] as Waiting).socket);
@@ -145,6 +164,18 @@ export function createConnectionTurns({
     if (!isWaitedFor()) makeRoom();
   }
 
+  /** Without the first condition, some connections would be read again and again, while others wait. */
+  const mustWait = (now: number): boolean =>
+    (next() !== undefined || inFlight.count(now) >= maxInFlight) && areTurnsKept();
+
+  function queue(socket: Socket, since: number): void {
+    pauseReading(socket);
+    waiting.push({ socket, since });
+    // Connections whose turn it was may send nothing, and requests in progress may take long: without a timer the queue might
+    // stall.
+    lookingAgain ??= setInterval(nextTurns, lookMs, readAtLeast).unref();
+  }
+
   return {
     begun: inFlight.begun,
     answered(socket, begunAt) {
@@ -155,14 +186,11 @@ export function createConnectionTurns({
       // If the client left early, the duration says nothing.
       if (begunAt !== null) inFlight.over(begunAt, now, !socket.destroyed);
       const isFree = !isStopped && !socket.destroyed && !isPaused(socket);
-      // Without the first condition, some connections would be read again and again, while others wait.
-      if (isFree && (next() !== undefined || inFlight.count(now) >= maxInFlight) && isWaitedFor()) {
-        pauseReading(socket);
-        waiting.push({ socket, since: now });
-        // Connections whose turn it was may send nothing, and requests in progress may take long: without a timer the
-        // queue might stall.
-        lookingAgain ??= setInterval(nextTurns, lookMs, readAtLeast).unref();
-      }
+      if (isFree && mustWait(now)) queue(socket, now);
+      makeRoom();
+    },
+    readInTurn(socket) {
+      queue(socket, clock());
       makeRoom();
     },
     ended(begunAt, isWhole) {
@@ -170,7 +198,7 @@ export function createConnectionTurns({
       if (begunAt !== null) inFlight.over(begunAt, clock(), isWhole);
       makeRoom();
     },
-    isLate: () => waitedMs() > lateAfterMs && inFlight.count(clock()) > maxInFlight / 2 && isWaitedFor(),
+    isLate: () => waitedMs() > lateAfterMs && inFlight.count(clock()) > maxInFlight / 2 && areTurnsKept(),
     waitedMs,
     stop() {
       isStopped = true;

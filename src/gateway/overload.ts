@@ -1,6 +1,6 @@
 /**
  * Sheds load in the gateway. A refusal takes time, too: a refused connection is not read before its Retry-After has
- * passed, so that clients that retry regardless take no time from those that are served.
+ * passed, and then in turn, so that clients that retry regardless take no time from those that are served.
  */
 
 import type { Socket } from "node:net";
@@ -40,7 +40,7 @@ export interface Overload {
 /** One per gateway. Each value of Retry-After is given to `perSecond` connections. */
 export function createOverload(
   admission: Pick<Admission, "isOverloaded">,
-  turns: Pick<ConnectionTurns, "isLate" | "stop">,
+  turns: Pick<ConnectionTurns, "isLate" | "readInTurn" | "stop">,
   perSecond = refusalsPerSecond,
 ): Overload {
   /** Connections that were refused and are not read. */
@@ -49,8 +49,9 @@ export function createOverload(
   let served = servedAtMost;
   let isStopped = false;
 
+  /** Many may be due at once, and each is most likely to be refused again: they wait behind those that are served. */
   function resume(socket: Socket): void {
-    if (pausedSockets.delete(socket)) resumeReading(socket);
+    if (pausedSockets.delete(socket)) turns.readInTurn(socket);
   }
 
   /** Stops reading a connection until `at`. Until then, a client's disconnect is not noticed either. */

@@ -343,6 +343,39 @@ test.for([
   expect(read(ask(some, 1))).toEqual([false]);
 });
 
+test("connections that were refused are read in turn, in one round no more than there is room for, on an idle process, too", async () => {
+  const some = turns();
+  const begunAt = take(some, maxInFlight);
+  const waiting = ask(some, 2);
+  const refused = Array.from({ length: 4 }, () => new Connection());
+  for (const { socket } of refused) some.readInTurn(socket);
+  await setImmediate();
+  expect(read([...waiting, ...refused])).toEqual(Array(6).fill(false));
+  for (let ended = 0; ended < 3; ended++) some.ended(begunAt, true);
+  await setImmediate();
+  expect(read([...waiting, ...refused])).toEqual([true, true, true, false, false, false]);
+
+  busyShare = 0;
+  now += 100;
+  const many = Array.from({ length: maxInFlight + 1 }, () => new Connection());
+  for (const { socket } of many) some.readInTurn(socket);
+  await setImmediate();
+  const rounds = () => read([...refused, ...many]).filter((isRead) => isRead).length;
+  expect(rounds()).toBe(1 + maxInFlight);
+  await setImmediate();
+  expect(rounds()).toBe(4 + many.length);
+});
+
+test("connections that were refused get their share of a process that is kept busy by first requests", async () => {
+  const some = turns();
+  take(some, 2 * maxInFlight);
+  for (let ended = 0; ended < 10; ended++) some.ended(null, true);
+  const refused = Array.from({ length: 20 }, () => new Connection());
+  for (const { socket } of refused) some.readInTurn(socket);
+  await setImmediate();
+  expect(read(refused).filter((isRead) => isRead)).toHaveLength(16);
+});
+
 test("after stop() every connection is read, and none waits any more", () => {
   const some = turns();
   take(some, maxInFlight);

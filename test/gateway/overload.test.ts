@@ -8,6 +8,7 @@ import net, { type AddressInfo } from "node:net";
 import Fastify from "fastify";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { createOverload } from "../../src/gateway/overload.ts";
+import { resumeReading } from "../../src/gateway/paused-sockets.ts";
 
 /** A server that answers 204 or refuses. Each value of Retry-After is given to `perSecond` connections. */
 async function startServer({ perSecond = 2 } = {}) {
@@ -16,6 +17,7 @@ async function startServer({ perSecond = 2 } = {}) {
     { isOverloaded: () => state.isOverloaded },
     {
       isLate: () => state.isLate,
+      readInTurn: resumeReading,
       stop: () => {
         state.isStopped = true;
       },
