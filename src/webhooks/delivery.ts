@@ -54,6 +54,11 @@ const oneAddressMs = 1_500;
  * after two seconds), and a request lost that way would be a failed attempt.
  */
 const idleMs = 1_000;
+/**
+ * The longest that it is kept if its endpoint announces more. Some networks forget idle connections after six minutes and tell
+ * nobody: an attempt on such a connection would only time out.
+ */
+const longestIdleMs = 60_000;
 /** No endpoint needs more than a few interim responses (1xx); without a limit it could keep this process busy with them. */
 const mostInterim = 16;
 
@@ -77,6 +82,7 @@ export function createEndpoints(options: {
       headersTimeout: 0,
       bodyTimeout: 0,
       keepAliveTimeout: idleMs,
+      keepAliveMaxTimeout: longestIdleMs,
       connect: {
         lookup: policy.lookup,
         autoSelectFamily: true,
