@@ -128,6 +128,21 @@ test("after an internal fault a message gets no receipt, and is verified when se
   ]);
 });
 
+test("a message whose number is being looked up on a connection that is lost gets no receipt, and its stream ends", async () => {
+  const message = { to: "0299999999", from: "01087657777", text: "hello", messageId: "unknown-number" };
+  const lock = await service.db.connect();
+  try {
+    await lock.query("BEGIN; LOCK TABLE destination_number");
+    const sent = expect(service.sms(message)).rejects.toMatchObject({ code: Code.Unavailable });
+    await untilWaiting(service.db, 1);
+    await cutConnections();
+    await sent;
+  } finally {
+    lock.release(true);
+  }
+  expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: false }]);
+});
+
 const amidBatch = {
   "a fault": {
     begin: "ALTER TABLE pending_hint RENAME TO out_of_reach",
