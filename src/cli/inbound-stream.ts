@@ -14,7 +14,7 @@ import {
   type StreamInboundMessagesResponse,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { CliError, unreachable } from "./cli-error.ts";
-import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
+import { errorDetail, isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
 import type { InboundLine } from "./inbound-lines.ts";
 import { defaultTimeoutMs, isPermanent, type Loss, pauseMs } from "./reconnect.ts";
 import { outcomeWord } from "./words.ts";
@@ -57,10 +57,15 @@ const windowMessages = 5_000;
 const windowBytes = 8 * 1024 * 1024;
 
 const groupMessages = 250;
+/**
+ * The service waits for ten seconds for the rest of a group that has begun to arrive. So a group is also at most a quarter of what
+ * may be in flight.
+ */
+const groupBytes = 256 * 1024;
 
 /**
  * Limit on the bytes of input that are sent and without a receipt, on a new connection. It doubles each time that a receipt
- * comes quickly. On a slow network more would only wait to be sent, and keepalive pings behind it: unanswered in time, they would
+ * comes quickly while more than half of it is used. On a slow network more would only wait to be sent, and keepalive pings behind it: unanswered in time, they would
  * end a connection that works.
  */
 const firstFlightBytes = 32 * 1024;
@@ -210,7 +215,9 @@ async function exchange(
     if (cut.aborted) return cut.reason;
     if (isUnanswered) return client.unanswered(answerWithinMs);
     const cliError = client.cliErrorOf(error);
-    if (isPermanent(error)) throw cliError;
+    // This is also the refusal of a group of which the network has not carried the rest in time.
+    const isLate = errorDetail(error)?.code === "malformed_request";
+    if (isPermanent(error) && !isLate) throw cliError;
     return cliError;
   }
 }
@@ -320,16 +327,20 @@ class Window {
   nextGroup(): InboundMessage[] {
     const messages: InboundMessage[] = [];
     let bytes = 0;
+    const room = this.#mostFlightBytes - this.#flightBytes;
+    const mostBytes = Math.min(room, this.#mostFlightBytes / 4, groupBytes);
     while (this.#sent < this.#lines.length && messages.length < groupMessages) {
       const line = this.#lines[this.#sent];
       if (line?.message === undefined) break;
-      if (messages.length > 0 && this.#flightBytes + bytes + line.size > this.#mostFlightBytes) break;
+      if (messages.length > 0 && bytes + line.size > mostBytes) break;
       bytes += line.size;
       messages.push(line.message);
       this.#sent += 1;
     }
     this.#flightBytes += bytes;
-    this.#timed ??= { acknowledged: this.acknowledged + this.#sent - this.#head, at: performance.now() };
+    if (this.#flightBytes > this.#mostFlightBytes / 2) {
+      this.#timed ??= { acknowledged: this.acknowledged + this.#sent - this.#head, at: performance.now() };
+    }
     return messages;
   }
 

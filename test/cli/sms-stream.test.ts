@@ -1,6 +1,8 @@
 import { execFile, spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, open, rm, writeFile } from "node:fs/promises";
 import http2 from "node:http2";
+import net from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { Readable } from "node:stream";
@@ -24,6 +26,7 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import { noteAbsence } from "../harness/absent-tools.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
+import { shortenTimers } from "../harness/timers.ts";
 import { framed, messagesOf } from "../rpc/raw-grpc.ts";
 import { type Finished, launcher, run, runProcess, startCommand, startProgram, towards } from "./command.ts";
 import { type Cut, startCuttingProxy } from "./cutting-proxy.ts";
@@ -504,28 +507,38 @@ describe("ending early", () => {
     expect([losses, peer.calls()]).toEqual([[], 1]);
   });
 
-  test("little is sent before the first receipt, so that on a slow network pings need not wait behind it", async () => {
-    const requestBytes: number[] = [];
+  test.for([
+    { name: "at first", short: 0 },
+    { name: "after short messages one by one, which say nothing of the network", short: 12 },
+  ])("little is sent without a receipt $name, so that on a slow network pings need not wait behind it", async ({
+    short,
+  }) => {
+    let requests = 0;
     const sentBefore = Promise.withResolvers<number>();
     const peer = await startReceivingPeer(
       () => {},
-      async (call, bytes) => {
-        requestBytes.push(bytes.length);
-        if (requestBytes.length > 1) return;
+      async ({ session }, bytes) => {
+        requests += 1;
+        if (requests <= short) return;
+        const receivedBefore = (session?.socket.bytesRead ?? 0) - bytes.length;
         // Whatever the client sends without a receipt has arrived by then.
-        for (let trip = 0; trip < 20; trip++) await new Promise((answered) => call.session?.ping(answered));
-        sentBefore.resolve(bytes.length + call.readableLength);
+        for (let trip = 0; trip < 20; trip++) await new Promise((answered) => session?.ping(answered));
+        sentBefore.resolve((session?.socket.bytesRead ?? 0) - (short > 0 ? receivedBefore : 0));
       },
     );
     const client = clientTowards(peer.address);
-    const messages = Array.from({ length: 100 }, (_, index) => ({
-      message_id: `long-${index}`,
-      text: "가".repeat(2_000),
-    }));
+    const messages = longMessages(100);
     const received: string[] = [];
+    const bytes = async function* () {
+      for (let sent = 0; sent < short; sent++) {
+        yield Buffer.from(ndjson([{ message_id: `short-${sent}` }]));
+        await vi.waitUntil(() => received.length > sent, { timeout: 45_000 });
+      }
+      yield Buffer.from(ndjson(messages));
+    };
     await streamInboundMessages({
       client,
-      lines: inboundLines(Readable.from([Buffer.from(ndjson(messages))]), client.macOf),
+      lines: inboundLines(bytes(), client.macOf),
       onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
       onUnreadable: () => {},
       onLost: () => {},
@@ -533,8 +546,62 @@ describe("ending early", () => {
     });
     // One message may exceed it.
     expect(await sentBefore.promise).toBeLessThan(40 * 1024);
-    expect(requestBytes[0]).toBeGreaterThan(16 * 1024);
+    expect(received.slice(short)).toEqual(messages.map(({ message_id }) => message_id));
+  });
+
+  test("requests are small enough for a slow network to carry each in the ten seconds that the service gives it", async () => {
+    const requestBytes: number[] = [];
+    const peer = await startReceivingPeer(
+      () => {},
+      async (_call, bytes) => void requestBytes.push(bytes.length),
+    );
+    const client = clientTowards(peer.address);
+    await streamInboundMessages({
+      client,
+      lines: inboundLines(Readable.from([Buffer.from(ndjson(longMessages(2_000)))]), client.macOf),
+      onReceipts: async () => {},
+      onUnreadable: () => {},
+      onLost: () => {},
+      signal: new AbortController().signal,
+    });
+    expect(requestBytes[0]).toBeLessThan(9 * 1024);
+    expect(Math.max(...requestBytes)).toBeLessThanOrEqual(256 * 1024);
+  });
+
+  test("a request that the network does not carry in the ten seconds that the service gives it is sent again", async () => {
+    shortenTimers(10_000, 1_000);
+    let left = 20_000;
+    const proxy = net.createServer((near) => {
+      const { hostname, port } = new URL(`http://${service.grpcAddress}`);
+      const far = net.connect(Number(port), hostname);
+      for (const end of [near, far])
+        end.on("error", () => {}).on("close", () => [near, far].map((one) => one.destroy()));
+      far.pipe(near);
+      const isStalling = left > 0;
+      near.on("data", (bytes) => {
+        far.write(isStalling ? bytes.subarray(0, left) : bytes);
+        left = Math.max(0, left - bytes.length);
+      });
+    });
+    proxy.listen(0, "127.0.0.1");
+    await once(proxy, "listening");
+    onTestFinished(() => void proxy.close());
+    const client = clientTowards(`127.0.0.1:${(proxy.address() as net.AddressInfo).port}`);
+    const messages = longMessages(20);
+    const received: string[] = [];
+    const losses: Loss[] = [];
+    await streamInboundMessages({
+      client,
+      lines: inboundLines(Readable.from([Buffer.from(ndjson(messages))]), client.macOf),
+      onReceipts: async (receipts) => void received.push(...receipts.map(({ messageId }) => messageId)),
+      onUnreadable: () => {},
+      onLost: (loss) => losses.push(loss),
+      signal: new AbortController().signal,
+      // Not shortened, unlike the service's ten seconds.
+      answerWithinMs: 60_000,
+    });
     expect(received).toEqual(messages.map(({ message_id }) => message_id));
+    expect(losses[0]?.reason).toContain("not complete within 10 seconds");
   });
 
   /** Streams two messages; after the first one the proxy leads to `away` until `losses` losses have been reported. */
@@ -554,6 +621,9 @@ describe("ending early", () => {
     });
   }
 });
+
+const longMessages = (count: number) =>
+  Array.from({ length: count }, (_, index) => ({ message_id: `long-${index}`, text: "가".repeat(2_000) }));
 
 type Times = Pick<InboundStream, "timeoutMs" | "answerWithinMs">;
 
