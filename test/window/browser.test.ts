@@ -637,6 +637,40 @@ test("if the event stream falls silent without ending, as after a change of netw
   expect(await streams("stream.readyState === EventSource.OPEN")).toBe(1);
 });
 
+test("a stream that breaks is left to the browser, which opens it again after the pause that the service asks for", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.addInitScript({
+    content: `const Stream = EventSource;
+      window.EventSource = class extends Stream {
+        constructor(...given) {
+          super(...given);
+          super.addEventListener("error", () => { window.isBroken = true; });
+        }
+      };`,
+  });
+  const asked: Route[] = [];
+  await page.route("**/events", (route) => void asked.push(route));
+  await page.clock.install();
+  await page.goto(window.url);
+  await expect.poll(() => asked.length).toBe(1);
+  await page.clock.pauseAt(Date.now() + 2_000);
+  await page.clock.runFor(36_000);
+  await asked[0]?.fulfill({
+    contentType: "text/event-stream",
+    body: "retry: 600000\n\nevent: beat\ndata: {}\n\n",
+  });
+  await expect.poll(() => page.evaluate("window.isBroken === true")).toBe(true);
+  const { promise: polled, resolve } = Promise.withResolvers<void>();
+  await page.route("**/status", async (route) => {
+    await route.continue();
+    resolve();
+  });
+  await page.clock.runFor(8_000);
+  await polled;
+  expect(asked).toHaveLength(1);
+});
+
 test("a window that nobody sees keeps no event stream, and is updated as soon as it is seen", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();

@@ -194,7 +194,8 @@ function open(main: HTMLElement): void {
   function follow(): void {
     let stream: EventSource | undefined;
     let lastEventAt = Number.NEGATIVE_INFINITY;
-    let connectedAt = Number.NEGATIVE_INFINITY;
+    /** When a stream was opened, or broke: the browser then opens it again, after the pause that the service asks for. */
+    let begunAt = Number.NEGATIVE_INFINITY;
     let gapMs = askEveryMs;
     let nextPollAt = Number.NEGATIVE_INFINITY;
     /** Until when the service has asked not to be called, by `Retry-After`. */
@@ -210,7 +211,7 @@ function open(main: HTMLElement): void {
     };
     const connect = () => {
       stream?.close();
-      connectedAt = performance.now();
+      begunAt = performance.now();
       try {
         stream = new EventSource(`${address}/events`);
       } catch {
@@ -225,6 +226,7 @@ function open(main: HTMLElement): void {
       });
       stream.addEventListener("error", () => {
         lastEventAt = Number.NEGATIVE_INFINITY;
+        begunAt = performance.now();
       });
     };
     const ask = async () => {
@@ -275,7 +277,7 @@ function open(main: HTMLElement): void {
       if (now - lastEventAt < silenceMs || now < nextPollAt) return;
       void ask();
       const isOver = stream === undefined || stream.readyState === stream.CLOSED;
-      if (isSeen() && (isOver || now - connectedAt >= silenceMs)) connect();
+      if (isSeen() && (isOver || now - begunAt >= silenceMs)) connect();
     }, askEveryMs);
     addEventListener("offline", () => {
       lastEventAt = Number.NEGATIVE_INFINITY;
