@@ -40,6 +40,7 @@ interface Waiting {
   readonly socket: Socket;
   /** In the clock's milliseconds. */
   readonly since: number;
+  readonly wasRefused: boolean;
 }
 
 export interface ConnectionTurns {
@@ -51,6 +52,8 @@ export interface ConnectionTurns {
   ended(begunAt: number | null, isWhole: boolean): void;
   /** Reads a connection that was refused, and has not been read since, when its turn comes. */
   readInTurn(socket: Socket): void;
+  /** How many connections that were refused wait for their turn. */
+  refusedWaiting(): number;
   /** Whether a call should be refused with Retry-After: turns take too long, and there is enough work without it. */
   isLate(): boolean;
   /** How long the connection that has waited longest has waited, in milliseconds. */
@@ -71,6 +74,7 @@ export function createConnectionTurns({
   /** A queue in the order of turns, from index `first` on. */
   let waiting: Waiting[] = [];
   let first = 0;
+  let refusedWaiting = 0;
   let isDue = false;
   let isStopped = false;
   let isBusy = false;
@@ -125,8 +129,14 @@ export function createConnectionTurns({
    * it is read.
    */
   function next(): Waiting | undefined {
-    while (waiting[first]?.socket.destroyed) first++;
+    while (waiting[first]?.socket.destroyed) shift();
     return waiting[first];
+  }
+
+  function shift(): Socket {
+    const { socket, wasRefused } = waiting[first++] as Waiting;
+    if (wasRefused) refusedWaiting--;
+    return socket;
   }
 
   function waitedMs(): number {
@@ -150,7 +160,7 @@ export function createConnectionTurns({
     const room = isStopped ? Number.POSITIVE_INFINITY : roomNow();
     for (let taken = 0; next() !== undefined; taken++) {
       if (taken >= room && (taken >= atLeast || waitedMs() <= longestMs)) break;
-      resumeReading((waiting[first++] as Waiting).socket);
+      resumeReading(shift());
     }
     if (first === waiting.length) {
       clearInterval(lookingAgain);
@@ -168,9 +178,10 @@ export function createConnectionTurns({
   const mustWait = (now: number): boolean =>
     (next() !== undefined || inFlight.count(now) >= maxInFlight) && areTurnsKept();
 
-  function queue(socket: Socket, since: number): void {
-    pauseReading(socket);
-    waiting.push({ socket, since });
+  function queue(next: Waiting): void {
+    pauseReading(next.socket);
+    waiting.push(next);
+    if (next.wasRefused) refusedWaiting++;
     // Connections whose turn it was may send nothing, and requests in progress may take long: without a timer the queue might
     // stall.
     lookingAgain ??= setInterval(nextTurns, lookMs, readAtLeast).unref();
@@ -186,13 +197,14 @@ export function createConnectionTurns({
       // If the client left early, the duration says nothing.
       if (begunAt !== null) inFlight.over(begunAt, now, !socket.destroyed);
       const isFree = !isStopped && !socket.destroyed && !isPaused(socket);
-      if (isFree && mustWait(now)) queue(socket, now);
+      if (isFree && mustWait(now)) queue({ socket, since: now, wasRefused: false });
       makeRoom();
     },
     readInTurn(socket) {
-      queue(socket, clock());
+      queue({ socket, since: clock(), wasRefused: true });
       makeRoom();
     },
+    refusedWaiting: () => refusedWaiting,
     ended(begunAt, isWhole) {
       firsts++;
       if (begunAt !== null) inFlight.over(begunAt, clock(), isWhole);

@@ -29,21 +29,24 @@ const failures: Failure[] = [];
 
 export interface Overload {
   /**
-   * Answers service_unavailable if a call would only wait. Its Retry-After grows with the number of connections that
-   * are unread because they were refused. Returns whether it has answered.
+   * Answers service_unavailable if a call would only wait. Its Retry-After grows with the number of connections whose own
+   * is not over yet. Returns whether it has answered.
    */
   sheds(bucket: RateLimitBucket, reply: FastifyReply): boolean;
   /** From now on every connection is read. */
   stop(): void;
 }
 
-/** One per gateway. Each value of Retry-After is given to `perSecond` connections. */
+/**
+ * One per gateway. Each value of Retry-After is given to `perSecond` connections. As many as that makes together may be
+ * unread because they were refused.
+ */
 export function createOverload(
   admission: Pick<Admission, "isOverloaded">,
-  turns: Pick<ConnectionTurns, "isLate" | "readInTurn" | "stop">,
+  turns: Pick<ConnectionTurns, "isLate" | "readInTurn" | "refusedWaiting" | "stop">,
   perSecond = refusalsPerSecond,
 ): Overload {
-  /** Connections that were refused and are not read. */
+  /** Connections that were refused and whose Retry-After is not over: those that wait for their turn are not among them. */
   const pausedSockets = new Set<Socket>();
   /** Admitted calls that no refusal has been counted against yet. */
   let served = servedAtMost;
@@ -75,10 +78,11 @@ export function createOverload(
       served = Math.max(served - servedPerRefusal, 0);
       const { raw: request } = reply.request;
       const { socket } = request;
-      const seconds = 1 + Math.floor(pausedSockets.size / perSecond);
-      // With this many unread connections, the connection is closed: its client has to retry on another.
-      if (seconds > longestSeconds) reply.raw.shouldKeepAlive = false;
-      const retryAfterSeconds = Math.min(seconds, longestSeconds);
+      // With this many unread connections, the connection is closed: its client has to retry on another. Of those that
+      // wait for their turn, too, it is not noticed that their clients have left.
+      const areTooMany = pausedSockets.size + turns.refusedWaiting() >= longestSeconds * perSecond;
+      if (areTooMany) reply.raw.shouldKeepAlive = false;
+      const retryAfterSeconds = areTooMany ? longestSeconds : 1 + Math.floor(pausedSockets.size / perSecond);
       failures[retryAfterSeconds] ??= new Failure("service_unavailable", { retryAfterSeconds });
       refuse(reply, failures[retryAfterSeconds]);
       if (isStopped || !reply.raw.shouldKeepAlive) return true;

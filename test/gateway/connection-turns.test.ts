@@ -376,6 +376,22 @@ test("connections that were refused get their share of a process that is kept bu
   expect(read(refused).filter((isRead) => isRead)).toHaveLength(16);
 });
 
+test("of the connections that wait, those that were refused are counted until they are read or have closed", async () => {
+  const some = turns();
+  const begunAt = take(some, maxInFlight);
+  ask(some, 1);
+  const refused = Array.from({ length: 5 }, () => new Connection()) as [Connection, ...Connection[]];
+  for (const { socket } of refused) some.readInTurn(socket);
+  expect(some.refusedWaiting()).toBe(5);
+  refused[0].destroyed = true;
+  for (let ended = 0; ended < 2; ended++) some.ended(begunAt, true);
+  await setImmediate();
+  expect(read(refused)).toEqual([false, true, false, false, false]);
+  expect(some.refusedWaiting()).toBe(3);
+  some.stop();
+  expect(some.refusedWaiting()).toBe(0);
+});
+
 test("after stop() every connection is read, and none waits any more", () => {
   const some = turns();
   take(some, maxInFlight);

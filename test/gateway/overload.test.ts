@@ -12,12 +12,13 @@ import { resumeReading } from "../../src/gateway/paused-sockets.ts";
 
 /** A server that answers 204 or refuses. Each value of Retry-After is given to `perSecond` connections. */
 async function startServer({ perSecond = 2 } = {}) {
-  const state = { isLate: true, isOverloaded: false, isStopped: false };
+  const state = { isLate: true, isOverloaded: false, refusedWaiting: 0, isStopped: false };
   const overload = createOverload(
     { isOverloaded: () => state.isOverloaded },
     {
       isLate: () => state.isLate,
       readInTurn: resumeReading,
+      refusedWaiting: () => state.refusedWaiting,
       stop: () => {
         state.isStopped = true;
       },
@@ -170,6 +171,24 @@ test("Retry-After grows with the number of paused connections up to eight second
     else expect(client.isClosed()).toBe(false);
   }
   expect(delays).toEqual([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 8]);
+});
+
+test("connections that wait for their turn after their Retry-After are among the unread, which are never more than so many", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const { state, connect } = await startServer({ perSecond: 100 });
+  state.refusedWaiting = 798;
+  const refuse = async () => {
+    const client = await connect();
+    expect(await client.ask()).toHaveLength(1);
+    return client;
+  };
+  const [one, other, tooMany] = [await refuse(), await refuse(), await refuse()];
+  await expect.poll(tooMany.isClosed).toBe(true);
+  expect([one, other, tooMany].map(({ answers }) => answers())).toEqual([[[503, 1]], [[503, 1]], [[503, 8]]]);
+  expect([one, other].map(({ isClosed }) => isClosed())).toEqual([false, false]);
+  state.refusedWaiting = 797;
+  expect((await refuse()).answers()).toEqual([[503, 1]]);
 });
 
 test("connections that close with their answer, and requests that never end, do not count as paused", async () => {
