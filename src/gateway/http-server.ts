@@ -270,8 +270,22 @@ function endBroken(unread: UnreadRequests, error: ClientError, socket: Duplex): 
     socket.destroy();
     return;
   }
-  const end = () => answerBroken(unread, error, socket);
+  const end = isLeftUnread(error, socket as Socket)
+    ? () => leaveUnanswered(socket)
+    : () => answerBroken(unread, error, socket);
   if (!enqueued(socket, { waitsFor: () => false, begin: end })) end();
+}
+
+/** Whether it was not the client that was too slow: the rest of its request may have arrived long ago. */
+function isLeftUnread({ code }: ClientError, socket: Socket): boolean {
+  return code === "ERR_HTTP_REQUEST_TIMEOUT" && isPaused(socket) && socket.isPaused();
+}
+
+/** A client that gets no answer may send its request again; after a 400 it would not. */
+function leaveUnanswered(socket: Duplex): void {
+  const reply = newestReplies.get(socket);
+  if (reply?.request.raw.complete) afterAnswer(reply.raw, () => closeGently(socket));
+  else socket.destroy();
 }
 
 function answerBroken({ refused, breakOff }: UnreadRequests, error: ClientError, socket: Duplex): void {

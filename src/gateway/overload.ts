@@ -21,7 +21,7 @@ const refusalsPerSecond = 2_000;
 const servedPerRefusal = 3;
 const servedAtMost = 1_000;
 
-/** Longest pause of a connection: less than Node's timeout of ten seconds for a half-read request, which keeps running. */
+/** Longest pause before the turn: less than Node's timeout of ten seconds for a half-read request, which keeps running. */
 const longestSeconds = 8;
 
 /** Created once: when they are needed most, there is no time to capture a stack trace. */

@@ -4,6 +4,7 @@ import type { IncomingMessage } from "node:http";
 import net from "node:net";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
+import { pauseReading } from "../../src/gateway/paused-sockets.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
@@ -683,6 +684,39 @@ describe("a client that stops sending", () => {
     expectHere(usageOf(await shop.create())).toBe("3/unlimited");
     const { rowCount } = await service.db.query("SELECT FROM verification WHERE project_id = $1", [uuid]);
     expectHere(rowCount).toBe(2);
+  });
+
+  test.concurrent.for([
+    { name: "in the middle of a head", rest: `GET /v1/nothing HTTP/1.1\r\n${authorised}\r\n`, sent: 20 },
+    {
+      name: "in the middle of a body",
+      rest: `${create}${authorised}${json}Content-Length: 2\r\n\r\n{}`,
+      sent: -1,
+    },
+  ])("$name, the rest of which this side does not read, gets no answer", async ({ name, rest, sent }, {
+    expect: expectHere,
+    onTestFinished,
+  }) => {
+    const path = `/v1/unread?${name.replaceAll(" ", "-")}`;
+    const connection = connectionOf(path);
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname);
+    onTestFinished(() => void socket.destroy());
+    let received = "";
+    const closed = new Promise<void>(
+      (resolve) => void socket.on("error", () => {}).on("close", () => resolve()),
+    );
+    socket.on("data", (piece) => {
+      received += piece;
+    });
+    socket.write(`GET ${path} HTTP/1.1\r\n${authorised}\r\n${rest.slice(0, sent)}`);
+    const accepted = await connection;
+    await vi.waitUntil(() => received !== "");
+    // As if its turn came late under overload.
+    pauseReading(accepted);
+    socket.write(rest.slice(sent));
+    await closed;
+    expectHere(received.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 404"]);
   });
 
   test.concurrent("before its first byte gets no answer", async ({ expect: expectHere }) => {
