@@ -23,7 +23,14 @@ export function keepSessions(): Sessions {
   const sockets = new Set<Socket>();
   return {
     watch(server) {
-      server.on("session", keep);
+      // A session's own socket proxy has no `destroy`. Node creates the session while it reports the socket.
+      let reported: Socket | undefined;
+      for (const event of ["connection", "secureConnection"]) {
+        server.prependListener(event, (socket: Socket) => {
+          reported = socket;
+        });
+      }
+      server.on("session", (session) => keep(session, reported));
       server.on("connection", (socket: Socket) => {
         sockets.add(socket);
         socket.once("close", () => sockets.delete(socket));
@@ -39,7 +46,7 @@ export function keepSessions(): Sessions {
     },
   };
 
-  function keep(session: ServerHttp2Session): void {
+  function keep(session: ServerHttp2Session, socket: Socket | undefined): void {
     sessions.add(session);
     let openStreams = 0;
     let idleSince = performance.now();
@@ -52,11 +59,16 @@ export function keepSessions(): Sessions {
         idleSince = performance.now();
       });
     });
-    // Read while the session has a socket; its socket proxy returns bound methods, and has no `destroy`.
-    const { destroySoon } = session.socket;
+    let isEnding = false;
     const timer = setInterval(() => {
       // A destroyed session waits for its peer to disconnect, which may never happen, and throws if it is pinged.
-      if (session.destroyed) return destroySoon();
+      if (session.destroyed) {
+        // A peer that reads nothing would hold its socket for ever: what was written last is never sent.
+        if (isEnding) socket?.destroy();
+        else socket?.destroySoon();
+        isEnding = true;
+        return;
+      }
       const { bytesRead } = session.socket;
       if (!isAnswered && bytesRead === receivedBefore) return session.destroy();
       if (openStreams === 0 && performance.now() - idleSince > idleMs) return session.close();

@@ -6,10 +6,11 @@ import http2, {
   type ServerHttp2Stream,
 } from "node:http2";
 import net from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, expect, test, vi } from "vitest";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { atFileEnd } from "../harness/endings.ts";
-import { frame, preface } from "../security/http2-frames.ts";
+import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
 
 afterEach(() => {
   vi.useRealTimers();
@@ -96,6 +97,48 @@ test("a connection whose client does not answer a ping by the next one is cut, u
   }
   vi.advanceTimersByTime(30_000);
   expect(session.destroyed).toBe(true);
+  server.close();
+});
+
+test("a client that takes nothing of what it is sent, and answers no ping, is disconnected", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  const server = http2.createServer();
+  keepSessions().watch(server);
+  const answering = new Promise<void>((resolve) => {
+    server.on("stream", (stream) => {
+      stream.on("error", () => {});
+      stream.respond();
+      // More than the kernels of both sides hold.
+      stream.end(Buffer.alloc(64 * 1024 * 1024));
+      resolve();
+    });
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
+  const client = net.connect(port, "127.0.0.1");
+  client.on("error", () => {}).pause();
+  atFileEnd(() => client.destroy());
+  const initialWindow = Buffer.from([0, 4, 0x3f, 0xff, 0xff, 0xff]);
+  const moreWindow = Buffer.from([0x3f, 0xff, 0, 0]);
+  client.write(
+    Buffer.concat([
+      preface,
+      frame("settings", 0, 0, initialWindow),
+      frame("windowUpdate", 0, 0, moreWindow),
+      frame("headers", endStream | endHeaders, 1, callHeaders("/any/Call")),
+    ]),
+  );
+  const [[socket], [session]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
+  await answering;
+  // Until nothing more fits into the kernels' buffers.
+  for (let sent = -1; socket.bytesWritten > sent; await delay(200)) sent = socket.bytesWritten;
+  const closed = once(socket, "close");
+  vi.advanceTimersByTime(60_000);
+  expect(session.destroyed).toBe(true);
+  vi.advanceTimersByTime(60_000);
+  await closed;
   server.close();
 });
 
