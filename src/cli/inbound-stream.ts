@@ -65,8 +65,8 @@ const groupBytes = 256 * 1024;
 
 /**
  * Limit on the bytes of input that are sent and without a receipt, on a new connection. It doubles each time that a receipt
- * comes quickly while more than half of it is used. On a slow network more would only wait to be sent, and keepalive pings behind it: unanswered in time, they would
- * end a connection that works.
+ * comes quickly while more than half of it is used. On a slow network more would only wait to be sent, and keepalive pings
+ * behind it: unanswered in time, they would end a connection that works.
  */
 const firstFlightBytes = 32 * 1024;
 const quickReceiptMs = 2_000;

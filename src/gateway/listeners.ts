@@ -1,8 +1,8 @@
 /**
  * Accepts an HTTP server's connections through several sockets on one port. In each round of the event loop, Node accepts
  * one connection from each listening socket. With a single socket a busy process accepts a few hundred connections a
- * second: clients that open one for each request, as nginx does unless it is told otherwise, would wait twenty times as
- * long as those that keep theirs.
+ * second: clients that open one for each request, as nginx does unless it is told otherwise, would wait more than
+ * ten times as long as those that keep theirs.
  */
 
 import { once } from "node:events";

@@ -83,46 +83,39 @@ describe("on SIGTERM", () => {
     `POST /v1/verifications HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${liveKey}\r\n` +
     `Content-Type: application/json\r\nIdempotency-Key: ${key}\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
 
-  test("a request that was already being worked on is answered with connection: close", async () => {
+  /** What is answered to requests on one connection, of which the first is being worked on when the process is told to stop. */
+  async function answersAtStop(requests: string) {
     const { child, httpUrl, ended } = await start();
     const lock = await beside.db.connect();
     try {
       await lock.query("BEGIN; LOCK TABLE verification");
       const socket = await connect(httpUrl);
-      socket.write(create("worked-on-1", "{}"));
+      socket.write(requests);
       await untilWaiting(beside.db, 1);
       child.kill("SIGTERM");
       await expect.poll(() => stopped(httpUrl)).toBe(true);
       await lock.query("ROLLBACK");
-      expect(heads(await readToEnd(socket))).toEqual(["HTTP/1.1 201", "Connection: close"]);
+      const answers = heads(await readToEnd(socket));
+      expect(await ended()).toBe(0);
+      return answers;
     } finally {
       lock.release(true);
     }
-    expect(await ended()).toBe(0);
+  }
+
+  test("a request that was already being worked on is answered with connection: close", async () => {
+    expect(await answersAtStop(create("worked-on-1", "{}"))).toEqual(["HTTP/1.1 201", "Connection: close"]);
   });
 
   test("of requests that are worked on one after the other on a connection, only the last one's answer closes it", async () => {
-    const { child, httpUrl, ended } = await start();
-    const lock = await beside.db.connect();
-    try {
-      await lock.query("BEGIN; LOCK TABLE verification");
-      const socket = await connect(httpUrl);
-      socket.write(create("in-a-row-1", "{}") + create("in-a-row-2", "{}") + create("in-a-row-3", "[]"));
-      await untilWaiting(beside.db, 1);
-      child.kill("SIGTERM");
-      await expect.poll(() => stopped(httpUrl)).toBe(true);
-      await lock.query("ROLLBACK");
-      expect(heads(await readToEnd(socket))).toEqual([
-        "HTTP/1.1 201",
-        "Connection: keep-alive",
-        "HTTP/1.1 201",
-        "HTTP/1.1 422",
-        "Connection: close",
-      ]);
-    } finally {
-      lock.release(true);
-    }
-    expect(await ended()).toBe(0);
+    const requests = create("in-a-row-1", "{}") + create("in-a-row-2", "{}") + create("in-a-row-3", "[]");
+    expect(await answersAtStop(requests)).toEqual([
+      "HTTP/1.1 201",
+      "Connection: keep-alive",
+      "HTTP/1.1 201",
+      "HTTP/1.1 422",
+      "Connection: close",
+    ]);
   });
 
   test("answers that a client takes only later arrive completely", async () => {
