@@ -246,8 +246,22 @@ test("three processes that deliver make each attempt once", async () => {
     },
     { timeout: 45_000, interval: 50 },
   );
-  const sent = receiver.received.map(({ headers }) => headers["webhook-id"]).sort();
-  expect(sent).toEqual(ids.map((id) => encodeId("evt_", decodeId("vrf_", id) ?? "")).sort());
+  // An attempt that failed, on a machine that does not get to answering in time, is followed by another one.
+  const { rows } = await service.db.query(
+    `SELECT verification_id::text AS id, count(*)::int AS attempts,
+       (array_agg(status ORDER BY number DESC))[1] = 204 AND count(*) FILTER (WHERE status = 204) = 1 AS ended
+     FROM webhook_attempt WHERE verification_id = ANY ($1) GROUP BY 1`,
+    [ids.map((id) => decodeId("vrf_", id))],
+  );
+  expect(rows).toHaveLength(ids.length);
+  const sent = new Map<unknown, number>();
+  for (const { headers } of receiver.received) {
+    sent.set(headers["webhook-id"], (sent.get(headers["webhook-id"]) ?? 0) + 1);
+  }
+  const wrong = rows.filter(
+    ({ id, attempts, ended }) => !ended || sent.get(encodeId("evt_", id)) !== attempts,
+  );
+  expect(wrong).toEqual([]);
   await Promise.all(others.map((other) => other.close()));
 });
 
