@@ -249,6 +249,11 @@ function refusedState(error: unknown): string | undefined {
   return refusal instanceof pg.DatabaseError ? refusal.code : undefined;
 }
 
+/** Whether the database could not be reached, or has not answered at all, not even with an error. */
+export function isUnanswered(error: unknown): boolean {
+  return isDatabaseUnavailable(error) && refusedState(error) === undefined;
+}
+
 /** Whether the statement was the victim of a deadlock. */
 export function isDeadlock(error: unknown): boolean {
   return refusedState(error) === "40P01";

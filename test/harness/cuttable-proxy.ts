@@ -2,7 +2,7 @@ import { once } from "node:events";
 import net from "node:net";
 import { atFileEnd } from "./endings.ts";
 
-/** A proxy in front of the database whose connections can be cut and restored. */
+/** A proxy in front of the database that can cut its connections, or pass nothing on, until it is restored. */
 export async function startCuttableProxy(databaseUrl: string) {
   const url = new URL(databaseUrl);
   const [host, port] = [url.hostname, Number(url.port)];
@@ -10,6 +10,7 @@ export async function startCuttableProxy(databaseUrl: string) {
   /** The bytes sent to the database, by connection. */
   const sent = new Map<net.Socket, string>();
   let isCut = false;
+  let isHanging = false;
   const server = net.createServer((near) => {
     // Keeps listening while cut: otherwise another program could take the port.
     if (isCut) return void near.resetAndDestroy();
@@ -23,6 +24,7 @@ export async function startCuttableProxy(databaseUrl: string) {
         other.destroy();
       });
       end.pipe(other);
+      if (isHanging) end.pause();
     }
   });
   server.listen(0, "127.0.0.1");
@@ -35,6 +37,12 @@ export async function startCuttableProxy(databaseUrl: string) {
   };
   const restore = () => {
     isCut = false;
+    isHanging = false;
+    for (const end of ends) end.resume();
+  };
+  const hang = () => {
+    isHanging = true;
+    for (const end of ends) end.pause();
   };
   atFileEnd(() => {
     server.close();
@@ -43,5 +51,5 @@ export async function startCuttableProxy(databaseUrl: string) {
   /** How many times a text was sent to the database. */
   const timesSent = (text: string) =>
     [...sent.values()].reduce((times, bytes) => times + bytes.split(text).length - 1, 0);
-  return { databaseUrl: url.href, cut, restore, timesSent };
+  return { databaseUrl: url.href, cut, restore, hang, timesSent };
 }

@@ -1,8 +1,9 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { Code } from "@connectrpc/connect";
+import { Code, type ConnectError } from "@connectrpc/connect";
 import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { newCredential } from "../../src/core/credential.ts";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
@@ -68,6 +69,28 @@ test("connections lost while in use fail only the calls on them, with 503", asyn
         ?.verificationId === pending.id,
     { timeout: 45_000, interval: 20 },
   );
+});
+
+test("erasures that wait for a database that hangs fail together, not one after the other", async () => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const behind = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
+  const erasures = behind.client(ErasureService);
+  const { id: verificationId } = await createPending(shop);
+  await erasures.eraseVerification({ verificationId });
+  proxy.hang();
+  const codes: unknown[] = [];
+  for (let call = 0; call < 12; call++) {
+    void erasures.eraseVerification({ verificationId }).then(
+      () => codes.push("erased"),
+      ({ code }: ConnectError) => codes.push(code),
+    );
+  }
+  // The first takes seconds, as would each of those behind it.
+  await expect.poll(() => codes).toEqual(Array.from({ length: 12 }, () => Code.Unavailable));
+  proxy.restore();
+  await expect
+    .poll(() => erasures.eraseVerification({ verificationId }).then(() => "erased", String))
+    .toBe("erased");
 });
 
 test("an administrative call whose connection is lost at its commit answers UNAVAILABLE", async () => {
