@@ -6,6 +6,7 @@ import { findAddress, findToken } from "../../src/cli/address.ts";
 import { CliError, report, wrongUsage } from "../../src/cli/cli-error.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { exit } from "../../src/cli/exit.ts";
+import { allProjects } from "../../src/cli/whole-lists.ts";
 import { SettingError } from "../../src/config.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -24,7 +25,7 @@ const origin = `http://localhost:${port}`;
 const apiUrl = (PUBLIC_BASE_URL || `http://localhost:${PORT || "8080"}`).replace(/\/+$/, "");
 
 async function prepare(client: ServiceClient) {
-  const { projects } = await client.call(ProjectService.method.listProjects, {});
+  const projects = await allProjects(client);
   // Only the project "Demo" may be used, because its addresses and its webhook are replaced.
   const demo = projects.find((project) => project.name === "Demo" && !project.suspended);
   if (demo === undefined)

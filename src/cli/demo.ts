@@ -2,10 +2,7 @@
 
 import { randomInt, randomUUID } from "node:crypto";
 import { ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
-import {
-  type DestinationNumber,
-  DestinationNumberService,
-} from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { DestinationNumberService } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { findAddress, findToken } from "./address.ts";
@@ -16,6 +13,7 @@ import { Interrupted, interruptible } from "./interrupt.ts";
 import { fields } from "./layout.ts";
 import { newMessageId, sendMessage } from "./sms.ts";
 import { escapeControls, styled } from "./terminal.ts";
+import { allNumbers, allProjects } from "./whole-lists.ts";
 import { outcomeWord } from "./words.ts";
 
 /** The name of everything the demo creates, by which it recognises what an aborted run left behind. */
@@ -95,7 +93,7 @@ async function runDemo(
 
 /** The project "Demo" that the first start creates, otherwise a project of the demo's own that is suspended afterwards. */
 async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project> {
-  const { projects } = await client.call(ProjectService.method.listProjects, {});
+  const projects = await allProjects(client);
   const ready = projects.find(({ name, suspended }) => name === "Demo" && !suspended);
   if (ready !== undefined) {
     // Projects cannot be deleted: creating another one only because this one lacks a number would leave it behind for good.
@@ -123,12 +121,7 @@ async function demoProject(client: ServiceClient, undo: Undo[]): Promise<Project
   return project;
 }
 
-async function testNumbers(client: ServiceClient): Promise<readonly DestinationNumber[]> {
-  const { destinationNumbers } = await client.call(DestinationNumberService.method.listDestinationNumbers, {
-    environment,
-  });
-  return destinationNumbers;
-}
+const testNumbers = (client: ServiceClient) => allNumbers(client, { environment });
 
 /** A number of the project's own, or a shared one. */
 async function hasNumber(client: ServiceClient, projectId: string): Promise<boolean> {

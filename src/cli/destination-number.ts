@@ -9,6 +9,7 @@ import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, table } from "./layout.ts";
 import { environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
+import { allNumbers } from "./whole-lists.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
 export function addDestinationNumberCommands(program: CliCommand): void {
@@ -53,14 +54,11 @@ export function addDestinationNumberCommands(program: CliCommand): void {
     .option("--project <id>", "only the project's own, prj_…", nonEmpty)
     .examples(["all numbers", "number list"], ["numbers for real SMS", "number list --environment live"])
     .does<{ environment?: EnvironmentWord; project?: string }>(async (session, { environment, project }) => {
-      const { destinationNumbers } = await session.client.call(
-        DestinationNumberService.method.listDestinationNumbers,
-        {
-          projectId: project ?? "",
-          ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
-        },
-      );
-      session.answer({ numbers: destinationNumbers.map(numberJson) }, () => numberTable(destinationNumbers));
+      const numbers = await allNumbers(session.client, {
+        projectId: project ?? "",
+        ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+      });
+      session.answer({ numbers: numbers.map(numberJson) }, () => numberTable(numbers));
     });
 
   group

@@ -7,6 +7,7 @@ import type { CliCommand } from "./command.ts";
 import { fields, grouped, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { wholeNumber, wholeNumberOrUnlimited } from "./option-values.ts";
 import type { Session } from "./session.ts";
+import { allProjects } from "./whole-lists.ts";
 import { type CodeFormatWord, codeFormatOf, codeFormats, codeFormatWord, dateOf, isoTime } from "./words.ts";
 
 interface Settings {
@@ -65,7 +66,7 @@ export function addProjectCommands(program: CliCommand): void {
       ["their ids, for a script", "project list --json | jq -r '.projects[].id'"],
     )
     .does(async (session) => {
-      const { projects } = await session.client.call(ProjectService.method.listProjects, {});
+      const projects = await allProjects(session.client);
       session.answer({ projects: projects.map(projectJson) }, () => projectTable(projects));
     });
 

@@ -20,7 +20,7 @@ export async function makeDemoProject(administration: {
   readonly destinationNumbers: DestinationNumbers;
 }): Promise<Partial<Record<Environment, string>>> {
   const { projects, apiKeys, destinationNumbers } = administration;
-  const [existing, ...others] = await projects.list();
+  const [existing, ...others] = (await projects.list({ pageSize: 2, pageToken: "" })).projects;
   if (others.length > 0 || (existing && existing.name !== demoName)) return {};
   const project = existing ?? (await projects.create({ name: demoName }));
   const projectId = encodeId("prj_", project.id);
@@ -28,7 +28,8 @@ export async function makeDemoProject(administration: {
   const made: Partial<Record<Environment, string>> = {};
   for (const environment of environments) {
     if (keys.some((key) => key.environment === environment)) continue;
-    const numbers = await destinationNumbers.list(projectId, environment);
+    const first = { pageSize: 1, pageToken: "" };
+    const { numbers } = await destinationNumbers.list(projectId, environment, first);
     if (numbers.length === 0) await destinationNumbers.add(demoNumbers[environment], environment, projectId);
     const { secret } = await apiKeys.create({ projectId, environment, name: "Demo", expiresInSeconds: null });
     made[environment] = secret;

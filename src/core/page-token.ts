@@ -1,5 +1,5 @@
 import { hash } from "node:crypto";
-import type { FieldViolation } from "../failures.ts";
+import { Failure, type FieldViolation } from "../failures.ts";
 
 const idHexDigits = 32;
 const listHexDigits = 12;
@@ -8,6 +8,39 @@ export const invalidPageToken: FieldViolation = {
   field: "page_token",
   message: "must be the next_page_token of an earlier response to the same request",
 };
+
+/** A page of a list that is returned as a whole if the request gives no page size, as it was before it had pages. */
+export interface PageRequest {
+  /** 1 to 500; 0: all. */
+  readonly pageSize: number;
+  /** Empty: from the first. */
+  readonly pageToken: string;
+}
+
+const wholeListPage = 500;
+
+/** What to read for such a page. Throws validation_failed, with what was found wrong before. */
+export function pageOf(
+  { pageSize, pageToken: token }: PageRequest,
+  list: object,
+  found: readonly FieldViolation[] = [],
+) {
+  const violations = [...found];
+  const limit = pageLimit(pageSize, { usual: Number.POSITIVE_INFINITY, most: wholeListPage }, violations);
+  const after = token === "" ? null : decodePageToken(token, list);
+  if (after === undefined) violations.push(invalidPageToken);
+  if (violations.length > 0 || after === undefined)
+    throw new Failure("validation_failed", { fields: violations });
+  return { limit, range: { after, limit: limit + 1 } };
+}
+
+/** Part of a list in the order of its ids. */
+export interface ListRange {
+  /** A UUID; null: from the first. */
+  readonly after: string | null;
+  /** Infinite: all that follow. */
+  readonly limit: number;
+}
 
 /** The number of entries on a page: `usual` if the request says 0. A size out of range is added to the violations. */
 export function pageLimit(

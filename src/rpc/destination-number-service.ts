@@ -8,7 +8,7 @@ import {
   DestinationNumberService,
 } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { environmentMessage, environmentOf, requiredEnvironmentOf } from "./messages.ts";
+import { environmentMessage, environmentOf, type Found, requiredEnvironmentOf } from "./messages.ts";
 
 /** Serves what an admin token may do with destination numbers. */
 export function destinationNumberRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
@@ -20,11 +20,18 @@ export function destinationNumberRoutes(router: ConnectRouter, asAdmin: AsAdmin)
         ),
       }),
     ),
-    listDestinationNumbers: asAdmin(async ({ destinationNumbers }, { projectId, environment }) => ({
-      destinationNumbers: (await destinationNumbers.list(projectId, environmentOf(environment))).map(
-        numberMessage,
-      ),
-    })),
+    listDestinationNumbers: asAdmin(async ({ destinationNumbers }, request) => {
+      const { projectId, pageSize, pageToken } = request;
+      const found: Found = { violations: [] };
+      const environment = environmentOf(request.environment, found);
+      const { numbers, nextPageToken } = await destinationNumbers.list(
+        projectId,
+        environment,
+        { pageSize, pageToken },
+        found.violations,
+      );
+      return { destinationNumbers: numbers.map(numberMessage), nextPageToken };
+    }),
     removeDestinationNumber: asAdmin(async ({ destinationNumbers }, { number }) => ({
       destinationNumber: numberMessage(await destinationNumbers.remove(number)),
     })),

@@ -31,9 +31,10 @@ export function projectRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
     getProject: asAdmin(async ({ projects }, { projectId }) => ({
       project: projectMessage(await projects.get(projectId)),
     })),
-    listProjects: asAdmin(async ({ projects }) => ({
-      projects: (await projects.list()).map(projectMessage),
-    })),
+    listProjects: asAdmin(async ({ projects }, { pageSize, pageToken }) => {
+      const page = await projects.list({ pageSize, pageToken });
+      return { projects: page.projects.map(projectMessage), nextPageToken: page.nextPageToken };
+    }),
     updateProject: asAdmin(async ({ projects }, request) => {
       const found: Found = { violations: [] };
       const changes = changedSettings(request, found);

@@ -1,5 +1,6 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { beforeAll, describe, expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { ListApiKeysResponseSchema } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -34,6 +35,30 @@ async function seen(columns: number, ...args: string[]): Promise<string[]> {
 /** Hangul syllables take two columns of a terminal. */
 const width = (line: string) =>
   [...line].reduce((sum, character) => sum + (/[가-힣]/.test(character) ? 2 : 1), 0);
+
+test("all projects and numbers are listed, however many there are", async () => {
+  // A database of its own: other tests look at these lists.
+  const other = await startTestService();
+  const { projectId } = await other.createProject();
+  await other.db.query(
+    `INSERT INTO project (id, name, code_format, code_length, validity_seconds, rate_limit_per_minute)
+     SELECT uuidv7(), n::text, 'numeric', 8, 600, 6000 FROM generate_series(1, 1100) n`,
+  );
+  await other.db.query(
+    `INSERT INTO destination_number (id, number, environment, project_id)
+     SELECT uuidv7(), '02000' || lpad(n::text, 5, '0'), 'test', $1 FROM generate_series(10001, 11100) n`,
+    [decodeId("prj_", projectId)],
+  );
+  const { projects } = await answerOf(["project", "list"], towards(other));
+  expect(projects.map(({ name }: { name: string }) => name)).toEqual([
+    "Shop",
+    ...Array.from({ length: 1_100 }, (_, index) => String(index + 1)),
+  ]);
+  const filters = ["--project", projectId, "--environment", "test"];
+  const { numbers } = await answerOf(["number", "list", ...filters], towards(other));
+  const listed = numbers.slice(1).map(({ number }: { number: string }) => Number(number));
+  expect(listed).toEqual(Array.from({ length: 1_100 }, (_, index) => 200_010_001 + index));
+});
 
 describe("project", () => {
   test("create takes every setting and returns the project as stored", async () => {

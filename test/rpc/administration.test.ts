@@ -256,8 +256,12 @@ describe("an unknown enum value is reported together with all other validation e
     ],
     [
       "a list of numbers",
-      (options) => numbers.listDestinationNumbers({ projectId, environment: unknown }, options),
-      ["environment"],
+      (options) =>
+        numbers.listDestinationNumbers(
+          { projectId, environment: unknown, pageSize: 501, pageToken: "x" },
+          options,
+        ),
+      ["environment", "page_size", "page_token"],
     ],
   ])("%s", async ([, call, fields]) => {
     expect(await answerOf(call)).toMatchObject({ code: "validation_failed", fields });
@@ -317,6 +321,73 @@ test("numbers can be listed by project, by environment or by both", async () => 
   expect((await listed({ environment: Environment.LIVE })).sort()).toEqual(
     [one.liveNumber, other.liveNumber].sort(),
   );
+});
+
+/** All that a list returns page by page, and the number of its pages. */
+async function readPages<Item>(
+  ask: (page: { pageSize: number; pageToken: string }) => Promise<readonly [Item[], string]>,
+  pageSize = 2,
+) {
+  const read: Item[] = [];
+  let pages = 0;
+  for (let pageToken = ""; pages === 0 || pageToken !== ""; pages++) {
+    const [items, next] = await ask({ pageSize, pageToken });
+    expect(items.length).toBeLessThanOrEqual(pageSize);
+    read.push(...items);
+    pageToken = next;
+  }
+  return { read, pages };
+}
+
+test("the pages of the projects are the whole list, and what is added meanwhile is on the last one", async () => {
+  for (let made = 0; made < 5; made++) await projects.createProject({ name: `Paged ${made}` });
+  const { projects: all, nextPageToken } = await projects.listProjects({});
+  expect(nextPageToken).toBe("");
+  let added: string | undefined;
+  const { read, pages } = await readPages(async (page) => {
+    const answer = await projects.listProjects(page);
+    added ??= (await projects.createProject({ name: "Late" })).project?.id;
+    return [answer.projects, answer.nextPageToken];
+  });
+  expect(read.map(({ id }) => id)).toEqual([...all.map(({ id }) => id), added]);
+  expect(pages).toBe(Math.ceil((all.length + 1) / 2));
+  // A page that ends with the list's last entry is the last one.
+  const whole = await projects.listProjects({ pageSize: all.length + 1 });
+  expect([whole.projects.length, whole.nextPageToken]).toEqual([all.length + 1, ""]);
+  for (const wrong of [{ pageSize: -1 }, { pageSize: 501 }]) {
+    const answer = await answerOf((options) => projects.listProjects(wrong, options));
+    expect(answer).toMatchObject({ code: "validation_failed", fields: ["page_size"] });
+  }
+});
+
+test("the pages of the numbers are the whole list of the filter, and their tokens are no other list's", async () => {
+  const { projectId } = await service.createProject();
+  const numbers = service.client(DestinationNumberService);
+  const environment = Environment.LIVE;
+  for (let made = 0; made < 4; made++) {
+    const number = `02000${String(70 + made).padStart(5, "0")}`;
+    await numbers.addDestinationNumber({ number, environment, projectId });
+  }
+  const filter = { projectId, environment };
+  const { destinationNumbers: all } = await numbers.listDestinationNumbers(filter);
+  const { read, pages } = await readPages(async (page) => {
+    const answer = await numbers.listDestinationNumbers({ ...filter, ...page });
+    return [answer.destinationNumbers, answer.nextPageToken];
+  });
+  expect([read, pages]).toEqual([all, 3]);
+  const { nextPageToken: pageToken } = await numbers.listDestinationNumbers({ ...filter, pageSize: 2 });
+  const rest = await numbers.listDestinationNumbers({ ...filter, pageToken });
+  expect([rest.destinationNumbers, rest.nextPageToken]).toEqual([all.slice(2), ""]);
+  // What is removed meanwhile is missing, and nothing else.
+  await numbers.removeDestinationNumber({ number: all[1]?.number ?? "" });
+  const after = await numbers.listDestinationNumbers({ ...filter, pageToken });
+  expect(after.destinationNumbers).toEqual(all.slice(2));
+  for (const other of [{ projectId }, { environment }, {}]) {
+    const answer = await answerOf((options) =>
+      numbers.listDestinationNumbers({ ...other, pageToken }, options),
+    );
+    expect(answer).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
+  }
 });
 
 test("a webhook read by its id is not found if the given project or environment is not its own", async () => {

@@ -1,6 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import type { DestinationNumber } from "../directory.ts";
+import { type ListRange, type PageRequest, pageOf, paginate } from "../page-token.ts";
 import { normaliseDestination, notDestination } from "../phone.ts";
 import type { Environment } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
@@ -16,11 +17,12 @@ export interface DestinationNumberStore {
     projectId: string | null,
     signal?: AbortSignal,
   ): Promise<DestinationNumber | "in_use" | "no_project" | "pending">;
-  /** Numbers in use, oldest first. Null: any. */
+  /** Numbers in use, with their ids, oldest first. Null: any. */
   list(
     projectId: string | null,
     environment: Environment | null,
-  ): Promise<DestinationNumber[] | "no_project">;
+    range: ListRange,
+  ): Promise<(DestinationNumber & { readonly id: string })[] | "no_project">;
   remove(number: string): Promise<DestinationNumber | null>;
 }
 
@@ -32,8 +34,13 @@ export interface DestinationNumbers {
     projectId: string,
     signal?: AbortSignal,
   ): Promise<DestinationNumber>;
-  /** `projectId` empty: every number. */
-  list(projectId: string, environment: Environment | null): Promise<DestinationNumber[]>;
+  /** `projectId` empty: every number. `violations`: what was found wrong while decoding, to be reported together with the rest. */
+  list(
+    projectId: string,
+    environment: Environment | null,
+    page: PageRequest,
+    violations?: readonly FieldViolation[],
+  ): Promise<{ readonly numbers: readonly DestinationNumber[]; readonly nextPageToken: string }>;
   remove(number: string): Promise<DestinationNumber>;
 }
 
@@ -58,12 +65,15 @@ export function administerDestinationNumbers({
       return added;
     },
 
-    async list(projectId, environment) {
+    async list(projectId, environment, page, violations) {
+      const list = [projectId, environment];
+      const { limit, range } = pageOf(page, list, violations);
       const owner = projectId === "" ? null : projectUuidOf(projectId);
-      const listed = await destinationNumbers.list(owner, environment);
+      const listed = await destinationNumbers.list(owner, environment, range);
       // An empty list would hide that the project does not exist.
       if (listed === "no_project") throw noSuchProject();
-      return listed;
+      const { items: numbers, nextPageToken } = paginate(listed, limit, ({ id }) => id, list);
+      return { numbers, nextPageToken };
     },
 
     async remove(number) {

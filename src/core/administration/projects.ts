@@ -2,6 +2,7 @@ import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { codeLengthRange, defaultCodeFormat, defaultCodeLength } from "../code.ts";
 import { decodeId } from "../ids.ts";
+import { type ListRange, type PageRequest, pageOf, paginate } from "../page-token.ts";
 import { type Project, validityRange } from "../project.ts";
 import { checkSmsTemplate, defaultSmsTemplate } from "../sms-text.ts";
 import { checkText } from "../text-field.ts";
@@ -17,7 +18,8 @@ export type ProjectChanges = {
 export interface ProjectStore {
   add(settings: ProjectSettings): Promise<Project>;
   find(id: string): Promise<Project | null>;
-  list(): Promise<Project[]>;
+  /** Oldest first. */
+  list(range: ListRange): Promise<Project[]>;
   /**
    * Null if there is no such project. `decide` gets the current project under its lock, so that nothing changes it meanwhile.
    */
@@ -29,7 +31,7 @@ export interface Projects {
   /** `violations`: what was found wrong while decoding, to be reported together with the rest. */
   create(settings: ProjectChanges, violations?: readonly FieldViolation[]): Promise<Project>;
   get(id: string): Promise<Project>;
-  list(): Promise<Project[]>;
+  list(page: PageRequest): Promise<{ readonly projects: readonly Project[]; readonly nextPageToken: string }>;
   update(id: string, changes: ProjectChanges, violations?: readonly FieldViolation[]): Promise<Project>;
   suspend(id: string): Promise<Project>;
   resume(id: string): Promise<Project>;
@@ -52,7 +54,11 @@ export function administerProjects({ projects }: { readonly projects: ProjectSto
     create: async (settings, violations) =>
       projects.add(checked(merged(defaults, settings), settings, violations)),
     get: async (id) => existing(await projects.find(projectUuidOf(id))),
-    list: () => projects.list(),
+    async list(page) {
+      const { limit, range } = pageOf(page, []);
+      const { items, nextPageToken } = paginate(await projects.list(range), limit, ({ id }) => id, []);
+      return { projects: items, nextPageToken };
+    },
     update: async (id, changes, violations) =>
       existing(
         await projects.change(projectUuidOf(id), (current) =>

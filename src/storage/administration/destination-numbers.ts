@@ -12,6 +12,7 @@ import {
   isUniqueViolation,
   type Transaction,
 } from "./announcement.ts";
+import { part } from "./list-range.ts";
 
 export function createDestinationNumberStore(
   database: PrismaDatabase,
@@ -58,19 +59,17 @@ export function createDestinationNumberStore(
   return {
     add: (number, environment, projectId, signal) => add(number, environment, projectId, signal),
 
-    async list(projectId, environment) {
+    async list(projectId, environment, range) {
       if (projectId !== null && (await database.prisma.project.count({ where: { id: projectId } })) === 0) {
         return "no_project";
       }
-      const rows = await database.prisma.destinationNumber.findMany({
-        where: {
-          removedAt: null,
-          ...(projectId === null ? {} : { projectId }),
-          ...(environment === null ? {} : { environment }),
-        },
-        orderBy: { id: "asc" },
-      });
-      return rows.map(numberOf);
+      const where = {
+        removedAt: null,
+        ...(projectId === null ? {} : { projectId }),
+        ...(environment === null ? {} : { environment }),
+      };
+      const rows = await database.prisma.destinationNumber.findMany(part(where, range));
+      return rows.map((row) => ({ ...numberOf(row), id: row.id }));
     },
 
     remove: (number) =>

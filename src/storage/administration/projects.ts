@@ -5,6 +5,7 @@ import type { Project } from "../../core/project.ts";
 import type { Project as ProjectRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
+import { part } from "./list-range.ts";
 
 export function createProjectStore(database: PrismaDatabase, administer: Administer): ProjectStore {
   return {
@@ -20,8 +21,8 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
       return row && projectOf(row);
     },
 
-    async list() {
-      const rows = await database.prisma.project.findMany({ orderBy: { id: "asc" } });
+    async list(range) {
+      const rows = await database.prisma.project.findMany(part({}, range));
       return rows.map(projectOf);
     },
 

@@ -1,0 +1,35 @@
+/** Lists that commands read as a whole, page by page: an answer with many thousands would be larger than a client accepts. */
+
+import {
+  type DestinationNumber,
+  DestinationNumberService,
+} from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import type { ServiceClient } from "./client.ts";
+import { gather } from "./paging.ts";
+
+/** The service's maximum page size for these lists. A service before pages returns everything, without a token. */
+const whole = { pageToken: undefined, limit: Number.POSITIVE_INFINITY, largestPage: 500 };
+
+/** All projects, oldest first. */
+export async function allProjects(client: ServiceClient): Promise<readonly Project[]> {
+  const { items } = await gather(whole, async (page) => {
+    const { projects, nextPageToken } = await client.call(ProjectService.method.listProjects, page);
+    return { items: projects, nextPageToken };
+  });
+  return items;
+}
+
+/** All numbers in use, or those that the filter names, oldest first. */
+export async function allNumbers(
+  client: ServiceClient,
+  filter: { readonly projectId?: string; readonly environment?: Environment },
+): Promise<readonly DestinationNumber[]> {
+  const { items } = await gather(whole, async (page) => {
+    const { listDestinationNumbers } = DestinationNumberService.method;
+    const answer = await client.call(listDestinationNumbers, { ...filter, ...page });
+    return { items: answer.destinationNumbers, nextPageToken: answer.nextPageToken };
+  });
+  return items;
+}
