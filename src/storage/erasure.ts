@@ -362,7 +362,7 @@ WITH bound AS MATERIALIZED (
 ${erasedMessages({
   from: "bound",
   where: `m.ingested_at > $2::timestamptz AND m.ingested_at <= bound.upto
-    AND (m.sender = $1 OR ${digitsIn("m.text")} LIKE $3 OR m.destination = $1 AND m.verification_id IS NULL
+    AND (m.sender = $1 OR ${carriesDigits("m.text", "$3")} OR m.destination = $1 AND m.verification_id IS NULL
       AND NOT EXISTS (SELECT FROM destination_number WHERE number = $1 AND removed_at IS NULL))`,
 })}
 SELECT upto::text, (SELECT count(*)::float8 FROM erased_message) FROM bound`,
@@ -387,7 +387,7 @@ passed AS MATERIALIZED (
 ),
 concerned AS MATERIALIZED (
   SELECT DISTINCT a.verification_id FROM webhook_attempt a
-  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM passed)) AND ${digitsIn("a.answer")} LIKE $2
+  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM passed)) AND ${carriesDigits("a.answer", "$2")}
 ),
 delivery AS MATERIALIZED (
   SELECT d.verification_id FROM webhook_delivery d
@@ -396,7 +396,7 @@ delivery AS MATERIALIZED (
 ),
 erased AS (
   UPDATE webhook_attempt a SET answer = NULL
-  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM delivery)) AND ${digitsIn("a.answer")} LIKE $2
+  WHERE a.verification_id = ANY (ARRAY(SELECT verification_id FROM delivery)) AND ${carriesDigits("a.answer", "$2")}
   RETURNING 1
 )
 SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, (SELECT count(*)::float8 FROM erased)
@@ -609,11 +609,14 @@ export function createErasureStore(database: Database, inTurn: InTurn): ErasureS
 const noVerifications = { verifications: 0, cancelled: 0, webhookAnswers: 0 };
 
 /**
- * The digits of a text without what separates them. Two adjacent numbers may look like a third: erasing too much is the safe
- * side.
+ * Whether the digits of a text match the pattern, whatever separates them: also characters encoded for a URL, such as %20, which
+ * have digits of their own. Two adjacent numbers may look like a third: erasing too much is the safe side.
  */
-function digitsIn(text: string): string {
-  return `regexp_replace(normalize(${text}, NFKC), '[^0-9]+', '', 'g')`;
+function carriesDigits(text: string, pattern: string): string {
+  const digitsOf = (spelled: string) => `regexp_replace(${spelled}, '[^0-9]+', '', 'g') LIKE ${pattern}`;
+  const plain = `normalize(${text}, NFKC)`;
+  const decoded = `regexp_replace(${plain}, '%[0-9A-Fa-f]{2}', '', 'g')`;
+  return `(${digitsOf(plain)} OR strpos(${text}, '%') > 0 AND ${digitsOf(decoded)})`;
 }
 
 /** Without the leading 0, since in international form the number begins with 10. */

@@ -195,6 +195,8 @@ describe("erasing a phone", () => {
     ["with hyphens", (a: string, b: string, c: string) => `call ${a}-${b}-${c} please`],
     ["in international format", (a: string, b: string, c: string) => `+82 (${a.slice(1)}) ${b} ${c}`],
     ["with spaces around hyphens", (a: string, b: string, c: string) => `${a} - ${b} - ${c}`],
+    ["encoded for a URL", (...parts: string[]) => `?to=${encodeURIComponent(parts.join(" "))}&from=010`],
+    ["beside a percent sign", (...parts: string[]) => `50%${parts.join("")}`],
     ["digit by digit", (...parts: string[]) => [...parts.join("")].join(" ")],
     [
       "in full-width digits",
