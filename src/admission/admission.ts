@@ -74,7 +74,7 @@ export class ProjectSuspended extends Failure {
 }
 
 const noBearer =
-  "The Authorization header is invalid: send the word Bearer, a space, and the API key or token, with nothing after it.";
+  "The Authorization header is invalid: send the word Bearer, a space, and the API key or token, without quotes and with nothing after it.";
 
 const digestOf = (credential: string) => Buffer.from(digestCredential(credential), "hex");
 

@@ -65,7 +65,7 @@ describe("without a valid key", () => {
       const answer = await shop.call(method, path, { headers: { authorization } });
       expectRefusal(answer, 401, "invalid_api_key");
       expect([...answer.headers.keys()].filter((header) => /usage|ratelimit/.test(header))).toEqual([]);
-      const phrase = unlike.some((row) => row.name === name) ? "send the word Bearer" : "mistyped";
+      const phrase = unlike.some((row) => row.name === name) ? "without quotes" : "mistyped";
       expect(answer.body.error.message).toContain(phrase);
     });
   }
