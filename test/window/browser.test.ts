@@ -93,8 +93,8 @@ test("the desktop shows the result when the SMS arrives, by the event stream alo
   await send(window);
   await result(page, "verified").waitFor();
   expect(await page.locator("main .phone").textContent()).toBe("010-****-5678 SKT");
-  expect(await page.title()).toBe("확인됐어요 · 달빛상점 Moonlight Shop");
-  expect(await page.evaluate("document.activeElement.textContent")).toBe("확인됐어요");
+  expect(await page.title()).toBe("인증됐어요 · 달빛상점 Moonlight Shop");
+  expect(await page.evaluate("document.activeElement.textContent")).toBe("인증됐어요");
   expect(await page.locator(".qr").isVisible()).toBe(false);
   await page.close();
 });

@@ -107,7 +107,7 @@ test.for(
 }) => {
   const window = await createWindow(service, project, {}, "live");
   const asked = await window.get("?via=qr", { "user-agent": userAgent });
-  expect(asked.text).toContain("방금 직접 시작하셨나요?");
+  expect(asked.text).toContain("직접 시작하셨나요?");
   expect(asked.text).not.toContain(window.to);
   expect(asked.text).not.toContain("보내세요</span>");
   const [, next = ""] = /class="button" href="([^"]+)">네/.exec(asked.text) ?? [];
@@ -118,7 +118,7 @@ test.for(
 test("in the test environment, too, the page does not contain the code before the person has confirmed", async () => {
   const window = await createWindow(service, project);
   const asked = await window.get("?via=qr");
-  expect(asked.text).toContain("방금 직접 시작하셨나요?");
+  expect(asked.text).toContain("직접 시작하셨나요?");
   expect(asked.text).not.toContain(codeIn(window.text));
   expect(asked.text).not.toContain("<aside");
   const confirmed = await window.get("?via=qr&started=yes");
@@ -388,7 +388,9 @@ test("the token works until 24 hours after the end, however the verification end
     await cancelled.cancel();
     await verified.play({ from: newPhone() });
     await moveClock(service.db, 24 * hour - 1_000);
-    expect((await cancelled.get()).text).toContain("취소됐어요 · ");
+    const { text } = await cancelled.get();
+    expect(text).toContain("취소됐어요 · ");
+    expect(text).toContain("&#39;에서 인증을 취소했어요. 다시 하려면 &lt;b&gt;");
     for (const window of [cancelled, verified, expired]) expect((await window.get()).status).toBe(200);
     await moveClock(service.db, 2_000);
     expect((await cancelled.get()).status).toBe(404);
