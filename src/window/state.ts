@@ -23,10 +23,11 @@ const hints: Readonly<Record<number, WindowState["hint"]>> = {
   [PendingReason.MUTED]: "muted",
 };
 
+/** Names for people, as the carriers write them. */
 const carriers: Readonly<Record<number, string>> = {
   [Carrier.SKT]: "SKT",
   [Carrier.KT]: "KT",
-  [Carrier.LGU_PLUS]: "LGU+",
+  [Carrier.LGU_PLUS]: "LG U+",
 };
 
 export function windowState(window: VerificationWindow): WindowState {
