@@ -30,7 +30,7 @@ export const korean: ReferenceTexts = {
   headers: {
     heading: "모든 응답의 헤더",
     about:
-      "`X-Request-ID`는 요청을 가리키는 값이며 오류 객체에도 들어 있습니다. `X-Usage-Calls`와 `X-Usage-Limit`은 프로젝트가 이번 달(서울 기준)에 호출한 수와 호출할 수 있는 수로, 집계된 호출의 응답에 들어 있습니다. `RateLimit-Policy`와 `RateLimit`은 이번 1분 동안 남은 한도입니다. 429와 503에서는 `Retry-After`가 언제 다시 시도할지 알려 줍니다.",
+      "`X-Request-ID`는 요청을 가리키는 값이며 오류 객체에도 들어 있습니다. `X-Usage-Calls`와 `X-Usage-Limit`은 프로젝트가 이번 달(한국 시간)에 호출한 수와 호출할 수 있는 수로, 집계된 호출의 응답에 들어 있습니다. `RateLimit-Policy`와 `RateLimit`은 이번 1분 동안 남은 한도입니다. 429와 503에서는 `Retry-After`가 언제 다시 시도할지 알려 줍니다.",
   },
   webhooks: {
     heading: "웹훅",
@@ -40,12 +40,12 @@ export const korean: ReferenceTexts = {
       "`type`은 `verification.verified`, `verification.expired`, `verification.cancelled` 가운데 하나입니다. `data`는 그 순간에 조회했다면 받았을 응답입니다.",
     headers: {
       "webhook-id": "이벤트, `evt_…`. 몇 번을 다시 보내도 같습니다. 이벤트마다 한 번만 처리하십시오.",
-      "webhook-timestamp": "이번 시도의 유닉스 시각(초). 5분 넘게 차이가 나면 거절하십시오.",
+      "webhook-timestamp": "이번 시도의 유닉스 시각(초). 5분 넘게 차이가 나면 거부하십시오.",
       "webhook-signature":
         "`v1,` 뒤에 HMAC-SHA256을 base64로 붙인 값. 비밀값을 바꾸는 동안에는 공백으로 구분된 여러 개가 옵니다. 하나만 맞으면 됩니다.",
     },
     signature:
-      "서명 대상은 `{webhook-id}.{webhook-timestamp}.{body}`이고 본문은 받은 그대로입니다. 키는 비밀값의 `whsec_` 뒤를 base64로 디코딩한 값입니다. 검증에 실패하면 401로 응답하십시오. 15초 안에 2xx로 응답하고 처리는 그 뒤에 하십시오. 다른 응답에는 약 사흘 동안 아홉 번까지 다시 보냅니다. 410으로 응답하면 웹훅이 비활성화됩니다.",
+      "서명 대상은 `{webhook-id}.{webhook-timestamp}.{body}`이고 본문은 받은 그대로입니다. 키는 비밀값의 `whsec_` 뒤를 base64로 디코딩한 값입니다. 검증에 실패하면 401로 응답하십시오. 15초 안에 2xx로 응답하고 처리는 그 뒤에 하십시오. 다른 응답에는 약 3일 동안 아홉 번까지 다시 보냅니다. 410으로 응답하면 웹훅이 비활성화됩니다.",
   },
   deprecated: {
     heading: "지원 중단 예정",
@@ -137,8 +137,9 @@ export const korean: ReferenceTexts = {
       },
       usage_limit_exceeded: {
         meaning:
-          "프로젝트가 이번 달(서울 기준)의 호출을 모두 사용했습니다. 다음 달까지 기다리거나 한도를 올려 달라고 하십시오.",
-        advice: "프로젝트마다 있는 한도이며 서울 시각의 달을 기준으로 합니다. 관리자가 올릴 수 있습니다.",
+          "프로젝트가 이번 달(한국 시간)의 호출을 모두 사용했습니다. 다음 달까지 기다리거나 한도를 올려 달라고 요청하십시오.",
+        advice:
+          "프로젝트마다 있는 한도이며 한국 시간으로 한 달을 기준으로 합니다. 관리자가 올릴 수 있습니다.",
       },
       no_receiving_number: {
         meaning:
@@ -171,7 +172,7 @@ export const korean: ReferenceTexts = {
       status: "",
       environment: "",
       mode: "",
-      phone: "인증된 전화번호, 01012345678. 인증되기 전과 삭제된 뒤에는 null입니다.",
+      phone: "인증된 전화번호, 01012345678. 인증되기 전과 파기된 뒤에는 null입니다.",
       carrier: "인증에 쓰인 문자의 발신 통신사. 알 수 없으면 null입니다.",
       client_reference: "",
       state: "",
