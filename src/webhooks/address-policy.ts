@@ -23,6 +23,9 @@ export interface AddressPolicy {
   readonly lookup: LookupFunction;
 }
 
+/** Said to a developer who sets a webhook on their own machine. */
+const inDevelopment = "; for development, WEBHOOK_ALLOW_PRIVATE=true allows http and any address";
+
 /** Thrown for a connection that the policy does not allow. */
 export class AddressRefused extends Error {}
 
@@ -47,7 +50,7 @@ export function createAddressPolicy(options: {
   return {
     refusalOf(url) {
       if (url.protocol !== "https:" && !(allowPrivate && url.protocol === "http:")) {
-        return allowPrivate ? "must be an http or https URL" : "must be an https URL";
+        return allowPrivate ? "must be an http or https URL" : `must be an https URL${inDevelopment}`;
       }
       // `URL` has already removed the scheme's default port.
       if (url.port === "0") return "must not have port 0";
@@ -56,7 +59,10 @@ export function createAddressPolicy(options: {
       // Loopback names of this machine, whatever a name server answers for them (RFC 6761).
       const isOwnName = /(^|\.)localhost\.?$/.test(url.hostname);
       const kind = isOwnName ? "loopback" : address && specialKindOf(address);
-      return kind && `must not lead to ${address ?? url.hostname}, which is not a public address (${kind})`;
+      return (
+        kind &&
+        `must not lead to ${address ?? url.hostname}, which is not a public address (${kind})${inDevelopment}`
+      );
     },
 
     lookup(hostname, { all }, callback) {

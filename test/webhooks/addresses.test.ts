@@ -1,5 +1,7 @@
+import { ConnectError } from "@connectrpc/connect";
 import { afterEach, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
+import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createAddressPolicy, type ResolvedAddress } from "../../src/webhooks/address-policy.ts";
@@ -510,6 +512,21 @@ describe("a service without WEBHOOK_ALLOW_PRIVATE", () => {
     expect(await refusal(`https://shop.example/${"x".repeat(2027)}`)).toBeNull();
     // Names are resolved only when connecting.
     expect(await refusal("https://no-such-name.invalid/")).toBeNull();
+  });
+
+  test.for([
+    "http://localhost:3000/webhook",
+    "https://localhost:3000/webhook",
+  ])("refuses %s with the setting that allows it", async (url) => {
+    const request = { projectId: shop.projectId, environment: Environment.LIVE, url };
+    const error = await service
+      .client(WebhookService)
+      .setWebhook(request)
+      .catch((thrown: unknown) => thrown);
+    const [detail] = error instanceof ConnectError ? error.findDetails(ErrorDetailSchema) : [];
+    expect(detail?.fields).toMatchObject([
+      { field: "url", message: expect.stringContaining("WEBHOOK_ALLOW_PRIVATE=true") },
+    ]);
   });
 
   test.for([
