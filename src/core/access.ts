@@ -39,7 +39,7 @@ export const missingProject: FieldViolation = {
 };
 
 export function noSuchProject(): Failure {
-  return new Failure("not_found", { message: "There is no such project." });
+  return new Failure("not_found", { message: "There is no such project: give its id, prj_…, not its name." });
 }
 
 function outOfBounds(caller: Caller): Failure {

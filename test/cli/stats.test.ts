@@ -162,7 +162,7 @@ test("an unknown project is refused with not_found", async () => {
   const finished = await run(["stats", "--project", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], environment);
   expect(finished).toMatchObject({
     code: 1,
-    stderr: expect.stringMatching(/not_found: There is no such project/),
+    stderr: expect.stringMatching(/not_found: There is no such project: give its id, prj_…, not its name\./),
   });
 });
 
