@@ -39,13 +39,18 @@ export const missingProject: FieldViolation = {
 };
 
 export function noSuchProject(): Failure {
+  return new Failure("not_found", { message: "There is no such project." });
+}
+
+/** For what is no project's id, such as a name. */
+export function notProjectId(): Failure {
   return new Failure("not_found", { message: "There is no such project: give its id, prj_…, not its name." });
 }
 
 function outOfBounds(caller: Caller): Failure {
   return caller.kind === "merchant" || caller.projectId !== null
     ? new Failure("insufficient_scope")
-    : noSuchProject();
+    : notProjectId();
 }
 
 const scopesThatAllow: Readonly<Record<ServiceTokenScope, readonly ServiceTokenScope[]>> = {

@@ -158,12 +158,14 @@ test.for([
   expect(finished).toMatchObject({ code, stdout: "", stderr: expect.stringMatching(says) });
 });
 
-test("an unknown project is refused with not_found", async () => {
-  const finished = await run(["stats", "--project", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], environment);
-  expect(finished).toMatchObject({
-    code: 1,
-    stderr: expect.stringMatching(/not_found: There is no such project: give its id, prj_…, not its name\./),
-  });
+test.for([
+  ["prj_01kaex4mpyf2xbtyt1s6vdr4e9", "There is no such project."],
+  ["Demo", "There is no such project: give its id, prj_…, not its name."],
+] as const)("an unknown project, %s, is refused with not_found", async ([project, message]) => {
+  for (const command of [["stats"], ["key", "list"], ["verification", "list"]]) {
+    const finished = await run([...command, "--project", project], environment);
+    expect(finished).toMatchObject({ code: 1, stderr: expect.stringContaining(`not_found: ${message}`) });
+  }
 });
 
 /** The lines of the human-readable output for an answer of the service. */

@@ -1,5 +1,5 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
-import { noSuchProject } from "../access.ts";
+import { noSuchProject, notProjectId } from "../access.ts";
 import { codeLengthRange, defaultCodeFormat, defaultCodeLength } from "../code.ts";
 import { decodeId } from "../ids.ts";
 import { type ListRange, type PageRequest, pageOf, paginate } from "../page-token.ts";
@@ -73,7 +73,7 @@ export function administerProjects({ projects }: { readonly projects: ProjectSto
 /** The UUID behind a `prj_…` id; throws not_found if it is malformed. */
 export function projectUuidOf(id: string): string {
   const uuid = decodeId("prj_", id);
-  if (uuid === null) throw noSuchProject();
+  if (uuid === null) throw notProjectId();
   return uuid;
 }
 
