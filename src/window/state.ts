@@ -23,11 +23,10 @@ const hints: Readonly<Record<number, WindowState["hint"]>> = {
   [PendingReason.MUTED]: "muted",
 };
 
-/** Names for people, as the carriers write them. */
 const carriers: Readonly<Record<number, string>> = {
   [Carrier.SKT]: "SKT",
   [Carrier.KT]: "KT",
-  [Carrier.LGU_PLUS]: "LG U+",
+  [Carrier.LGU_PLUS]: "LGU+",
 };
 
 export function windowState(window: VerificationWindow): WindowState {

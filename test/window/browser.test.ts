@@ -872,7 +872,7 @@ test("the simulated phone shows each receipt, and the window its effect", async 
   await page.getByLabel("Carrier").selectOption("LGU+");
   await page.getByRole("button", { name: "Send", exact: true }).click();
   await result(page, "verified").waitFor();
-  expect(await page.locator("main .phone").textContent()).toBe("010-****-3333 LG U+");
+  expect(await page.locator("main .phone").textContent()).toBe("010-****-3333 LGU+");
   expect(complaints).toEqual([]);
   await page.route("**/messages?*", (route) => route.abort());
   await page.getByRole("button", { name: "Send", exact: true }).click();

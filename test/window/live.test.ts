@@ -406,7 +406,7 @@ test("a stream opened after the end gets the final status, each time", async () 
   await cli.send({ to: window.to, text: window.text, carrier: "LGU+" });
   for (const _ of ["first", "again"]) {
     const { state } = (await (await openStream(window.url)).next()) ?? {};
-    expect(state).toMatchObject({ status: "verified", carrier: "LG U+" });
+    expect(state).toMatchObject({ status: "verified", carrier: "LGU+" });
   }
 });
 
