@@ -25,8 +25,8 @@ import { reportTransitions } from "./transition.ts";
  * set-based statement cannot see that without giving up order.
  *
  * Nothing is locked between the two. The storing statement checks what the judgements were based on: verifications are still
- * pending, senders' misses are as they were read, ids and contents are new. If not, it fails as a whole and the messages are
- * judged again. So all messages of a batch take effect at once, as of the moment of the read.
+ * pending and not past their expiry, senders' misses are as they were read, ids and contents are new. If not, it fails as a
+ * whole and the messages are judged again. So all messages of a batch take effect at once.
  */
 export function createInboundMessages(
   database: Database,

@@ -12,6 +12,7 @@ import {
   noticesSent,
   transitionCounts,
   transitionEffects,
+  transitionTime,
 } from "./transition.ts";
 import { lowestIdAt, maxClockSkew } from "./verification-row.ts";
 
@@ -46,6 +47,9 @@ function secondsIn(joined: unknown): number[] {
  * or a sender, or with the division by zero in its last line. The rows of a table are locked in key order, and the tables in
  * the same order by every such statement. A sender or verification that another transaction has changed since is not found at
  * its ctid. Nothing is joined to a table that grows, for the reason given at `stateStatement`.
+ *
+ * A verification is verified at the time of its event, not at that of the read before: those could lie in different hours,
+ * which statistics tell apart. One that has expired since the read is judged again.
  *
  * The planner has no statistics of phones, and expects many codes for each. So their expiry is compared after they were found: it
  * would be looked up, too, for all codes in use. And their number is limited by a subquery: with a constant, all codes that expect
@@ -113,8 +117,9 @@ found AS MATERIALIZED (
 ),
 verified AS (
   UPDATE verification v SET
-    status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = to_timestamp($1::float8 / 1000)
+    status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = ${transitionTime}
   FROM found n WHERE v.ctid = n.row AND v.id = n.id AND n.status = 'verified' AND v.status = 'pending'
+    AND v.expires_at > ${transitionTime}
   RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 expired AS (

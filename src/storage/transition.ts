@@ -17,6 +17,9 @@ export const transitionChannel = "phoneproof_transition";
 /** Channel for the ids, comma-separated, of verifications that have a new hint. It does not even carry the hint's reason. */
 export const hintChannel = "phoneproof_hint";
 
+/** The time of a transition, unless its statement reads the clock itself. Never before the start of its transaction. */
+export const transitionTime = "date_trunc('milliseconds', statement_timestamp())";
+
 /** Notices in one payload: 100 × 51 bytes stay under the 8,000 a payload may have. */
 export const noticesInPayload = 100;
 
@@ -32,7 +35,7 @@ export const noticesInPayload = 100;
  */
 export function transitionEffects(
   transition: "verified" | "cancelled" | "expired",
-  occurredAt = "date_trunc('milliseconds', statement_timestamp())",
+  occurredAt = transitionTime,
 ): string {
   return `
 ${transition}_event AS (

@@ -160,6 +160,20 @@ describe("two concurrent attempts to end a verification", () => {
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
   });
 
+  test("an SMS with another number that had to wait past the expiry is LATE, since its event would be after the expiry", async () => {
+    const pending = await createPending(shopHere);
+    await stopClock(service.db, new Date(pending.expiresAt.getTime() - 1));
+    const holder = await service.db.connect();
+    await holder.query("BEGIN; LOCK TABLE inbound_message IN SHARE MODE");
+    const outcome = outcomeOf({ ...pending, text: `${pending.text} (0212345678, 12345678)` }, sourceHere);
+    await untilWaiting(service.db, 1);
+    await moveClock(service.db, 1);
+    await holder.query("COMMIT");
+    holder.release();
+    expect([await outcome, await statusOf(pending)]).toEqual(["LATE", "expired"]);
+    expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
+  });
+
   test("a cancel that waits for a transaction that changes nothing then cancels, and is counted once", async () => {
     const pending = await createPending(shopHere);
     const calls = async () => Number((await shopHere.read(pending.id)).headers.get("x-usage-calls"));

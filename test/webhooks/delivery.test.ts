@@ -27,6 +27,27 @@ async function read(key: string, id: string) {
   return (await response.json()) as Record<string, unknown>;
 }
 
+test("a verification has the time of its event, also if its SMS arrived with many others or holds another number", async () => {
+  const shop = await openShop(service);
+  const receiver = await startReceiver();
+  const { secret } = await shop.setWebhook(receiver.url);
+  const count = 60;
+  const pending = await Promise.all(Array.from({ length: count }, () => shop.create()));
+  const receipts = await service.sms(
+    ...pending.map(({ destination, smsText }, index) => ({
+      to: destination,
+      text: index === 0 ? smsText : `${smsText} (0212345678, 12345678)`,
+      from: `010660000${index + 10}`,
+    })),
+  );
+  expect(receipts.map(({ outcome }) => outcome)).toEqual(pending.map(() => "VERIFIED"));
+  for (const request of await untilReceived(receiver, count)) {
+    const { timestamp, data } = verified(request, secret);
+    expect(data).toMatchObject({ verified_at: timestamp, server_time: timestamp });
+    expect(await read(shop.liveKey, data.id as string)).toMatchObject({ verified_at: timestamp });
+  }
+});
+
 test.for([
   {
     type: "verification.verified",
