@@ -214,6 +214,33 @@ describe("no audit log entry is written", () => {
     expect(await written(() => projects.updateProject(again))).toEqual([]);
   });
 
+  test("for a change that was made before", async () => {
+    const projects = service.client(ProjectService);
+    const keys = service.client(ApiKeyService);
+    const tokens = service.client(ServiceTokenService);
+    const webhooks = service.client(WebhookService);
+    const { project } = await projects.createProject({ name: "Twice" });
+    const place = { projectId: project?.id ?? "", environment };
+    const { apiKey } = await keys.createApiKey(place);
+    const { serviceToken } = await tokens.createServiceToken({ scope: ServiceTokenScope.READ });
+    const key = { apiKeyId: apiKey?.id ?? "" };
+    const token = { serviceTokenId: serviceToken?.id ?? "" };
+    await webhooks.setWebhook({ ...place, url: "https://shop.example/twice" });
+    const twice = async (change: () => Promise<object>) => {
+      const answers: object[] = [];
+      const entries = await written(async () => {
+        answers.push(await change(), await change());
+      });
+      expect(answers[1]).toEqual(answers[0]);
+      return entries.map(({ action }) => action);
+    };
+    expect(await twice(() => projects.suspendProject(place))).toEqual(["project.suspended"]);
+    expect(await twice(() => projects.resumeProject(place))).toEqual(["project.resumed"]);
+    expect(await twice(() => keys.revokeApiKey(key))).toEqual(["api_key.revoked"]);
+    expect(await twice(() => tokens.revokeServiceToken(token))).toEqual(["service_token.revoked"]);
+    expect(await twice(() => webhooks.disableWebhook(place))).toEqual(["webhook.disabled"]);
+  });
+
   test("for refused calls", async () => {
     expect(
       await written(async () => {

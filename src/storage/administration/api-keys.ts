@@ -65,16 +65,19 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
       });
     },
 
-    revoke: (id) =>
-      administer(
+    async revoke(id) {
+      const { apiKey } = await administer(
         async (transaction) => {
-          await transaction.$executeRaw`
-          UPDATE api_key SET revoked_at = coalesce(revoked_at, date_trunc('milliseconds', now())) WHERE id = ${id}::uuid`;
+          const changed = await transaction.$executeRaw`
+            UPDATE api_key SET revoked_at = date_trunc('milliseconds', now())
+            WHERE id = ${id}::uuid AND revoked_at IS NULL`;
           const row = await transaction.apiKey.findUnique({ where: { id } });
-          return row && apiKeyOf(row);
+          return { apiKey: row && apiKeyOf(row), isChanged: changed > 0 };
         },
-        (revoked) => revoked && act("api_key.revoked", revoked),
-      ),
+        ({ apiKey, isChanged }) => (apiKey && isChanged ? act("api_key.revoked", apiKey) : null),
+      );
+      return apiKey;
+    },
   };
 }
 

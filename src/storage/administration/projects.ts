@@ -50,19 +50,21 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
       return result ? result.project : null;
     },
 
-    setSuspended: (id, suspended) =>
-      administer(
+    async setSuspended(id, suspended) {
+      const { project } = await administer(
         async (transaction) => {
-          await transaction.$executeRaw`
-            UPDATE project
-            SET suspended_at = CASE WHEN ${suspended} THEN coalesce(suspended_at, date_trunc('milliseconds', now())) END
-            WHERE id = ${id}::uuid`;
+          const changed = await transaction.$executeRaw`
+            UPDATE project SET suspended_at = CASE WHEN ${suspended} THEN date_trunc('milliseconds', now()) END
+            WHERE id = ${id}::uuid AND (suspended_at IS NOT NULL) <> ${suspended}`;
           const row = await transaction.project.findUnique({ where: { id } });
-          return row && projectOf(row);
+          return { project: row && projectOf(row), isChanged: changed > 0 };
         },
-        (project) => project && act(suspended ? "project.suspended" : "project.resumed", project, {}),
+        ({ project, isChanged }) =>
+          project && isChanged ? act(suspended ? "project.suspended" : "project.resumed", project, {}) : null,
         id,
-      ),
+      );
+      return project;
+    },
   };
 }
 

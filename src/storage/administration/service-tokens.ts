@@ -29,17 +29,19 @@ export function createServiceTokenStore(database: PrismaDatabase, administer: Ad
       return rows.map(tokenOf);
     },
 
-    revoke: (id) =>
-      administer(
+    async revoke(id) {
+      const { token } = await administer(
         async (transaction) => {
-          await transaction.$executeRaw`
-          UPDATE service_token SET revoked_at = coalesce(revoked_at, date_trunc('milliseconds', now()))
-          WHERE id = ${id}::uuid`;
+          const changed = await transaction.$executeRaw`
+            UPDATE service_token SET revoked_at = date_trunc('milliseconds', now())
+            WHERE id = ${id}::uuid AND revoked_at IS NULL`;
           const row = await transaction.serviceToken.findUnique({ where: { id } });
-          return row && tokenOf(row);
+          return { token: row && tokenOf(row), isChanged: changed > 0 };
         },
-        (revoked) => revoked && act("service_token.revoked", revoked),
-      ),
+        ({ token, isChanged }) => (token && isChanged ? act("service_token.revoked", token) : null),
+      );
+      return token;
+    },
   };
 }
 

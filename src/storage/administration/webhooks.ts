@@ -99,8 +99,8 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
         place.projectId,
       ),
 
-    disable: (place, url, reason) =>
-      administer(
+    async disable(place, url, reason) {
+      const disabled = await administer(
         async (transaction) => {
           await lockProject(transaction, place.projectId);
           const named =
@@ -108,15 +108,17 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           if (named === undefined) return null;
           const [newest] = await versionsOf(transaction, place, named);
           if (!newest) return null;
-          await transaction.$executeRaw`
+          const changed = await transaction.$executeRaw`
           UPDATE webhook_configuration
           SET disabled_at = date_trunc('milliseconds', now()), disabled_reason = ${reason}
           WHERE ${of(place)} AND url = ${named} AND disabled_at IS NULL`;
-          return versionWith(transaction, newest.id);
+          return { webhook: await versionWith(transaction, newest.id), isChanged: changed > 0 };
         },
-        (webhook) => webhook && act("webhook.disabled", webhook),
+        (result) => (result?.isChanged ? act("webhook.disabled", result.webhook) : null),
         place.projectId,
-      ),
+      );
+      return disabled?.webhook ?? null;
+    },
 
     deliveries: (filter) => listDeliveries(database, filter),
 
