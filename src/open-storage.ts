@@ -124,6 +124,7 @@ function openPool(
       }),
       statement: tracing ? tracedStatements(tracing) : undefined,
       moved: metrics.verifications.count,
+      charged: metrics.calls.charged,
       verified: metrics.verifications.verified,
     },
   });

@@ -10,8 +10,6 @@ export interface AnsweredRequest {
   readonly status: number | null;
   /** The error catalogue's code, if the request failed. */
   readonly failureCode: FailureCode | undefined;
-  /** Whether the request was charged as usage. */
-  readonly charged: boolean;
   readonly seconds: number;
 }
 
@@ -24,6 +22,5 @@ export interface AnsweredRpc {
   readonly code: string;
   /** The error catalogue's code if the call failed; `code` alone is ambiguous, since some of the two share a spelling. */
   readonly failureCode: FailureCode | undefined;
-  readonly charged: boolean;
   readonly seconds: number;
 }

@@ -16,7 +16,6 @@ export function answeredRequest(
     route: request.routeOptions.url,
     status: sentStatus(reply),
     failureCode: request.failureCode,
-    charged: request.call?.usage !== undefined,
     seconds: (performance.now() - startedAt) / 1_000,
   };
 }

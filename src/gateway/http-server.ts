@@ -108,7 +108,6 @@ export function createHttpServer(
       route: undefined,
       status: refusal.status,
       failureCode: refusal.code,
-      charged: false,
       seconds: 0,
     });
   };

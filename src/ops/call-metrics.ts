@@ -74,14 +74,7 @@ export function createCallMetrics(registry: Registry) {
       });
     },
 
-    answered({
-      method,
-      route = "none",
-      status,
-      failureCode,
-      charged: counts,
-      seconds,
-    }: AnsweredRequest): void {
+    answered({ method, route = "none", status, failureCode, seconds }: AnsweredRequest): void {
       const known = knownMethods.has(method) ? method : "other";
       const ofRoute = requestsOf.get(route) ?? kept(requestsOf, route, new Map());
       const ofMethod = ofRoute.get(known) ?? kept(ofRoute, known, new Map());
@@ -89,15 +82,18 @@ export function createCallMetrics(registry: Registry) {
         ofMethod.get(status) ??
         kept(ofMethod, status, requests.of({ method: known, route, status: String(status ?? "none") }));
       observed.observe(seconds);
-      if (counts) charged++;
       countRefusal(refusals.http, failureCode);
+    },
+
+    charged(calls: number): void {
+      charged += calls;
     },
 
     rpcBegun(method: string, streaming: boolean): void {
       if (streaming) streamsOpen.inc({ method });
     },
 
-    rpcAnswered({ method, streaming, code, failureCode, charged: counts, seconds }: AnsweredRpc): void {
+    rpcAnswered({ method, streaming, code, failureCode, seconds }: AnsweredRpc): void {
       if (streaming) {
         streamsOpen.dec({ method });
         streamsEnded.inc({ method, code });
@@ -106,7 +102,6 @@ export function createCallMetrics(registry: Registry) {
         const observed = ofMethod.get(code) ?? kept(ofMethod, code, rpcs.of({ method, code }));
         observed.observe(seconds);
       }
-      if (counts) charged++;
       countRefusal(refusals.grpc, failureCode);
     },
   };

@@ -56,7 +56,7 @@ export function admissionGate(parts: {
     const refusal = (thrown: unknown): ConnectError => {
       const failure = asFailure(thrown);
       observer.begun(methodName(method), method.methodKind !== "unary");
-      const call = { requestId, usage: undefined, method, code: failure.code, startedAt: look.at, caller };
+      const call = { requestId, method, code: failure.code, startedAt: look.at, caller };
       noteAnswer({ log, observer }, call, failure);
       return connectError(failure, requestId, undefined, rateLimit);
     };

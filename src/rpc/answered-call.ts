@@ -21,7 +21,7 @@ export interface RpcObserver {
 /** Logs a finished call and reports it to the observer. */
 export function noteAnswer(
   { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
-  call: Pick<Call, "requestId" | "usage"> & {
+  call: Pick<Call, "requestId"> & {
     readonly method: DescMethod;
     readonly code: string;
     /** By performance.now(). */
@@ -43,7 +43,6 @@ export function noteAnswer(
     streaming: call.method.methodKind !== "unary",
     code,
     failureCode: failure?.code,
-    charged: call.usage !== undefined,
     seconds: elapsedMs / 1_000,
   });
 }

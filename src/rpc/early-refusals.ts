@@ -60,7 +60,7 @@ export function createEarlyRefusals({ log, observer }: { log: Logger; observer: 
     const code = codeToString(refusal.error.code);
     log.info({ requestId, method, code, durationMs: 0 }, "rpc");
     observer.begun(method, false);
-    observer.answered({ method, streaming: false, code, failureCode: undefined, charged: false, seconds: 0 });
+    observer.answered({ method, streaming: false, code, failureCode: undefined, seconds: 0 });
     return true;
   };
 }

@@ -89,7 +89,7 @@ export function createRpcServer(parts: {
         log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
         observer.begun(method, false);
         const { code } = failure;
-        observer.answered({ method, streaming: false, code, failureCode: code, charged: false, seconds: 0 });
+        observer.answered({ method, streaming: false, code, failureCode: code, seconds: 0 });
       },
     }),
   };

@@ -17,6 +17,7 @@ import {
   type BatchCharges,
   chargedCalls,
   chargesOf,
+  countCharged,
   secondsToNextMonth,
   UsageLimitReached,
   usageOf,
@@ -301,9 +302,13 @@ async function createOnFastPath(
   if (rows === null) return null;
   const createdAt = rows[0]?.[0] as number;
   const charged = new Map(rows.map((row) => [row[1], row]));
-  return items.map(({ request, chargeTo }, position): Outcome => {
+  const usages = items.map(({ chargeTo }, position) => {
     const [, , calls, granted, limit] = charged.get(chargeTo) ?? [];
-    const usage = usageOf(batchCharges.ranks[position] ?? 0, calls, granted, limit, null);
+    return usageOf(batchCharges.ranks[position] ?? 0, calls, granted, limit, null);
+  });
+  pipeline.observer.charged(countCharged(usages));
+  return items.map(({ request }, position): Outcome => {
+    const usage = usages[position];
     if (usage instanceof UsageLimitReached) throw new Error("a call was answered without being charged");
     const created = answerOf(request, createdAt, createdAt + request.validitySeconds * 1000);
     return { usage, value: { kind: "created", created } };
@@ -358,10 +363,14 @@ async function createBatch(
   const outcomes = new Array<Outcome>(items.length);
   const created = new Map<number, CreatedVerification>();
   const undecided: Undecided[] = [];
-  for (const row of rows) {
+  const usages = rows.map((row) =>
+    usageOf(batchCharges.ranks[row[0] as number] ?? 0, row[1], row[2], row[3], row[8]),
+  );
+  pipeline.observer.charged(countCharged(usages));
+  for (const [index, row] of rows.entries()) {
     const position = row[0] as number;
     const { request } = items[position] as ChargedCreation;
-    const usage = usageOf(batchCharges.ranks[position] ?? 0, row[1], row[2], row[3], row[8]);
+    const usage = usages[index];
     if (usage instanceof UsageLimitReached) {
       outcomes[position] = usage;
     } else if (row[4] === true) {

@@ -7,6 +7,8 @@ export interface StorageObserver {
   batch(operation: string): BatchObserver;
   /** This process has moved `count` verifications to that state. */
   moved(transition: "cancelled" | "expired", environment: Environment, count: number): void;
+  /** A statement of this process has charged so many calls as usage. */
+  charged(calls: number): void;
   /** One entry for each verification that this process has verified: the seconds since its creation. */
   verified(environment: Environment, seconds: readonly number[]): void;
   /**
@@ -36,5 +38,6 @@ export interface BatchSpans {
 export const unobserved: StorageObserver = {
   batch: () => ({ ran() {} }),
   moved: () => {},
+  charged: () => {},
   verified: () => {},
 };

@@ -81,6 +81,11 @@ export function usageOf(
   return { calls: calls - granted + rank, limit: typeof limit === "number" ? limit : null };
 }
 
+/** How many of the calls of a statement, of which these are the usage counts, it has charged. */
+export function countCharged(usages: readonly (UsageCount | undefined | UsageLimitReached)[]): number {
+  return usages.filter((usage) => usage !== undefined && !(usage instanceof UsageLimitReached)).length;
+}
+
 export interface UsageLedger {
   /** Counts one call. Refuses with usage_limit_exceeded. */
   charge(projectId: string): Promise<UsageCount>;
@@ -102,13 +107,15 @@ export function createUsageLedger(database: Database): UsageLedger {
       const batchCharges = chargesOf(projectIds);
       const rows = await runStatement(database, chargeStatement, [batchCharges.projects, batchCharges.calls]);
       const charged = new Map(rows.map((row) => [row[0], row]));
-      return projectIds.map((projectId, index) => {
+      const usages = projectIds.map((projectId, index) => {
         const [, calls, granted, limit, seconds] = charged.get(projectId) ?? [];
         return (
           usageOf(batchCharges.ranks[index] ?? 0, calls, granted, limit, seconds) ??
           new UsageLimitReached(seconds)
         );
       });
+      database.observer.charged(countCharged(usages));
+      return usages;
     },
   });
   return {

@@ -17,6 +17,7 @@ import {
 import {
   chargedCalls,
   chargesOf,
+  countCharged,
   secondsToNextMonth,
   UsageLimitReached,
   usageMonth,
@@ -155,10 +156,15 @@ export function createVerifications(database: Database): Verifications {
     for (const row of rows) {
       if (row[1] !== null) charged.set(items[row[0] as number]?.chargeTo, row);
     }
-    for (const row of rows) {
+    const usages = rows.map((row) => {
       const position = row[0] as number;
       const [, calls, granted, limit, seconds] = charged.get(items[position]?.chargeTo) ?? [];
-      const usage = usageOf(batchCharges.ranks[position] ?? 0, calls, granted, limit, seconds);
+      return usageOf(batchCharges.ranks[position] ?? 0, calls, granted, limit, seconds);
+    });
+    database.observer.charged(countCharged(usages));
+    for (const [index, row] of rows.entries()) {
+      const position = row[0] as number;
+      const usage = usages[index];
       const verification = verificationOf(row, firstColumn);
       results[position] =
         usage instanceof UsageLimitReached

@@ -11,6 +11,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending } from "../service/pending.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
@@ -125,4 +126,18 @@ test("a client that disconnects in the middle of a call does not affect later ca
   });
   expect((await get(id, "60S").status).code).toBe(0);
   expect((await shop.read(id)).status).toBe(200);
+});
+
+test("the metric of counted calls also has those whose deadline passed or whose client left", async () => {
+  const { id } = await createPending(shop);
+  await whileUsageIsHeld(async () => {
+    await callTooLate((timeout) => get(id, timeout));
+    const left = get(id, "60S");
+    await untilWaiting(service.db, 1);
+    left.cut();
+    await left.status;
+  });
+  const { headers } = await shop.read(id);
+  const counted = (await scrape(service.opsUrl)).sum("phoneproof_usage_calls_total");
+  expect(String(counted)).toBe(headers.get("x-usage-calls"));
 });
