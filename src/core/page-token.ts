@@ -80,7 +80,10 @@ export function paginate<Item>(
 
 /** The UUID of the previous page's last entry; undefined if the token is of another list or, without `list`, malformed. */
 export function decodePageToken(token: string, list: object | undefined): string | undefined {
-  const hex = Buffer.from(token, "base64url").toString("hex");
+  const bytes = Buffer.from(token, "base64url");
+  // Node ignores characters that are not of the alphabet.
+  if (bytes.toString("base64url") !== token) return undefined;
+  const hex = bytes.toString("hex");
   if (hex.length !== idHexDigits + listHexDigits) return undefined;
   if (list !== undefined && hex.slice(idHexDigits) !== digestOf(list)) return undefined;
   return hex.slice(0, idHexDigits).replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");

@@ -319,11 +319,15 @@ describe("a request for a list", async () => {
     expect(next.verifications).toHaveLength(1);
   });
 
-  test("is refused if its page token was issued for another filter, environment or project; the page size may change", async () => {
+  test("is refused if its page token was changed or issued for another filter, environment or project; the page size may change", async () => {
     await createPending(shop);
     const { nextPageToken: pageToken } = await rpc.listVerifications({ pageSize: 1 });
     expect((await rpc.listVerifications({ pageToken, pageSize: 2 })).verifications).toHaveLength(1);
     const phone = "01012345678";
+    for (const token of [` ${pageToken}`, `${pageToken}=`, pageToken.replace(/^.{5}/, "$&!")]) {
+      const refused = await answerOf((options) => rpc.listVerifications({ pageToken: token }, options));
+      expect(refused).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
+    }
     for (const filter of [{ phone }, { clientReference: "x" }, { statuses: [VerificationStatus.PENDING] }]) {
       const refused = await answerOf((options) => rpc.listVerifications({ ...filter, pageToken }, options));
       expect(refused).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
