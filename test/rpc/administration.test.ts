@@ -119,6 +119,14 @@ test.for<[field: string, taken: readonly object[], refused: readonly object[]]>(
   }
 });
 
+test("a negative usage limit at creation is refused with how to have none", async () => {
+  const creation = projects.createProject({ name: "Shop", usageLimit: -1n });
+  const error = ConnectError.from(await creation.catch((thrown: unknown) => thrown));
+  expect(error.findDetails(ErrorDetailSchema)[0]?.fields).toMatchObject([
+    { field: "usage_limit", message: expect.stringContaining("leave it out at creation") },
+  ]);
+});
+
 test("a project whose stored name no longer passes validation can still be updated", async () => {
   const { project } = await projects.createProject({ name: "Shop", smsTemplate: "본인확인 {code}" });
   const projectId = project?.id ?? "";

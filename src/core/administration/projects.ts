@@ -121,13 +121,15 @@ function checked(
   add(checkWhole("validity_seconds", settings.validitySeconds, validityRange.min, validityRange.max));
   add(checkWhole("rate_limit_per_minute", settings.rateLimitPerMinute, 1, 1_000_000));
   if (settings.usageLimit !== null)
-    add(checkWhole("usage_limit", settings.usageLimit, 0, Number.MAX_SAFE_INTEGER));
+    add(checkWhole("usage_limit", settings.usageLimit, 0, Number.MAX_SAFE_INTEGER, noUsageLimit));
   if (settings.parentOrigin !== null) add(checkOrigin(settings.parentOrigin));
   if (settings.returnUrl !== null) add(checkReturnUrl(settings.returnUrl));
   if (violations.length === 0) violations.push(...checkTemplate(settings));
   if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
   return settings;
 }
+
+const noUsageLimit = "; for no limit, leave it out at creation, and send -1 in an update";
 
 function checkTemplate(settings: ProjectSettings): readonly FieldViolation[] {
   return checkSmsTemplate({
