@@ -7,6 +7,7 @@ import { administerDestinationNumbers } from "./core/administration/destination-
 import { administerErasures } from "./core/administration/erasure.ts";
 import { administerProjects } from "./core/administration/projects.ts";
 import { administerServiceTokens } from "./core/administration/service-tokens.ts";
+import { reportUsage } from "./core/administration/usage.ts";
 import { administerWebhooks } from "./core/administration/webhooks.ts";
 import { announcing, createAdminister } from "./storage/administration/announcement.ts";
 import { createApiKeyStore } from "./storage/administration/api-keys.ts";
@@ -14,6 +15,7 @@ import { createAuditStore } from "./storage/administration/audit.ts";
 import { createDestinationNumberStore } from "./storage/administration/destination-numbers.ts";
 import { createProjectStore } from "./storage/administration/projects.ts";
 import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
+import { createUsageStore } from "./storage/administration/usage.ts";
 import { createWebhookStore } from "./storage/administration/webhooks.ts";
 import { createConcurrencyLimit } from "./storage/concurrency-limit.ts";
 import type { Database } from "./storage/database.ts";
@@ -59,6 +61,7 @@ export async function openAdministration(parts: {
           sendSample: createSendSample(endpoints),
           audit,
         }),
+        usage: reportUsage({ usage: createUsageStore(database) }),
         audit: readAudit({ audit }),
         erasures: administerErasures({ erasures: createErasureStore(database, inTurn), audit }),
       };

@@ -1,13 +1,13 @@
 /** phoneproof project: merchants' projects and their settings. */
 
 import { Option } from "commander";
-import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import { type Project, ProjectService, type Usage } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, grouped, localTimeWithZone, shortestText, table } from "./layout.ts";
-import { wholeNumber, wholeNumberOrUnlimited } from "./option-values.ts";
+import { nonEmpty, wholeNumber, wholeNumberOrUnlimited } from "./option-values.ts";
 import type { Session } from "./session.ts";
-import { allProjects } from "./whole-lists.ts";
+import { allProjects, allUsage } from "./whole-lists.ts";
 import { type CodeFormatWord, codeFormatOf, codeFormats, codeFormatWord, dateOf, isoTime } from "./words.ts";
 
 interface Settings {
@@ -78,6 +78,25 @@ export function addProjectCommands(program: CliCommand): void {
     .does(async (session, _options, projectId) => {
       const { project } = await session.client.call(ProjectService.method.getProject, { projectId });
       showProject(session, project);
+    });
+
+  group
+    .command("usage")
+    .description(
+      "List how many calls projects were charged for: all projects this month, or one project month by month.",
+    )
+    .option("--project <id>", "only this project's, prj_…", nonEmpty)
+    .option("--month <month>", "only in this calendar month in Seoul, such as 2026-11", nonEmpty)
+    .examples(
+      ["this month, all projects", "project usage"],
+      ["last month's bill, for a script", "project usage --month 2026-10 --json"],
+      ["one project's months", "project usage --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
+    )
+    .does<{ project?: string; month?: string }>(async (session, { project = "", month = "" }) => {
+      const usage = await allUsage(session.client, { projectId: project, month });
+      session.answer({ usage: usage.map(usageJson) }, () =>
+        usage.length === 0 ? "No calls were charged." : usageTable(usage),
+      );
     });
 
   settings(
@@ -263,5 +282,32 @@ function projectTable(projects: readonly Project[]): string {
       { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 4 },
     ],
     projects,
+  );
+}
+
+function usageJson({ projectId, projectName, month, calls, usageLimit }: Usage) {
+  return {
+    project_id: projectId,
+    project_name: projectName,
+    month,
+    calls: Number(calls),
+    usage_limit: usageLimit === undefined ? null : Number(usageLimit),
+  };
+}
+
+function usageTable(usage: readonly Usage[]): string {
+  return table(
+    [
+      { heading: "MONTH", value: ({ month }) => month, rank: 1 },
+      { heading: "PROJECT", value: ({ projectId }) => projectId, rank: 3 },
+      { heading: "NAME", value: ({ projectName }) => projectName, rank: 4, shortens: shortestText },
+      { heading: "CALLS", value: ({ calls }) => grouped(Number(calls)), rank: 2 },
+      {
+        heading: "LIMIT",
+        value: ({ usageLimit }) => (usageLimit === undefined ? "unlimited" : grouped(Number(usageLimit))),
+        rank: 5,
+      },
+    ],
+    usage,
   );
 }

@@ -4,7 +4,7 @@ import {
   type DestinationNumber,
   DestinationNumberService,
 } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
-import { type Project, ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import { type Project, ProjectService, type Usage } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import type { ServiceClient } from "./client.ts";
 import { gather } from "./paging.ts";
@@ -30,6 +30,18 @@ export async function allNumbers(
     const { listDestinationNumbers } = DestinationNumberService.method;
     const answer = await client.call(listDestinationNumbers, { ...filter, ...page });
     return { items: answer.destinationNumbers, nextPageToken: answer.nextPageToken };
+  });
+  return items;
+}
+
+/** What projects were charged for, as ListUsage orders it. */
+export async function allUsage(
+  client: ServiceClient,
+  filter: { readonly projectId: string; readonly month: string },
+): Promise<readonly Usage[]> {
+  const { items } = await gather(whole, async (page) => {
+    const answer = await client.call(ProjectService.method.listUsage, { ...filter, ...page });
+    return { items: answer.usage, nextPageToken: answer.nextPageToken };
   });
   return items;
 }

@@ -2,6 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter } from "@connectrpc/connect";
 import type { ProjectChanges } from "../core/administration/projects.ts";
+import type { MonthlyUsage } from "../core/administration/usage.ts";
 import { encodeId } from "../core/ids.ts";
 import type { CodeFormat as CodeFormatName, Project } from "../core/project.ts";
 import { defaultSmsTemplate } from "../core/sms-text.ts";
@@ -11,6 +12,7 @@ import {
   ProjectSchema,
   ProjectService,
   type UpdateProjectRequest,
+  UsageSchema,
 } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
 import { enumName, type Found } from "./messages.ts";
@@ -34,6 +36,10 @@ export function projectRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
     listProjects: asAdmin(async ({ projects }, { pageSize, pageToken }) => {
       const page = await projects.list({ pageSize, pageToken });
       return { projects: page.projects.map(projectMessage), nextPageToken: page.nextPageToken };
+    }),
+    listUsage: asAdmin(async ({ usage }, { projectId, month, pageSize, pageToken }) => {
+      const page = await usage.list({ projectId, month, pageSize, pageToken });
+      return { usage: page.usage.map(usageMessage), nextPageToken: page.nextPageToken };
     }),
     updateProject: asAdmin(async ({ projects }, request) => {
       const found: Found = { violations: [] };
@@ -104,5 +110,14 @@ function projectMessage(project: Project) {
     rateLimitPerMinute: project.rateLimitPerMinute,
     suspended: project.suspended,
     createdAt: timestampFromDate(project.createdAt),
+  });
+}
+
+function usageMessage({ projectId, limit, calls, ...usage }: MonthlyUsage) {
+  return create(UsageSchema, {
+    ...usage,
+    projectId: encodeId("prj_", projectId),
+    calls: BigInt(calls),
+    ...(limit === null ? {} : { usageLimit: BigInt(limit) }),
   });
 }

@@ -42,7 +42,7 @@ afterAll(async () => {
 });
 
 const commands = {
-  project: ["create", "list", "show", "update", "suspend", "resume"],
+  project: ["create", "list", "show", "usage", "update", "suspend", "resume"],
   key: ["create", "list", "rotate", "revoke"],
   number: ["add", "list", "remove"],
   token: ["create", "list", "revoke"],

@@ -46,6 +46,7 @@ const needs: Record<string, Need> = {
   "phoneproof.v1.ProjectService/CreateProject": "admin",
   "phoneproof.v1.ProjectService/GetProject": "admin",
   "phoneproof.v1.ProjectService/ListProjects": "admin",
+  "phoneproof.v1.ProjectService/ListUsage": "admin",
   "phoneproof.v1.ProjectService/UpdateProject": "admin",
   "phoneproof.v1.ProjectService/SuspendProject": "admin",
   "phoneproof.v1.ProjectService/ResumeProject": "admin",

@@ -32,6 +32,7 @@ const requests: Record<string, Record<string, unknown>> = {
   "ProjectService/CreateProject": { name: "Shop" },
   "ProjectService/GetProject": { projectId },
   "ProjectService/ListProjects": {},
+  "ProjectService/ListUsage": { projectId },
   "ProjectService/UpdateProject": { projectId, name: "Shop" },
   "ProjectService/SuspendProject": { projectId },
   "ProjectService/ResumeProject": { projectId },

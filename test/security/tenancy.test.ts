@@ -66,7 +66,7 @@ const named: Record<string, readonly [existing: string, never: string]> = {
 
 /** Text fields that name nothing. Page tokens are tested in test/rpc/list-verifications.test.ts. */
 const nameless = new Set(
-  "name state expected_phone sms_template url actor source page_token service host".split(" "),
+  "name state expected_phone sms_template url actor source page_token month service host".split(" "),
 );
 
 /** Credentials without access to any of it, including the owner's key of the other environment. */

@@ -4,6 +4,7 @@ import type { DestinationNumbers } from "./destination-numbers.ts";
 import type { Erasures } from "./erasure.ts";
 import type { Projects } from "./projects.ts";
 import type { ServiceTokens } from "./service-tokens.ts";
+import type { UsageReport } from "./usage.ts";
 import type { Webhooks } from "./webhooks.ts";
 
 /** Everything an administrator may do. */
@@ -13,6 +14,7 @@ export interface Administration {
   readonly destinationNumbers: DestinationNumbers;
   readonly serviceTokens: ServiceTokens;
   readonly webhooks: Webhooks;
+  readonly usage: UsageReport;
   readonly audit: AuditLog;
   readonly erasures: Erasures;
 }

@@ -1,0 +1,165 @@
+/** What projects were charged for, as administrators read it. */
+import { expect, test } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { answerOf as printed, run, towards } from "../cli/command.ts";
+import { merchant } from "../gateway/merchant.ts";
+import { byTheClock, installClock, stopClock } from "../harness/clock.ts";
+import { startTestService } from "../harness/service.ts";
+import { answerOf } from "./grpc-answer.ts";
+
+const real = await startTestService({ ROLES: "api" });
+await installClock(real.db);
+const service = await real.startAnother({ DATABASE_URL: byTheClock(real.databaseUrl), ROLES: "api" });
+const projects = service.client(ProjectService);
+const shops = [
+  await service.createProject({ name: "One", usageLimit: 5n }),
+  await service.createProject({ name: "Two" }),
+  await service.createProject({ name: "Three" }),
+  await service.createProject({ name: "Never called" }),
+] as const;
+const [one, two, three] = shops;
+
+async function call(key: string, times: number): Promise<unknown[]> {
+  const numbers: unknown[] = [];
+  for (let made = 0; made < times; made++) {
+    const answer = await merchant(service.httpUrl, key).read("vrf_00000000000000000000000000");
+    numbers.push(answer.headers.get("x-usage-calls"));
+  }
+  return numbers;
+}
+
+// 59 minutes before the month ends in Seoul, and in its first second.
+await stopClock(service.db, new Date("2031-03-31T14:01:00.000Z"));
+await call(one.liveKey, 2);
+await call(one.testKey, 1);
+await call(two.liveKey, 7);
+await stopClock(service.db, new Date("2031-03-31T15:00:00.500Z"));
+await call(one.liveKey, 1);
+await call(three.testKey, 4);
+
+const row = (shop: { projectId: string }, name: string, month: string, calls: number, limit?: number) => ({
+  projectId: shop.projectId,
+  projectName: name,
+  month,
+  calls: BigInt(calls),
+  ...(limit === undefined ? {} : { usageLimit: BigInt(limit) }),
+});
+const rows = {
+  oneInMarch: row(one, "One", "2031-03", 3, 5),
+  twoInMarch: row(two, "Two", "2031-03", 7),
+  oneInApril: row(one, "One", "2031-04", 1, 5),
+  threeInApril: row(three, "Three", "2031-04", 4),
+};
+
+async function listed(request: {
+  projectId?: string;
+  month?: string;
+  pageSize?: number;
+  pageToken?: string;
+}) {
+  const { usage, nextPageToken } = await projects.listUsage(request);
+  return { usage: usage.map(({ $typeName: _, ...fields }) => fields), nextPageToken };
+}
+
+const { projectId } = one;
+
+test.for([
+  {
+    asks: "nothing: the current month of all projects",
+    request: {},
+    usage: [rows.oneInApril, rows.threeInApril],
+  },
+  { asks: "a month", request: { month: "2031-03" }, usage: [rows.oneInMarch, rows.twoInMarch] },
+  { asks: "a month without calls", request: { month: "2030-03" }, usage: [] },
+  {
+    asks: "a project: its months, the latest first",
+    request: { projectId },
+    usage: [rows.oneInApril, rows.oneInMarch],
+  },
+  { asks: "both", request: { projectId, month: "2031-03" }, usage: [rows.oneInMarch] },
+  { asks: "a project without calls", request: { projectId: shops[3].projectId }, usage: [] },
+])("the request has $asks", async ({ request, usage }) => {
+  expect(await listed(request)).toEqual({ usage, nextPageToken: "" });
+});
+
+test("the numbers are those that the callers were told, and a refused call is not in them", async () => {
+  expect(await call(one.testKey, 6)).toEqual(["2", "3", "4", "5", null, null]);
+  const { usage } = await listed({ projectId, month: "2031-04" });
+  expect(usage).toEqual([{ ...rows.oneInApril, calls: 5n }]);
+  // A limit that was taken away counts from the next call on.
+  await projects.updateProject({ projectId, usageLimit: -1n });
+  expect((await listed({ projectId, month: "2031-04" })).usage).toEqual(usage);
+  await call(one.testKey, 1);
+  expect((await listed({ projectId, month: "2031-04" })).usage).toEqual([row(one, "One", "2031-04", 6)]);
+});
+
+test("the pages of a month are the whole list, and a project's months are one page", async () => {
+  const first = await listed({ month: "2031-03", pageSize: 1 });
+  expect(first.usage).toEqual([rows.oneInMarch]);
+  const pageToken = first.nextPageToken;
+  expect(await listed({ month: "2031-03", pageSize: 1, pageToken })).toEqual({
+    usage: [rows.twoInMarch],
+    nextPageToken: "",
+  });
+  expect((await listed({ projectId, pageSize: 1 })).usage).toHaveLength(2);
+  const other = await answerOf((options) => projects.listUsage({ month: "2031-04", pageToken }, options));
+  expect(other).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
+});
+
+test("what is no month is refused, together with the rest, and an unknown project is not_found", async () => {
+  for (const month of [
+    "2031-13",
+    "2031-00",
+    "2031-3",
+    "2031-03-01",
+    "now",
+    "0000-01",
+    "2031-03\0",
+    " 2031-03",
+  ]) {
+    const wrong = { month, pageSize: 501 };
+    const answer = await answerOf((options) => projects.listUsage(wrong, options));
+    expect([month, answer]).toMatchObject([
+      month,
+      { code: "validation_failed", fields: ["month", "page_size"] },
+    ]);
+  }
+  for (const unknown of ["prj_00000000000000000000000000", "One"]) {
+    const answer = await answerOf((options) => projects.listUsage({ projectId: unknown }, options));
+    expect(answer).toMatchObject({ code: "not_found" });
+  }
+});
+
+test("the command shows it, and prints it as JSON", async () => {
+  const { usage } = await printed(["project", "usage", "--month", "2031-03"], towards(service));
+  expect(usage).toEqual([
+    { project_id: one.projectId, project_name: "One", month: "2031-03", calls: 3, usage_limit: 5 },
+    { project_id: two.projectId, project_name: "Two", month: "2031-03", calls: 7, usage_limit: null },
+  ]);
+  const shown = async (...filter: string[]) =>
+    (await run(["project", "usage", ...filter], { ...towards(service), COLUMNS: "100" })).stdout;
+  expect(await shown("--month", "2031-03")).toMatch(
+    /MONTH .*CALLS[\s\S]*2031-03 +prj_\w+ +Two +7 +unlimited/,
+  );
+  expect(await shown("--month", "2030-01")).toBe("No calls were charged.\n");
+});
+
+test("many thousands of projects with years of usage are read a page at a time", async () => {
+  const other = await startTestService();
+  const { projectId: template } = await other.createProject();
+  await other.db.query(
+    `INSERT INTO project (id, name, code_format, code_length, validity_seconds, rate_limit_per_minute)
+     SELECT uuidv7(), 'p' || n, 'numeric', 8, 600, 6000 FROM generate_series(1, 1200) n`,
+  );
+  await other.db.query(
+    `INSERT INTO usage (project_id, month, calls, granted)
+     SELECT id, '2031-01-01'::date + make_interval(months => m), m + 1, 1
+     FROM project, generate_series(0, 11) m WHERE id <> $1`,
+    [decodeId("prj_", template)],
+  );
+  const { usage } = await printed(["project", "usage", "--month", "2031-12"], towards(other));
+  expect(usage.map(({ project_name, calls }: Record<string, unknown>) => [project_name, calls])).toEqual(
+    Array.from({ length: 1_200 }, (_, index) => [`p${index + 1}`, 12]),
+  );
+});
