@@ -73,7 +73,7 @@ const quickReceiptMs = 2_000;
 
 /** Attempts at the first connection, few so that an unreachable service is reported soon. */
 const firstAttempts = 3;
-/** How long the service may take to end the stream after the last receipt. */
+/** How long the service may take to end the stream once the input has ended and every message has its receipt. */
 const streamCloseTimeoutMs = 2_000;
 
 export async function streamInboundMessages(stream: InboundStream): Promise<void> {
@@ -185,6 +185,10 @@ async function exchange(
     isUnanswered = true;
     cancel();
   });
+  window
+    .untilAcknowledged(either)
+    .then(() => delay(streamCloseTimeoutMs, undefined, { signal: either }))
+    .then(cancel, () => {});
   for (const signal of [stop, cut]) signal.addEventListener("abort", cancel, { once: true });
   const sending = send(call, window, either).catch((error: unknown) => {
     // The receiving side reports a broken connection. Any other error is a bug in this client.
@@ -248,7 +252,6 @@ async function drained(call: Call, signal: AbortSignal): Promise<void> {
 }
 
 async function receive(stream: InboundStream, call: Call, window: Window, stop: AbortSignal): Promise<void> {
-  let closeTimer: NodeJS.Timeout | undefined;
   try {
     for await (const { receipts } of call as AsyncIterable<StreamInboundMessagesResponse>) {
       stop.throwIfAborted();
@@ -263,13 +266,10 @@ async function receive(stream: InboundStream, call: Call, window: Window, stop: 
         };
       });
       await window.whileIdle(stream.onReceipts(answered));
-      if (window.done) closeTimer ??= setTimeout(() => call.cancel(), streamCloseTimeoutMs);
     }
   } catch (error) {
     // Every receipt has arrived, so it no longer matters how the stream ended.
-    if (!window.done || window.acknowledged === 0 || stop.aborted) throw error;
-  } finally {
-    clearTimeout(closeTimer);
+    if (!window.isAcknowledged || stop.aborted) throw error;
   }
 }
 
@@ -302,6 +302,11 @@ class Window {
 
   get done(): boolean {
     return this.#ended && this.size === 0;
+  }
+
+  /** Whether there were messages, and all have their receipts. */
+  get isAcknowledged(): boolean {
+    return this.done && this.acknowledged > 0;
   }
 
   add(line: InboundLine): void {
@@ -388,6 +393,10 @@ class Window {
 
   async untilRoom(signal: AbortSignal): Promise<void> {
     while (this.full) await this.#untilChange(signal);
+  }
+
+  async untilAcknowledged(signal: AbortSignal): Promise<void> {
+    while (!this.isAcknowledged) await this.#untilChange(signal);
   }
 
   #growFlight(): void {

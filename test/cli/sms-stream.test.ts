@@ -486,6 +486,24 @@ describe("ending early", () => {
     expect(leaving.connections()).toBe(1);
   });
 
+  test("a service that has sent every receipt and does not end the stream is waited for two seconds, also if the input ends later", async () => {
+    const peer = await startGrpcPeer(async (call) => {
+      for await (const bytes of messagesOf(call)) call.write(receiptsFor(bytes));
+    });
+    let endedAt = Number.NaN;
+    const { received, losses } = await streamTwo(
+      peer.address,
+      {},
+      async () => {},
+      async ({ received }) => {
+        await vi.waitUntil(() => received.length === 2, { timeout: 45_000 });
+        endedAt = performance.now();
+      },
+    );
+    expect(performance.now() - endedAt).toBeGreaterThan(1_900);
+    expect([received, losses]).toEqual([["before", "after"], []]);
+  });
+
   test("16,000 messages go over one call", async () => {
     const peer = await startReceivingPeer();
     const ids = Array.from({ length: 16_000 }, (_, index) => `many-${index}`);
@@ -673,17 +691,19 @@ const startReceivingPeer = (
   startGrpcPeer(async (call) => {
     for await (const bytes of messagesOf(call)) {
       await onRequest(call, bytes);
-      const { messages } = fromBinary(StreamInboundMessagesRequestSchema, bytes);
-      const receipts = messages.map(({ messageId }) => ({
-        messageId,
-        outcome: InboundMessageOutcome.NO_MATCH,
-      }));
-      const response = create(StreamInboundMessagesResponseSchema, { receipts });
-      call.write(framed(toBinary(StreamInboundMessagesResponseSchema, response)));
+      call.write(receiptsFor(bytes));
       onReceipts(call);
     }
     call.end();
   });
+
+/** The framed response to a request. */
+function receiptsFor(request: Uint8Array): Uint8Array {
+  const { messages } = fromBinary(StreamInboundMessagesRequestSchema, request);
+  const receipts = messages.map(({ messageId }) => ({ messageId, outcome: InboundMessageOutcome.NO_MATCH }));
+  const response = create(StreamInboundMessagesResponseSchema, { receipts });
+  return framed(toBinary(StreamInboundMessagesResponseSchema, response));
+}
 
 function clientTowards(address: string): ServiceClient {
   const [host = "", port = ""] = address.split(":");
