@@ -31,3 +31,16 @@ test("while more is due, it is expired without the pause between two looks", asy
   expect(expireDue.mock.calls.length).toBeGreaterThanOrEqual(20);
   await job.stop();
 });
+
+test("a stop during a run is followed by no other run, even if more is due", async () => {
+  const { promise, resolve } = Promise.withResolvers<boolean>();
+  const expireDue = vi.fn(() => promise);
+  const job = expireInTime({ expireDue, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  const stopped = job.stop();
+  resolve(true);
+  await stopped;
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(expireDue).toHaveBeenCalledOnce();
+});

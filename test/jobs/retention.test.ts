@@ -131,3 +131,30 @@ test("nothing is deleted while the clock is not steady, nor in the middle of a b
   expect(deep.work.mock.calls.length).toBeGreaterThan(3);
   await job.stop();
 });
+
+test("while the clock is not steady, a task that cannot go back is reported, and the others do go back", async () => {
+  const unlucky = { ...taskOf("unlucky"), goBack: () => Promise.reject(new Error("out of reach")) };
+  const next = { ...taskOf("next"), goBack: vi.fn(async () => {}) };
+  const onError = vi.fn();
+  const isClockSteady = async () => false;
+  const job = keepRetention({ isClockSteady, tasks: [unlucky, next], onError, onCaughtUp() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(onError.mock.calls).toEqual([[new Error("out of reach"), "unlucky"]]);
+  expect(next.goBack).toHaveBeenCalledOnce();
+  await job.stop();
+});
+
+test("while the clock cannot be looked at, that is reported, and nothing is deleted", async () => {
+  const task = taskOf("task");
+  const [onError, onCaughtUp] = [vi.fn(), vi.fn()];
+  const isClockSteady = vi.fn(async () => true).mockRejectedValueOnce(new Error("the database is away"));
+  const job = keepRetention({ isClockSteady, tasks: [task], onError, onCaughtUp });
+  job.start();
+  await vi.advanceTimersByTimeAsync(minute - 1);
+  expect(onError.mock.calls).toEqual([[new Error("the database is away"), "retention"]]);
+  expect([runs(task), onCaughtUp.mock.calls.length]).toEqual([[0], 0]);
+  await vi.advanceTimersByTimeAsync(1);
+  expect([runs(task), onCaughtUp.mock.calls.length]).toEqual([[1], 1]);
+  await job.stop();
+});

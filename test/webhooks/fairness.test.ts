@@ -304,6 +304,28 @@ describe("slots", () => {
     expect(roomOf("a")?.room).toBe(6);
   });
 
+  test("slots that endpoints gained are shared only by those of them that are in use", () => {
+    for (const key of ["a", "b", "a", "b", "a", "b"]) answers(key, 10);
+    answers("never gained", 10);
+    expect(roomOf("a")?.room).toBe(5);
+    for (const key of ["a", "never gained"]) answers(key, 10, false);
+    for (let prompt = 0; prompt < 3; prompt++) answers("a", 10);
+    expect(slots.look().endpoints.map(({ endpoint, room }) => [endpoint, room])).toEqual([
+      ["b", 4],
+      ["never gained", 4],
+      ["a", 6],
+    ]);
+  });
+
+  test("of the quick endpoints a thousand are remembered, those that were used last", () => {
+    for (let index = 0; index < 1_000; index++) answers(`${index}`, 10);
+    answers("0", 10);
+    answers("one more", 10);
+    const known = slots.look().endpoints.map(({ endpoint }) => endpoint);
+    expect(known).toHaveLength(1_000);
+    expect(known).toEqual(expect.arrayContaining(["0", "2", "one more"]));
+  });
+
   test.for([
     { name: "refuses an event", afterMs: 10, accepted: false },
     { name: "is not prompt", afterMs: 101, accepted: true },
