@@ -427,8 +427,15 @@ describe("ending early", () => {
 
   const timeoutMs = 200;
 
-  test("a service that never answered is given up", async () => {
-    const silent = await startSilentServer();
+  test.for([
+    { name: "accepts a connection and sends nothing", start: startSilentServer, reason: "no receipt from" },
+    {
+      name: "accepts the call and sends no receipt",
+      start: async () => ({ address: (await startGrpcPeer(() => {})).address, close: () => {} }),
+      reason: "messages have none; run the same command again to continue",
+    },
+  ])("a service that $name is given up", async ({ start, reason }) => {
+    const silent = await start();
     onTestFinished(() => silent.close());
     const client = clientTowards(silent.address);
     const bytes = async function* () {
@@ -444,21 +451,62 @@ describe("ending early", () => {
         signal: new AbortController().signal,
         timeoutMs,
       }),
-    ).rejects.toMatchObject({ exitCode: 3, message: expect.stringContaining("no receipt from") });
+    ).rejects.toMatchObject({ exitCode: 3, message: expect.stringContaining(reason) });
+  });
+
+  test("a service that accepts the first connection and never answers is given up without a second attempt", async () => {
+    const silent = await startSilentServer();
+    onTestFinished(() => silent.close());
+    const proxy = await startCuttingProxy(() => silent.address);
+    onTestFinished(() => proxy.close());
+    const streaming = streamTwo(proxy.address, { answerWithinMs: 500 }, async () => {});
+    await expect(streaming).rejects.toMatchObject({
+      exitCode: 3,
+      message: expect.stringContaining("did not answer within 0.5 s"),
+    });
+    expect(proxy.connections()).toBe(1);
   });
 
   test.for([
-    { name: "accepts connections but never answers", away: () => startSilentServer() },
-    { name: "refuses connections", away: () => ({ address: "127.0.0.1:1", close: () => {} }) },
+    { name: "accepts connections but never answers", away: () => startSilentServer(), timeoutMs: 2_000 },
+    {
+      name: "refuses connections",
+      away: () => ({ address: "127.0.0.1:1", close: () => {} }),
+      // Several attempts fail within it, since the pause between two is at most a second.
+      timeoutMs: 3_500,
+      leastMs: 1_500,
+    },
   ])("a service that has answered before and now $name is retried until it is back, and the wait is reported", async ({
     away,
+    timeoutMs,
+    leastMs = 0,
   }) => {
     const gone = await away();
     onTestFinished(() => gone.close());
     // The wait is far longer than this timeout, which applies only to the first receipt.
-    const { received, losses } = await streamOver(gone.address, { losses: 3, timeoutMs: 2_000 });
+    const { received, losses, lostAt } = await streamOver(gone.address, { losses: 3, timeoutMs });
     expect(received).toEqual(["before", "after"]);
     expect(losses.slice(0, 3).map(({ isStill }) => isStill)).toEqual([false, true, true]);
+    const [, second = 0, third = 0] = lostAt;
+    expect(third - second).toBeGreaterThanOrEqual(leastMs);
+  });
+
+  test("each loss of a connection that had a receipt is reported as a new one", async () => {
+    const proxy = await startCuttingProxy(() => service.grpcAddress);
+    onTestFinished(() => proxy.close());
+    const breakAfter = async (count: number, { received, losses }: Observed) => {
+      await vi.waitUntil(() => received.length === count, { timeout: 45_000 });
+      proxy.breakAll();
+      await vi.waitUntil(() => losses.length === count, { timeout: 45_000 });
+    };
+    const { received, losses } = await streamTwo(
+      proxy.address,
+      {},
+      (observed) => breakAfter(1, observed),
+      (observed) => breakAfter(2, observed),
+    );
+    expect(received).toEqual(["before", "after"]);
+    expect(losses.map(({ isStill }) => isStill)).toEqual([false, false]);
   });
 
   const answerWithinMs = 3_000;
@@ -523,6 +571,45 @@ describe("ending early", () => {
     });
     expect(received).toEqual(ids);
     expect([losses, peer.calls()]).toEqual([[], 1]);
+  });
+
+  test.for([
+    { name: "5,000 messages", text: "short", total: 20_000, most: 5_300 },
+    { name: "8 MiB", text: "가".repeat(2_000), total: 4_000, most: 1_700 },
+  ])("the input is read no further than $name ahead of the receipts", async ({ text, total, most }) => {
+    const answering = Promise.withResolvers<void>();
+    const peer = await startReceivingPeer(
+      () => {},
+      () => answering.promise,
+    );
+    const client = clientTowards(peer.address);
+    let read = 0;
+    const bytes = async function* () {
+      for (; read < total; read += 100) {
+        yield Buffer.from(
+          ndjson(Array.from({ length: 100 }, (_, index) => ({ message_id: `${read + index}`, text }))),
+        );
+        await new Promise(setImmediate);
+      }
+    };
+    let received = 0;
+    const streaming = streamInboundMessages({
+      client,
+      lines: inboundLines(bytes(), client.macOf),
+      async onReceipts(receipts) {
+        received += receipts.length;
+      },
+      onUnreadable: () => {},
+      onLost: () => {},
+      signal: new AbortController().signal,
+    });
+    await vi.waitUntil(() => read >= 0.75 * most, { timeout: 45_000 });
+    // Far more than a reader without a limit would need for the rest.
+    for (let turn = 0; turn < 1_000; turn++) await new Promise(setImmediate);
+    expect(read).toBeLessThanOrEqual(most);
+    answering.resolve();
+    await streaming;
+    expect(received).toBe(total);
   });
 
   test.for([
@@ -648,6 +735,8 @@ type Times = Pick<InboundStream, "timeoutMs" | "answerWithinMs">;
 interface Observed {
   readonly received: string[];
   readonly losses: Loss[];
+  /** `performance.now()` at each loss. */
+  readonly lostAt: number[];
 }
 
 /** Streams two messages and runs `between` between them and `behind` after the second; returns what was reported. */
@@ -657,7 +746,7 @@ async function streamTwo(
   between: (observed: Observed) => Promise<void>,
   behind: (observed: Observed) => Promise<void> = async () => {},
 ): Promise<Observed> {
-  const observed: Observed = { received: [], losses: [] };
+  const observed: Observed = { received: [], losses: [], lostAt: [] };
   const message = (id: string) =>
     Buffer.from(ndjson([{ message_id: id, from: sender(8), to: "#0797", text: `${id} ${address}` }]));
   const bytes = async function* () {
@@ -673,7 +762,10 @@ async function streamTwo(
     onReceipts: async (receipts) =>
       void observed.received.push(...receipts.map(({ messageId }) => messageId)),
     onUnreadable: () => {},
-    onLost: (loss) => observed.losses.push(loss),
+    onLost(loss) {
+      observed.losses.push(loss);
+      observed.lostAt.push(performance.now());
+    },
     signal: new AbortController().signal,
     ...times,
   });
