@@ -8,12 +8,16 @@ import { Registry } from "prom-client";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { decodeId } from "../../src/core/ids.ts";
+import type { AttemptResult, DueAttempt } from "../../src/core/webhook.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { createDeliveryMetrics } from "../../src/ops/delivery-metrics.ts";
+import { HistogramFamily } from "../../src/ops/histogram-family.ts";
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { createStorageMetrics } from "../../src/ops/storage-metrics.ts";
 import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
@@ -67,7 +71,13 @@ async function growthOf<Names extends string>(
 const duration = "phoneproof_http_request_duration_seconds_count";
 
 test("no series occurs twice in a scrape, since Prometheus takes only one of the values", async () => {
-  await shop.read("vrf_none");
+  for (let call = 0; call < 2; call++) {
+    await shop.read("vrf_none");
+    await service
+      .client(VerificationService)
+      .getVerification({ verificationId: "vrf_none" })
+      .catch(() => {});
+  }
   const { samples } = await scrape(service.opsUrl);
   const series = samples.map(({ name, labels }) => JSON.stringify([name, Object.entries(labels).sort()]));
   expect(series.filter((one, index) => series.indexOf(one) !== index)).toEqual([]);
@@ -401,6 +411,122 @@ test("batches are counted by operation, with their sizes", async () => {
   expect(grown.waits).toBeLessThanOrEqual(20);
 });
 
+test("durations of calls, batches and receipts are in seconds: none is longer than what it is a part of", async () => {
+  const method = "phoneproof.v1.VerificationService/GetVerification";
+  const startedAt = performance.now();
+  const grown = await growthOf(
+    {
+      http: ["phoneproof_http_request_duration_seconds_sum", { method: "POST", route: "/v1/verifications" }],
+      rpc: ["phoneproof_rpc_duration_seconds_sum", { method }],
+      batch: ["phoneproof_batch_duration_seconds_sum", { operation: "create" }],
+      receipt: ["phoneproof_receipt_latency_seconds_sum"],
+    },
+    async () => {
+      const { body } = await shop.create();
+      await service.client(VerificationService).getVerification({ verificationId: body.id });
+      await service.sms({ to: project.liveNumber, from: phone, text: "nothing in it" });
+    },
+  );
+  const tookSeconds = (performance.now() - startedAt) / 1_000;
+  for (const [name, seconds] of Object.entries(grown)) expect(seconds, name).toBeLessThan(tookSeconds);
+});
+
+test("milliseconds of batches and webhook attempts are shown as seconds, and only failures as given up", async () => {
+  const registry = new Registry();
+  createStorageMetrics(registry).batch("read")(3, 1_500, 2_500);
+  const { counted } = createDeliveryMetrics(registry);
+  const attempt = async (startedAt: number, result: Partial<AttemptResult>) => {
+    const due = { number: 1, startedAt, event: { occurredAt: 10_000 } } as DueAttempt;
+    const made = { durationMs: 1_250, retryInSeconds: null, ...result } as AttemptResult;
+    await counted(async () => made)(due, new AbortController().signal);
+  };
+  await attempt(11_750, { error: null, status: 204 });
+  await attempt(12_000, { error: "answered 500", status: 500, retryInSeconds: 5 });
+  // The database's clock was set back meanwhile.
+  await attempt(9_000, { error: "answered 500", status: 500 });
+  const lines = (await registry.metrics()).split("\n");
+  expect(lines).toEqual(
+    expect.arrayContaining([
+      'phoneproof_batch_wait_seconds_sum{operation="read"} 1.5',
+      'phoneproof_batch_duration_seconds_sum{operation="read"} 2.5',
+      'phoneproof_delivery_attempt_duration_seconds_sum{result="delivered"} 1.25',
+      'phoneproof_delivery_attempt_duration_seconds_sum{result="refused"} 2.5',
+      "phoneproof_delivery_first_attempt_delay_seconds_sum 3.75",
+      "phoneproof_deliveries_given_up_total 1",
+      "phoneproof_deliveries_under_way 0",
+    ]),
+  );
+});
+
+test("a histogram's bucket counts the observations up to its bound, and the last one all", async () => {
+  const registry = new Registry();
+  const observed = new HistogramFamily({ name: "sizes", help: "Sizes", buckets: [1, 2], registry }).of({});
+  for (const value of [1, 2, 2, 3]) observed.observe(value);
+  expect(await registry.metrics()).toBe(
+    [
+      "# HELP sizes Sizes",
+      "# TYPE sizes histogram",
+      'sizes_bucket{le="1"} 1',
+      'sizes_bucket{le="2"} 3',
+      'sizes_bucket{le="+Inf"} 4',
+      "sizes_sum 8",
+      "sizes_count 4",
+      "",
+    ].join("\n"),
+  );
+});
+
+test("the pool's connections are shown as idle and busy, with the statements that wait for one", async () => {
+  const small = await idle.startAnother({ ROLES: "api", DATABASE_POOL_SIZE: "4" });
+  const look = async () => {
+    const { sum } = await scrape(small.opsUrl);
+    const name = "phoneproof_database_pool_connections";
+    return {
+      size: sum("phoneproof_database_pool_size"),
+      busy: sum(name, { state: "busy" }),
+      idle: sum(name, { state: "idle" }),
+      waiting: sum("phoneproof_database_pool_waiting"),
+    };
+  };
+  const holder = await idle.db.connect();
+  onTestFinished(() => holder.release(true));
+  await holder.query("BEGIN; LOCK TABLE service_token");
+  const tokens = small.client(ServiceTokenService);
+  const calls = Promise.all(Array.from({ length: 7 }, () => tokens.listServiceTokens({})));
+  await expect
+    .poll(look)
+    .toMatchObject({ size: 4, busy: 4, idle: 0, waiting: expect.toSatisfy((n) => n >= 3) });
+  await holder.query("COMMIT");
+  await calls;
+  await expect.poll(look).toMatchObject({ size: 4, busy: 0, idle: 4, waiting: 0 });
+});
+
+test("no certificate's expiry is shown without TLS: the alert for it would take 0 for the expiry", async () => {
+  const { samples } = await scrape(service.opsUrl);
+  expect(samples.filter(({ name }) => name.startsWith("phoneproof_grpc_certificate_"))).toEqual([]);
+});
+
+test("the event loop's share of busy time is that since the last scrape", async () => {
+  const look = async () => (await scrape(idle.opsUrl)).sum("phoneproof_event_loop_utilization_ratio");
+  await expect.poll(look).toBeLessThan(0.5);
+  const blockedUntil = performance.now() + 1_000;
+  while (performance.now() < blockedUntil);
+  expect(await look()).toBeGreaterThan(0.85);
+});
+
+test("attempts are shown as under way until they end", async () => {
+  const merchantWithWebhook = await openShop(service);
+  const waiting: (() => void)[] = [];
+  const slow = await startReceiver((response) => waiting.push(() => response.writeHead(204).end()));
+  await merchantWithWebhook.setWebhook(slow.url);
+  const underWay = async () => (await scrape(service.opsUrl)).sum("phoneproof_deliveries_under_way");
+  const ids = [await merchantWithWebhook.event(), await merchantWithWebhook.event()];
+  await expect.poll(underWay).toBe(2);
+  for (const answer of waiting) answer();
+  for (const id of ids) await deliveryWhen(service, id, attempted(1));
+  await expect.poll(underWay).toBe(0);
+});
+
 test("delivery attempts are counted by result", async () => {
   const merchantWithWebhook = await openShop(service);
   const attempts = "phoneproof_delivery_attempt_duration_seconds_count";
@@ -568,13 +694,21 @@ test("during a database outage a scrape says so, omits figures of the database a
     const shown = samples.map(({ name }) => name).filter((name) => ofDatabase.includes(name));
     return { up: sum("phoneproof_database_up"), shown: shown.sort(), judgedUntil: sum(judged) };
   };
+  const lost = async () => {
+    const { sum } = await scrape(distant.opsUrl);
+    return ["pool", "notices"].map(
+      (connection) => sum("phoneproof_database_connections_lost_total", { connection }) > 0,
+    );
+  };
   const there = { up: 1, shown: ofDatabase };
   await expect.poll(look).toMatchObject(there);
   await expect.poll(async () => (await look()).judgedUntil).toBeGreaterThan(0);
   const { judgedUntil } = await look();
+  expect(await lost()).toEqual([false, false]);
   proxy.cut();
   await expect.poll(look).toMatchObject({ up: 0, shown: [] });
   expect((await look()).judgedUntil).toBeGreaterThanOrEqual(judgedUntil);
+  await expect.poll(lost).toEqual([true, true]);
   proxy.restore();
   await expect.poll(look).toMatchObject(there);
 });
