@@ -552,6 +552,19 @@ describe("ending early", () => {
     expect([received, losses]).toEqual([["before", "after"], []]);
   });
 
+  test("a receipt for another message than the oldest without one ends the command", async () => {
+    const peer = await startGrpcPeer(async (call) => {
+      for await (const _bytes of messagesOf(call)) {
+        const request = create(StreamInboundMessagesRequestSchema, { messages: [{ messageId: "another" }] });
+        call.write(receiptsFor(toBinary(StreamInboundMessagesRequestSchema, request)));
+      }
+    });
+    await expect(streamTwo(peer.address, {}, async () => {})).rejects.toMatchObject({
+      exitCode: 1,
+      message: expect.stringContaining("out of order, for 'another'"),
+    });
+  });
+
   test("16,000 messages go over one call", async () => {
     const peer = await startReceivingPeer();
     const ids = Array.from({ length: 16_000 }, (_, index) => `many-${index}`);

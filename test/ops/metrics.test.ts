@@ -18,6 +18,7 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createDeliveryMetrics } from "../../src/ops/delivery-metrics.ts";
 import { HistogramFamily } from "../../src/ops/histogram-family.ts";
+import { createRetentionMetrics } from "../../src/ops/retention-metrics.ts";
 import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { createStorageMetrics } from "../../src/ops/storage-metrics.ts";
 import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
@@ -713,6 +714,16 @@ test("during a database outage a scrape says so, omits figures of the database a
   await expect.poll(look).toMatchObject(there);
 });
 
+test("before its first round, retention counts as caught up at the start, so that no alert fires at once", async () => {
+  const registry = new Registry();
+  const startedAt = Date.now() / 1_000;
+  createRetentionMetrics(registry);
+  const { values } = (await registry
+    .getSingleMetric("phoneproof_retention_caught_up_timestamp_seconds")
+    ?.get()) ?? { values: [] };
+  expect(values[0]?.value).toBeGreaterThanOrEqual(startedAt);
+});
+
 test("workers show when retention last had nothing left to do; other processes do not", async () => {
   shortenTimers(60_000);
   const worker = await service.startAnother({ ROLES: "worker" });
@@ -779,13 +790,14 @@ test("up to twenty silent numbers are named, and the others are shown as a count
   const silence = (environment: "live" | "test", kind: "number" | "carrier", count: number) =>
     Array.from({ length: count }, (_, index) => ({ environment, kind, name: `${kind} ${index}` }));
   show({
-    countedUntil: 0,
+    countedUntil: 1_500,
     silent: [
       ...silence("live", "carrier", 3),
       ...silence("live", "number", 500),
       ...silence("test", "number", 20),
     ],
   });
+  expect(await registry.metrics()).toContain("phoneproof_statistics_counted_until_seconds 1.5\n");
   const { values } = (await registry.getSingleMetric("phoneproof_silent")?.get()) ?? { values: [] };
   expect(values).toHaveLength(3 + 21 + 20);
   expect(values.find(({ labels }) => labels.name === "others")).toMatchObject({
@@ -850,6 +862,8 @@ test("a scraper can reuse its connection", async () => {
     const request = http.get(`${service.opsUrl}/metrics`, { agent });
     const [response] = (await once(request, "response")) as [http.IncomingMessage];
     expect(response.statusCode).toBe(200);
+    // Prometheus refuses a scrape without a type that it knows.
+    expect(response.headers["content-type"]).toBe("text/plain; version=0.0.4; charset=utf-8");
     await once(response.resume(), "end");
     reused.push(request.reusedSocket);
   }

@@ -82,6 +82,15 @@ describe("a server of the ops port", () => {
     expect(busy.destroyed).toBe(false);
   });
 
+  test("closes a connection on which a request comes before the last one is answered", async () => {
+    const { port } = await startServer();
+    const socket = net.connect(port, "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    const closed = once(socket.resume(), "close");
+    socket.write("GET /hang HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2));
+    await closed;
+  });
+
   test("gives a client half a minute to read its response", async () => {
     const { connect } = await startServer();
     const { socket } = await connect();
