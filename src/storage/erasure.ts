@@ -613,10 +613,11 @@ const noVerifications = { verifications: 0, cancelled: 0, webhookAnswers: 0 };
  * have digits of their own. Two adjacent numbers may look like a third: erasing too much is the safe side.
  */
 function carriesDigits(text: string, pattern: string): string {
-  const digitsOf = (spelled: string) => `regexp_replace(${spelled}, '[^0-9]+', '', 'g') LIKE ${pattern}`;
-  const plain = `normalize(${text}, NFKC)`;
-  const decoded = `regexp_replace(${plain}, '%[0-9A-Fa-f]{2}', '', 'g')`;
-  return `(${digitsOf(plain)} OR strpos(${text}, '%') > 0 AND ${digitsOf(decoded)})`;
+  const without = (separators: string) =>
+    `regexp_replace(normalize(${text}, NFKC), '${separators}', '', 'g') LIKE ${pattern}`;
+  // The percent signs are all that NFKC turns into one.
+  const escapes = `${text} ~ '[%\\uFF05\\uFE6A]'`;
+  return `(${without("[^0-9]+")} OR ${escapes} AND ${without("(%[0-9A-Fa-f]{2}|[^0-9])+")})`;
 }
 
 /** Without the leading 0, since in international form the number begins with 10. */

@@ -196,6 +196,7 @@ describe("erasing a phone", () => {
     ["in international format", (a: string, b: string, c: string) => `+82 (${a.slice(1)}) ${b} ${c}`],
     ["with spaces around hyphens", (a: string, b: string, c: string) => `${a} - ${b} - ${c}`],
     ["encoded for a URL", (...parts: string[]) => `?to=${encodeURIComponent(parts.join(" "))}&from=010`],
+    ["encoded for a URL, in full width", (...parts: string[]) => parts.join("%20").replaceAll("%", "\uFF05")],
     ["beside a percent sign", (...parts: string[]) => `50%${parts.join("")}`],
     ["digit by digit", (...parts: string[]) => [...parts.join("")].join(" ")],
     [
@@ -207,6 +208,7 @@ describe("erasing a phone", () => {
     const phone = newPhone();
     const text = spell(phone.slice(0, 3), phone.slice(3, 7), phone.slice(7));
     await service.sms({ to: "0200000000", from: newPhone(), text });
+    expect(await everythingAbout(phone)).toEqual(["message"]);
     expect(await erasePhone(phone)).toMatchObject({ messages: 1 });
     expect(await tablesWith(service.db, text)).toEqual([]);
   });
