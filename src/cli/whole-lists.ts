@@ -10,7 +10,7 @@ import type { ServiceClient } from "./client.ts";
 import { gather } from "./paging.ts";
 
 /** The service's maximum page size for these lists. A service before pages returns everything, without a token. */
-const whole = { pageToken: undefined, limit: Number.POSITIVE_INFINITY, largestPage: 500 };
+const whole = { pageToken: undefined, limit: Number.POSITIVE_INFINITY, largestPage: 200 };
 
 /** All projects, oldest first. */
 export async function allProjects(client: ServiceClient): Promise<readonly Project[]> {

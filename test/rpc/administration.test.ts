@@ -1,12 +1,16 @@
 /** The bounds of what administrators can set on projects and service tokens, and the fields that refusals name. */
-import type { UnknownEnum } from "@bufbuild/protobuf";
+import { create, toBinary, type UnknownEnum } from "@bufbuild/protobuf";
 import { type CallOptions, ConnectError } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
-import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  CodeFormat,
+  ListProjectsResponseSchema,
+  ProjectService,
+} from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   ServiceTokenScope,
   ServiceTokenService,
@@ -23,6 +27,9 @@ const projects = service.client(ProjectService);
 const tokens = service.client(ServiceTokenService);
 
 const { NUMERIC, ALPHANUMERIC } = CodeFormat;
+
+/** Of projects and of numbers. */
+const largestPage = 200;
 
 test.for<[field: string, taken: readonly object[], refused: readonly object[]]>([
   [
@@ -266,7 +273,7 @@ describe("an unknown enum value is reported together with all other validation e
       "a list of numbers",
       (options) =>
         numbers.listDestinationNumbers(
-          { projectId, environment: unknown, pageSize: 501, pageToken: "x" },
+          { projectId, environment: unknown, pageSize: largestPage + 1, pageToken: "x" },
           options,
         ),
       ["environment", "page_size", "page_token"],
@@ -362,10 +369,25 @@ test("the pages of the projects are the whole list, and what is added meanwhile 
   // A page that ends with the list's last entry is the last one.
   const whole = await projects.listProjects({ pageSize: all.length + 1 });
   expect([whole.projects.length, whole.nextPageToken]).toEqual([all.length + 1, ""]);
-  for (const wrong of [{ pageSize: -1 }, { pageSize: 501 }]) {
+  for (const wrong of [{ pageSize: -1 }, { pageSize: largestPage + 1 }]) {
     const answer = await answerOf((options) => projects.listProjects(wrong, options));
     expect(answer).toMatchObject({ code: "validation_failed", fields: ["page_size"] });
   }
+});
+
+test("the largest page of the largest projects is no larger than what gRPC clients accept", async () => {
+  const { project } = await projects.createProject({
+    name: "😀".repeat(100),
+    smsTemplate: `${"가".repeat(30)} {code}`,
+    parentOrigin: `https://${"a.".repeat(1_016)}example`,
+    returnUrl: `https://shop.example/${"😀".repeat(2_027)}`,
+    usageLimit: BigInt(Number.MAX_SAFE_INTEGER),
+    rateLimitPerMinute: 1_000_000,
+  });
+  const page = { projects: Array.from({ length: largestPage }, () => project ?? {}) };
+  const { length } = toBinary(ListProjectsResponseSchema, create(ListProjectsResponseSchema, page));
+  expect(length).toBeGreaterThan(largestPage * 10_000);
+  expect(length).toBeLessThan(4 * 1024 * 1024);
 });
 
 test("the pages of the numbers are the whole list of the filter, and their tokens are no other list's", async () => {
