@@ -138,8 +138,7 @@ export const korean: ReferenceTexts = {
       usage_limit_exceeded: {
         meaning:
           "프로젝트가 이번 달(한국 시간)의 호출을 모두 사용했습니다. 다음 달까지 기다리거나 한도를 올려 달라고 요청하십시오.",
-        advice:
-          "프로젝트마다 있는 한도이며 한국 시간으로 한 달을 기준으로 합니다. 관리자가 올릴 수 있습니다.",
+        advice: "프로젝트마다 있는 한도이며 매월 1일(한국 시간)부터 새로 셉니다. 관리자가 올릴 수 있습니다.",
       },
       no_receiving_number: {
         meaning:
