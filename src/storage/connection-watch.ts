@@ -114,7 +114,8 @@ export function watchConnections(
       const dead = found.filter((one) => suspectedBefore.some((other) => isSame(one, other)));
       suspectedBefore = found;
       if (found.length === 0) lookAgainAt = performance.now() + busyPauseMs;
-      if (dead.some(({ since }) => since <= askedAt - suspectMs)) giveUp(dead, idle());
+      if (dead.some(({ since }) => since <= askedAt - suspectMs))
+        giveUp(dead, idle(), new ConnectionVanished());
     } catch (error) {
       if (error instanceof pg.DatabaseError) {
         // The server is there; it only refused to answer this.
@@ -123,7 +124,9 @@ export function watchConnections(
         silentSince ??= askedAt;
         // The server may be gone or merely slow: idle connections may still be good, and new ones would cost a slow server
         // more.
-        if (performance.now() - silentSince >= silenceMs) giveUp(waitingFor(silenceMs), []);
+        if (performance.now() - silentSince >= silenceMs) {
+          giveUp(waitingFor(silenceMs), [], timedOut("the database does not answer"));
+        }
       }
     } finally {
       looking = false;
@@ -147,10 +150,9 @@ export function watchConnections(
    * Breaks off the connections of the suspects that are still unanswered, so that their statements fail. The idle connections
    * (`company`) have most likely died of the same cause, and each would keep its next user waiting.
    */
-  function giveUp(suspects: readonly Waiting[], idleClients: readonly PooledClient[]): void {
+  function giveUp(suspects: readonly Waiting[], idleClients: readonly PooledClient[], error: Error): void {
     const dead = suspects.filter(({ client, since }) => client.askedAt === since);
     if (dead.length === 0) return;
-    const error = timedOut("the database does not answer on a connection");
     for (const client of [...dead.map(({ client }) => client), ...idleClients]) client.breakOff(error);
     onGivenUp(error);
   }
@@ -196,6 +198,15 @@ export function watchConnections(
       }
     },
   };
+}
+
+/** A statement's connection no longer leads to the server, which answers on others. */
+export class ConnectionVanished extends Error {
+  readonly code = "ETIMEDOUT";
+
+  constructor() {
+    super("the database does not answer on a connection");
+  }
 }
 
 const isSame = (one: Waiting, other: Waiting) => one.client === other.client && one.since === other.since;

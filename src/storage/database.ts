@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { Failure } from "../failures.ts";
-import { watchConnections } from "./connection-watch.ts";
+import { ConnectionVanished, watchConnections } from "./connection-watch.ts";
 import { type StorageObserver, unobserved } from "./observer.ts";
 import { createPipeline } from "./pipeline.ts";
 import { PooledClient, UnpreparingClient } from "./pooled-client.ts";
@@ -243,15 +243,22 @@ export function isDataRefused(error: unknown): boolean {
   return error instanceof pg.DatabaseError && /^2[23]/.test(error.code ?? "");
 }
 
+/** The database's or the driver's error, which a caller's `Failure` wraps. */
+const unwrapped = (error: unknown) => (error instanceof Failure ? error.cause : error);
+
 /** The SQLSTATE of a database error, or of the one that a caller's `Failure` wraps. */
 function refusedState(error: unknown): string | undefined {
-  const refusal = error instanceof Failure ? error.cause : error;
+  const refusal = unwrapped(error);
   return refusal instanceof pg.DatabaseError ? refusal.code : undefined;
 }
 
-/** Whether the database could not be reached, or has not answered at all, not even with an error. */
+/** Whether the database could not be reached, or has not answered at all: neither with an error nor on another connection. */
 export function isUnanswered(error: unknown): boolean {
-  return isDatabaseUnavailable(error) && refusedState(error) === undefined;
+  return (
+    isDatabaseUnavailable(error) &&
+    refusedState(error) === undefined &&
+    !(unwrapped(error) instanceof ConnectionVanished)
+  );
 }
 
 /** Whether the statement was the victim of a deadlock. */

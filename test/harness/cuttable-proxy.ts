@@ -40,9 +40,13 @@ export async function startCuttableProxy(databaseUrl: string) {
     isHanging = false;
     for (const end of ends) end.resume();
   };
+  /** Like a network that has forgotten the open connections. New ones work. */
+  const forget = () => {
+    for (const end of ends) end.pause();
+  };
   const hang = () => {
     isHanging = true;
-    for (const end of ends) end.pause();
+    forget();
   };
   atFileEnd(() => {
     server.close();
@@ -51,5 +55,5 @@ export async function startCuttableProxy(databaseUrl: string) {
   /** How many times a text was sent to the database. */
   const timesSent = (text: string) =>
     [...sent.values()].reduce((times, bytes) => times + bytes.split(text).length - 1, 0);
-  return { databaseUrl: url.href, cut, restore, hang, timesSent };
+  return { databaseUrl: url.href, cut, restore, hang, forget, timesSent };
 }

@@ -93,6 +93,24 @@ test("erasures that wait for a database that hangs fail together, not one after 
     .toBe("erased");
 });
 
+test("an erasure on a connection that the network has forgotten fails alone", async () => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const behind = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
+  const erasures = behind.client(ErasureService);
+  const { id: verificationId } = await createPending(shop);
+  await erasures.eraseVerification({ verificationId });
+  proxy.forget();
+  const answers = await Promise.all(
+    Array.from({ length: 4 }, () =>
+      erasures.eraseVerification({ verificationId }).then(
+        () => "erased",
+        ({ code }: ConnectError) => code,
+      ),
+    ),
+  );
+  expect(answers.filter((answer) => answer !== "erased")).toEqual([Code.Unavailable]);
+});
+
 test("an administrative call whose connection is lost at its commit answers UNAVAILABLE", async () => {
   onTestFinished(async () => {
     await service.db.query("DROP FUNCTION end_connection CASCADE");
