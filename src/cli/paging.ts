@@ -18,7 +18,7 @@ export async function gather<Item>(
   do {
     const pageSize = Math.min(from.largestPage, from.limit - items.length);
     const page = await ask({ pageSize, pageToken: nextPageToken });
-    items.push(...page.items);
+    for (const item of page.items) items.push(item);
     nextPageToken = page.nextPageToken;
   } while (nextPageToken !== "" && items.length < from.limit);
   return { items, nextPageToken };

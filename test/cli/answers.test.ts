@@ -2,6 +2,7 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { beforeAll, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ListApiKeysResponseSchema } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ListDestinationNumbersResponseSchema } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { framed } from "../rpc/raw-grpc.ts";
@@ -250,6 +251,18 @@ test("a list that is larger than gRPC clients accept by default is read", async 
     PHONEPROOF_TOKEN: "x",
   });
   expect(listed.keys[0].name.length).toBe(name.length);
+});
+
+test("a service without pages answers with all entries at once, however many there are", async () => {
+  const destinationNumbers = Array.from({ length: 200_000 }, (_, index) => ({ number: `02${index}` }));
+  const all = toBinary(
+    ListDestinationNumbersResponseSchema,
+    create(ListDestinationNumbersResponseSchema, { destinationNumbers }),
+  );
+  const { address } = await startGrpcPeer((call) => call.end(framed(all)));
+  const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
+  const { numbers } = await answerOf(["number", "list"], peer);
+  expect(numbers.length).toBe(destinationNumbers.length);
 });
 
 test("number add, list and remove return the number as stored", async () => {
