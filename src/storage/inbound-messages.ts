@@ -25,8 +25,8 @@ import { reportTransitions } from "./transition.ts";
  * set-based statement cannot see that without giving up order.
  *
  * Nothing is locked between the two. The storing statement checks what the judgements were based on: verifications are still
- * pending and not past their expiry, senders' misses are as they were read, ids and contents are new. If not, it fails as a
- * whole and the messages are judged again. So all messages of a batch take effect at once.
+ * pending and have not expired at the time at which they are verified, senders' misses are as they were read, ids and contents
+ * are new. If not, it fails as a whole and the messages are judged again. So all messages of a batch take effect at once.
  */
 export function createInboundMessages(
   database: Database,
@@ -81,7 +81,7 @@ export function createInboundMessages(
     const messages = batch.map(({ message }) => message);
     // Most messages are new, and one that is not makes storing fail. After that, as when a source resumes and resends, the ids
     // of the messages are looked up first.
-    let stored = await judgeBatch(database, messages, { lookUpIds: guard.mustSkip() });
+    let stored = await judgeBatch(database, messages, { lookUpIds: guard.mustSkip(), verifyAt: "store" });
     if (stored === null) {
       guard.recordConflict();
       stored = await judgeAgain(database, messages);
@@ -176,6 +176,8 @@ const maxTries = 20;
 
 /**
  * An advisory lock lets only one batch at a time be judged again, so that such batches cannot keep each other from succeeding.
+ * Read and store are one transaction, so verifications may have the time of the read. With that of the store, a batch whose
+ * verifications expire one after the other would be judged again until all of them had expired.
  */
 async function judgeAgain(database: Database, messages: readonly InboundMessage[]): Promise<Stored> {
   for (let tries = 1; tries <= maxTries; tries++) {
@@ -185,7 +187,7 @@ async function judgeAgain(database: Database, messages: readonly InboundMessage[
         observer: database.observer,
         query: (statement) => client.query(statement),
       };
-      return judgeBatch(statements, messages, { lookUpIds: true });
+      return judgeBatch(statements, messages, { lookUpIds: true, verifyAt: "read" });
     });
     if (stored) return stored;
   }
@@ -209,11 +211,11 @@ function report(observer: StorageObserver, { verified, expired }: Moved): void {
 async function judgeBatch(
   statements: Statements,
   messages: readonly InboundMessage[],
-  { lookUpIds }: { readonly lookUpIds: boolean },
+  { lookUpIds, verifyAt }: { readonly lookUpIds: boolean; readonly verifyAt: "read" | "store" },
 ): Promise<Stored | null> {
   const state = await readState(statements, messages, lookUpIds);
   const before = new Map(state.senders);
   const judgements = judge(messages, state);
-  const moved = await storeJudgements(statements, judgements, state, before);
+  const moved = await storeJudgements(statements, judgements, state, before, verifyAt);
   return moved && { judgements: judgements.judged.map(({ judgement }) => judgement), moved };
 }

@@ -33,6 +33,9 @@ const expectingLimit = 8;
 /** How many verifications for a sender on a destination are looked at for that: the newest, ended or not. */
 const lookedAtLimit = 100;
 
+/** The time of the read if $37 has it, which is then in the same transaction; otherwise that of this statement. */
+const verifiedAt = `coalesce(to_timestamp($37::float8 / 1000), ${transitionTime})`;
+
 /** The seconds from creation to verification of each row of `verified`, comma-separated. */
 function secondsToVerify(environment: Environment): string {
   return `(SELECT string_agg(extract(epoch FROM took)::text, ',') FROM verified WHERE environment = '${environment}')`;
@@ -48,8 +51,9 @@ function secondsIn(joined: unknown): number[] {
  * the same order by every such statement. A sender or verification that another transaction has changed since is not found at
  * its ctid. Nothing is joined to a table that grows, for the reason given at `stateStatement`.
  *
- * A verification is verified at the time of its event, not at that of the read before: those could lie in different hours,
- * which statistics tell apart. One that has expired since the read is judged again.
+ * A verification is verified at the time of its event: different times could lie in different hours, which statistics tell apart.
+ * No event may be earlier than its transaction, so this is the time of the read only if that was in the same transaction. If it
+ * is that of the store, one that has expired since the read is judged again.
  *
  * The planner has no statistics of phones, and expects many codes for each. So their expiry is compared after they were found: it
  * would be looked up, too, for all codes in use. And their number is limited by a subquery: with a constant, all codes that expect
@@ -117,16 +121,16 @@ found AS MATERIALIZED (
 ),
 verified AS (
   UPDATE verification v SET
-    status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = ${transitionTime}
+    status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = ${verifiedAt}
   FROM found n WHERE v.ctid = n.row AND v.id = n.id AND n.status = 'verified' AND v.status = 'pending'
-    AND v.expires_at > ${transitionTime}
+    AND v.expires_at > ${verifiedAt}
   RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 expired AS (
   UPDATE verification v SET status = 'expired'
   FROM found n WHERE v.ctid = n.row AND v.id = n.id AND n.status = 'expired' AND v.status = 'pending'
   RETURNING v.id, v.webhook_configuration_id, v.environment
-),${transitionEffects("verified")},${transitionEffects("expired")},
+),${transitionEffects("verified", verifiedAt)},${transitionEffects("expired")},
 hinted AS (
   INSERT INTO pending_hint (verification_id, reason, noticed_at)
   SELECT DISTINCT ON (n.id) n.id, n.reason, to_timestamp($1::float8 / 1000)
@@ -175,6 +179,7 @@ export async function storeJudgements(
   judgements: Judgements,
   state: ReadState,
   before: ReadonlyMap<string, Sender>,
+  verifyAt: "read" | "store",
 ): Promise<Moved | null> {
   const { judged, verified, expired, changedSenders, hints, withoutCode } = judgements;
   const news = judged.filter(({ repeated }) => !repeated);
@@ -239,6 +244,7 @@ export async function storeJudgements(
     plainArray(withoutCode.map(({ content }) => content.from)),
     textArray(withoutCode.map(({ content }) => content.to)),
     plainArray(withoutCode.map(({ reason }) => reason)),
+    verifyAt === "read" ? state.now : null,
   ];
   const rows = await tryStatement(statements, storeStatement, values, changedMeanwhile);
   if (rows === null) return null;

@@ -47,6 +47,11 @@ async function outcomeOf({ to, text }: Pending, source = sourceThere, from = new
   return (await source.send({ to, text, from })).outcome;
 }
 
+interface Holder {
+  lock(): Promise<unknown>;
+  letGo(): Promise<void>;
+}
+
 describe("two concurrent attempts to end a verification", () => {
   test("an SMS that is first verifies, and the cancel is refused", async () => {
     const pending = await createPending(shopHere);
@@ -172,6 +177,47 @@ describe("two concurrent attempts to end a verification", () => {
     holder.release();
     expect([await outcome, await statusOf(pending)]).toEqual(["LATE", "expired"]);
     expect(await eventsOf(service.db, pending.id)).toEqual(["verification.expired"]);
+  });
+
+  test("SMS that are judged again because others of their batch have expired are judged again once", async () => {
+    await stopClock(service.db, start);
+    const late = await createPending(shopHere);
+    await moveClock(service.db, 1_000);
+    const inTime = await createPending(shopHere);
+    await stopClock(service.db, new Date(late.expiresAt.getTime() - 1));
+    const texts = ["(87654321, 12345678)", `${late.text} (12345678)`, `${inTime.text} (12345678)`];
+    const holders = await Promise.all(times(3, () => service.db.connect()));
+    const [first, second, third] = holders.map((holder) => ({
+      lock: () => holder.query("BEGIN; LOCK TABLE inbound_message IN SHARE MODE"),
+      async letGo() {
+        await holder.query("COMMIT");
+        holder.release();
+      },
+    })) as [Holder, Holder, Holder];
+    await first.lock();
+    // The first message is a batch of its own; the others are the next one.
+    const receipts = sourceHere.sendAll(texts.map((text) => ({ to: late.to, text, from: newPhone() })));
+    await untilWaiting(service.db, 1);
+    const firstStored = second.lock();
+    await untilWaiting(service.db, 2);
+    await first.letGo();
+    await firstStored;
+    await untilWaiting(service.db, 1);
+    const othersRefused = third.lock();
+    await untilWaiting(service.db, 2);
+    await moveClock(service.db, 1);
+    await second.letGo();
+    await othersRefused;
+    await untilWaiting(service.db, 1);
+    await moveClock(service.db, 1_000);
+    await third.letGo();
+    expect((await receipts).map(({ outcome }) => outcome)).toEqual(["NO_MATCH", "LATE", "VERIFIED"]);
+    expect([await statusOf(late), await statusOf(inTime)]).toEqual(["expired", "verified"]);
+    const { rows } = await service.db.query(
+      "SELECT occurred_at = verified_at AS same FROM event e JOIN verification v ON v.id = e.verification_id WHERE v.id = $1",
+      [uuidOf(inTime.id)],
+    );
+    expect(rows).toEqual([{ same: true }]);
   });
 
   test("a cancel that waits for a transaction that changes nothing then cancels, and is counted once", async () => {
