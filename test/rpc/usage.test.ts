@@ -94,6 +94,14 @@ test("the numbers are those that the callers were told, and a refused call is no
   expect((await listed({ projectId, month: "2031-04" })).usage).toEqual([row(one, "One", "2031-04", 6)]);
 });
 
+test("a project whose calls were all refused is not listed", async () => {
+  const none = await service.createProject({ usageLimit: 0n });
+  const before = await listed({});
+  expect(await call(none.liveKey, 1)).toEqual([null]);
+  expect(await listed({ projectId: none.projectId })).toEqual({ usage: [], nextPageToken: "" });
+  expect(await listed({})).toEqual(before);
+});
+
 test("the pages of a month are the whole list, and a project's months are one page", async () => {
   const first = await listed({ month: "2031-03", pageSize: 1 });
   expect(first.usage).toEqual([rows.oneInMarch]);

@@ -4,6 +4,7 @@ import { runStatement } from "../database.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import { usageMonth } from "../usage.ts";
 
+/** A refused call of a project whose limit is 0 leaves a row without calls. */
 const columns = `
 SELECT u.project_id::text, p.name, to_char(u.month, 'YYYY-MM'), u.calls::float8, u.call_limit::float8
 FROM usage u JOIN project p ON p.id = u.project_id`;
@@ -11,14 +12,14 @@ FROM usage u JOIN project p ON p.id = u.project_id`;
 const monthStatement = {
   name: "usage_in_month",
   text: `${columns}
-WHERE u.month = coalesce($1::date, ${usageMonth}) AND u.project_id > $2::uuid
+WHERE u.month = coalesce($1::date, ${usageMonth}) AND u.project_id > $2::uuid AND u.calls > 0
 ORDER BY u.project_id LIMIT $3`,
 };
 
 const projectStatement = {
   name: "usage_of_project",
   text: `${columns}
-WHERE u.project_id = $1::uuid AND ($2::date IS NULL OR u.month = $2::date)
+WHERE u.project_id = $1::uuid AND ($2::date IS NULL OR u.month = $2::date) AND u.calls > 0
 ORDER BY u.month DESC`,
 };
 
