@@ -115,6 +115,17 @@ test("the pages of a month are the whole list, and a project's months are one pa
   expect(other).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
 });
 
+test("a list of the current month does not go on in the next one", async () => {
+  await stopClock(service.db, new Date("2031-03-31T14:59:59.999Z"));
+  const { nextPageToken: pageToken } = await projects.listUsage({ pageSize: 1 });
+  expect((await listed({ pageSize: 1, pageToken })).usage).toEqual([rows.twoInMarch]);
+  await stopClock(service.db, new Date("2031-03-31T15:00:00.000Z"));
+  const late = await answerOf((options) => projects.listUsage({ pageSize: 1, pageToken }, options));
+  expect(late).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
+  // With the month named, it does go on.
+  expect((await listed({ month: "2031-03", pageSize: 1, pageToken })).usage).toEqual([rows.twoInMarch]);
+});
+
 test("what is no month is refused, together with the rest, and an unknown project is not_found", async () => {
   for (const month of [
     "2031-13",

@@ -15,8 +15,10 @@ export interface MonthlyUsage {
 }
 
 export interface UsageStore {
-  /** Of all projects, in the order of their ids. Null: the current month. */
-  inMonth(month: string | null, range: ListRange): Promise<MonthlyUsage[]>;
+  /** By the database's clock. */
+  currentMonth(): Promise<string>;
+  /** Of all projects, in the order of their ids. */
+  inMonth(month: string, range: ListRange): Promise<MonthlyUsage[]>;
   /** Of one project, the latest month first. Null: every month. */
   ofProject(projectId: string, month: string | null): Promise<MonthlyUsage[] | "no_project">;
 }
@@ -37,15 +39,16 @@ export function reportUsage({ usage }: { readonly usage: UsageStore }): UsageRep
       if (month !== "" && !months.test(month)) {
         violations.push({ field: "month", message: "must be a month such as 2026-11" });
       }
-      const list = [projectId, month];
-      const { limit, range } = pageOf(page, list, violations);
-      const inMonth = month === "" ? null : month;
       if (projectId === "") {
+        // In the list's name, so that a list whose pages are read while the month ends does not go on in the next one.
+        const inMonth = month === "" ? await usage.currentMonth() : month;
+        const { limit, range } = pageOf(page, [inMonth], violations);
         const found = await usage.inMonth(inMonth, range);
-        const { items, nextPageToken } = paginate(found, limit, (of) => of.projectId, list);
+        const { items, nextPageToken } = paginate(found, limit, (of) => of.projectId, [inMonth]);
         return { usage: items, nextPageToken };
       }
-      const found = await usage.ofProject(projectUuidOf(projectId), inMonth);
+      pageOf(page, [projectId, month], violations);
+      const found = await usage.ofProject(projectUuidOf(projectId), month === "" ? null : month);
       if (found === "no_project") throw noSuchProject();
       return { usage: found, nextPageToken: "" };
     },

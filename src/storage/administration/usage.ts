@@ -9,10 +9,15 @@ const columns = `
 SELECT u.project_id::text, p.name, to_char(u.month, 'YYYY-MM'), u.calls::float8, u.call_limit::float8
 FROM usage u JOIN project p ON p.id = u.project_id`;
 
+const currentMonthStatement = {
+  name: "usage_current_month",
+  text: `SELECT to_char(${usageMonth}, 'YYYY-MM')`,
+};
+
 const monthStatement = {
   name: "usage_in_month",
   text: `${columns}
-WHERE u.month = coalesce($1::date, ${usageMonth}) AND u.project_id > $2::uuid AND u.calls > 0
+WHERE u.month = $1::date AND u.project_id > $2::uuid AND u.calls > 0
 ORDER BY u.project_id LIMIT $3`,
 };
 
@@ -25,6 +30,11 @@ ORDER BY u.month DESC`,
 
 export function createUsageStore(database: PrismaDatabase): UsageStore {
   return {
+    async currentMonth() {
+      const [row] = await runStatement(database, currentMonthStatement, []);
+      return row?.[0] as string;
+    },
+
     async inMonth(month, { after, limit }) {
       const values = [firstDay(month), after ?? firstUuid, Number.isFinite(limit) ? limit : null];
       return (await runStatement(database, monthStatement, values)).map(usageOf);
