@@ -21,7 +21,7 @@ export interface PageRequest {
  * Most gRPC clients accept no message over 4 MiB unless told otherwise. A project takes up to 11 kB: a return URL has up to 2048
  * characters, of up to four bytes each.
  */
-const wholeListPage = 200;
+const largestPage = 200;
 
 /** What to read for such a page. Throws validation_failed, with what was found wrong before. */
 export function pageOf(
@@ -30,7 +30,7 @@ export function pageOf(
   found: readonly FieldViolation[] = [],
 ) {
   const violations = [...found];
-  const limit = pageLimit(pageSize, { usual: Number.POSITIVE_INFINITY, most: wholeListPage }, violations);
+  const limit = pageLimit(pageSize, { usual: Number.POSITIVE_INFINITY, most: largestPage }, violations);
   const after = token === "" ? null : decodePageToken(token, list);
   if (after === undefined) violations.push(invalidPageToken);
   if (violations.length > 0 || after === undefined)

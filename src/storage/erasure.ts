@@ -442,7 +442,7 @@ const unansweredMs = 1_000;
  * A phone is found by passing over all verifications, messages and deliveries in the order of an existing index, one batch per
  * statement. An index on the sender would make this a look-up, but would cost every message: its entries are inserted at random
  * places, where those of time and verification are appended at the right end. At two million messages storing one took 12 to 16
- * µs, with that index 17 to 43, and twice the WAL. The pass goes through 430,000 messages a second, and erasures are rare.
+ * µs, with that index 17 to 43, and twice the WAL. The pass goes through some 200,000 messages a second, and erasures are rare.
  */
 export function createErasureStore(database: Database, inTurn: InTurn): ErasureStore {
   const run = (statement: NamedStatement, values: readonly unknown[]) =>

@@ -71,43 +71,38 @@ test("connections lost while in use fail only the calls on them, with 503", asyn
   );
 });
 
-test("erasures that wait for a database that hangs fail together, not one after the other", async () => {
+/** A service that reaches the database through a proxy, and erases one and the same verification on demand. */
+async function erasureBehindProxy() {
   const proxy = await startCuttableProxy(service.databaseUrl);
   const behind = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
-  const erasures = behind.client(ErasureService);
   const { id: verificationId } = await createPending(shop);
-  await erasures.eraseVerification({ verificationId });
+  const erase = () =>
+    behind
+      .client(ErasureService)
+      .eraseVerification({ verificationId })
+      .then(
+        () => "erased",
+        ({ code }: ConnectError) => code,
+      );
+  expect(await erase()).toBe("erased");
+  return { proxy, erase };
+}
+
+test("erasures that wait for a database that hangs fail together, not one after the other", async () => {
+  const { proxy, erase } = await erasureBehindProxy();
   proxy.hang();
-  const codes: unknown[] = [];
-  for (let call = 0; call < 12; call++) {
-    void erasures.eraseVerification({ verificationId }).then(
-      () => codes.push("erased"),
-      ({ code }: ConnectError) => codes.push(code),
-    );
-  }
+  const answers: (string | Code)[] = [];
+  for (let call = 0; call < 12; call++) void erase().then((answer) => answers.push(answer));
   // The first takes seconds, as would each of those behind it.
-  await expect.poll(() => codes).toEqual(Array.from({ length: 12 }, () => Code.Unavailable));
+  await expect.poll(() => answers).toEqual(Array.from({ length: 12 }, () => Code.Unavailable));
   proxy.restore();
-  await expect
-    .poll(() => erasures.eraseVerification({ verificationId }).then(() => "erased", String))
-    .toBe("erased");
+  await expect.poll(erase).toBe("erased");
 });
 
 test("an erasure on a connection that the network has forgotten fails alone", async () => {
-  const proxy = await startCuttableProxy(service.databaseUrl);
-  const behind = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
-  const erasures = behind.client(ErasureService);
-  const { id: verificationId } = await createPending(shop);
-  await erasures.eraseVerification({ verificationId });
+  const { proxy, erase } = await erasureBehindProxy();
   proxy.forget();
-  const answers = await Promise.all(
-    Array.from({ length: 4 }, () =>
-      erasures.eraseVerification({ verificationId }).then(
-        () => "erased",
-        ({ code }: ConnectError) => code,
-      ),
-    ),
-  );
+  const answers = await Promise.all(Array.from({ length: 4 }, erase));
   expect(answers.filter((answer) => answer !== "erased")).toEqual([Code.Unavailable]);
 });
 

@@ -12,7 +12,7 @@ import {
   isUniqueViolation,
   type Transaction,
 } from "./announcement.ts";
-import { part } from "./list-range.ts";
+import { inRange } from "./list-range.ts";
 
 export function createDestinationNumberStore(
   database: PrismaDatabase,
@@ -68,7 +68,7 @@ export function createDestinationNumberStore(
         ...(projectId === null ? {} : { projectId }),
         ...(environment === null ? {} : { environment }),
       };
-      const rows = await database.prisma.destinationNumber.findMany(part(where, range));
+      const rows = await database.prisma.destinationNumber.findMany(inRange(where, range));
       return rows.map((row) => ({ ...numberOf(row), id: row.id }));
     },
 

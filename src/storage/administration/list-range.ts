@@ -1,7 +1,7 @@
 import type { ListRange } from "../../core/page-token.ts";
 
-/** Prisma's arguments for that part of the rows that satisfy `where`, in the order of their ids. */
-export function part<Where extends object>(where: Where, { after, limit }: ListRange) {
+/** Arguments of Prisma's findMany for that range of the rows that satisfy `where`, in the order of their ids. */
+export function inRange<Where extends object>(where: Where, { after, limit }: ListRange) {
   return {
     where: { ...where, ...(after === null ? {} : { id: { gt: after } }) },
     orderBy: { id: "asc" as const },

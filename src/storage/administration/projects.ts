@@ -5,7 +5,7 @@ import type { Project } from "../../core/project.ts";
 import type { Project as ProjectRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
-import { part } from "./list-range.ts";
+import { inRange } from "./list-range.ts";
 
 export function createProjectStore(database: PrismaDatabase, administer: Administer): ProjectStore {
   return {
@@ -22,7 +22,7 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
     },
 
     async list(range) {
-      const rows = await database.prisma.project.findMany(part({}, range));
+      const rows = await database.prisma.project.findMany(inRange({}, range));
       return rows.map(projectOf);
     },
 
