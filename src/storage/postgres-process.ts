@@ -58,6 +58,11 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
   let logSize = logStart;
   let lastOutputAt = performance.now();
   while (failure === undefined) {
+    // First, since on a busy machine the server may be ready before it is looked at.
+    if (signal?.aborted) {
+      await stopChild(child, exit);
+      signal.throwIfAborted();
+    }
     const pidFile = await readPidFile(cluster);
     if (pidFile?.ready && pidFile.pid === child.pid && pidFile.startedAt !== stale?.startedAt) return child;
     const size = await log.size();
@@ -68,10 +73,6 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
     if (performance.now() - lastOutputAt > startTimeoutMs) {
       failure = `it is not ready after ${startTimeoutMs / 1000} s`;
       await stopChild(child, exit);
-    }
-    if (signal?.aborted) {
-      await stopChild(child, exit);
-      signal.throwIfAborted();
     }
     await delay(10);
   }
