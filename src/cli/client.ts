@@ -176,6 +176,11 @@ export class ServiceClient {
     const { shown } = this.address;
     const reasonText = reason(error);
     const details = { advice: howToSetAddress, cause: error };
+    const requestId = requestIdOf(error);
+    if (error.code === status.UNIMPLEMENTED && requestId !== undefined) {
+      const message = `the service at ${shown} is an older version than this command, and does not know the call: upgrade it`;
+      return new CliError(1, "unimplemented", message, { requestId, cause: error });
+    }
     switch (error.code) {
       case status.UNAVAILABLE: {
         const advice = connectionAdvice(error, this.address);
@@ -321,6 +326,13 @@ function detailsOfStatus(bytes: Uint8Array): Uint8Array[] {
     else reader.skip(wireType, field);
   }
   return details;
+}
+
+/** The request id by which an answer without error details is known to be phoneproof's. */
+function requestIdOf({ metadata }: ServiceError): string | undefined {
+  // An error that grpc-js makes of its own accord may have none.
+  const [value] = metadata?.get("x-request-id") ?? [];
+  return typeof value === "string" && value.startsWith("req_") ? value : undefined;
 }
 
 /**

@@ -9,7 +9,7 @@ import { framed } from "../rpc/raw-grpc.ts";
 import { uuidOf } from "../service/pending.ts";
 import { answerOf, run, startCommand, towards } from "./command.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
-import { startGrpcPeer } from "./grpc-peer.ts";
+import { startGrpcPeer, startRefusingPeer } from "./grpc-peer.ts";
 
 const time = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 const id = (prefix: string) => expect.stringMatching(new RegExp(`^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`));
@@ -263,6 +263,29 @@ test("a service without pages answers with all entries at once, however many the
   const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
   const { numbers } = await answerOf(["number", "list"], peer);
   expect(numbers.length).toBe(destinationNumbers.length);
+});
+
+test.for([
+  {
+    what: "an older version of the service",
+    headers: { "x-request-id": "req_01m8ft3r49ej2r4fch8r3mb8g6" },
+    refused: {
+      code: 1,
+      stderr: expect.stringMatching(
+        /^phoneproof: unimplemented: the service at \S+ is an older version than this command, .*: upgrade it \(req_01m8ft3r49ej2r4fch8r3mb8g6\)\n$/,
+      ),
+    },
+  },
+  {
+    what: "another gRPC server",
+    headers: {},
+    refused: { code: 3, stderr: expect.stringMatching(/^phoneproof: the server at \S+ is not phoneproof/) },
+  },
+])("a call that $what does not know says what answered", async ({ headers, refused }) => {
+  const refusal = { "grpc-status": "12", "grpc-message": "no such method", ...headers };
+  const { address } = await startRefusingPeer(refusal);
+  const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
+  expect(await run(["project", "usage"], peer)).toEqual({ stdout: "", ...refused });
 });
 
 test("number add, list and remove return the number as stored", async () => {

@@ -16,6 +16,21 @@ export interface GrpcPeer {
 
 /** Runs until the end of the test. `answer` gets each call after the response headers were sent. */
 export async function startGrpcPeer(answer: (call: http2.ServerHttp2Stream) => void): Promise<GrpcPeer> {
+  return startPeer((call) => {
+    call.on("wantTrailers", () => call.sendTrailers({ "grpc-status": "0" }));
+    call.respond({ ":status": 200, "content-type": "application/grpc" }, { waitForTrailers: true });
+    answer(call);
+  });
+}
+
+/** Runs until the end of the test. Refuses each call with these headers, which have its status. */
+export async function startRefusingPeer(headers: http2.OutgoingHttpHeaders): Promise<GrpcPeer> {
+  return startPeer((call) =>
+    call.respond({ ":status": 200, "content-type": "application/grpc", ...headers }, { endStream: true }),
+  );
+}
+
+async function startPeer(take: (call: http2.ServerHttp2Stream) => void): Promise<GrpcPeer> {
   const server = http2.createServer();
   let connections = 0;
   let calls = 0;
@@ -25,9 +40,7 @@ export async function startGrpcPeer(answer: (call: http2.ServerHttp2Stream) => v
   server.on("stream", (call) => {
     calls += 1;
     call.on("error", () => {});
-    call.on("wantTrailers", () => call.sendTrailers({ "grpc-status": "0" }));
-    call.respond({ ":status": 200, "content-type": "application/grpc" }, { waitForTrailers: true });
-    answer(call);
+    take(call);
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
