@@ -237,6 +237,14 @@ test("the page loads nothing from other origins, has no inline code, and is not 
   expect(text).not.toMatch(/<style|style=|<script(?! type="module" src)|\son\w+=|https?:\/\//);
 });
 
+test("the stylesheet also has what Safari calls otherwise, or has learnt late", async () => {
+  const page = await getPage(`${service.httpUrl}/v/none`);
+  const [path = ""] = /\/v\/assets\/window-[0-9a-f]{16}\.css/.exec(page.text) ?? [];
+  const style = (await getPage(service.httpUrl + path)).text;
+  expect(style).toMatch(/-webkit-user-select: all;\s+user-select: all;/);
+  expect(style).toMatch(/overflow-wrap: break-word;\s+overflow-wrap: anywhere;/);
+});
+
 test("the page and its files, gzipped, are smaller than 40 KiB together", async () => {
   const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
   const page = await window.get();
