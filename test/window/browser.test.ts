@@ -124,6 +124,52 @@ test.for([
   expect(await page.locator("[data-hint]").isVisible()).toBe(false);
 });
 
+test("the result is in view however far the page was scrolled, also where focus does not scroll, as in WebKit", async () => {
+  // In the test environment the page stays long at the end.
+  const window = await createWindow(service, project);
+  const viewport = { width: 568, height: 320 };
+  const page = await (await person(browser, "iphone", { viewport })).newPage();
+  await page.addInitScript(`
+    const { focus } = HTMLElement.prototype;
+    HTMLElement.prototype.focus = function () { focus.call(this, { preventScroll: true }); };`);
+  await page.goto(window.url);
+  await page.locator("footer").scrollIntoViewIfNeeded();
+  expect(await page.evaluate("scrollY")).toBeGreaterThan(viewport.height);
+  await window.receipt({});
+  await result(page, "verified").waitFor();
+  const heading = await result(page, "verified").boundingBox();
+  expect(heading?.y).toBeGreaterThanOrEqual(0);
+  expect(heading && heading.y + heading.height).toBeLessThanOrEqual(viewport.height);
+});
+
+test("a browser of 2018 understands the script, and shows a hint and the result without a reload", async () => {
+  const phone = newPhone();
+  const window = await live({ mode: "match", expected_phone: phone });
+  const page = await (await person(browser, "android")).newPage();
+  // What such a browser lacks.
+  await page.addInitScript(`
+    for (const { prototype } of [Element, Document, DocumentFragment]) delete prototype.replaceChildren;
+    for (const { prototype } of [Array, String]) delete prototype.at;
+    delete String.prototype.replaceAll;
+    delete Object.fromEntries;
+    delete Object.hasOwn;
+    delete Promise.allSettled;
+    delete Promise.any;
+    delete globalThis.structuredClone;
+    delete AbortSignal.timeout;
+    delete crypto.randomUUID;`);
+  const script = page.waitForResponse(/\/window-\w+\.js$/);
+  await page.goto(window.url);
+  // No syntax newer than ES2017: browsers that do not know it run nothing of the script.
+  expect(await (await script).text()).not.toMatch(
+    /\d_\d|\?\.\D|\?\?|[?|&]{2}=|catch\s*\{|\bstatic\s*\{|\.#|\{\s*\.\.\./,
+  );
+  await send(window, newPhone());
+  await expect.poll(() => page.locator("[data-hint]").textContent()).toContain("다른 번호");
+  await send(window, phone);
+  await result(page, "verified").waitFor();
+});
+
 test("after a minute without a message the window advises what to check, until there is a hint", async () => {
   const phone = newPhone();
   const window = await live({ mode: "match", expected_phone: phone });

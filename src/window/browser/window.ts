@@ -63,7 +63,8 @@ function open(main: HTMLElement): void {
   }
 
   function showHint(): void {
-    find("[data-advice]")?.replaceChildren();
+    const advice = find("[data-advice]");
+    if (advice) advice.textContent = "";
     const region = find("[data-hint]");
     const text = find<HTMLTemplateElement>(`[data-hint-text="${state.hint}"]`)?.content.textContent ?? "";
     if (!region) return;
@@ -91,7 +92,10 @@ function open(main: HTMLElement): void {
       section.hidden = section.dataset.status !== state.status;
       if (section.hidden) continue;
       document.title = section.dataset.title ?? document.title;
-      if (live) section.querySelector("h1")?.focus();
+      if (!live) continue;
+      // WebKit does not scroll to what is focused if the page, getting shorter, has scrolled by itself.
+      scrollTo(0, 0);
+      section.querySelector("h1")?.focus();
     }
     const line = find(".phone");
     if (line) line.hidden = state.phone === null;
