@@ -6,10 +6,11 @@ let current = null;
 document.querySelector("#popup").addEventListener("click", async () => {
   // Opened immediately, within the click: browsers block popups that are opened later.
   const popup = window.open("", "verification", "width=480,height=760");
-  if (popup === null) return tell("Allow this page to open popups, and try again.");
   const attempt = await begin("popup");
-  if (attempt === null) return popup.close();
-  popup.location = attempt.verification_url;
+  if (attempt === null) return popup?.close();
+  // Null where the browser lets no popup open, as inside many apps: then in place of this page, and back by return_url.
+  (popup ?? window).location = attempt.verification_url;
+  if (popup === null) return;
 
   const windowOrigin = new URL(attempt.verification_url).origin;
   const onMessage = ({ origin, source, data }) => {

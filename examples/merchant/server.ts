@@ -70,7 +70,9 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     const created = await phoneproof.create({
       client_reference: `session-${session}`,
       state,
-      ...(style === "popup" ? { parent_origin: origin } : { return_url: `${origin}/back` }),
+      // For a popup, too: where the browser lets none open, the window takes the page's place.
+      return_url: `${origin}/back`,
+      ...(style === "popup" && { parent_origin: origin }),
     });
     attempts.set(session, { verificationId: created.id, state, phone: null });
     log(`created ${created.id}`);

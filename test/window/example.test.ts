@@ -77,6 +77,16 @@ test("the redirect returns to the session that started the verification", async 
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
+test("where the browser lets no popup open, the window takes the page's place and returns to it", async () => {
+  const page = await (await person(browser, "android")).newPage();
+  await page.addInitScript("window.open = () => null");
+  await page.goto(shop);
+  await page.getByRole("button", { name: "Verify in a popup" }).click();
+  await page.getByRole("button", { name: "보내기", exact: true }).click();
+  await page.waitForURL(`${shop}/#returned`);
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+});
+
 test("another session's result and a forged webhook are refused", async () => {
   expect((await fetch(`${shop}/back?state=x&status=verified`, { redirect: "manual" })).status).toBe(400);
   const forged = {
