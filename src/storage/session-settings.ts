@@ -25,11 +25,14 @@ const decisive: readonly Decisive[] = [
   { name: "synchronous_commit", value: "on", fits: "^(on|local|remote_write|remote_apply)$" },
 ];
 
-/** The SQL that sets them in a session of our own. */
+/**
+ * The SQL that sets them in a session of our own. An acceptable value is set, too: the session would otherwise adopt another one
+ * when the server's configuration changes and is reloaded.
+ */
 export const requiredSettings = decisive
   .map(
     ({ name, value, fits }) =>
-      `SELECT set_config('${name}', '${value}', false) WHERE current_setting('${name}') !~* '${fits}'`,
+      `SELECT set_config('${name}', CASE WHEN now ~* '${fits}' THEN now ELSE '${value}' END, false) FROM current_setting('${name}') now`,
   )
   .join("; ");
 

@@ -1,9 +1,14 @@
 /** The service must not depend on the session defaults of the database, its server or the role. */
 
-import { Code } from "@connectrpc/connect";
+import { mkdtemp, rm } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
+import { newCredential } from "../../src/core/credential.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
@@ -12,6 +17,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { startService } from "../../src/service.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { createDatabase, openPool, setSessionDefaults, type TestDatabase } from "../harness/database.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -67,6 +73,60 @@ test("the service works the same with another default time zone, date style, iso
   expect((await shop.read(id)).body.status).toBe("verified");
   const statuses = await Promise.all(Array.from({ length: 40 }, async () => (await shop.create()).status));
   expect(new Set(statuses)).toEqual(new Set([201]));
+});
+
+test("connections of a running service keep their settings when the server's configuration changes", async () => {
+  const dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-reload-"));
+  onTestFinished(() => rm(dataDir, { recursive: true, force: true }));
+  const server = await startEmbeddedPostgres({ dataDir, transport: "tcp", settings: { fsync: "off" } });
+  onTestFinished(() => server.stop());
+  const { host, port, user, password, database } = server.connection;
+  const url = `postgres://${user}:${password}@${host}:${port}/${database}`;
+  const adminToken = newCredential("svc");
+  const service = await startOn(url, { PHONEPROOF_ADMIN_TOKEN: adminToken });
+  onTestFinished(() => service.close());
+  const db = new pg.Client({ connectionString: url });
+  await db.connect();
+  onTestFinished(() => db.end());
+  const names = Object.keys(elsewhere);
+  // The only way to look at the settings of another session.
+  await db.query(`
+    CREATE TABLE seen (at serial, settings jsonb);
+    CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      INSERT INTO seen (settings)
+        SELECT jsonb_object_agg(lower(name), setting) FROM pg_settings WHERE lower(name) IN ('${names.join("', '")}');
+      RETURN NULL;
+    END $$;
+    CREATE TRIGGER see AFTER INSERT ON project EXECUTE FUNCTION see();
+  `);
+  const projects = createClient(
+    ProjectService,
+    createGrpcTransport({
+      baseUrl: `http://${service.addresses.grpc}`,
+      interceptors: [
+        (next) => (request) => {
+          request.header.set("authorization", `Bearer ${adminToken}`);
+          return next(request);
+        },
+      ],
+    }),
+  );
+
+  await projects.createProject({ name: "Before" });
+  for (const [name, value] of Object.entries(elsewhere)) {
+    await db.query(`ALTER SYSTEM SET ${name} = '${value}'`);
+  }
+  await db.query("SELECT pg_reload_conf()");
+  const current = async (name: string) =>
+    (await db.query("SELECT current_setting($1) AS value", [name])).rows[0].value;
+  await expect.poll(() => current("synchronous_commit")).toBe("off");
+  const { project } = await projects.createProject({ name: "After" });
+
+  const { rows } = await db.query("SELECT settings FROM seen ORDER BY at");
+  const [before, after] = rows.map(({ settings }) => settings);
+  expect(Object.keys(before).sort()).toEqual(names.sort());
+  expect(after).toEqual(before);
+  expect(Math.abs(Number(project?.createdAt?.seconds) - Date.now() / 1000)).toBeLessThan(300);
 });
 
 /** Starts the service on the database, creates a verification, and ends the service once it is over by itself. */
