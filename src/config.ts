@@ -133,6 +133,10 @@ const databaseUrl = z
     (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
     "must be a URL such as postgres://user:password@host:5432/database, or, for a socket, postgres:///database?host=/directory&user=user",
   )
+  .refine(
+    (text) => /^(public)?$/.test(URL.parse(text)?.searchParams.get("schema") ?? ""),
+    "must not have the parameter schema, which only Prisma's command knows: leave it out, or choose a schema with options=-c%20search_path%3DNAME",
+  )
   .transform((text) =>
     // The driver already verifies in full for each of these modes, and prints a nine-line warning on standard error
     // that a later version will not.

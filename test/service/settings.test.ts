@@ -423,6 +423,7 @@ test.for<[string, string, string]>([
   ["OPS_HOST", "10.0.0.0/8", "must be an address or a host name to listen on"],
   ["DATABASE_URL", "mysql://db.example/phoneproof", "must be a URL such as postgres://"],
   ["DATABASE_URL", "postgres://db.example:port/phoneproof", "must be a URL such as postgres://"],
+  ["DATABASE_URL", "postgres://db.example/phoneproof?schema=own", "must not have the parameter schema"],
   ["REDIS_URL", "redis://us%er:word@redis.example", "must be a URL such as redis://"],
   ["LOG_LEVEL", "verbose", "must be one of fatal, error, warn, info, debug, trace, silent"],
   ["OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", "must be an http(s) URL of a collector"],
@@ -436,6 +437,7 @@ test.for<[string, string, string]>([
 
 test.for([
   { DATABASE_URL: "postgresql://db.example/phoneproof" },
+  { DATABASE_URL: "postgresql://db.example/phoneproof?schema=public" },
   { DATABASE_URL: "postgres:///phoneproof?host=/var/run/postgresql&user=phoneproof" },
   { REDIS_URL: "redis://redis.example" },
   { REDIS_URL: "rediss://us%25er:word@redis.example:6380/3" },
