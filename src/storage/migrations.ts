@@ -53,6 +53,8 @@ const migrationsTable = `
 const lockNotAvailable = "55P03";
 const undefinedTable = "42P01";
 const undefinedColumn = "42703";
+const insufficientPrivilege = "42501";
+const invalidSchemaName = "3F000";
 
 interface Migration {
   readonly name: string;
@@ -239,7 +241,7 @@ async function applyNext(
        ${giveUpVanishedClient("SET LOCAL")}`,
     );
     await lock(client, lockTimeoutMs);
-    await run(client, migrationsTable);
+    await createMigrationsTable(client);
     const rows = await readRows(client);
     const failed = rows.find(({ finished }) => !finished);
     if (failed !== undefined) {
@@ -262,6 +264,23 @@ async function applyNext(
     return next?.name;
   } catch (error) {
     await run(client, "ROLLBACK").catch(() => undefined);
+    throw error;
+  }
+}
+
+async function createMigrationsTable(client: pg.Client): Promise<void> {
+  try {
+    await run(client, migrationsTable);
+  } catch (error) {
+    const { code, message } = error as pg.DatabaseError;
+    if (code === insufficientPrivilege) {
+      throw new Error(
+        `${message}: migrations are missing, and its role may not create tables there; let the role own the database or the schema`,
+      );
+    }
+    if (code === invalidSchemaName) {
+      throw new Error(`${message}: none of its search_path exists; use CREATE SCHEMA … AUTHORIZATION`);
+    }
     throw error;
   }
 }
