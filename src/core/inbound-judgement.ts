@@ -209,11 +209,11 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
   /**
    * Whether a message with the code of a verification that is over also tries other codes. Without this, such a code would let
    * the guesses beside it go uncounted. Groups that are part of the text the user was asked to send, such as a hotline's
-   * number, are not guesses.
+   * number, are not guesses, nor are pieces of such a code itself.
    */
   function isGuess(content: InboundContent, { outcome }: Judgement): boolean {
     if (outcome !== "late" && outcome !== "not_pending") return false;
-    const unknown = content.candidates.filter(
+    const unknown = withoutPieces(content).filter(
       (candidate) => !state.codes.has(codeKey(content.to, candidate)),
     );
     if (unknown.length === 0) return false;
@@ -227,7 +227,7 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
     const expects = (holder: CodeHolder) => holder.mode !== "match" || holder.expectedPhone === content.from;
     const muted = isMuted(sender);
     const holders = holdersOf(content);
-    const live = holders.filter((holder) => holder.status === "pending" && holder.expiresAt > state.now);
+    const live = holders.filter(isLive);
     const holder = live[0] ?? holders[0];
     if (muted && !content.webSent && !content.simulated) {
       withoutCode.push({ content, reason: "muted" });
@@ -277,13 +277,39 @@ export function judge(messages: readonly InboundMessage[], state: InboundState):
    * The verifications whose codes are among the candidates, each once, in the order of the text. A number may have served the
    * other environment before; verifications created on it then do not match.
    */
-  function holdersOf({ environment, to, candidates }: InboundContent): CodeHolder[] {
+  function holdersOf(content: InboundContent): CodeHolder[] {
     const holders: CodeHolder[] = [];
-    for (const candidate of candidates) {
-      const holder = state.codes.get(codeKey(to, candidate));
-      if (holder && holder.environment === environment && !holders.includes(holder)) holders.push(holder);
+    for (const candidate of withoutPieces(content)) {
+      const holder = holderOf(content, candidate);
+      if (holder && !holders.includes(holder)) holders.push(holder);
     }
     return holders;
+  }
+
+  function holderOf({ environment, to }: InboundContent, candidate: string): CodeHolder | undefined {
+    const holder = state.codes.get(codeKey(to, candidate));
+    return holder?.environment === environment ? holder : undefined;
+  }
+
+  function isLive(holder: CodeHolder): boolean {
+    return holder.status === "pending" && holder.expiresAt > state.now;
+  }
+
+  /**
+   * The candidates without pieces of the code of a verification that is over: typed as `1 2 3 4 5 6 7 8`, a code also makes
+   * shorter candidates. They count as no guess, so they must not match either: otherwise such a code, sent again and again, could
+   * try its pieces without limit.
+   */
+  function withoutPieces(content: InboundContent): readonly string[] {
+    const { candidates } = content;
+    if (candidates.length < 2) return candidates;
+    const ended = candidates.filter((candidate) => {
+      const holder = holderOf(content, candidate);
+      return holder && !isLive(holder);
+    });
+    return candidates.filter(
+      (candidate) => !ended.some((code) => code !== candidate && code.includes(candidate)),
+    );
   }
 
   function countMiss({ environment, from }: InboundContent): void {

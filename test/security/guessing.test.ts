@@ -11,7 +11,7 @@ import { missesUntilMuted, missWindowMs, muteMs } from "../../src/core/inbound-j
 import { candidateLimit } from "../../src/core/message-text.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { createPending, letExpire, type Pending } from "../service/pending.ts";
+import { createPending, letExpire, type Pending, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
 
 const service = await startTestService();
@@ -79,6 +79,41 @@ test.for([
   for (let again = 0; again <= missesUntilMuted; again++) outcomes.push(await sent(own, "!".repeat(again)));
   outcomes.push(await sent(other));
   expect(outcomes).toEqual([...Array.from({ length: missesUntilMuted + 1 }, () => outcome), "VERIFIED"]);
+});
+
+const brief = merchant(service.httpUrl, (await service.createProject({ codeLength: 6 })).liveKey);
+
+test.for([
+  { name: "expired", outcome: "LATE", end: ({ id }: Pending) => letExpire(service.db, id) },
+  { name: "cancelled", outcome: "NOT_PENDING", end: ({ id }: Pending) => shop.cancel(id) },
+])("the pieces of an ended code that was typed with spaces neither count as guesses nor match ($name)", async ({
+  outcome,
+  end,
+}) => {
+  const from = newPhone();
+  const [own, other, short] = [
+    await createPending(shop),
+    await createPending(shop),
+    await createPending(brief),
+  ];
+  await service.db.query("UPDATE live_code SET destination = $1, code = $2 WHERE verification_id = $3", [
+    to,
+    own.code.slice(0, 6),
+    uuidOf(short.id),
+  ]);
+  await end(own);
+  const outcomes: string[] = [];
+  for (let again = 0; again <= missesUntilMuted; again++) {
+    const text = [...own.code].join(" ") + "!".repeat(again);
+    outcomes.push((await source.send({ to, from, text })).outcome);
+  }
+  outcomes.push((await source.send({ to, from, text: other.code })).outcome);
+  expect(outcomes).toEqual([...Array.from({ length: missesUntilMuted + 1 }, () => outcome), "VERIFIED"]);
+  expect((await brief.read(short.id)).body.status).toBe("pending");
+  expect(await source.send({ to, from, text: own.code.slice(0, 6) })).toMatchObject({
+    outcome: "VERIFIED",
+    verificationId: short.id,
+  });
 });
 
 test("a message with more codes than allowed verifies nothing, even if the right one is among them", async () => {
