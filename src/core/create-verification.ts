@@ -84,8 +84,8 @@ export function createVerification(parts: {
   return async (request, call) => {
     requireScope(call.caller, "write");
     const bounds = boundsOf(call.caller, request);
-    checkIdempotencyKey(request.idempotencyKey);
     const named = call.caller.kind === "merchant" ? call.caller.project : await findProject(bounds.projectId);
+    checkIdempotencyKey(request.idempotencyKey);
     const expectedPhone = request.mode === "match" ? normaliseMobile(request.expectedPhone ?? "") : null;
     const malformed = [...call.violations, ...checkForm(request, expectedPhone)];
     const unregistered = named === null ? [] : checkRegistered(request, named);

@@ -502,14 +502,13 @@ describe("a token for every project", async () => {
       ["prj_none", "not_found"],
       [suspended, "project_suspended"],
     ] as const) {
-      expect(
-        await answerOf((options) =>
-          client.createVerification(
-            { projectId: where, environment, idempotencyKey: "token-create-4" },
-            options,
+      for (const idempotencyKey of ["token-create-4", ""]) {
+        expect(
+          await answerOf((options) =>
+            client.createVerification({ projectId: where, environment, idempotencyKey }, options),
           ),
-        ),
-      ).toMatchObject({ code });
+        ).toMatchObject({ code });
+      }
     }
   });
 });
