@@ -186,6 +186,17 @@ test("if no carrier has verified anything, none has a share", async () => {
   expect(lines).toContainEqual(expect.stringMatching(/^SKT +0 +- +- +-$/));
 });
 
+test("a count that is small beside the highest has the shortest bar, and none only zero", async () => {
+  const numbers = [1_000_000n, 1n, 0n].map((created, index) => ({
+    destination: `0101234567${index}`,
+    counts: { created },
+  }));
+  const lines = await shown({ environments: [{ environment: Environment.LIVE, numbers }] });
+  expect(lines).toContainEqual(expect.stringMatching(/^01012345670 +1,000,000 {2}█{16} +0 /));
+  expect(lines).toContainEqual(expect.stringMatching(/^01012345671 +1 {2}▏ +0 /));
+  expect(lines).toContainEqual(expect.stringMatching(/^01012345672 +0 +0 /));
+});
+
 describe("of three days, of which two are counted so far,", () => {
   const at = (hour: number) => timestampFromMs(Date.parse("2026-11-19T00:00:00Z") + hour * 3_600_000);
   const answer = (total: MessageInitShape<typeof VerificationCountsSchema>, incomplete: boolean) => ({

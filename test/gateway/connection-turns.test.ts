@@ -2,6 +2,8 @@
 
 import type { Socket } from "node:net";
 import { setImmediate } from "node:timers/promises";
+import v8 from "node:v8";
+import vm from "node:vm";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { createConnectionTurns, maxInFlight } from "../../src/gateway/connection-turns.ts";
 import { markPaused } from "../../src/gateway/paused-sockets.ts";
@@ -398,4 +400,17 @@ test("after stop() every connection is read, and none waits any more", () => {
   const connections = ask(some, 3);
   some.stop();
   expect(read([...connections, ...ask(some, 1)])).toEqual([true, true, true, true]);
+});
+
+test("connections that have had their turn are not kept in memory", async () => {
+  const some = turns();
+  const begunAt = take(some, maxInFlight);
+  const connections = ask(some, 4).map((connection) => new WeakRef(connection));
+  for (let ended = 0; ended < connections.length; ended++) some.ended(begunAt, true);
+  await setImmediate();
+  await setImmediate();
+  v8.setFlagsFromString("--expose-gc");
+  vm.runInNewContext("gc")();
+  expect(connections.map((connection) => connection.deref())).toEqual(connections.map(() => undefined));
+  expect(some.waitedMs()).toBe(0);
 });

@@ -846,6 +846,19 @@ describe("a call whose body breaks off counts as usage", () => {
   });
 });
 
+test("a connection that was given up is closed, though its client goes on sending", async () => {
+  const { hostname, port } = new URL(service.httpUrl);
+  const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true });
+  const closed = new Promise((resolve) => void socket.on("error", () => {}).on("close", resolve));
+  socket.write("GET / HTT\r\n\r\n");
+  const ended = once(socket, "end");
+  socket.resume();
+  await ended;
+  const sending = setInterval(() => socket.write("x"), 50);
+  onTestFinished(() => clearInterval(sending));
+  await closed;
+});
+
 test("a client that disconnects in the middle of a body is not charged", async () => {
   // A process where no other client disconnects.
   const quiet = await service.startAnother();

@@ -109,6 +109,31 @@ describe("if Redis is unreachable", () => {
     await expect.poll(aboutRedis, { timeout: 45_000 }).toEqual(["Redis is unavailable", "Redis is back"]);
   });
 
+  test("or stops answering, its connection is closed at the first late answer, and the loss is reported", async () => {
+    let answers = true;
+    const sockets: net.Socket[] = [];
+    const stopping = net.createServer((socket) => {
+      sockets.push(socket.on("error", () => {}));
+      socket.on("data", (data) => {
+        if (!answers) return;
+        for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
+      });
+    });
+    await new Promise<void>((resolve) => stopping.listen(0, "127.0.0.1", resolve));
+    const { port } = stopping.address() as net.AddressInfo;
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
+    expect(await lostBy(service)).toBe(0);
+    answers = false;
+    const closed = Promise.all(sockets.map((socket) => once(socket, "close")));
+    const { testKey } = await service.createProject();
+    expect(await admitted([service], testKey, 1)).toBe(1);
+    expect(await lostBy(service)).toBe(1);
+    await closed;
+    await service.close();
+    for (const socket of sockets) socket.destroy();
+    await new Promise((resolve) => stopping.close(resolve));
+  });
+
   test("or accepts connections but never answers, calls are served with a local limit", async () => {
     const sockets: net.Socket[] = [];
     const silent = net.createServer((socket) => sockets.push(socket.on("error", () => {})));

@@ -549,6 +549,18 @@ test("a client that does not read its stream is disconnected at the next heartbe
   }
 });
 
+test("a client that half-closes its stream has left, though it could still read", async () => {
+  const window = await createWindow(service, project);
+  const { hostname, port, pathname } = new URL(`${window.url}/events`);
+  const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true });
+  onTestFinished(() => void socket.destroy());
+  const closed = once(socket, "close");
+  socket.write(`GET ${pathname} HTTP/1.1\r\nHost: x\r\n\r\n`);
+  await once(socket, "data");
+  socket.resume().end();
+  await closed;
+});
+
 test("one project's windows leave room for those of others, and all of it can be used", async () => {
   const observer = { opened() {}, closed() {} };
   const streams = createEventStreams(observer, { inAll: 50, each: 10, perFree: 4 });
