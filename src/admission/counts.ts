@@ -15,12 +15,9 @@ export type CountsOf = (name: string) => Counts;
 
 export const windowSeconds = 60;
 
-/**
- * Seconds until a key's minute is over: never more than the minute. If the clock of Redis was set back by an hour, it reports an
- * hour, but ends the minute in time.
- */
+/** Seconds until a key's minute is over. */
 export function secondsLeft(msBeforeNext: number): number {
-  return Math.min(windowSeconds, Math.max(0, Math.ceil(msBeforeNext / 1000)));
+  return Math.max(0, Math.ceil(msBeforeNext / 1000));
 }
 
 /**
