@@ -344,6 +344,10 @@ test("token create shows the token; list and revoke do not", async () => {
     environment: null,
     numbers: [],
   });
+  expect(await run(["token", "create", "--scope", "read", "--number", "#0701"], environment)).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/^phoneproof: validation_failed: --number: /),
+  });
 });
 
 describe("verification", () => {

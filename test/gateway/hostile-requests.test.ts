@@ -735,6 +735,13 @@ describe("a client that sends Expect: 100-continue", () => {
   });
 });
 
+test("a body that is refused before it was asked for may never come, so the answer closes the connection", async () => {
+  const asked = `${create}${authorised}${json}Expect: 100-continue\r\nContent-Length: 65537\r\n\r\n`;
+  const [answer] = await exchange(service.httpUrl, asked);
+  expectApiError(answer, 400, "body_too_large");
+  expect(answer?.headers.get("connection")).toBe("close");
+});
+
 /** The status of the first answer, interim or final. */
 async function firstStatus(request: string): Promise<number> {
   const { hostname, port } = new URL(service.httpUrl);

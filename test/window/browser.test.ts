@@ -376,6 +376,22 @@ test("a phone that scanned the QR code is asked to confirm first, and is not red
   expect(await page.locator("[data-return]").getAttribute("href")).toContain("state=by-qr");
 });
 
+test.for([
+  { name: "a window", query: "", says: "이 창은 닫아도 돼요." },
+  {
+    name: "a phone that scanned the QR code",
+    query: "?via=qr&started=yes",
+    says: "처음 시작한 기기에서 계속하세요. 이 페이지는 닫아도 돼요.",
+  },
+])("where nothing leads back, $name says once that it may be closed", async ({ query, says }) => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url + query);
+  await send(window);
+  await result(page, "verified").waitFor();
+  expect(await page.locator("[data-after] p:visible").allTextContents()).toEqual([says]);
+});
+
 test("following the link into a new tab prevents the automatic redirect, which is no more announced", async () => {
   const window = await live({ return_url: returnUrl });
   await send(window);
