@@ -509,6 +509,18 @@ describe("verification", () => {
     expect(stdout).toBe("2031-05-01 09:30:00  verified  01000000044  SKT\n");
   });
 
+  test("watch shows of an expired verification when it expired", async () => {
+    const { id } = await create();
+    await service.db.query(
+      `UPDATE verification SET created_at = '2025-05-01 09:29:00Z', expires_at = '2025-05-01 09:39:00Z'
+       WHERE id = $1`,
+      [uuidOf(id)],
+    );
+    const { stdout } = await startCommand(["verification", "watch", id], { ...environment, TZ: "UTC" })
+      .finished;
+    expect(stdout).toBe("2025-05-01 09:39:00  expired\n");
+  });
+
   test("watch continues after a restart of the service and shows nothing twice", async () => {
     let current = await service.startAnother();
     const proxy = await startCuttingProxy(() => current.grpcAddress);
@@ -842,6 +854,18 @@ describe("human-readable output", () => {
     );
     expect(await answer("verification", "show", id)).toMatchObject({ client_reference: evil });
   });
+});
+
+test("joined emoji in the service's answers are shown as they are", async () => {
+  const family = "\u{1f468}\u200d\u{1f469}\u200d\u{1f467}";
+  const { stdout } = await run(
+    [
+      ...["verification", "create", "--project", shop.projectId, "--environment", "test"],
+      ...["--client-reference", family],
+    ],
+    environment,
+  );
+  expect(stdout).toContain(family);
 });
 
 describe("if nobody reads the output", () => {

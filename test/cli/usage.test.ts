@@ -1,6 +1,6 @@
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { chmod, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -513,6 +513,16 @@ describe("address and token", () => {
       ),
     });
     expect(stderr).not.toContain("pp_svc_wrong");
+  });
+
+  test("a token file that cannot be read is not said to be missing", async () => {
+    const dataDirectory = await mkdtemp(path.join(directory, "data-"));
+    await mkdir(path.join(dataDirectory, "admin-token"));
+    const { code, stderr } = await run(["project", "list"], { GRPC_PORT: port(), DATA_DIR: dataDirectory });
+    expect({ code, stderr }).toEqual({
+      code: 3,
+      stderr: expect.stringContaining(` cannot be read from ${dataDirectory}/admin-token (EISDIR); `),
+    });
   });
 
   test("options take precedence over PHONEPROOF_ADDRESS and PHONEPROOF_TOKEN, and those over the defaults", async () => {

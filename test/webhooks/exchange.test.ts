@@ -430,6 +430,14 @@ test("a TLS handshake offers only HTTP/1.1", async () => {
   expect([offered.includes("\x08http/1.1"), offered.includes("\x02h2")]).toEqual([true, false]);
 });
 
+test("of a response that breaks off, its status and what has arrived of it are recorded", async () => {
+  const port = await startTcp((socket) =>
+    socket.once("data", () => socket.end("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")),
+  );
+  const exchange = await endpointsOf().send(message(`http://127.0.0.1:${port}/`));
+  expect(exchange).toMatchObject({ status: 200, error: expect.any(String), answer: "half" });
+});
+
 test("requests have the headers of Standard Webhooks and only the necessary others", async () => {
   const receiver = await startReceiver();
   await endpointsOf().send(message(receiver.url));

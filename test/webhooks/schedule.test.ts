@@ -1,4 +1,4 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import type { DueAttempt } from "../../src/core/webhook.ts";
 import { createMakeAttempt } from "../../src/webhooks/attempt.ts";
 import { retryAfterSeconds, secondsUntilNext } from "../../src/webhooks/schedule.ts";
@@ -72,7 +72,12 @@ test.for([
   { header: "", seconds: null },
   { header: null, seconds: null },
 ])("Retry-After: $header asks for $seconds s", ({ header, seconds }) => {
-  expect(retryAfterSeconds(header, now)).toBe(seconds);
+  onTestFinished(() => void vi.unstubAllEnvs());
+  // A date is in GMT whatever this machine's time zone is.
+  for (const zone of ["UTC", "Asia/Seoul"]) {
+    vi.stubEnv("TZ", zone);
+    expect(retryAfterSeconds(header, now)).toBe(seconds);
+  }
 });
 
 test("Retry-After as a date is counted from the end of the exchange", async () => {
