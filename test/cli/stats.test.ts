@@ -232,6 +232,12 @@ describe("of three days, of which two are counted so far,", () => {
     expect(lines.filter((line) => /^2026-11-\d\d \d\d:00 +1 /.test(line))).toHaveLength(48);
   });
 
+  test("once more than two days are counted, a day has the sum of its hours, by this machine's time zone", async () => {
+    const lines = await shown({ ...answer({}, false), countedUntil: at(72) });
+    const days = lines.flatMap((line) => /^(2026-11-\d\d) +(\d+) /.exec(line)?.slice(1).join(": ") ?? []);
+    expect(days).toEqual(["2026-11-19: 15", "2026-11-20: 24", "2026-11-21: 24", "2026-11-22: 9"]);
+  });
+
   test("nothing is said about counts that will not grow, and a share is never rounded to 100.0 %", async () => {
     const lines = await shown(answer({ conversion: 0.9996 }, false));
     expect(lines.slice(1, 3)).toEqual(["", "live"]);

@@ -1,4 +1,4 @@
-import { toBinary } from "@bufbuild/protobuf";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { beforeAll, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -9,7 +9,9 @@ import {
   WebhookService,
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { answerOf, run, towards } from "../cli/command.ts";
+import { startGrpcPeer } from "../cli/grpc-peer.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { framed } from "../rpc/raw-grpc.ts";
 import { answerWith, type Receiver, refuseForLong, startReceiver, verified } from "./receiver.ts";
 import { attempted, delivered, deliveriesOf, deliveryWhen, openShop, type Shop } from "./shop.ts";
 
@@ -448,6 +450,18 @@ test.for([
   const { code, stderr } = await run(["webhook", ...args, ...set], environment);
   expect(code).toBe(2);
   expect(stderr).toContain(option);
+});
+
+test("an attempt that is being made is listed as in progress", async () => {
+  const answer = create(ListWebhookDeliveriesResponseSchema, {
+    deliveries: [{ attempts: [{ number: 1 }] }],
+  });
+  const { address } = await startGrpcPeer((call) =>
+    call.end(framed(toBinary(ListWebhookDeliveriesResponseSchema, answer))),
+  );
+  const at = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
+  const { stdout } = await run(["webhook", "deliveries"], at);
+  expect(stdout).toMatch(/^1 +- +- +- +in progress +-$/m);
 });
 
 test("the service refuses non-admin credentials, unknown types and states, and a project or environment alone", async () => {
