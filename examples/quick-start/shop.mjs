@@ -24,8 +24,10 @@ createServer(async (request, response) => {
 
 /** Creates a verification for a new session, and sends the browser to its window. */
 async function begin(request, response) {
-  // Otherwise a form on any site could send people to a verification, and replace their session.
-  if (request.headers["sec-fetch-site"] === "cross-site") return response.writeHead(403).end();
+  // Otherwise a form on any site could send people to a verification, and replace their session. (Not Sec-Fetch-Site: for a
+  // form that opens a new tab, WebKit says "cross-site" always.)
+  const { origin, host } = request.headers;
+  if (origin && !origin.endsWith(`//${host}`)) return response.writeHead(403).end();
   const session = randomUUID();
   const created = await phoneproof.create({ client_reference: `session-${session}` });
   attempts.set(session, created.id);
@@ -48,11 +50,12 @@ async function show(request, response) {
         ? `Verified: ${verification.phone}`
         : `Your verification is ${verification.status}.`;
   response.writeHead(200, { "content-type": "text/html; charset=utf-8", "cache-control": "no-store" });
+  // By a script: once a form is sent, WebKit drops a <meta http-equiv="refresh">, even if the form opens a new tab.
   response.end(`<!doctype html>
 <html lang="en">
   <meta name="viewport" content="width=device-width">
   <title>My shop</title>
-  ${verification?.status === "verified" ? "" : '<meta http-equiv="refresh" content="2">'}
+  ${verification?.status === "verified" ? "" : `<script>setTimeout(() => location.reload(), 2_000)</script>`}
   <p>${says}</p>
   <form method="post" action="/begin" target="_blank"><button>Verify my phone</button></form>
 </html>`);
