@@ -838,8 +838,26 @@ test.for([
   await page.clock.fastForward(600_000);
   await expect.poll(() => connection.textContent()).toContain("시간이 지난 것 같아요");
   await page.unroute("**/status");
+  await send(window);
   await page.clock.runFor(60_000);
-  await expect.poll(() => connection.textContent()).toBe("");
+  await result(page, "verified").waitFor();
+});
+
+test("a window that is still pending some seconds after its expiry, though connected, says that time is probably up", async () => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await page.clock.install();
+  await page.goto(window.url);
+  const remaining = page.locator("[data-remaining]");
+  const connection = page.locator("[data-connection]");
+  await page.clock.pauseAt(Date.now() + 601_000);
+  await expect.poll(() => remaining.textContent()).toBe("0:00");
+  expect(await connection.textContent()).toBe("");
+  await page.clock.runFor(6_000);
+  await expect.poll(() => connection.textContent()).toContain("시간이 지난 것 같아요");
+  await send(window);
+  await page.clock.runFor(6_000);
+  await result(page, "verified").waitFor();
 });
 
 test("temporary 404 answers of a proxy do not replace the page", async () => {

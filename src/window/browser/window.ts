@@ -17,6 +17,9 @@ const returnDelayMs = 3_000;
 /** After this time without a hint, the window advises what to check. */
 const adviseAfterMs = 60_000;
 
+/** The service expires within a second. Whoever is still pending this long after the expiry waits for its database. */
+const overdueMs = 5_000;
+
 /** How long a copy is confirmed. */
 const copiedMs = 2_000;
 
@@ -177,10 +180,14 @@ function open(main: HTMLElement): void {
     const timer = setInterval(() => (finished ? clearInterval(timer) : tick()), 500);
   }
 
-  /** Shows whether the connection is lost; past the expiry, that the status shown is probably outdated. */
+  /**
+   * Shows whether the connection is lost; past the expiry, that the status shown is probably outdated: also with a connection, as
+   * the stream goes on while the service's database is away.
+   */
   function showConnection(): void {
     const { reconnecting = "", timeProbablyUp = "" } = main.dataset;
-    const text = !isCutOff || finished ? "" : performance.now() < endsAt ? reconnecting : timeProbablyUp;
+    const isTimeUp = performance.now() >= endsAt + (isCutOff ? 0 : overdueMs);
+    const text = finished ? "" : isTimeUp ? timeProbablyUp : isCutOff ? reconnecting : "";
     const connection = find("[data-connection]");
     // Setting the same text again would make a screen reader repeat it.
     if (connection && connection.textContent !== text) connection.textContent = text;
