@@ -230,11 +230,15 @@ export function outcomeName(outcome: InboundMessageOutcome): OutcomeName {
   return outcomeNames.find((name) => InboundMessageOutcome[name] === outcome) ?? "UNSPECIFIED";
 }
 
-/** The page shown if a window cannot be shown. It does not depend on what was requested. */
+/**
+ * The page shown if a window cannot be shown. It does not depend on what was requested. With a link where trying again may help: a
+ * popup, and browsers inside apps, may have no button to reload.
+ */
 export function renderRefusal(
   kind: "notFound" | "tooMany" | "unavailable",
   view: View,
   assets: AssetPaths,
+  windowPath: string,
 ): string {
   const words = texts[view.language];
   const body = html`
@@ -242,6 +246,7 @@ export function renderRefusal(
 <section class="result">
 ${marks[kind === "notFound" ? "cross" : "clock"]}<h1>${words[kind]}</h1>
 <p>${words[`${kind}More`]}</p>
+${kind !== "notFound" && html`<p><a class="button" href="${windowPath}${queryOf(view)}">${words.openAgain}</a></p>`}
 </section>
 </main>`;
   return document({ title: words[kind], body, view, words, assets });

@@ -58,6 +58,7 @@ export interface Texts {
   readonly tooManyMore: string;
   readonly unavailable: string;
   readonly unavailableMore: string;
+  readonly openAgain: string;
   readonly otherLanguage: string;
   readonly play: {
     readonly heading: string;
@@ -138,6 +139,7 @@ const korean: Texts = {
   tooManyMore: "요청이 너무 많았어요. 1분 뒤에 다시 열어 주세요.",
   unavailable: "지금은 열 수 없어요",
   unavailableMore: "잠시 후 다시 열어 주세요. 이미 보낸 문자는 그대로 처리돼요.",
+  openAgain: "다시 열기",
   otherLanguage: "English",
   play: {
     heading: "테스트 환경: 휴대전화 대신 보내기",
@@ -229,6 +231,7 @@ const english: Texts = {
   tooManyMore: "There were too many requests. Open this page again in a minute.",
   unavailable: "Not available at the moment",
   unavailableMore: "Open this page again in a moment. An SMS you have sent still counts.",
+  openAgain: "Open again",
   otherLanguage: "한국어",
   play: {
     heading: "Test environment: simulate the phone",

@@ -112,7 +112,12 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       reply.send({ error: { code: failure.code, message, request_id: request.id } });
       return;
     }
-    reply.type("text/html; charset=utf-8").send(renderRefusal(kind, viewOf(request), assetPaths()));
+    // The simulated phone's form has an address below the window's.
+    const { token = "" } = request.params as Partial<WindowRoute["Params"]>;
+    const windowPath = request.method === "POST" ? `../${encodeURIComponent(token)}` : "";
+    reply
+      .type("text/html; charset=utf-8")
+      .send(renderRefusal(kind, viewOf(request), assetPaths(), windowPath));
   }
 
   return async (scope: FastifyInstance): Promise<void> => {

@@ -35,6 +35,7 @@ test("tokens cannot be guessed: after 60 misses an address gets 429 for wrong to
   expect(retryAfter).toBeGreaterThan(0);
   expect(retryAfter).toBeLessThanOrEqual(60);
   expect(refused.text).toContain("잠시만 기다려 주세요");
+  expect(refused.text).toMatch(/<a class="button" href="\?[^"]*">다시 열기<\/a>/);
   expect((await window.get("", from("192.0.2.1"))).status).toBe(200);
   expect((await getPage(wrong(1), from("192.0.2.2"))).status).toBe(404);
 });
