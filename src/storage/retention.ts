@@ -7,7 +7,7 @@ import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
 import { isRemembered } from "./inbound-state.ts";
 import { expireDue, noticesSent, reportTransitions, transitionCounts } from "./transition.ts";
-import { lowestIdAt } from "./verification-row.ts";
+import { lowestIdAt, nowMs } from "./verification-row.ts";
 
 /** How long data is kept, in days. */
 export interface RetentionSettings {
@@ -162,13 +162,20 @@ undelivered AS (
 /**
  * Expires the pending rows that the pass stops at. After a long downtime the expiry has not reached them yet; after a time in
  * which the database's clock was ahead it may never reach them, since it looks at no code twice.
+ *
+ * The first rows stored after a jump of the clock may still have ids from before it. Those of a clock that was ahead are not
+ * due until their `expires_at`, which may be months away, and the pass must not stop for that long: they are expired as well.
  */
 const overdueEnd = `
 WITH batch AS MATERIALIZED (
   SELECT v.id, v.status FROM verification v
   WHERE v.id > (SELECT done_up_to::uuid FROM retention_progress WHERE task = 'erase_verifications') AND v.id <= ${oldestKept}
   ORDER BY v.id LIMIT ${batchSize}
-),${expireDue("v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending'))", "skip")}
+),${expireDue(
+  "v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending'))",
+  "skip",
+  `v.expires_at <= ${nowMs} OR v.created_at > ${nowMs}`,
+)}
 SELECT ${transitionCounts("expired")}, ${noticesSent("expired")}`;
 
 /**

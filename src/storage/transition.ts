@@ -69,10 +69,11 @@ export function noticesSent(transition: "verified" | "cancelled" | "expired"): s
 
 /**
  * CTEs `locked` and `expired` with the effects of the transition: expires those verifications `v` that satisfy the condition
- * `which` and are due. Rows are locked in id order, and whether they are due is checked again on the locked rows.
+ * `which` and are due, or satisfy another condition `due`. Rows are locked in id order, and this is checked again on the locked
+ * rows.
  */
-export function expireDue(which: string, held: "wait" | "skip"): string {
-  const isDue = `v.status = 'pending' AND v.expires_at <= ${nowMs}`;
+export function expireDue(which: string, held: "wait" | "skip", due = `v.expires_at <= ${nowMs}`): string {
+  const isDue = `v.status = 'pending' AND (${due})`;
   return `
 locked AS MATERIALIZED (
   SELECT v.id FROM verification v

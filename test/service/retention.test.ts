@@ -461,6 +461,29 @@ describe("a database's clock that was wrong", () => {
     expect(await tablesWith(meanwhile)).toEqual([]);
   });
 
+  test("holds up no erasure with a verification that began before the jump and was stored after it", async () => {
+    const [expectedThen, later] = ["01087650037", "01087650038"] as const;
+    await noticeClock();
+    await moveClock(plain.db, 400 * day);
+    const ahead = await createPending(shop, { mode: "match", expected_phone: expectedThen });
+    await moveClock(plain.db, -400 * day);
+    onTestFinished(async () => {
+      await plain.db.query("DELETE FROM idempotency_record WHERE verification_id = $1", [uuidOf(ahead.id)]);
+    });
+    await noticeClock();
+    await verifiedBy(later);
+    expect((await shop.read(ahead.id)).body.status).toBe("pending");
+
+    await moveClock(plain.db, 91 * day);
+    onTestFinished(() => moveClock(plain.db, -91 * day));
+    await everyTask();
+    await everyTask();
+    expect(await tablesWith(later)).toEqual([]);
+    expect(await tablesWith(expectedThen)).not.toContain("verification");
+    expect((await shop.read(ahead.id)).body.status).toBe("expired");
+    expect(await eventsOf(plain.db, ahead.id)).toEqual(["verification.expired"]);
+  });
+
   test("keeps nothing for ever either if it was corrected before retention believed it", async () => {
     const [before, meanwhile] = ["01087650035", "01087650036"] as const;
     await noticeClock();
