@@ -41,6 +41,15 @@ const hasGoneBack = "c.jumped_to > excluded.seen_at";
  */
 const newest = "(SELECT created_at FROM verification ORDER BY id DESC LIMIT 1)";
 
+/**
+ * Whether the clock is still steady. Part of each statement that erases or deletes: the clock may jump between the last look at it
+ * and the statement, and another process may then look first.
+ */
+export const isStillSteady = `EXISTS (
+  SELECT FROM retention_clock c
+  WHERE NOT (${isJump("c.seen_at", "now()")}) AND coalesce(c.jumped_to <= now() - ${wait}, true)
+)`;
+
 /** Any number of processes look: what one has seen, all others know, and also those that start after it has ended. */
 const statement = {
   name: "retention_clock",

@@ -6,6 +6,7 @@ import { keyLife } from "./creations.ts";
 import { type Database, runStatement } from "./database.ts";
 import { erasedMessages, erasedVerifications } from "./erasure.ts";
 import { isRemembered } from "./inbound-state.ts";
+import { isStillSteady } from "./retention-clock.ts";
 import { expireDue, noticesSent, reportTransitions, transitionCounts } from "./transition.ts";
 import { lowestIdAt, nowMs } from "./verification-row.ts";
 
@@ -22,7 +23,10 @@ export interface RetentionSettings {
 /** Deletes or erases one kind of data. */
 export interface RetentionTask {
   readonly name: string;
-  /** Handles a batch; resolves to whether more may be waiting, or to null if another process is at work on it. */
+  /**
+   * Handles a batch, unless the clock has jumped since the last look at it. Resolves to whether more may be waiting, or to null if
+   * that is not known: another process is at work on it, or the clock has jumped.
+   */
   work(): Promise<boolean | null>;
   /** Brings a position that is ahead of the clock back. Erases nothing, so that it is also done while the clock may be wrong. */
   goBack?(): Promise<void>;
@@ -41,7 +45,7 @@ const knownDays = 30;
 function deletion(table: string, ended: string): string {
   return `
 DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
-  SELECT ctid FROM ${table} WHERE ${ended} LIMIT ${batchSize} FOR UPDATE SKIP LOCKED
+  SELECT ctid FROM ${table} WHERE (${ended}) AND ${isStillSteady} LIMIT ${batchSize} FOR UPDATE SKIP LOCKED
 )) RETURNING 1`;
 }
 
@@ -55,7 +59,7 @@ interface Pass {
 /**
  * A pass over a growing table, once over each row, in the order of a column: rows behind its position are not looked at again.
  * Rows with equal values are handled in one batch, since only the value is remembered. The process that locks the row of the
- * pass works; others find nothing to do and get null.
+ * pass works; others find nothing to do and get null, as do all once the clock is not steady.
  *
  * A position ahead of the clock was reached before the clock was set back. Rows written since lie behind it and would be kept
  * for ever, so it goes back to where it would be now: with the next batch, and by `goBack` while retention waits because of the
@@ -79,11 +83,11 @@ function pass(parts: {
 }): Pass {
   const { task, table, order, type, cutOff, before = "false", work } = parts;
   const present = type === "uuid" ? lowestIdAt("now()") : "now()";
-  const progress = `
+  const progress = (condition: string) => `
 WITH progress AS MATERIALIZED (
-  SELECT done_up_to::${type} AS since FROM retention_progress WHERE task = '${task}' FOR UPDATE SKIP LOCKED
+  SELECT done_up_to::${type} AS since FROM retention_progress WHERE task = '${task}' AND ${condition} FOR UPDATE SKIP LOCKED
 )`;
-  const batch = `${progress},
+  const batch = `${progress(isStillSteady)},
 bound AS MATERIALIZED (
   SELECT (array_agg(value ORDER BY value DESC))[1] AS upto, count(*) AS found
   FROM (
@@ -103,7 +107,7 @@ moved AS (
   FROM bound, progress WHERE r.task = '${task}' AND (bound.upto IS NOT NULL OR progress.since > ${present})
 )
 SELECT CASE WHEN EXISTS (SELECT FROM progress) THEN found::float8 END FROM bound`;
-  const goBack = `${progress}
+  const goBack = `${progress("true")}
 UPDATE retention_progress SET done_up_to = (${cutOff})::text
 FROM progress WHERE task = '${task}' AND progress.since > ${present}`;
   return { task, batch, goBack };

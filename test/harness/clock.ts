@@ -48,3 +48,14 @@ export async function stopClock(db: pg.Pool, at: string | Date | null): Promise<
 export async function resetClock(db: pg.Pool): Promise<void> {
   await db.query("UPDATE clock.setting SET stands_at = NULL, ahead = '0'");
 }
+
+/**
+ * As if a worker had run all the time, however far the clock has been moved: retention does not wait. `now` is SQL for the time by
+ * the service's clock.
+ */
+export async function clockIsSteady(db: pg.Pool, now = "clock.now()"): Promise<void> {
+  await db.query(
+    `INSERT INTO retention_clock (seen_at) VALUES (date_trunc('milliseconds', ${now}))
+     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, jumped_from = NULL, jumped_to = NULL`,
+  );
+}

@@ -3,7 +3,7 @@ import { decodeId } from "../../src/core/ids.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { byTheClock, clockIsSteady, installClock, moveClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { createPending, uuidOf } from "./pending.ts";
 
@@ -25,6 +25,7 @@ test.for([
   const service = await plain.startAnother({ ROLES: "api", DATABASE_URL: url });
   const database = openDatabase({ connectionString: url }, { poolSize: 1, onError: () => {} });
   const retain = async () => {
+    await clockIsSteady(plain.db);
     const days = { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 };
     for (const task of createRetentionTasks(database, days)) while (await task.work());
   };

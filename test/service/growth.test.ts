@@ -10,6 +10,7 @@ import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phonep
 import { openDatabase } from "../../src/storage/database.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { clockIsSteady } from "../harness/clock.ts";
 import { createDatabase, openPool } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
@@ -183,6 +184,7 @@ test("retention reads the rows that it reaches, and none that it has passed", as
     await own.drop();
   });
   await db.query(longAgo, [left]);
+  await clockIsSteady(db, "now()");
   await db.query("VACUUM ANALYZE");
   await db.query("SELECT pg_stat_reset()");
   const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 });

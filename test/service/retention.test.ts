@@ -5,7 +5,7 @@ import { createExpireDue } from "../../src/storage/expiry.ts";
 import { createRetentionTasks, type RetentionTask } from "../../src/storage/retention.ts";
 import { type ClockJump, createRetentionClock } from "../../src/storage/retention-clock.ts";
 import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
+import { byTheClock, clockIsSteady, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { createDatabase } from "../harness/database.ts";
 import { tablesWith as everyTableWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
@@ -40,16 +40,9 @@ async function count(table: string): Promise<number> {
   return rows[0].count;
 }
 
-/** As if a worker had run all the time, however far the clock has been moved. */
-const clockIsSteady = () =>
-  plain.db.query(
-    `INSERT INTO retention_clock (seen_at) VALUES (clock.now())
-     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, jumped_from = NULL, jumped_to = NULL`,
-  );
-
 /** Starts a worker, which does a round at its start, and waits until the round has had its effect. */
 async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
-  await clockIsSteady();
+  await clockIsSteady(plain.db);
   const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
   await vi.waitUntil(condition, { timeout: 45_000, interval: 20 });
   await worker.close();
@@ -58,6 +51,7 @@ async function roundUntil(condition: () => Promise<boolean>): Promise<void> {
 const tasks = createRetentionTasks(database, { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 });
 
 async function everyTask(): Promise<void> {
+  await clockIsSteady(plain.db);
   for (const task of tasks) while (await task.work());
 }
 
@@ -196,6 +190,7 @@ test("hours of the statistics are deleted after their retention, thousands at on
 });
 
 async function eraseDue(tasks: readonly RetentionTask[]): Promise<void> {
+  await clockIsSteady(plain.db);
   for (const task of tasks.filter(({ name }) => name.startsWith("erase_"))) while (await task.work());
 }
 
@@ -270,7 +265,7 @@ describe("a database's clock that jumps", () => {
 
   /** Adds an hour of the statistics whose time is over after the jump. */
   async function jump(milliseconds: number): Promise<void> {
-    await clockIsSteady();
+    await clockIsSteady(plain.db);
     await moveClock(plain.db, milliseconds);
     onTestFinished(() => moveClock(plain.db, -milliseconds));
     await plain.db.query(
@@ -297,6 +292,25 @@ describe("a database's clock that jumps", () => {
     await vi.waitUntil(async () => !(await isKept()), { timeout: 45_000 });
     expect(await waits(worker)).toBe(0);
     await worker.close();
+  });
+
+  test("just after retention has looked at it has nothing erased, even if another worker looks next", async () => {
+    const phone = "01087650039";
+    await verifiedBy(phone);
+    await jump(91 * day);
+    onTestFinished(async () => {
+      await plain.db.query("DELETE FROM reception_statistics WHERE name = 'jump'");
+    });
+    const endRound = async () => {
+      for (const task of tasks) await task.work();
+      expect(await isKept()).toBe(true);
+      expect(await tablesWith(phone)).toContain("verification");
+    };
+    await endRound();
+    const worker = await startWorker();
+    await expect.poll(() => waits(worker)).toBe(1);
+    await worker.close();
+    await endRound();
   });
 
   test("by less than a day makes nobody wait", async () => {
@@ -366,7 +380,7 @@ describe("a database's clock that jumps", () => {
   test("and is corrected in steps of less than a day makes retention wait for an hour after the last step, and is reported once", async () => {
     const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
     const looking = createRetentionClock(database, { onJump, onFirstLook: () => {}, onWait });
-    await clockIsSteady();
+    await clockIsSteady(plain.db);
     await moveClock(plain.db, 3 * day);
     expect(await looking.isSteady()).toBe(false);
     for (let step = 0; step < 6; step++) {
@@ -384,7 +398,7 @@ describe("a database's clock that jumps", () => {
   test("is reported once by each process, with the times before and after", async () => {
     const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
     const looking = createRetentionClock(database, { onJump, onFirstLook: () => {}, onWait });
-    await clockIsSteady();
+    await clockIsSteady(plain.db);
     expect(await looking.isSteady()).toBe(true);
     const { rows } = await plain.db.query("SELECT seen_at FROM retention_clock");
     const before: Date = rows[0].seen_at;
@@ -492,7 +506,7 @@ describe("a database's clock that was wrong", () => {
     await moveClock(plain.db, 130 * day);
     onTestFinished(() => moveClock(plain.db, -130 * day));
     await everyTask();
-    await clockIsSteady();
+    await clockIsSteady(plain.db);
 
     await moveClock(plain.db, -140 * day);
     // The last pass in the order of the tasks.
@@ -568,6 +582,7 @@ test("a verification whose event is still being tried is kept, and erased once t
   await moveClock(plain.db, 100 * day);
   await expireDue();
   expect(await eventsOf(plain.db, pending.id)).toEqual(["verification.expired"]);
+  await clockIsSteady(plain.db);
   await tasks.find(({ name }) => name === "codes")?.work();
   await isStillTried(pending.id);
   await eraseDue(tasks);
@@ -644,6 +659,7 @@ test("a delivered event is erased with its verification while others are still t
   };
   await end(holder);
   await end("01000000007");
+  await clockIsSteady(fresh.db, "now()");
   const own = openDatabase({ connectionString: fresh.databaseUrl }, { poolSize: 1, onError: () => {} });
   const tasks = createRetentionTasks(own, { unmatchedDays: 7, finishedDays: 1, statisticsDays: 400 });
   await eraseDue(tasks);
