@@ -48,8 +48,9 @@ export function startWorker(parts: {
   expiry.start();
   closers.addJob(expiry);
   const retentionMetrics = createRetentionMetrics(metrics.registry);
+  const retentionTasks = createRetentionTasks(database, retentionSettings);
   const retention = keepRetention({
-    tasks: createRetentionTasks(database, retentionSettings),
+    tasks: retentionTasks,
     isClockSteady: createRetentionClock(database, {
       onJump: (jump) =>
         log.warn(
@@ -73,7 +74,13 @@ export function startWorker(parts: {
     },
   });
   const counting = countStatistics({
-    count: createStatisticsCounting(database, { onClockSetBack: bringForward }).count,
+    count: createStatisticsCounting(database, {
+      async onClockSetBack() {
+        await bringForward();
+        // The clock may be right again before retention looks at it, which it does once a minute.
+        for (const task of retentionTasks) await task.goBack?.();
+      },
+    }).count,
     onError: (error) => log.warn({ err: error }, "the statistics could not be updated"),
   });
   counting.start();

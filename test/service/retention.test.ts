@@ -475,6 +475,44 @@ describe("a database's clock that was wrong", () => {
     expect(await tablesWith(meanwhile)).toEqual([]);
   });
 
+  test("takes the positions of retention back with it before retention looks at it again", async () => {
+    await noticeClock();
+    const { to } = await verifiedBy("01087650040");
+    await service.sms({ to, from: "01087650041", text: "no code" });
+    await endAllPending();
+    let ahead = 0;
+    const move = async (by: number) => {
+      await moveClock(plain.db, by * day);
+      ahead += by;
+    };
+    onTestFinished(() => move(-ahead));
+    await move(130);
+    await everyTask();
+    const worker = await plain.startAnother({ ROLES: "worker", DATABASE_URL: byTheClock(plain.databaseUrl) });
+    onTestFinished(() => worker.close());
+    const caughtUpAt = async () =>
+      (await scrape(worker.opsUrl)).sum("phoneproof_retention_caught_up_timestamp_seconds");
+    const startedAt = await caughtUpAt();
+    await expect.poll(caughtUpAt).toBeGreaterThan(startedAt);
+
+    const positions = async () =>
+      (
+        await plain.db.query(
+          "SELECT task, done_up_to FROM retention_progress WHERE done_up_to <> '-infinity' ORDER BY task",
+        )
+      ).rows;
+    const reached = await positions();
+    expect(reached.map(({ task }) => task)).toContain("erase_verifications");
+    await move(-140);
+    await vi.waitUntil(
+      async () =>
+        (await positions()).every(({ done_up_to }, index) => done_up_to !== reached[index].done_up_to),
+      { timeout: 90_000 },
+    );
+    const { rows } = await plain.db.query("SELECT seen_at > clock.now() AS ahead FROM retention_clock");
+    expect(rows).toEqual([{ ahead: true }]);
+  });
+
   test("holds up no erasure with a verification that began before the jump and was stored after it", async () => {
     const [expectedThen, later] = ["01087650037", "01087650038"] as const;
     await noticeClock();
