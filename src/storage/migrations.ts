@@ -279,7 +279,9 @@ async function createMigrationsTable(client: pg.Client): Promise<void> {
       );
     }
     if (code === invalidSchemaName) {
-      throw new Error(`${message}: none of its search_path exists; use CREATE SCHEMA … AUTHORIZATION`);
+      throw new Error(
+        `${message}: its search_path has none that exists and that its role may use; use CREATE SCHEMA … AUTHORIZATION … or GRANT ALL ON SCHEMA … TO …`,
+      );
     }
     throw error;
   }

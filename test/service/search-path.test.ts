@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { expect, onTestFinished, test } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
-import { startTestService } from "../harness/service.ts";
+import { startTestService, type TestService } from "../harness/service.ts";
 import { createPending } from "./pending.ts";
 import { smsSource } from "./sms-source.ts";
 
@@ -23,28 +23,26 @@ test("the service works in a schema of its own that the database's URL names", a
   expect(rows).toEqual([{ own: 1, other: 0 }]);
 });
 
-test("a search path of which no schema exists ends the start with what to do", async () => {
+test.for([
+  { name: "does not exist", searchPath: "missing" },
+  // Postgres does not tell these two cases apart.
+  { name: "the role may not use", searchPath: "closed" },
+])("a search path whose only schema $name ends the start with what to do", async ({ searchPath }) => {
   const elsewhere = await startTestService();
-  const url = new URL(elsewhere.databaseUrl);
-  url.searchParams.set("options", "-c search_path=missing");
+  const { db } = elsewhere;
+  await db.query("CREATE SCHEMA closed");
+  const url = await createLogin(elsewhere);
+  url.searchParams.set("options", `-c search_path=${searchPath}`);
   await expect(elsewhere.startAnother({ DATABASE_URL: url.href })).rejects.toThrow(
-    /^DATABASE_URL: .* no schema has been selected to create in: none of its search_path exists; use CREATE SCHEMA/,
+    /^DATABASE_URL: .* no schema has been selected to create in: .* none that exists and that its role may use; use CREATE SCHEMA .* or GRANT ALL ON SCHEMA/,
   );
 });
 
 test("a role that may not create tables ends the start with what to do, if migrations are missing", async () => {
   const elsewhere = await startTestService();
   const { db } = elsewhere;
-  const role = `tables_${randomBytes(6).toString("hex")}`;
-  await db.query(`CREATE ROLE ${role} LOGIN PASSWORD 'known'`);
-  await db.query(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ${role}`);
-  onTestFinished(async () => {
-    await db.query(`DROP OWNED BY ${role}`);
-    await db.query(`DROP ROLE ${role}`);
-  });
-  const url = new URL(elsewhere.databaseUrl);
-  url.username = role;
-  url.password = "known";
+  const url = await createLogin(elsewhere);
+  await db.query(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ${url.username}`);
   const service = await elsewhere.startAnother({ DATABASE_URL: url.href });
   expect((await fetch(`${service.opsUrl}/readyz`)).status).toBe(200);
   await service.close();
@@ -54,3 +52,17 @@ test("a role that may not create tables ends the start with what to do, if migra
     /^DATABASE_URL: .* permission denied for schema public: migrations are missing, and its role may not create tables/,
   );
 });
+
+/** The database's URL for a new role without privileges, which lasts until the end of the test. */
+async function createLogin({ db, databaseUrl }: TestService): Promise<URL> {
+  const role = `tables_${randomBytes(6).toString("hex")}`;
+  await db.query(`CREATE ROLE ${role} LOGIN PASSWORD 'known'`);
+  onTestFinished(async () => {
+    await db.query(`DROP OWNED BY ${role}`);
+    await db.query(`DROP ROLE ${role}`);
+  });
+  const url = new URL(databaseUrl);
+  url.username = role;
+  url.password = "known";
+  return url;
+}
