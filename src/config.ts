@@ -134,7 +134,10 @@ const databaseUrl = z
     "must be a URL such as postgres://user:password@host:5432/database, or, for a socket, postgres:///database?host=/directory&user=user",
   )
   .refine(
-    (text) => /^(public)?$/.test(URL.parse(text)?.searchParams.get("schema") ?? ""),
+    (text) =>
+      URL.parse(text)
+        ?.searchParams.getAll("schema")
+        .every((schema) => /^(public)?$/.test(schema)),
     "must not have the parameter schema, which only Prisma's command knows: leave it out, or choose a schema with options=-c%20search_path%3DNAME",
   )
   .transform((text) =>

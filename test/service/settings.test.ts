@@ -424,6 +424,11 @@ test.for<[string, string, string]>([
   ["DATABASE_URL", "mysql://db.example/phoneproof", "must be a URL such as postgres://"],
   ["DATABASE_URL", "postgres://db.example:port/phoneproof", "must be a URL such as postgres://"],
   ["DATABASE_URL", "postgres://db.example/phoneproof?schema=own", "must not have the parameter schema"],
+  [
+    "DATABASE_URL",
+    "postgres://db.example/phoneproof?schema=public&schema=own",
+    "must not have the parameter schema",
+  ],
   ["REDIS_URL", "redis://us%er:word@redis.example", "must be a URL such as redis://"],
   ["LOG_LEVEL", "verbose", "must be one of fatal, error, warn, info, debug, trace, silent"],
   ["OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", "must be an http(s) URL of a collector"],
