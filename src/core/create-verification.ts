@@ -64,7 +64,7 @@ const maxCollisionsPerPlace = 12;
  * Creates a pending verification, or replays the first response to its idempotency key.
  *
  * Invariant: the call is charged at most once, by the statement that creates the verification or finds the response. If the
- * code was taken, another one is tried by further statements that charge nothing.
+ * code was taken, or the clock by which the id was made has been set, further statements try others and charge nothing.
  */
 export function createVerification(parts: {
   readonly verifications: Verifications;
@@ -101,7 +101,7 @@ export function createVerification(parts: {
     const numbers = (found instanceof Promise ? await found : found).map(({ number }) => number);
     const requestDigest = requestDigestOf(request);
     const now = clock.now();
-    const id = newIdAt(now instanceof Promise ? await now : now);
+    let id = newIdAt(now instanceof Promise ? await now : now);
     const chargeTo = chargedProject(call.caller);
     const observed = new ObservedOccupancy(occupancy);
 
@@ -120,8 +120,13 @@ export function createVerification(parts: {
       }
       const { usage, value } = await verifications.create(verification, chargeTo);
       let outcome = value;
-      for (let attempt = 1; outcome.kind === "code_taken"; attempt++) {
-        observed.recordCollision(verification);
+      for (let attempt = 1; outcome.kind === "code_taken" || outcome.kind === "id_outdated"; attempt++) {
+        if (outcome.kind === "code_taken") {
+          observed.recordCollision(verification);
+        } else {
+          clock.learn(outcome.now);
+          id = newIdAt(outcome.now);
+        }
         observed.release();
         const again = attempt < codeAttempts ? await withFreeCode() : null;
         if (again === null) {

@@ -64,7 +64,9 @@ export const noDestination = "";
 export type CreationOutcome =
   | { readonly kind: "created" | "replayed"; readonly created: CreatedVerification }
   | { readonly kind: "conflict" }
-  | { readonly kind: "code_taken" };
+  | { readonly kind: "code_taken" }
+  /** Its id is not of `now`, the database's time in milliseconds since the epoch: the clock was set. Nothing was created. */
+  | { readonly kind: "id_outdated"; readonly now: number };
 
 /** A result and the project's usage after the call was charged; `usage` is undefined if there was nothing to charge. */
 export interface Charged<T> {

@@ -22,7 +22,7 @@ import {
   UsageLimitReached,
   usageOf,
 } from "./usage.ts";
-import { epochMs, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
+import { epochMs, isOfNow, nowMs, verificationColumns, verificationOf } from "./verification-row.ts";
 
 /** An idempotency key with its scope: equal values mean the same creation. */
 const scopeOf = (request: NewVerification) =>
@@ -48,9 +48,9 @@ export const liveRecord = `i.created_at > now() - ${keyLife}`;
 
 /**
  * The fast path: charges and creates if there is no conflict, as is nearly always the case: every key is new, every code is
- * free, every call is within its limit. On any conflict the statement fails as a whole, with a unique violation or a division
- * by zero, and has no effect. It takes half the database time of `createStatement`, since it looks up, joins and returns
- * nothing per row.
+ * free, every call is within its limit, every id is of now. On any conflict the statement fails as a whole, with a unique
+ * violation or a division by zero, and has no effect. It takes half the database time of `createStatement`, since it looks up,
+ * joins and returns nothing per row.
  *
  * Locks tables and rows in the order of `createStatement`, but lists the CTEs in reverse: Postgres runs data-modifying CTEs
  * that nothing refers to from the last to the first. A code that is taken thus fails the statement before keys and
@@ -93,7 +93,7 @@ reserved AS (
   ORDER BY r.destination, r.code
 )
 SELECT ${epochMs(nowMs)}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
-  1 / (coalesce(c.granted, -1) = d.calls)::int
+  1 / (coalesce(c.granted, -1) = d.calls)::int, (SELECT 1 / (${isOfNow("$21::uuid", "$22::uuid")})::int)
 FROM (VALUES (0)) AS always
 LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS d (project_id, calls) ON true
 LEFT JOIN charged c ON c.project_id = d.project_id`,
@@ -107,10 +107,11 @@ const notAllNew = /^(23505|22012)$/;
  * order that every statement keeps: usage, codes, idempotency keys, verifications.
  *
  * `reserved` reserves the codes: a code in use or in quarantine is skipped; one past its quarantine, which the expiry has also
- * looked at, is reused. `keyed` stores the idempotency keys: an expired record is replaced; a live one stays, and its request
- * creates nothing. A request that loses a race for its key sees neither its own insert nor the winner's, so its columns come
- * back null: `firstAnswerStatement` then reads the winner's response. The code that the loser reserved stays barred until it
- * ages out, which costs nothing and saves a delete.
+ * looked at, is reused. For an id that is not of now none is reserved: retention goes by ids, and would erase at the wrong time.
+ * `keyed` stores the idempotency keys: an expired record is replaced; a live one stays, and its request creates nothing. A request
+ * that loses a race for its key sees neither its own insert nor the winner's, so its columns come back null:
+ * `firstAnswerStatement` then reads the winner's response. The code that the loser reserved stays barred until it ages out, which
+ * costs nothing and saves a delete.
  *
  * `known` aggregates the one record of a key: the planner has no statistics of keys, and would expect a two-hundredth of all
  * records for each. With a million records it made each execution prepare a hash table for five million rows, which took longer than
@@ -123,7 +124,8 @@ WITH ${chargedCalls},
 request AS MATERIALIZED (
   SELECT r.*, ${nowMs} AS created_at,
     ${nowMs} + make_interval(secs => r.validity_seconds) AS expires_at,
-    c.calls, c.granted, c.call_limit, r.rank = 0 OR r.rank <= c.granted AS admitted
+    c.calls, c.granted, c.call_limit, r.rank = 0 OR r.rank <= c.granted AS admitted,
+    ${isOfNow("r.verification_id")} AS of_now
   FROM ROWS FROM (
     generate_series(0, $21::int - 1), unnest(
     $3::uuid[], $4::environment[], $5::text[], $6::text[], $7::uuid[], $8::verification_mode[], $9::text[], $10::text[],
@@ -153,7 +155,8 @@ reserved AS (
     (destination, code, code_format, verification_id, expires_at, expected_phone, window_digest)
   SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at, r.expected_phone, decode(r.window_digest, 'hex')
   FROM request r
-  WHERE r.admitted AND r.leads AND r.destination <> '${noDestination}' AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
+  WHERE r.admitted AND r.leads AND r.of_now AND r.destination <> '${noDestination}'
+    AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
   ORDER BY r.destination, r.code
   ON CONFLICT (destination, code) DO UPDATE SET
     code_format = excluded.code_format, verification_id = excluded.verification_id, expires_at = excluded.expires_at,
@@ -187,7 +190,7 @@ created AS (
 )
 SELECT r.position, r.calls::float8, r.granted::float8, r.call_limit::float8,
   c.id IS NOT NULL, s.verification_id IS NOT NULL, ${epochMs("r.created_at")}, ${epochMs("r.expires_at")},
-  CASE WHEN NOT coalesce(r.admitted, false) THEN ${secondsToNextMonth} END,
+  CASE WHEN NOT coalesce(r.admitted, false) THEN ${secondsToNextMonth} END, r.of_now,
   ${firstAnswerColumns}
 FROM request r
 LEFT JOIN created c ON c.id = r.verification_id
@@ -297,7 +300,14 @@ async function createOnFastPath(
   items: readonly ChargedCreation[],
   batchCharges: BatchCharges,
 ): Promise<Outcome[] | null> {
-  const values = [batchCharges.projects, batchCharges.calls, ...columnsOf(items)];
+  const ids = items.map(({ request }) => request.id);
+  const values = [
+    batchCharges.projects,
+    batchCharges.calls,
+    ...columnsOf(items),
+    ids.reduce((one, other) => (one < other ? one : other)),
+    ids.reduce((one, other) => (one > other ? one : other)),
+  ];
   const rows = await tryStatement(pipeline, createNewStatement, values, notAllNew);
   if (rows === null) return null;
   const createdAt = rows[0]?.[0] as number;
@@ -377,19 +387,25 @@ async function createBatch(
       const answer = answerOf(request, row[6] as number, row[7] as number);
       created.set(position, answer);
       outcomes[position] = { usage, value: { kind: "created", created: answer } };
-    } else if (row[9] !== null) {
-      outcomes[position] = { usage, value: repeated(request, row, 9) };
+    } else if (row[10] !== null) {
+      outcomes[position] = { usage, value: repeated(request, row, 10) };
     } else {
-      undecided.push({ position, request, usage, reserved: row[5] === true });
+      undecided.push({
+        position,
+        request,
+        usage,
+        reserved: row[5] === true,
+        refused: row[9] === true ? { kind: "code_taken" } : { kind: "id_outdated", now: row[6] as number },
+      });
     }
   }
 
-  for (const { position, request, usage } of undecided) {
+  for (const { position, request, usage, refused } of undecided) {
     const leader = leaderOf[position] as number;
     const answer = created.get(leader);
     const same = request.requestDigest === (items[leader] as ChargedCreation).request.requestDigest;
     const asLeader: CreationOutcome = !answer
-      ? { kind: "code_taken" }
+      ? refused
       : same
         ? { kind: "replayed", created: answer }
         : { kind: "conflict" };
@@ -410,6 +426,8 @@ interface Undecided {
   readonly usage: UsageCount | undefined;
   /** Whether its code was reserved: then another process took its key while the statement ran. */
   readonly reserved: boolean;
+  /** Why no code was reserved for it, unless it shares its key with a request that has created. */
+  readonly refused: CreationOutcome;
 }
 
 /** Gives requests that lost their keys the responses of the winners. */

@@ -24,6 +24,12 @@ export function lowestIdAt(time: string): string {
   )::uuid`;
 }
 
+/** Whether an id, or all from the lowest to the highest of several, were made by a clock that is about right now. */
+export function isOfNow(lowest: string, highest = lowest): string {
+  return `${lowest} >= (SELECT ${lowestIdAt(`now() - ${maxClockSkew}`)})
+    AND ${highest} < (SELECT ${lowestIdAt(`now() + ${maxClockSkew}`)})`;
+}
+
 /** The unit separator, which no value except the two free texts can contain. */
 const separator = "\x1f";
 

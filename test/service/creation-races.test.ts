@@ -1,7 +1,7 @@
 /** Races of creations, and of the usage that is counted for them, over both APIs of several processes. */
 import { createHash, randomUUID } from "node:crypto";
 import { afterEach, describe, expect, test } from "vitest";
-import { decodeId } from "../../src/core/ids.ts";
+import { decodeId, newId, newIdAt } from "../../src/core/ids.ts";
 import type { NewVerification } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
@@ -343,7 +343,7 @@ function newVerification(
   project: { projectId: string; liveNumber: string },
   request: Partial<NewVerification>,
 ): NewVerification {
-  const id = randomUUID();
+  const id = newId();
   const digest = createHash("sha256").update(id).digest("hex");
   return {
     id,
@@ -442,6 +442,30 @@ describe("in one batch", () => {
     expect(codes).toEqual([...new Set(drawn)]);
   });
 
+  test("an id of another time creates nothing and learns the time; its repeat in the batch and the others are not affected", async () => {
+    const hours = 60 * 60_000;
+    const before = Date.now();
+    const outdated = { id: newIdAt(before - 2 * hours), code: "66666661", idempotencyKey: "outdated-1" };
+    const { outcomes, codes } = await createTogether([
+      { code: "66666660" },
+      outdated,
+      { ...outdated, id: newId(), code: "66666662" },
+      { id: newIdAt(before + 2 * hours), code: "66666663" },
+      { id: newIdAt(before - hours / 2), code: "66666664" },
+    ]);
+    expect(outcomes.map(({ kind }) => kind)).toEqual([
+      "created",
+      "id_outdated",
+      "code_taken",
+      "id_outdated",
+      "created",
+    ]);
+    for (const outcome of outcomes) {
+      if (outcome.kind === "id_outdated") expect(Math.abs(outcome.now - before)).toBeLessThan(hours);
+    }
+    expect(codes).toEqual(["66666660", "66666664"]);
+  });
+
   test("a code can be reused after its quarantine, and the window of its former holder is forgotten", async () => {
     const held = { destination: "0209999999", code: "55555555", idempotencyKey: "order-2-try" };
     await service.db.query(
@@ -450,7 +474,7 @@ describe("in one batch", () => {
        FROM retention_progress WHERE task = 'expire'`,
       [held.destination, held.code],
     );
-    const [id, windowDigest] = [randomUUID(), "ab".repeat(32)];
+    const [id, windowDigest] = [newId(), "ab".repeat(32)];
     const { outcomes } = await createTogether([{}, { ...held, id, windowDigest }, held]);
     expect(outcomes.map(({ kind }) => kind)).toEqual(["created", "created", "conflict"]);
     const { rows } = await service.db.query(

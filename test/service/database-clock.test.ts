@@ -63,6 +63,31 @@ test.for([
   }
 });
 
+test.for([
+  { name: "forward", by: 400 * day },
+  { name: "back", by: -400 * day },
+])("ids have the time of their creation also right after the database's clock was set $name, and each call counts once", async ({
+  by,
+}) => {
+  const plain = await startTestService({ ROLES: "api" });
+  await installClock(plain.db);
+  const service = await plain.startAnother({ ROLES: "api", DATABASE_URL: byTheClock(plain.databaseUrl) });
+  const shop = merchant(service.httpUrl, (await service.createProject()).liveKey);
+  await shop.create();
+  await moveClock(plain.db, by);
+  const creations = await Promise.all(Array.from({ length: 20 }, () => shop.create()));
+  for (const { status, body } of creations) {
+    expect(status).toBe(201);
+    expect(Math.abs(timeOf(body.id) - Date.parse(body.created_at))).toBeLessThan(minute);
+    expect(Math.abs(Date.now() + by - Date.parse(body.created_at))).toBeLessThan(hour);
+  }
+  const calls = creations.map(({ headers }) => Number(headers.get("x-usage-calls")));
+  // Another month begins.
+  expect(calls.sort((one, other) => one - other)).toEqual(
+    Array.from({ length: 20 }, (_, index) => index + 1),
+  );
+});
+
 /** Milliseconds since the epoch, with which a UUIDv7 begins. */
 function timeOf(id: string): number {
   const uuid = decodeId("vrf_", id) ?? "";
