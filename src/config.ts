@@ -360,7 +360,6 @@ function tryExporterTls(settings: Settings): void {
   const key = pemOf("CLIENT_KEY");
   if (ca) tryTls(ca.name, { cert: ca.pem });
   if (cert) tryTls(cert.name, { cert: cert.pem });
-  if (key) tryTls(key.name, { key: key.pem });
   if (cert && key) tryTls(key.name, { cert: cert.pem, key: key.pem });
   else if (cert)
     throw new SettingError(`${cert.name} must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY`);
@@ -389,10 +388,8 @@ export function readGrpcTls(files: GrpcTls["files"]): GrpcTls {
 }
 
 export function refuseUnusableTls(tls: GrpcTls): void {
-  // One by one, so that the error names the faulty file; certificate and key together last, to find a key of another
-  // certificate.
+  // The certificate first by itself, so that the error names the faulty file; the key, which may be another certificate's, last.
   tryTls("GRPC_TLS_CERT", { cert: tls.cert });
-  tryTls("GRPC_TLS_KEY", { key: tls.key });
   // Checked as a certificate: as a CA, Node ignores a file that it cannot parse, and every client would then be
   // refused.
   if (tls.ca !== null) tryTls("GRPC_TLS_CA", { cert: tls.ca });

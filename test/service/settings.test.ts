@@ -27,9 +27,10 @@ import { findAddress } from "../../src/cli/address.ts";
 import { parseConfig } from "../../src/config.ts";
 import { Failure } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
-import { causeOf } from "../../src/setting-errors.ts";
+import { causeOf, withListenErrors } from "../../src/setting-errors.ts";
 import { readPage } from "../docs/pages.ts";
 import { noteAbsence } from "../harness/absent-tools.ts";
+import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
@@ -378,6 +379,56 @@ test.for([
   });
 });
 
+describe("an address that the service cannot listen on ends the start, with a line that names the setting", () => {
+  const taken = createServer();
+  let database: TestDatabase;
+  beforeAll(async () => {
+    database = await createDatabase();
+    await once(taken.listen(0, "127.0.0.1"), "listening");
+  });
+  afterAll(async () => {
+    taken.close();
+    await database.drop();
+  });
+  const started = (settings: Record<string, string>) =>
+    start([], {
+      ...{ DATABASE_URL: database.url, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
+      PHONEPROOF_ADMIN_TOKEN: adminToken,
+      ...settings,
+    });
+  const oneLine = (text: string) => ({
+    code: 1,
+    stdout: "",
+    stderr: `phoneproof cannot start: ${text}\n`,
+  });
+
+  test.for(["PORT", "GRPC_PORT", "OPS_PORT"])("%s of another program", async (name) => {
+    const port = String((taken.address() as AddressInfo).port);
+    expect(await started({ [name]: port })).toEqual(
+      oneLine(`${name}: port ${port} on 127.0.0.1 is in use by another program`),
+    );
+  });
+
+  test.for<[string, string]>([
+    ["HOST", "192.0.2.1"],
+    ["GRPC_HOST", "phoneproof.invalid"],
+    ["OPS_HOST", "192.0.2.1"],
+  ])("%s=%s", async ([name, host]) => {
+    expect(await started({ [name]: host, GRPC_ALLOW_PLAINTEXT: "true" })).toEqual(
+      oneLine(`${name}: ${host} is not an address of this machine`),
+    );
+  });
+
+  test("a port for which the user needs more rights", async () => {
+    const refused = async () => {
+      throw Object.assign(new Error("listen EACCES"), { code: "EACCES" });
+    };
+    await expect(withListenErrors("OPS", "127.0.0.1", 80, refused)).rejects.toThrow(
+      /^OPS_PORT: this user may not listen on port 80 of 127\.0\.0\.1$/,
+    );
+  });
+});
+
 test.for([
   { name: "DATABASE_POOL_SIZE", taken: ["4", "200"], refused: ["3", "201", "-4", "4.5"] },
   { name: "RETENTION_STATISTICS_DAYS", taken: ["32", "9999"], refused: ["31", "10000"] },
@@ -586,6 +637,8 @@ test.for([
   "https://verify.example.com/?",
   "https://verify.example.com/p#",
   "https://user:word@verify.example.com",
+  "https://user@verify.example.com",
+  "https://:word@verify.example.com",
 ])("a PUBLIC_BASE_URL to which no path can be appended ends the start: %s", (url) => {
   expect(() => parseConfig({ PUBLIC_BASE_URL: url })).toThrow(
     "PUBLIC_BASE_URL must be an absolute http(s) URL without credentials, query or fragment, such as https://verify.example.com",
@@ -629,6 +682,7 @@ describe("settings that the trace exporter reads itself", () => {
     ["CERTIFICATE", "/nonexistent", "names a file that cannot be read (ENOENT)"],
     ["CERTIFICATE", server.key, "names a file that cannot be used for TLS"],
     ["CLIENT_CERTIFICATE", "/nonexistent", "names a file that cannot be read (ENOENT)"],
+    ["CLIENT_CERTIFICATE", server.key, "names a file that cannot be used for TLS"],
     ["CLIENT_KEY", server.key, "names a file that cannot be used for TLS"],
     ["CLIENT_KEY", "", "CLIENT_CERTIFICATE must be set together with OTEL_EXPORTER_OTLP_CLIENT_KEY"],
     ["CLIENT_CERTIFICATE", "", "CLIENT_KEY must be set together with OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
