@@ -54,8 +54,7 @@ function gathered(output: LogOutput): DestinationStream & { flush(): void } {
     write(line) {
       if (timer === undefined) {
         timer = setInterval(passOn, gatheredMs).unref();
-        // Before the output's own exit listeners, which write out its pending lines and close it.
-        process.prependListener("beforeExit", passOn);
+        // Before the output's own exit listener, which writes out its pending lines.
         process.prependListener("exit", passOn);
       }
       lines += line;

@@ -1,13 +1,15 @@
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { closeSync, existsSync } from "node:fs";
+import { closeSync, existsSync, openSync } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import type { Readable } from "node:stream";
+import { text } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import type { Logger } from "pino";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Failure } from "../../src/failures.ts";
 import { createLog } from "../../src/log.ts";
 import { exchange } from "../gateway/raw-http.ts";
@@ -113,6 +115,28 @@ test.for<OutputKind>([
   await ended;
   clearInterval(reading);
   expect(linesOf(text).length).toBe(3_000);
+});
+
+test.for([
+  "socket",
+  "pipe",
+  "file",
+])("a process that ends at once has written its last line to a %s", async (kind) => {
+  const pipe = kind === "pipe" ? openPipe() : undefined;
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-log-"));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  const file = path.join(directory, "log");
+  const stdout = kind === "file" ? openSync(file, "a") : pipe?.writeEnd;
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, "last-words.ts")], {
+    stdio: ["ignore", stdout ?? "pipe", "inherit"],
+  });
+  if (stdout !== undefined) closeSync(stdout);
+  const [printed] = await Promise.all([
+    kind === "file" ? "" : text((pipe?.readEnd ?? child.stdout) as Readable),
+    once(child, "exit"),
+  ]);
+  const written = kind === "file" ? await readFile(file, "utf8") : printed;
+  expect(linesOf(written)).toEqual([expect.objectContaining({ msg: "the last words" })]);
 });
 
 test("a worker process also logs that it is running", { timeout }, async () => {
@@ -250,22 +274,57 @@ test.for(script)("on a terminal (made by %s) log lines are formatted for people"
   expect(stdout).toMatch(/\d\d:\d\d:\d\d\.\d{3}.*WARN.*something to see.*\{"answer":42\}/);
 });
 
-test("of an error whose message is for callers, the log has the reason", () => {
-  let text = "";
+/** What a log writes. */
+function written(write: (log: Logger) => void) {
+  let lines = "";
   const output = {
-    write: (lines: string) => (text += lines),
+    write: (more: string) => (lines += more),
     waitingBytes: 0,
     droppedLines: 0,
     async end() {},
   };
   const log = createLog("warn", output);
-  const reason = Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });
-  log.warn({ err: new Failure("service_unavailable", { cause: reason }) }, "a job failed");
+  write(log);
   log.flush();
-  expect(JSON.parse(text)).toMatchObject({
-    err: { code: "55P03", message: reason.message },
-    msg: "a job failed",
+  return lines
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line));
+}
+
+test("of an error whose message is for callers, the log has the reason", () => {
+  const reason = Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });
+  const err = new Failure("service_unavailable", { cause: reason });
+  expect(written((log) => log.warn({ err }, "a job failed"))).toEqual([
+    expect.objectContaining({
+      err: expect.objectContaining({ code: "55P03", message: reason.message }),
+      msg: "a job failed",
+    }),
+  ]);
+});
+
+test.for<[string, unknown]>([
+  ["an error", new Error("no row for 01012345678 of pp_live_secret")],
+  ["its cause", new Error("failed", { cause: new Error("no row for 01012345678 of pp_live_secret") })],
+  ["one of several", new AggregateError([new Error("no row for 01012345678 of pp_live_secret")])],
+  ["what is no error", "no row for 01012345678 of pp_live_secret"],
+])("of %s neither longer numbers nor credentials are logged, but the rest is", ([, err]) => {
+  const [line] = written((log) => log.error({ err }, "a job failed"));
+  const text = JSON.stringify(line);
+  expect(text).toContain("no row for … of pp_…");
+  expect(text).not.toMatch(/01012345678|secret/);
+});
+
+test("the time of a line is exact to the millisecond", () => {
+  onTestFinished(() => void vi.useRealTimers());
+  const times = ["04.999", "05.000", "05.007", "05.070", "05.700"].map((end) => `2026-11-21T06:41:${end}Z`);
+  const lines = written((log) => {
+    for (const time of times) {
+      vi.useFakeTimers({ toFake: ["Date"], now: new Date(time) });
+      log.warn("now");
+    }
   });
+  expect(lines.map(({ time }) => time)).toEqual(times);
 });
 
 test("the log warns about a short admin token, without containing it", { timeout }, async () => {

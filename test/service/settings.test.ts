@@ -319,6 +319,7 @@ describe("unusable TLS settings of gRPC end the start, with a line that names th
   const besideCut = async (whole: string, other: string) =>
     fileWith("beside.pem", (await readFile(whole, "utf8")) + firstHalf(await readFile(other, "utf8")));
   const settings = Object.keys(usable) as Setting[];
+  const empty = await fileWith("empty.pem", "");
   const encrypted = generateKeyPairSync("ec", {
     namedCurve: "P-256",
     publicKeyEncoding: { type: "spki", format: "pem" },
@@ -341,6 +342,7 @@ describe("unusable TLS settings of gRPC end the start, with a line that names th
     ...settings.flatMap((name): [string, Setting, string][] => [
       ["a missing file", name, path.join(directory, "none.pem")],
       ["a directory", name, directory],
+      ["an empty file", name, empty],
     ]),
     ["a truncated certificate", "GRPC_TLS_CERT", await cut(server.cert)],
     ["a truncated key", "GRPC_TLS_KEY", await cut(server.key)],

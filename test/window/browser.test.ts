@@ -90,9 +90,12 @@ test("the desktop shows the result when the SMS arrives, by the event stream alo
   await page.route("**/status", () => {});
   await page.goto(window.url);
   await expect.poll(() => page.locator("[data-remaining]").textContent()).toMatch(/^\d+:\d\d$/);
+  // The time at which it ends would only repeat it.
+  expect(await page.locator("[data-until]").count()).toBe(0);
   await send(window);
   await result(page, "verified").waitFor();
-  expect(await page.locator("main .phone").textContent()).toBe("010-****-5678 SKT");
+  const phone = page.locator("main .phone");
+  expect([await phone.isVisible(), await phone.textContent()]).toEqual([true, "010-****-5678 SKT"]);
   expect(await page.title()).toBe("인증됐어요 · 달빛상점 Moonlight Shop");
   expect(await page.evaluate("document.activeElement.textContent")).toBe("인증됐어요");
   expect(await page.locator(".qr").isVisible()).toBe(false);
@@ -168,6 +171,19 @@ test("a browser of 2018 understands the script, and shows a hint and the result 
   await expect.poll(() => page.locator("[data-hint]").textContent()).toContain("다른 번호");
   await send(window, phone);
   await result(page, "verified").waitFor();
+});
+
+test("if the same reason occurs again, the hint is emptied before, so that a screen reader repeats it", async () => {
+  const window = await live({ mode: "match", expected_phone: newPhone() });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  await send(window);
+  await expect.poll(() => page.locator("[data-hint]").textContent()).toContain("다른 번호");
+  await page.evaluate(`var heard = [];
+    const region = document.querySelector("[data-hint]");
+    new MutationObserver(() => heard.push(region.textContent)).observe(region, { childList: true });`);
+  await send(window, newPhone());
+  await expect.poll(() => page.evaluate("heard")).toEqual(["", expect.stringContaining("다른 번호")]);
 });
 
 test("after a minute without a message the window advises what to check, until there is a hint", async () => {
@@ -257,6 +273,20 @@ test("an opener with another origin receives nothing", async () => {
   // Any message of the window would have arrived before this one.
   await popup.evaluate('opener.postMessage("after", "*")');
   await expect.poll(() => page.evaluate("received.map(({ data }) => data)")).toEqual(["after"]);
+});
+
+test("a window for which no parent_origin is given redirects to return_url, also if it has an opener", async () => {
+  const window = await live({ return_url: returnUrl });
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(`${site.origin}/shop`);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.evaluate(`void open("${window.url}")`),
+  ]);
+  await popup.waitForLoadState();
+  await send(window);
+  await popup.waitForURL(`${returnUrl}&**`);
+  expect(await page.evaluate("received")).toEqual([]);
 });
 
 test("without an opener the window redirects to return_url, with the result appended to its query", async () => {
@@ -799,6 +829,10 @@ test("a window that nobody sees keeps no event stream, and is updated as soon as
   await page.evaluate(visibility("visible"));
   await result(page, "verified").waitFor();
   await expect.poll(open).toBe(0);
+  // Nothing more can happen to it.
+  await page.evaluate(visibility("visible"));
+  await page.evaluate("dispatchEvent(new Event('online'))");
+  expect(await page.evaluate("streams.length")).toBe(2);
 });
 
 test("a window opened in the background has no event stream until it is seen", async () => {
@@ -887,8 +921,11 @@ test.for([
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.clock.install();
-  let asked = 0;
-  await page.route("**/events", (route) => route.fulfill({ status }));
+  let [asked, streams] = [0, 0];
+  await page.route("**/events", (route) => {
+    streams += 1;
+    return route.fulfill({ status });
+  });
   await page.route("**/status", (route) => {
     asked += 1;
     return route.fulfill({ status, headers: { "retry-after": "20" } });
@@ -901,13 +938,14 @@ test.for([
     const watched = document.querySelector("[data-connection]");
     new MutationObserver(() => { changes += 1; }).observe(watched, { childList: true, characterData: true, subtree: true });`);
   // Not before Retry-After is over, whatever the person does meanwhile.
+  await expect.poll(() => streams).toBe(2);
   for (const event of ["online", "visibilitychange"]) {
     await page.evaluate(
       `(${event === "online" ? "window" : "document"}).dispatchEvent(new Event("${event}"))`,
     );
     await page.clock.runFor(6_000);
   }
-  expect(asked).toBe(1);
+  expect([asked, streams]).toEqual([1, 2]);
   await page.clock.runFor(18_000);
   await expect.poll(() => asked).toBe(2);
   // A screen reader would repeat the same text at each change.

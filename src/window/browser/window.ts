@@ -292,7 +292,7 @@ function open(main: HTMLElement): void {
     }, askEveryMs);
     addEventListener("offline", () => {
       lastEventAt = Number.NEGATIVE_INFINITY;
-      if (!finished) setCutOff(true);
+      setCutOff(true);
     });
     addEventListener("online", () => {
       if (!finished && isSeen()) reconnect();
