@@ -76,6 +76,13 @@ describe("health", () => {
     const watching = client.watch({}, { signal: left.signal })[Symbol.asyncIterator]();
     const next = async () => (await watching.next()).value?.status;
     expect(await next()).toBe(Status.SERVING);
+    // A status that does not change is reported once, however often it is looked up meanwhile.
+    const unchanged: unknown[] = [];
+    const watchingUnchanged = (async () => {
+      const service = "phoneproof.v1.NoService";
+      for await (const { status } of client.watch({ service }, { signal: left.signal }))
+        unchanged.push(status);
+    })().catch(() => {});
 
     proxy.cut();
     expect(await next()).toBe(Status.NOT_SERVING);
@@ -85,6 +92,8 @@ describe("health", () => {
     expect(await next()).toBe(Status.SERVING);
     expect(await get()).toMatchObject({ code: "verification_not_found" });
     left.abort();
+    await watchingUnchanged;
+    expect(unchanged).toEqual([Status.SERVICE_UNKNOWN]);
   });
 });
 

@@ -5,9 +5,11 @@ import type { AddressInfo } from "node:net";
 import path from "node:path";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { afterAll, expect, onTestFinished, test, vi } from "vitest";
+import { parseConfig } from "../../src/config.ts";
 import { decodeId } from "../../src/core/ids.ts";
 import { StreamInboundMessagesRequestSchema } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { openTracing } from "../../src/tracing/open-telemetry.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
@@ -411,6 +413,37 @@ test("a call that was not sampled upstream is not collected", async () => {
     (span) => span.attributes["phoneproof.request_id"] === headers.get("x-request-id"),
   );
   expect(collector.spans.filter((span) => span.traceId === unsampled)).toEqual([]);
+});
+
+/** Which calls are sampled: one whose caller samples, one whose caller does not, and one without a caller's trace. */
+test.for([
+  { sampler: "always_on", ratio: "", sampled: [true, true, true] },
+  { sampler: "always_off", ratio: "", sampled: [false, false, false] },
+  { sampler: "traceidratio", ratio: "1", sampled: [true, true, true] },
+  { sampler: "traceidratio", ratio: "0", sampled: [false, false, false] },
+  { sampler: "parentbased_always_on", ratio: "", sampled: [true, false, true] },
+  { sampler: "parentbased_always_off", ratio: "", sampled: [true, false, false] },
+  { sampler: "parentbased_traceidratio", ratio: "1", sampled: [true, false, true] },
+  { sampler: "parentbased_traceidratio", ratio: "0", sampled: [true, false, false] },
+])("OTEL_TRACES_SAMPLER=$sampler with the argument '$ratio' samples as it says", async ({
+  sampler,
+  ratio,
+  sampled,
+}) => {
+  const { tracing: settings } = parseConfig({
+    OTEL_EXPORTER_OTLP_ENDPOINT: collector.endpoint,
+    OTEL_TRACES_SAMPLER: sampler,
+    OTEL_TRACES_SAMPLER_ARG: ratio,
+  });
+  if (settings === null) throw new Error("tracing is off");
+  const tracing = openTracing(settings, { onLost() {}, onFound() {} });
+  onTestFinished(() => tracing.close());
+  const isSampled = (traceparent: string | undefined) => {
+    const headers = (name: string) => (name === "traceparent" ? traceparent : undefined);
+    return tracing.begin("a call", { kind: "server", headers }).traceparent !== null;
+  };
+  const callers = [`00-${traceId}-b7ad6b7169203331-01`, `00-${traceId}-b7ad6b7169203331-00`, undefined];
+  expect(callers.map(isSampled)).toEqual(sampled);
 });
 
 test("no span contains a phone, a code, a merchant's text, a credential or a window's token", async () => {

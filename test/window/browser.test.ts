@@ -372,26 +372,30 @@ test("following the link at once prevents the automatic redirect, however long t
   expect(await page.evaluate("ways")).toBe(1);
 });
 
-test("a result that arrives by the event stream and by a status answer returns the user once", async () => {
-  const window = await live({ return_url: returnUrl });
-  const page = await (await person(browser, "android")).newPage();
-  await page.clock.install();
+test("a result that arrives by the event stream and by a status answer is sent to the opener once", async () => {
+  const window = await live({ parent_origin: site.origin });
+  const context = await person(browser, "desktop");
+  const page = await context.newPage();
   const { promise: asked, resolve } = Promise.withResolvers<Route>();
-  await page.route("**/status", resolve);
-  await page.goto(window.url);
-  await page.evaluate(
-    "var ways = 0; addEventListener('click', (event) => { ways += 1; event.preventDefault(); })",
-  );
-  await page.evaluate("dispatchEvent(new Event('online'))");
+  await context.route("**/status", resolve);
+  await page.goto(`${site.origin}/shop`);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.evaluate(`void open("${window.url}")`),
+  ]);
+  await popup.waitForLoadState();
+  await popup.evaluate("dispatchEvent(new Event('online'))");
   const question = await asked;
   await send(window);
-  await result(page, "verified").waitFor();
-  const answer = page.waitForResponse("**/status");
+  await result(popup, "verified").waitFor();
+  const answer = popup.waitForResponse("**/status");
   await question.continue();
   await (await answer).finished();
-  await page.evaluate("0");
-  await page.clock.runFor(60_000);
-  expect(await page.evaluate("ways")).toBe(1);
+  // Any message of the window would have arrived before this one.
+  await popup.evaluate('new Promise((sent) => setTimeout(() => sent(opener.postMessage("after", "*")), 50))');
+  await expect
+    .poll(() => page.evaluate("received.map(({ data }) => data.status ?? data)"))
+    .toEqual(["verified", "after"]);
 });
 
 test("a look into the link's menu does not prevent the automatic redirect", async () => {
