@@ -935,6 +935,8 @@ test.for([
     return route.fulfill({ status, headers: { "retry-after": "20" } });
   });
   await page.goto(window.url);
+  // From here on, only this test moves the clock, however long its steps take.
+  await page.clock.pauseAt(Date.now() + 2_000);
   const connection = page.locator("[data-connection]");
   await page.clock.runFor(3_000);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
