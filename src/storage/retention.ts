@@ -184,13 +184,14 @@ SELECT ${transitionCounts("expired")}, ${noticesSent("expired")}`;
 
 /**
  * Erases what the pass has skipped, found by the deliveries: no others are left behind the pass. Looks at a batch after $1 and
- * returns the last id of it.
+ * returns the last id of it and its size, which is null once the clock is not steady: the pass's position may then be ahead of it.
  */
 const triedLongerErasure = `
 WITH batch AS MATERIALIZED (
   SELECT d.verification_id, d.state FROM webhook_delivery d
   WHERE d.verification_id > $1::uuid
     AND d.verification_id <= (SELECT done_up_to::uuid FROM retention_progress WHERE task = 'erase_verifications')
+    AND ${isStillSteady}
   ORDER BY d.verification_id LIMIT ${batchSize}
 ),
 ended AS MATERIALIZED (
@@ -202,7 +203,9 @@ ${erasedVerifications({ where: "v.id = ANY (ARRAY(SELECT verification_id FROM en
 undelivered AS (
   DELETE FROM webhook_delivery d WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM ended))
 )
-SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, count(*)::float8 FROM batch`;
+SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text,
+  CASE WHEN ${isStillSteady} THEN count(*)::float8 END
+FROM batch`;
 
 /** The receptions' condition names every environment, so that their primary key, which begins with it, can be used. */
 const hasPassed = "hour < now() - make_interval(days => $1::int)";
@@ -263,7 +266,9 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
       name,
       async work() {
         const [row] = await runStatement(database, { name, text: triedLongerErasure }, [since]);
-        const more = row?.[1] === batchSize;
+        const found = row?.[1] ?? null;
+        if (found === null) return null;
+        const more = found === batchSize;
         since = more ? (row?.[0] as string) : firstUuid;
         return more;
       },

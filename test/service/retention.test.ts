@@ -1,4 +1,5 @@
 import { afterAll, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { lastUuid } from "../../src/core/ids.ts";
 import { commitHorizon } from "../../src/storage/commit-horizon.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createExpireDue } from "../../src/storage/expiry.ts";
@@ -311,6 +312,34 @@ describe("a database's clock that jumps", () => {
     await expect.poll(() => waits(worker)).toBe(1);
     await worker.close();
     await endRound();
+  });
+
+  test("back, just after retention has looked at it, has nothing erased that the position is then ahead of", async () => {
+    const phone = "01087650042";
+    const { id } = await verifiedBy(phone);
+    await isStillTried(id);
+    await plain.db.query("UPDATE webhook_delivery SET state = 'delivered', next_attempt_at = NULL");
+    onTestFinished(async () => {
+      await plain.db.query("DELETE FROM webhook_delivery");
+    });
+    const {
+      rows: [before],
+    } = await plain.db.query("SELECT done_up_to FROM retention_progress WHERE task = 'erase_verifications'");
+    const setPosition = (position: string) =>
+      plain.db.query("UPDATE retention_progress SET done_up_to = $1 WHERE task = 'erase_verifications'", [
+        position,
+      ]);
+    await clockIsSteady(plain.db);
+    await moveClock(plain.db, -2 * day);
+    onTestFinished(async () => {
+      await moveClock(plain.db, 2 * day);
+      await setPosition(before.done_up_to);
+    });
+    await setPosition(lastUuid);
+    const triedLonger = tasks.find(({ name }) => name === "erase_tried_longer");
+    expect(await triedLonger?.work()).toBeNull();
+    expect(await tablesWith(phone)).toContain("verification");
+    expect(await count("webhook_delivery")).toBe(1);
   });
 
   test("by less than a day makes nobody wait", async () => {
