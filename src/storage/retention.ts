@@ -167,8 +167,9 @@ undelivered AS (
  * Expires the pending rows that the pass stops at. After a long downtime the expiry has not reached them yet; after a time in
  * which the database's clock was ahead it may never reach them, since it looks at no code twice.
  *
- * The first rows stored after a jump of the clock may still have ids from before it. Those of a clock that was ahead are not
- * due until their `expires_at`, which may be months away, and the pass must not stop for that long: they are expired as well.
+ * Up to 0.3.0, the first rows that a process stored after a jump of the clock had ids from before it. Those of a clock that was
+ * ahead are not due until their `expires_at`, which may be months away, and the pass must not stop for that long: they are expired
+ * as well.
  */
 const overdueEnd = `
 WITH batch AS MATERIALIZED (
