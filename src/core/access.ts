@@ -38,6 +38,9 @@ export const missingProject: FieldViolation = {
   message: "is required with a service token: prj_…",
 };
 
+/** Of an administrative call, which names the environment itself. */
+export const noEnvironment: FieldViolation = { field: "environment", message: "must be live or test" };
+
 export function noSuchProject(): Failure {
   return new Failure("not_found", { message: "There is no such project." });
 }
@@ -45,6 +48,11 @@ export function noSuchProject(): Failure {
 /** For what is no project's id, such as a name. */
 export function notProjectId(): Failure {
   return new Failure("not_found", { message: "There is no such project: give its id, prj_…, not its name." });
+}
+
+/** For an administrator, whose own environment no key determines. */
+export function noSuchVerification(): Failure {
+  return new Failure("verification_not_found", { message: "There is no such verification." });
 }
 
 function outOfBounds(caller: Caller): Failure {

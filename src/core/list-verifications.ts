@@ -10,7 +10,7 @@ import {
 import type { Call } from "./call.ts";
 import { creationLimits } from "./create-verification.ts";
 import type { Directory } from "./directory.ts";
-import { decodePageToken, invalidPageToken, pageLimit, pageToken } from "./page-token.ts";
+import { pageLimit, pageStart, pageToken } from "./page-token.ts";
 import { normaliseMobile, notMobile } from "./phone.ts";
 import { checkText } from "./text-field.ts";
 import type { UsageCount } from "./usage.ts";
@@ -87,14 +87,8 @@ function filterOf(request: ListRequest, call: Call): VerificationFilter {
   };
   // If another field is invalid, the token's list is not known, so only the token's format can be checked.
   const isClear = violations.every(({ field }) => field === "page_size");
-  const before =
-    request.pageToken === ""
-      ? null
-      : decodePageToken(request.pageToken, isClear ? listOf(filter) : undefined);
-  if (before === undefined) violations.push(invalidPageToken);
-  if (violations.length > 0 || before === undefined) {
-    throw new Failure("validation_failed", { fields: violations });
-  }
+  const before = pageStart(request.pageToken, isClear ? listOf(filter) : undefined, violations);
+  if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
   return { ...filter, before };
 }
 

@@ -4,11 +4,6 @@ import { Failure, type FieldViolation } from "../failures.ts";
 const idHexDigits = 32;
 const listHexDigits = 12;
 
-export const invalidPageToken: FieldViolation = {
-  field: "page_token",
-  message: "must be the next_page_token of an earlier response to the same request",
-};
-
 /** A page of a list that is returned as a whole if the request gives no page size, as it was before it had pages. */
 export interface PageRequest {
   /** 1 to 200; 0: all. */
@@ -31,10 +26,8 @@ export function pageOf(
 ) {
   const violations = [...found];
   const limit = pageLimit(pageSize, { usual: Number.POSITIVE_INFINITY, most: largestPage }, violations);
-  const after = token === "" ? null : decodePageToken(token, list);
-  if (after === undefined) violations.push(invalidPageToken);
-  if (violations.length > 0 || after === undefined)
-    throw new Failure("validation_failed", { fields: violations });
+  const after = pageStart(token, list, violations);
+  if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
   return { limit, range: { after, limit: limit + 1 } };
 }
 
@@ -82,15 +75,28 @@ export function paginate<Item>(
   return { items, nextPageToken: more ? pageToken(idOf(last), list) : "" };
 }
 
-/** The UUID of the previous page's last entry; undefined if the token is of another list or, without `list`, malformed. */
-export function decodePageToken(token: string, list: object | undefined): string | undefined {
+/**
+ * The UUID of the previous page's last entry; null for the first page. A token that is of another list or, without `list`,
+ * malformed is added to the violations.
+ */
+export function pageStart(
+  token: string,
+  list: object | undefined,
+  violations: FieldViolation[],
+): string | null {
+  if (token === "") return null;
   const bytes = Buffer.from(token, "base64url");
-  // Node ignores characters that are not of the alphabet.
-  if (bytes.toString("base64url") !== token) return undefined;
   const hex = bytes.toString("hex");
-  if (hex.length !== idHexDigits + listHexDigits) return undefined;
-  if (list !== undefined && hex.slice(idHexDigits) !== digestOf(list)) return undefined;
-  return hex.slice(0, idHexDigits).replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+  // Node ignores characters that are not of the alphabet.
+  const isToken = bytes.toString("base64url") === token && hex.length === idHexDigits + listHexDigits;
+  if (isToken && (list === undefined || hex.slice(idHexDigits) === digestOf(list))) {
+    return hex.slice(0, idHexDigits).replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+  }
+  violations.push({
+    field: "page_token",
+    message: "must be the next_page_token of an earlier response to the same request",
+  });
+  return null;
 }
 
 const digestOf = (list: object) => hash("sha256", JSON.stringify(list), "hex").slice(0, listHexDigits);

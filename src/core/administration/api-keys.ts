@@ -1,5 +1,5 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
-import { noSuchProject } from "../access.ts";
+import { noEnvironment, noSuchProject } from "../access.ts";
 import { digestCredential, newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
 import type { Environment } from "../project.ts";
@@ -71,7 +71,7 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
   return {
     async create({ projectId, environment, name, expiresInSeconds }) {
       const violations: FieldViolation[] = [];
-      if (environment === null) violations.push({ field: "environment", message: "must be live or test" });
+      if (environment === null) violations.push(noEnvironment);
       const nameViolation = checkText("name", name, { max: 100 });
       if (nameViolation) violations.push(nameViolation);
       if (expiresInSeconds !== null && !(expiresInSeconds >= 1 && expiresInSeconds <= maxLifeSeconds)) {

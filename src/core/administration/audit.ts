@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
 import { decodeId, encodeId } from "../ids.ts";
-import { decodePageToken, invalidPageToken, pageLimit, paginate } from "../page-token.ts";
+import { pageLimit, pageStart, paginate } from "../page-token.ts";
 import type { Caller } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
 
@@ -92,18 +92,15 @@ const itself = ["installation", "service"];
 
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   return {
-    async list({ projectId, actor, pageSize, pageToken: token }) {
+    async list({ projectId, actor, pageSize, pageToken }) {
       const violations: FieldViolation[] = [];
       const limit = pageLimit(pageSize, pageSizes, violations);
-      const before = token === "" ? null : decodePageToken(token, [projectId, actor]);
-      if (before === undefined) violations.push(invalidPageToken);
+      const before = pageStart(pageToken, [projectId, actor], violations);
       const tokenId = decodeId("tok_", actor);
       if (tokenId === null && !["", ...itself].includes(actor)) {
         violations.push({ field: "actor", message: "must be a token's id, tok_…, installation or service" });
       }
-      if (violations.length > 0 || before === undefined) {
-        throw new Failure("validation_failed", { fields: violations });
-      }
+      if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
       const project = projectId === "" ? null : projectUuidOf(projectId);
       const found = await audit.list({ projectId: project, actor, tokenId, before, limit: limit + 1 });
       if (found === "no_project") throw noSuchProject();

@@ -1,5 +1,5 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
-import { noSuchProject } from "../access.ts";
+import { noEnvironment, noSuchProject } from "../access.ts";
 import type { DestinationNumber } from "../directory.ts";
 import { type ListRange, type PageRequest, pageOf, paginate } from "../page-token.ts";
 import { normaliseDestination, notDestination } from "../phone.ts";
@@ -54,7 +54,7 @@ export function administerDestinationNumbers({
       const violations: FieldViolation[] = [];
       const dialable = normaliseDestination(number);
       if (dialable === null) violations.push(notDestination("number"));
-      if (environment === null) violations.push({ field: "environment", message: "must be live or test" });
+      if (environment === null) violations.push(noEnvironment);
       if (dialable === null || environment === null)
         throw new Failure("validation_failed", { fields: violations });
       const owner = projectId === "" ? null : projectUuidOf(projectId);

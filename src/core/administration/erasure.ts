@@ -1,4 +1,5 @@
 import { Failure } from "../../failures.ts";
+import { noSuchVerification } from "../access.ts";
 import { decodeId } from "../ids.ts";
 import { maskPhone, normaliseMobile, notMobile } from "../phone.ts";
 import type { AuditStore } from "./audit.ts";
@@ -42,7 +43,7 @@ export function administerErasures(parts: {
       const uuid = decodeId("vrf_", id);
       const projectId = uuid === null ? null : await erasures.projectOf(uuid);
       if (uuid === null || projectId === null) {
-        throw new Failure("verification_not_found", { message: "There is no such verification." });
+        throw noSuchVerification();
       }
       await audit.add({ action: "data.erased", subject: id, projectId, details: {} });
       return erasures.eraseVerification(uuid);

@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
-import { noSuchProject } from "../access.ts";
+import { noEnvironment, noSuchProject, noSuchVerification } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
-import { decodePageToken, invalidPageToken, pageLimit, paginate } from "../page-token.ts";
+import { pageLimit, pageStart, paginate } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
@@ -223,7 +223,7 @@ function placeOf(
   violations: readonly FieldViolation[] = [],
 ): WebhookPlace {
   const all = [...violations];
-  if (environment === null) all.push({ field: "environment", message: "must be live or test" });
+  if (environment === null) all.push(noEnvironment);
   if (all.length > 0 || environment === null) throw new Failure("validation_failed", { fields: all });
   return { projectId: projectUuidOf(projectId), environment };
 }
@@ -250,14 +250,11 @@ function filterOf(
   request: Parameters<Webhooks["deliveries"]>[0],
   found: readonly FieldViolation[],
 ): DeliveryFilter {
-  const { verificationId, projectId, environment, states, pageSize, pageToken: token } = request;
+  const { verificationId, projectId, environment, states, pageSize, pageToken } = request;
   const violations = [...found];
   const limit = pageLimit(pageSize, pageSizes, violations);
   if (environment !== null && projectId === "") {
-    violations.push({
-      field: "environment",
-      message: "is allowed only with project_id",
-    });
+    violations.push({ field: "environment", message: "is allowed only with project_id" });
   }
   const verification = verificationId === "" ? null : decodeId("vrf_", verificationId);
   if (verificationId !== "" && verification === null) throw noSuchVerification();
@@ -270,11 +267,8 @@ function filterOf(
     limit,
   };
   // If decoding found violations, the list asked for is unknown and the token cannot be checked against it.
-  const before = token === "" || found.length > 0 ? null : decodePageToken(token, listOf(filter));
-  if (before === undefined) violations.push(invalidPageToken);
-  if (violations.length > 0 || before === undefined) {
-    throw new Failure("validation_failed", { fields: violations });
-  }
+  const before = found.length > 0 ? null : pageStart(pageToken, listOf(filter), violations);
+  if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
   return { ...filter, before };
 }
 
@@ -306,10 +300,6 @@ const listOf = ({
   environment,
   states,
 }: Omit<DeliveryFilter, "before" | "limit">): object => [verificationId, projectId, environment, states];
-
-function noSuchVerification(): Failure {
-  return new Failure("verification_not_found", { message: "There is no such verification." });
-}
 
 function existing<T>(
   found: T | null,
