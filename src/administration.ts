@@ -20,8 +20,9 @@ import { createWebhookStore } from "./storage/administration/webhooks.ts";
 import { createConcurrencyLimit } from "./storage/concurrency-limit.ts";
 import type { Database } from "./storage/database.ts";
 import type { CachedDirectory } from "./storage/directory.ts";
-import { createErasureStore, takeTurns } from "./storage/erasure.ts";
+import { createErasureStore } from "./storage/erasure.ts";
 import { withPrisma } from "./storage/prisma.ts";
+import { takeTurns } from "./storage/turns.ts";
 import type { Endpoints } from "./webhooks/delivery.ts";
 import { createSendSample } from "./webhooks/sample.ts";
 

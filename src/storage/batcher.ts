@@ -1,7 +1,7 @@
 import type { Settle } from "../core/settle.ts";
 import type { Span } from "../core/tracing.ts";
 import { Failure } from "../failures.ts";
-import { isDatabaseUnavailable } from "./database.ts";
+import { isDatabaseUnavailable } from "./database-errors.ts";
 import type { BatchObserver } from "./observer.ts";
 
 interface Waiting<Item, Result> {

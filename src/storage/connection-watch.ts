@@ -148,7 +148,7 @@ export function watchConnections(
 
   /**
    * Breaks off the connections of the suspects that are still unanswered, so that their statements fail. The idle connections
-   * (`company`) have most likely died of the same cause, and each would keep its next user waiting.
+   * have most likely died of the same cause, and each would keep its next user waiting.
    */
   function giveUp(suspects: readonly Waiting[], idleClients: readonly PooledClient[], error: Error): void {
     const dead = suspects.filter(({ client, since }) => client.askedAt === since);

@@ -5,7 +5,7 @@
  * socket, `postgres.run/`. The server runs in a session of its own, so that Ctrl-C reaches only the service, which then stops
  * the server in order.
  */
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 import { mkdir, readFile, rm, rmdir } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
@@ -84,7 +84,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
       throw new Error(`${passwordFile(cluster)} is empty: restore the database's password from a backup`);
     }
     // Is in the title of each of the server's processes, which tells them from those of any other Postgres.
-    const clusterName = `${ownName}-${hash(password + cluster)}`;
+    const clusterName = `${ownName}-${shortHash(password + cluster)}`;
     const foreignPid = await stopOrphan(cluster, clusterName);
     await chownTree(launch.owner, cluster);
 
@@ -170,8 +170,8 @@ async function chooseEndpoint(
     // Named after the data directory, so that the next start finds and reuses it, however often a service is killed.
     const candidates = [
       path.join(dataDir, "postgres.run"),
-      path.join(os.tmpdir(), `${ownName}-${hash(dataDir)}`),
-      path.join("/tmp", `${ownName}-${hash(dataDir)}`),
+      path.join(os.tmpdir(), `${ownName}-${shortHash(dataDir)}`),
+      path.join("/tmp", `${ownName}-${shortHash(dataDir)}`),
     ];
     for (const directory of candidates) {
       if (Buffer.byteLength(path.join(directory, `.s.PGSQL.${socketPort}.lock`)) > longestSocketPath)
@@ -249,6 +249,6 @@ async function createDatabaseIfMissing(connection: EmbeddedPostgres["connection"
   }
 }
 
-function hash(text: string): string {
-  return createHash("sha256").update(text).digest("hex").slice(0, 12);
+function shortHash(text: string): string {
+  return hash("sha256", text, "hex").slice(0, 12);
 }

@@ -7,8 +7,9 @@ import { codesIn, defaultSmsTemplate } from "../core/sms-text.ts";
 import type { VerificationMode } from "../core/verification.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 import { codeQuarantine } from "./code-occupancy.ts";
-import { type Database, isUnanswered, type NamedStatement, runStatement } from "./database.ts";
+import { type Database, type NamedStatement, runStatement } from "./database.ts";
 import { noticesSent, reportTransitions, transitionCounts, transitionEffects } from "./transition.ts";
+import type { InTurn } from "./turns.ts";
 import { nowMs } from "./verification-row.ts";
 
 /**
@@ -402,41 +403,6 @@ erased AS (
 SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text, (SELECT count(*)::float8 FROM erased)
 FROM passed`,
 };
-
-/** Runs the work once all that was given before has ended. */
-export type InTurn = <T>(work: () => Promise<T>) => Promise<T>;
-
-/**
- * A script may ask for many erasures at once. Each is busy for as long as its passes take, so all of them together take one
- * connection, and one core of the database: their statements take turns. If a database that hangs has not answered a statement,
- * those that waited for it fail with it, as they would without turns, instead of one after the other.
- */
-export function takeTurns(): InTurn {
-  let last: Promise<unknown> = Promise.resolve();
-  let outages = 0;
-  let outage: unknown;
-  return (work) => {
-    const outagesBefore = outages;
-    const done = last.then(async () => {
-      if (outages > outagesBefore) throw outage;
-      const since = performance.now();
-      try {
-        return await work();
-      } catch (error) {
-        if (isUnanswered(error) && performance.now() - since > unansweredMs) {
-          outages += 1;
-          outage = error;
-        }
-        throw error;
-      }
-    });
-    last = done.catch(() => {});
-    return done;
-  };
-}
-
-/** A statement that failed sooner has lost its connection, and the next one may get another. */
-const unansweredMs = 1_000;
 
 /**
  * A phone is found by passing over all verifications, messages and deliveries in the order of an existing index, one batch per

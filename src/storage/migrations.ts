@@ -3,13 +3,14 @@
  * database, but its engine, which has to be downloaded, is not needed. Unlike `prisma migrate deploy`, a migration's statements
  * and its record commit together: a process killed in the middle leaves nothing.
  */
-import { createHash, randomUUID } from "node:crypto";
+import { hash, randomUUID } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
-import type { Socket } from "node:net";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
-import { isDeadlock, type Statements } from "./database.ts";
+import type { Statements } from "./database.ts";
+import { isDeadlock } from "./database-errors.ts";
+import { socketOf } from "./pooled-client.ts";
 import { findUnacceptableSetting, giveUpVanishedClient, requiredSettings } from "./session-settings.ts";
 
 /** Retries after a deadlock, per start; each has a new chance. */
@@ -100,7 +101,8 @@ export async function applyMigrations(
   });
   // A connection that breaks also fails the statement in flight; the unhandled event would end the process.
   client.on("error", () => undefined);
-  const breakOff = () => streamOf(client).destroy();
+  // `client.end()` would wait for the answer to the statement in flight.
+  const breakOff = () => socketOf(client).destroy();
   options.signal?.addEventListener("abort", breakOff, { once: true });
   await client.connect().catch((error) => {
     // It may have failed in the driver alone, for example for lack of a password, with the server still waiting for one.
@@ -131,11 +133,6 @@ export async function applyMigrations(
 }
 
 const isLockTimeout = (error: unknown) => (error as pg.DatabaseError | undefined)?.code === lockNotAvailable;
-
-/** The socket, to be destroyed: `client.end()` would wait for the answer to the statement in flight. */
-function streamOf(client: pg.Client): Socket {
-  return (client as unknown as { readonly connection: { readonly stream: Socket } }).connection.stream;
-}
 
 /**
  * Returns a check that all of a folder's migrations are applied (others may be, too) and that the database takes writes:
@@ -378,9 +375,7 @@ function matches(sql: string, expected: string): boolean {
   return [sql, unix, unix.replaceAll("\n", "\r\n")].some((text) => checksum(text) === expected);
 }
 
-function checksum(sql: string): string {
-  return createHash("sha256").update(sql).digest("hex");
-}
+const checksum = (sql: string) => hash("sha256", sql, "hex");
 
 /** The server's message, its hint, and the line of the file that they refer to. */
 function describe(error: unknown, sql: string): string {

@@ -44,8 +44,7 @@ export class PooledClient extends pg.Client {
    * Destroys the socket without the protocol's Terminate message, which nobody would answer; the pool sees a broken connection.
    */
   breakOff(error: Error): void {
-    const { connection } = this as unknown as { readonly connection: { readonly stream: Socket } };
-    connection.stream.destroy(error);
+    socketOf(this).destroy(error);
   }
 
   /**
@@ -62,6 +61,10 @@ export class PooledClient extends pg.Client {
       this.askedAt = --this.#unanswered === 0 ? undefined : performance.now();
     };
   }
+}
+
+export function socketOf(client: pg.Client): Socket {
+  return (client as unknown as { readonly connection: { readonly stream: Socket } }).connection.stream;
 }
 
 /** A function of its own, so that the callback's closure does not hold the statement. */

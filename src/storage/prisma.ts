@@ -1,6 +1,7 @@
 import { PrismaPg } from "@prisma/adapter-pg";
 import { PrismaClient } from "../gen/prisma/client.ts";
-import { asStorageError, connectTimeoutMs, type Database, runStatement } from "./database.ts";
+import { connectTimeoutMs, type Database, runStatement } from "./database.ts";
+import { asStorageError } from "./database-errors.ts";
 
 export type PrismaDatabase = Awaited<ReturnType<typeof withPrisma>>;
 

@@ -6,7 +6,8 @@ import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createConcurrencyLimit } from "./concurrency-limit.ts";
 import { createCreations, liveRecord } from "./creations.ts";
-import { type Database, isDeadlock, type NamedStatement, type Pipeline, runStatement } from "./database.ts";
+import { type Database, type NamedStatement, type Pipeline, runStatement } from "./database.ts";
+import { isDeadlock } from "./database-errors.ts";
 import {
   expireDue,
   noticesSent,
@@ -278,7 +279,7 @@ export function createVerifications(database: Database): Verifications {
 
     find: (lookup, chargeTo) => settledResult(find({ lookup, chargeTo })),
 
-    cancel: (lookup, chargeTo) => cancelledResult(lookup, chargeTo),
+    cancel: cancelledResult,
 
     list: (filter) =>
       listing(filter.projectId, async () => {

@@ -1,10 +1,6 @@
 import { afterAll, expect, onTestFinished, test } from "vitest";
-import {
-  isDatabaseUnavailable,
-  openDatabase,
-  runStatement,
-  type Statements,
-} from "../../src/storage/database.ts";
+import { openDatabase, runStatement, type Statements } from "../../src/storage/database.ts";
+import { isDatabaseUnavailable } from "../../src/storage/database-errors.ts";
 import { createDatabase } from "../harness/database.ts";
 import { untilWaiting } from "../service/barrier.ts";
 

@@ -1,7 +1,7 @@
 import type { Act, Actor } from "../../core/administration/audit.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { ConcurrencyLimit } from "../concurrency-limit.ts";
-import { asStorageError } from "../database.ts";
+import { asStorageError } from "../database-errors.ts";
 import type { CachedDirectory } from "../directory.ts";
 import { directoryChannel } from "../notices.ts";
 import type { PrismaDatabase } from "../prisma.ts";

@@ -10,15 +10,15 @@ import { newId } from "../../core/ids.ts";
 import type { AuditEntry as AuditEntryRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Transaction } from "./announcement.ts";
+import { projectExists } from "./projects.ts";
 
-export function createAuditStore({ prisma }: PrismaDatabase, actor: Actor): AuditStore {
+export function createAuditStore(database: PrismaDatabase, actor: Actor): AuditStore {
+  const { prisma } = database;
   return {
     add: (act) => writeAuditEntry(prisma, actor, act),
 
     async list({ projectId, actor: name, tokenId, before, limit }) {
-      if (projectId !== null && !(await prisma.project.findUnique({ where: { id: projectId } }))) {
-        return "no_project";
-      }
+      if (projectId !== null && !(await projectExists(database, projectId))) return "no_project";
       if (tokenId !== null && !(await prisma.serviceToken.findUnique({ where: { id: tokenId } }))) {
         return "no_token";
       }

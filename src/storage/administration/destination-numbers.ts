@@ -13,6 +13,7 @@ import {
   type Transaction,
 } from "./announcement.ts";
 import { inRange } from "./list-range.ts";
+import { projectExists } from "./projects.ts";
 
 export function createDestinationNumberStore(
   database: PrismaDatabase,
@@ -57,12 +58,10 @@ export function createDestinationNumberStore(
   }
 
   return {
-    add: (number, environment, projectId, signal) => add(number, environment, projectId, signal),
+    add,
 
     async list(projectId, environment, range) {
-      if (projectId !== null && (await database.prisma.project.count({ where: { id: projectId } })) === 0) {
-        return "no_project";
-      }
+      if (projectId !== null && !(await projectExists(database, projectId))) return "no_project";
       const where = {
         removedAt: null,
         ...(projectId === null ? {} : { projectId }),

@@ -78,6 +78,10 @@ export async function lockProject(transaction: Transaction, projectId: string): 
   return rows.length > 0;
 }
 
+export async function projectExists({ prisma }: PrismaDatabase, projectId: string): Promise<boolean> {
+  return (await prisma.project.count({ where: { id: projectId } })) > 0;
+}
+
 function act(action: AuditAction, { id }: Project, details: Act["details"]): Act {
   return { action, subject: encodeId("prj_", id), projectId: id, details };
 }

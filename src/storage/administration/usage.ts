@@ -3,6 +3,7 @@ import { firstUuid } from "../../core/ids.ts";
 import { runStatement } from "../database.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import { usageMonth } from "../usage.ts";
+import { projectExists } from "./projects.ts";
 
 /** A refused call of a project whose limit is 0 leaves a row without calls. */
 const columns = `
@@ -42,9 +43,7 @@ export function createUsageStore(database: PrismaDatabase): UsageStore {
 
     async ofProject(projectId, month) {
       const rows = await runStatement(database, projectStatement, [projectId, firstDay(month)]);
-      if (rows.length === 0 && (await database.prisma.project.count({ where: { id: projectId } })) === 0) {
-        return "no_project";
-      }
+      if (rows.length === 0 && !(await projectExists(database, projectId))) return "no_project";
       return rows.map(usageOf);
     },
   };

@@ -14,7 +14,7 @@ import {
 import { Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Administer, Transaction } from "./announcement.ts";
-import { lockProject } from "./projects.ts";
+import { lockProject, projectExists } from "./projects.ts";
 
 export function createWebhookStore(database: PrismaDatabase, administer: Administer): WebhookStore {
   const { prisma } = database;
@@ -322,9 +322,7 @@ async function listDeliveries(
   const before = filter.before ?? lastUuid;
   const wanted: readonly DeliveryState[] = states.length === 0 ? deliveryStates : states;
   const page = (which: Prisma.Sql) => deliveriesWhere(database, which, limit + 1);
-  if (projectId !== null && !(await exists(database, Prisma.sql`project WHERE id = ${projectId}::uuid`))) {
-    return "no_project";
-  }
+  if (projectId !== null && !(await projectExists(database, projectId))) return "no_project";
   const ofProject = projectId === null ? Prisma.sql`true` : Prisma.sql`w.project_id = ${projectId}::uuid`;
   const asked: Environment[] = environment === null ? [...environments] : [environment];
   const ofPlace = Prisma.sql`${ofProject} AND w.environment = ANY (${asked}::text[]::environment[])`;
@@ -334,8 +332,8 @@ async function listDeliveries(
         AND ${ofPlace} AND ${stateOf(Prisma.sql`d.state`)} = ANY (${wanted}::text[])`,
     );
     if (found.length > 0) return found;
-    const known = await exists(database, Prisma.sql`verification WHERE id = ${verificationId}::uuid`);
-    return known ? found : "no_verification";
+    const known = await database.prisma.verification.count({ where: { id: verificationId } });
+    return known > 0 ? found : "no_verification";
   }
   const isOfAnyState = new Set(wanted).size === deliveryStates.length;
   if (projectId === null && isOfAnyState) return page(Prisma.sql`d.verification_id < ${before}::uuid`);
@@ -355,10 +353,6 @@ async function listDeliveries(
     WHERE ${ofPlace} AND ${stateOf(Prisma.sql`kept.state`)} = ANY (${wanted}::text[])
     ORDER BY newest.verification_id DESC LIMIT ${limit + 1}
   ))`);
-}
-
-async function exists(database: PrismaDatabase, row: Prisma.Sql): Promise<boolean> {
-  return (await database.prisma.$queryRaw<unknown[]>`SELECT FROM ${row}`).length > 0;
 }
 
 /**
