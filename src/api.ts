@@ -210,8 +210,7 @@ export async function startApi(parts: {
       onExpiry: metrics.certificateExpires,
       log,
     });
-    renewing.start();
-    closers.addJob(renewing);
+    closers.startJob(renewing);
   }
   const { address, port: httpPort } = await withListenErrors("", config.httpHost, config.httpPort, () =>
     gateway.listen(config.httpHost, config.httpPort),

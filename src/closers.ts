@@ -10,8 +10,9 @@ export class Closers {
     this.#closers.push(close);
   }
 
-  /** Closing tells all jobs to stop before it runs any closer, and waits for this job when its turn comes. */
-  addJob(job: Job): void {
+  /** Starts a job. Closing tells all jobs to stop before it runs any closer, and waits for this job when its turn comes. */
+  startJob(job: Job): void {
+    job.start();
     const stopped = Promise.withResolvers<void>();
     this.#stops.push(() => stopped.resolve(job.stop()));
     // The closer handles a rejection, possibly later than it happens: without this, it would count as unhandled.

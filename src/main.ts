@@ -63,7 +63,7 @@ export async function main(): Promise<void> {
     // Removed after the new handler is set: without any handler, a signal in between would be dropped.
     process.off(signal, endAtOnce);
   }
-  service = startService(config, log, output, undefined, startEnds.signal);
+  service = startService(config, log, { output, signal: startEnds.signal });
   running = await service.catch((error: unknown) => {
     // A start that was ended by a signal reports no error; the handler that set `closing` ends the process.
     if (!startEnds.signal.aborted) fail(error);

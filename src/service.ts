@@ -10,7 +10,7 @@ import { serviceActor } from "./core/administration/audit.ts";
 import { makeDemoProject } from "./core/demo-project.ts";
 import type { Tracing } from "./core/tracing.ts";
 import { createTransitionHub } from "./core/transition-hub.ts";
-import { type Deprecation, deprecations } from "./gateway/deprecations.ts";
+import { deprecations as contractDeprecations, type Deprecation } from "./gateway/deprecations.ts";
 import type { LogOutput } from "./log-output.ts";
 import { openStorage } from "./open-storage.ts";
 import { createMetrics } from "./ops/metrics.ts";
@@ -43,25 +43,25 @@ const runningText = "phoneproof is running";
 /** Starts after the service is ready, so that clients who waited for that are served first. */
 const loadingPauseMs = 1_000;
 
-/** Inputs of a service that do not come from its environment. */
-export interface Fixtures {
-  readonly deprecations: readonly Deprecation[];
+/** What a service is given besides its environment. */
+export interface StartOptions {
+  /** The log's output, which the metrics report on. */
+  readonly output?: LogOutput;
+  /** Those of the contract by default. */
+  readonly deprecations?: readonly Deprecation[];
+  /** Ends the start, until the database is reached and migrated. */
+  readonly signal?: AbortSignal;
 }
 
-/**
- * Starts everything that this process does. If a step fails, what was started before is closed again. `output` is the
- * log's output, which the metrics report on. `signal` can end the start until the database is reached and migrated.
- */
+/** Starts everything that this process does. If a step fails, what was started before is closed again. */
 export async function startService(
   config: Config,
   log: Logger,
-  output?: LogOutput,
-  fixtures: Fixtures = { deprecations },
-  signal: AbortSignal = new AbortController().signal,
+  options: StartOptions = {},
 ): Promise<RunningService> {
   const closers = new Closers();
   try {
-    return await start(config, log, output, closers, fixtures, signal);
+    return await start(config, log, closers, options);
   } catch (error) {
     await closers.close(log);
     throw error;
@@ -71,10 +71,8 @@ export async function startService(
 async function start(
   config: Config,
   log: Logger,
-  output: LogOutput | undefined,
   closers: Closers,
-  { deprecations }: Fixtures,
-  signal: AbortSignal,
+  { output, deprecations = contractDeprecations, signal = new AbortController().signal }: StartOptions,
 ): Promise<RunningService> {
   const metrics = createMetrics();
   if (output) metrics.watchLog(output);

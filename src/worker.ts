@@ -45,8 +45,7 @@ export function startWorker(parts: {
     expireDue: createExpireDue(database, { commitHorizon: () => commitHorizon(database) }),
     onError: (error) => log.warn({ err: error }, "overdue verifications could not be expired"),
   });
-  expiry.start();
-  closers.addJob(expiry);
+  closers.startJob(expiry);
   const retentionMetrics = createRetentionMetrics(metrics.registry);
   const retentionTasks = createRetentionTasks(database, retentionSettings);
   const retention = keepRetention({
@@ -65,8 +64,7 @@ export function startWorker(parts: {
       log.warn({ err: error, task }, "data past its retention period could not be deleted"),
     onCaughtUp: retentionMetrics.caughtUp,
   });
-  retention.start();
-  closers.addJob(retention);
+  closers.startJob(retention);
   const { claim, record, bringForward } = createWebhookDeliveries(database, {
     onDisabled(webhookId, reason) {
       metrics.deliveries.webhookDisabled();
@@ -83,15 +81,13 @@ export function startWorker(parts: {
     }).count,
     onError: (error) => log.warn({ err: error }, "the statistics could not be updated"),
   });
-  counting.start();
-  closers.addJob(counting);
+  closers.startJob(counting);
   const watching = watchSilence({
     look: findSilences({ receptions: createReceptionStore(database) }),
     show: createSilenceMetrics(metrics.registry).show,
     onError: (error) => log.warn({ err: error }, "the check for silent numbers and carriers failed"),
   });
-  watching.start();
-  closers.addJob(watching);
+  closers.startJob(watching);
   const makeAttempt = createMakeAttempt(endpoints);
   const delivering = deliverInTime({
     claim,
@@ -106,7 +102,6 @@ export function startWorker(parts: {
     onError: (error) =>
       log.warn({ err: error }, "webhook deliveries could not be claimed, or their results recorded"),
   });
-  delivering.start();
-  closers.addJob(delivering);
+  closers.startJob(delivering);
   return { wakeDeliveries: () => delivering.wake() };
 }

@@ -147,14 +147,9 @@ export function deliverInTime(parts: {
       stopped = true;
       clearTimeout(timer);
       const grace = setTimeout(() => cut.abort(), graceMs);
-      const lastTimer = new AbortController();
       const ended = Promise.resolve(claiming).then(() => Promise.all(underWay));
-      await Promise.race([
-        ended,
-        delay(lastGraceMs, undefined, { signal: lastTimer.signal }).catch(() => {}),
-      ]);
+      await Promise.race([ended, delay(lastGraceMs, undefined, { ref: false })]);
       clearTimeout(grace);
-      lastTimer.abort();
     },
   };
 }

@@ -15,7 +15,7 @@ import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_t
 import type { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
-import { type Fixtures, startService } from "../../src/service.ts";
+import { type StartOptions, startService } from "../../src/service.ts";
 import { directoryChannel } from "../../src/storage/notices.ts";
 import { createDatabase, openPool, type TestDatabase } from "./database.ts";
 import { atFileEnd } from "./endings.ts";
@@ -83,10 +83,10 @@ let messagesMade = 0;
 /** Starts the service in this process, on free ports and with a database of the suite's own. */
 export async function startTestService(
   environment: Record<string, string> = {},
-  fixtures?: Fixtures,
+  options?: Pick<StartOptions, "deprecations">,
 ): Promise<TestService> {
   const database = await createDatabase();
-  const service = await start(database, newCredential("svc"), environment, fixtures);
+  const service = await start(database, newCredential("svc"), environment, options);
   const close = async () => {
     await service.close();
     await database.drop();
@@ -99,7 +99,7 @@ async function start(
   database: TestDatabase,
   adminToken: string,
   environment: Record<string, string>,
-  fixtures?: Fixtures,
+  options?: Pick<StartOptions, "deprecations">,
 ): Promise<TestService> {
   const config = parseConfig({
     PORT: "0",
@@ -111,7 +111,7 @@ async function start(
     ...environment,
   });
   const output = openLogOutput();
-  const service = await startService(config, createLog(config.logLevel, output), output, fixtures);
+  const service = await startService(config, createLog(config.logLevel, output), { ...options, output });
   const { addresses } = service;
   const db = openPool({ ...database.connection, max: 4 });
 

@@ -153,7 +153,7 @@ test("the parts of a service end in the reverse of their order, after the jobs w
   const closers = new Closers();
   const told = Promise.withResolvers<void>();
   closers.add(async () => void ended.push("the database"));
-  closers.addJob({
+  closers.startJob({
     start() {},
     async stop() {
       ended.push("the job was told");
@@ -163,7 +163,7 @@ test("the parts of a service end in the reverse of their order, after the jobs w
   });
   closers.add(() => Promise.reject(new Error("it hangs")));
   // Its turn comes only once Node has looked for rejections that nobody handles.
-  closers.addJob({ start() {}, stop: () => Promise.reject(new Error("it fails")) });
+  closers.startJob({ start() {}, stop: () => Promise.reject(new Error("it fails")) });
   closers.add(async () => {
     await setImmediate();
     ended.push("the server");
