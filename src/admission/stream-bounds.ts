@@ -1,10 +1,16 @@
-/** Limits the number of open streams, in total and per key. */
+/** The most of something in total, and for each key. */
+export interface Limits {
+  readonly inAll: number;
+  readonly each: number;
+}
+
+/** Limits the number of open streams or calls, in total and per key. */
 export class StreamBounds {
-  readonly #most: { readonly inAll: number; readonly each: number };
+  readonly #most: Limits;
   readonly #perKey = new Map<string, number>();
   #open = 0;
 
-  constructor(most: { readonly inAll: number; readonly each: number }) {
+  constructor(most: Limits) {
     this.#most = most;
   }
 

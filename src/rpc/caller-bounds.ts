@@ -1,4 +1,4 @@
-import { StreamBounds } from "../admission/stream-bounds.ts";
+import { type Limits, StreamBounds } from "../admission/stream-bounds.ts";
 import type { Caller } from "../core/project.ts";
 import { Failure } from "../failures.ts";
 
@@ -9,10 +9,10 @@ export const ownerOf = (caller: Caller): string =>
 /** Limits the calls or streams that are open, in total and per caller, which is a project or a token. */
 export class CallerBounds {
   readonly #what: string;
-  readonly #most: { readonly inAll: number; readonly each: number };
+  readonly #most: Limits;
   readonly #bounds: StreamBounds;
 
-  constructor(what: "calls" | "streams", most: { readonly inAll: number; readonly each: number }) {
+  constructor(what: "calls" | "streams", most: Limits) {
     this.#what = what;
     this.#most = most;
     this.#bounds = new StreamBounds(most);

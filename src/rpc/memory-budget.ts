@@ -1,3 +1,5 @@
+import type { Limits } from "../admission/stream-bounds.ts";
+
 /**
  * Bounds the memory of requests that have begun and are incomplete, in total and per caller: otherwise a sender of
  * messages could begin as many requests as it may open streams, and finish none.
@@ -6,13 +8,13 @@
  * for.
  */
 export class MemoryBudget {
-  readonly #most: { readonly inAll: number; readonly each: number };
+  readonly #most: Limits;
   readonly #takenBy = new Map<string, number>();
   readonly #waiting = new Set<{ readonly key: string; readonly bytes: number; readonly enter: () => void }>();
   #taken = 0;
 
   /** In bytes. A request that is larger than `each` never enters. */
-  constructor(most: { readonly inAll: number; readonly each: number }) {
+  constructor(most: Limits) {
     this.#most = most;
   }
 
