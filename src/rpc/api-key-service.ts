@@ -5,7 +5,7 @@ import type { ApiKey } from "../core/administration/api-keys.ts";
 import { encodeId } from "../core/ids.ts";
 import { ApiKeySchema, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { environmentMessage, requiredEnvironmentOf } from "./messages.ts";
+import { environmentMessage, optionalTimestamp, requiredEnvironmentOf } from "./messages.ts";
 
 /** Serves what an admin token may do with merchants' keys. */
 export function apiKeyRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
@@ -44,8 +44,8 @@ function apiKeyMessage(key: ApiKey) {
     name: key.name,
     ending: key.ending,
     createdAt: timestampFromDate(key.createdAt),
-    ...(key.expiresAt && { expiresAt: timestampFromDate(key.expiresAt) }),
-    ...(key.revokedAt && { revokedAt: timestampFromDate(key.revokedAt) }),
-    ...(key.lastUsedAt && { lastUsedAt: timestampFromDate(key.lastUsedAt) }),
+    expiresAt: optionalTimestamp(key.expiresAt),
+    revokedAt: optionalTimestamp(key.revokedAt),
+    lastUsedAt: optionalTimestamp(key.lastUsedAt),
   });
 }

@@ -1,7 +1,7 @@
 /** Maps the core's values to protobuf and back. */
 
 import { create } from "@bufbuild/protobuf";
-import { type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
+import { type Timestamp, TimestampSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { Carrier as CarrierName } from "../core/carrier.ts";
 import { encodeId } from "../core/ids.ts";
 import type { InboundOutcome, PendingReason as PendingReasonName } from "../core/inbound-judgement.ts";
@@ -127,7 +127,7 @@ function addViolation(violation: FieldViolation, found: Found): null {
   return null;
 }
 
-const emptyToNull = (text: string) => (text === "" ? null : text);
+export const emptyToNull = <Text extends string | undefined>(text: Text) => (text === "" ? null : text);
 
 /** The project and environment that a request names. */
 export function namedScopeOf(
@@ -136,6 +136,10 @@ export function namedScopeOf(
 ) {
   return { projectId: emptyToNull(projectId), environment: environmentOf(environment, found) };
 }
+
+/** Absent for null. */
+export const optionalTimestamp = (date: Date | null): Timestamp | undefined =>
+  date === null ? undefined : timestampFromDate(date);
 
 /** From whole milliseconds since the epoch. */
 export function timestamp(milliseconds: number): Timestamp {

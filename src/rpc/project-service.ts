@@ -15,7 +15,7 @@ import {
   UsageSchema,
 } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { enumName, type Found } from "./messages.ts";
+import { emptyToNull, enumName, type Found } from "./messages.ts";
 
 const codeFormats: Record<CodeFormatName, CodeFormat> = {
   numeric: CodeFormat.NUMERIC,
@@ -92,11 +92,10 @@ function settingsOf(request: CreateProjectRequest | UpdateProjectRequest, found:
   };
 }
 
-const emptyToNull = (text: string | undefined) => (text === "" ? null : text);
 const numberOf = (whole: bigint | undefined) => (whole === undefined ? undefined : Number(whole));
 
 function projectMessage(project: Project) {
-  const { parentOrigin, returnUrl, usageLimit } = project;
+  const { usageLimit } = project;
   return create(ProjectSchema, {
     id: encodeId("prj_", project.id),
     name: project.name,
@@ -104,9 +103,9 @@ function projectMessage(project: Project) {
     codeLength: project.codeLength,
     validitySeconds: project.validitySeconds,
     smsTemplate: project.smsTemplate ?? defaultSmsTemplate,
-    ...(parentOrigin === null ? {} : { parentOrigin }),
-    ...(returnUrl === null ? {} : { returnUrl }),
-    ...(usageLimit === null ? {} : { usageLimit: BigInt(usageLimit) }),
+    parentOrigin: project.parentOrigin ?? undefined,
+    returnUrl: project.returnUrl ?? undefined,
+    usageLimit: usageLimit === null ? undefined : BigInt(usageLimit),
     rateLimitPerMinute: project.rateLimitPerMinute,
     suspended: project.suspended,
     createdAt: timestampFromDate(project.createdAt),
@@ -118,6 +117,6 @@ function usageMessage({ projectId, limit, calls, ...usage }: MonthlyUsage) {
     ...usage,
     projectId: encodeId("prj_", projectId),
     calls: BigInt(calls),
-    ...(limit === null ? {} : { usageLimit: BigInt(limit) }),
+    usageLimit: limit === null ? undefined : BigInt(limit),
   });
 }

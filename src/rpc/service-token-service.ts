@@ -10,7 +10,7 @@ import {
   ServiceTokenService,
 } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import type { AsAdmin } from "./as-admin.ts";
-import { enumName, environmentMessage, environmentOf, type Found } from "./messages.ts";
+import { enumName, environmentMessage, environmentOf, type Found, optionalTimestamp } from "./messages.ts";
 
 const scopes: Record<ScopeName, ServiceTokenScope> = {
   read: ServiceTokenScope.READ,
@@ -57,7 +57,7 @@ function tokenMessage(token: ServiceToken) {
     numbers: [...token.numbers],
     ending: token.ending,
     createdAt: timestampFromDate(token.createdAt),
-    ...(token.revokedAt && { revokedAt: timestampFromDate(token.revokedAt) }),
-    ...(token.lastUsedAt && { lastUsedAt: timestampFromDate(token.lastUsedAt) }),
+    revokedAt: optionalTimestamp(token.revokedAt),
+    lastUsedAt: optionalTimestamp(token.lastUsedAt),
   });
 }

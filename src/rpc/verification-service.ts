@@ -1,10 +1,6 @@
 import { create } from "@bufbuild/protobuf";
-import type { CancelVerification } from "../core/cancel-verification.ts";
-import type { CreateVerification } from "../core/create-verification.ts";
-import type { GetVerification } from "../core/get-verification.ts";
-import type { ListVerifications } from "../core/list-verifications.ts";
 import type { VerificationService } from "../core/service.ts";
-import type { WatchVerification } from "../core/watch-verification.ts";
+import type { VerificationUseCases } from "../core/verification-use-cases.ts";
 import {
   CancelVerificationResponseSchema,
   CreateVerificationResponseSchema,
@@ -15,13 +11,7 @@ import {
 import { firstMillisecondOf, modeOf, namedScopeOf, statusesOf, verificationMessage } from "./messages.ts";
 
 /** The service as an object: each method decodes, asks the core, encodes. */
-export function createVerificationService(core: {
-  readonly createVerification: CreateVerification;
-  readonly getVerification: GetVerification;
-  readonly cancelVerification: CancelVerification;
-  readonly listVerifications: ListVerifications;
-  readonly watchVerification: WatchVerification;
-}): VerificationService {
+export function createVerificationService(core: VerificationUseCases): VerificationService {
   return {
     async createVerification(request, call) {
       const { created, replayed } = await core.createVerification(

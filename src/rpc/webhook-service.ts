@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import { DurationSchema, timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { durationFromMs, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { encodeId } from "../core/ids.ts";
 import type { Attempt, Delivery, DeliveryState, EventType, Webhook } from "../core/webhook.ts";
@@ -18,6 +18,7 @@ import {
   environmentMessage,
   environmentOf,
   type Found,
+  optionalTimestamp,
   requiredEnvironmentOf,
 } from "./messages.ts";
 
@@ -101,7 +102,6 @@ function referenceOf(request: { readonly projectId: string; readonly environment
 }
 
 function webhookMessage(webhook: Webhook) {
-  const { replacedAt, disabledAt, failingSince } = webhook;
   return create(WebhookSchema, {
     id: encodeId("whk_", webhook.id),
     projectId: encodeId("prj_", webhook.projectId),
@@ -109,15 +109,14 @@ function webhookMessage(webhook: Webhook) {
     url: webhook.url,
     events: webhook.events.map((type) => types[type]),
     createdAt: timestampFromDate(webhook.createdAt),
-    ...(replacedAt && { replacedAt: timestampFromDate(replacedAt) }),
-    ...(disabledAt && { disabledAt: timestampFromDate(disabledAt) }),
+    replacedAt: optionalTimestamp(webhook.replacedAt),
+    disabledAt: optionalTimestamp(webhook.disabledAt),
     disabledReason: webhook.disabledReason ?? "",
-    ...(failingSince && { failingSince: timestampFromDate(failingSince) }),
+    failingSince: optionalTimestamp(webhook.failingSince),
   });
 }
 
 function deliveryMessage(delivery: Delivery) {
-  const { nextAttemptAt } = delivery;
   return create(WebhookDeliverySchema, {
     eventId: encodeId("evt_", delivery.verificationId),
     verificationId: encodeId("vrf_", delivery.verificationId),
@@ -126,7 +125,7 @@ function deliveryMessage(delivery: Delivery) {
     occurredAt: timestampFromDate(delivery.occurredAt),
     url: delivery.url,
     state: states[delivery.state],
-    ...(nextAttemptAt && { nextAttemptAt: timestampFromDate(nextAttemptAt) }),
+    nextAttemptAt: optionalTimestamp(delivery.nextAttemptAt),
     attempts: delivery.attempts.map(attemptMessage),
     resends: delivery.resends,
   });
@@ -136,14 +135,7 @@ function attemptMessage({ number, startedAt, durationMs, status, error, answer }
   return create(WebhookAttemptSchema, {
     number,
     startedAt: timestampFromDate(startedAt),
-    ...(durationMs === null
-      ? {}
-      : {
-          duration: create(DurationSchema, {
-            seconds: BigInt(Math.floor(durationMs / 1000)),
-            nanos: (durationMs % 1000) * 1_000_000,
-          }),
-        }),
+    duration: durationMs === null ? undefined : durationFromMs(durationMs),
     status: status ?? 0,
     error: error ?? "",
     answer: answer ?? "",

@@ -1,11 +1,8 @@
 /** Wraps use cases, judgement and webhook attempts in spans, for a service that is traced. */
 
-import type { CancelVerification } from "../core/cancel-verification.ts";
 import type { CreateVerification } from "../core/create-verification.ts";
-import type { GetVerification } from "../core/get-verification.ts";
 import { encodeId } from "../core/ids.ts";
 import type { InboundMessage, JudgeInboundMessage, Judgement } from "../core/inbound-judgement.ts";
-import type { ListVerifications } from "../core/list-verifications.ts";
 import {
   type CreationTraces,
   isRefusal,
@@ -14,21 +11,13 @@ import {
   type Tracing,
   within,
 } from "../core/tracing.ts";
-import type { WatchVerification } from "../core/watch-verification.ts";
+import type { VerificationUseCases } from "../core/verification-use-cases.ts";
 import type { MakeAttempt } from "../core/webhook.ts";
-
-interface UseCases {
-  readonly createVerification: CreateVerification;
-  readonly getVerification: GetVerification;
-  readonly cancelVerification: CancelVerification;
-  readonly listVerifications: ListVerifications;
-  readonly watchVerification: WatchVerification;
-}
 
 export function tracedParts(tracing: Tracing, traces: CreationTraces) {
   return {
     /** A watch gets no span besides that of its call, and its repeated reads get none either. */
-    useCases: (useCases: UseCases): UseCases => ({
+    useCases: (useCases: VerificationUseCases): VerificationUseCases => ({
       ...useCases,
       createVerification: tracedCreation(tracing, traces, useCases.createVerification),
       getVerification: tracedUseCase(tracing, "getVerification", useCases.getVerification),

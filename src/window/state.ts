@@ -1,6 +1,6 @@
 /** The state that an open window's script receives: in the page, over the stream, or by polling. */
 
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import { type Timestamp, timestampMs } from "@bufbuild/protobuf/wkt";
 import {
   PendingReason,
   type VerificationWindow,
@@ -76,6 +76,6 @@ function withResult(returnUrl: string, window: VerificationWindow): string {
   return [address + separator + query, ...fragment].join("#");
 }
 
-export function millisecondsOf(timestamp: Timestamp | undefined): number {
-  return timestamp === undefined ? 0 : Number(timestamp.seconds) * 1000 + timestamp.nanos / 1_000_000;
+function millisecondsOf(timestamp: Timestamp | undefined): number {
+  return timestamp === undefined ? 0 : timestampMs(timestamp);
 }
