@@ -5,7 +5,6 @@ import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
-import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
@@ -44,7 +43,7 @@ export function addApiKeyCommands(program: CliCommand): void {
           projectId: project,
           environment: environmentOf[environment],
           name: name ?? "",
-          ...(expiresIn === undefined ? {} : { expiresIn: { seconds: BigInt(expiresIn) } }),
+          expiresIn: expiresIn === undefined ? undefined : { seconds: BigInt(expiresIn) },
         });
         const key = requirePart(apiKey, "a key");
         session.answer({ ...apiKeyJson(key), key: secret }, () => secretText(key, secret));
@@ -80,7 +79,7 @@ export function addApiKeyCommands(program: CliCommand): void {
     .does<{ overlap?: number }>(async (session, { overlap }, apiKeyId) => {
       const { apiKey, secret, replaced } = await session.client.call(ApiKeyService.method.rotateApiKey, {
         apiKeyId,
-        ...(overlap === undefined ? {} : { overlap: { seconds: BigInt(overlap) } }),
+        overlap: overlap === undefined ? undefined : { seconds: BigInt(overlap) },
       });
       const key = requirePart(apiKey, "a key");
       const old = requirePart(replaced, "the old key");
@@ -99,7 +98,8 @@ export function addApiKeyCommands(program: CliCommand): void {
     .examples(["revoke a key", "key revoke key_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, apiKeyId) => {
       const { apiKey } = await session.client.call(ApiKeyService.method.revokeApiKey, { apiKeyId });
-      showApiKey(session, requirePart(apiKey, "a key"));
+      const key = requirePart(apiKey, "a key");
+      session.answer(apiKeyJson(key), () => fields(apiKeyEntries(key)));
     });
 }
 
@@ -129,10 +129,6 @@ function apiKeyEntries(apiKey: ApiKey) {
     ["revoked", localTimeWithZone(dateOf(apiKey.revokedAt))],
     ["last used", localTimeWithZone(dateOf(apiKey.lastUsedAt))],
   ] as const;
-}
-
-function showApiKey(session: Session, apiKey: ApiKey): void {
-  session.answer(apiKeyJson(apiKey), () => fields(apiKeyEntries(apiKey)));
 }
 
 const ofAnOldKey: ReadonlySet<string> = new Set(["ending", "revoked", "last used"]);

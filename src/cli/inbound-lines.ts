@@ -124,7 +124,7 @@ function readMessage(text: string, lineNumber: number, macOf: (text: string) => 
   return create(InboundMessageSchema, {
     messageId: messageId || derivedId(lineNumber, [...Object.values(message), receivedAt], macOf),
     ...message,
-    ...(date === undefined ? {} : { receivedAt: timestampFromDate(date) }),
+    receivedAt: date && timestampFromDate(date),
   });
 }
 

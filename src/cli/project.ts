@@ -118,7 +118,7 @@ export function addProjectCommands(program: CliCommand): void {
       const { name, usageLimit } = options;
       const { project } = await session.client.call(ProjectService.method.updateProject, {
         projectId,
-        ...(name === undefined ? {} : { name }),
+        name,
         ...given(options, ""),
         ...(usageLimit === undefined
           ? {}
@@ -202,18 +202,16 @@ function settings(command: CliCommand, when: "at first" | "from now on"): CliCom
 /** The settings in the form that both requests take. `cleared` is what a request has where an option has its clearing word. */
 function given(options: Settings, cleared: "" | undefined) {
   /** A word clears only the setting whose help names it: in another one it is a mistake, for the service to refuse. */
-  const text = <Name extends string>(name: Name, value: string | undefined, clearingWord: string) => {
-    const meant = value === clearingWord ? cleared : value;
-    return meant === undefined ? {} : ({ [name]: meant } as Record<Name, string>);
-  };
+  const text = (value: string | undefined, clearingWord: string) =>
+    value === clearingWord ? cleared : value;
   return {
     ...(options.codeFormat === undefined ? {} : { codeFormat: codeFormatOf[options.codeFormat] }),
-    ...(options.codeLength === undefined ? {} : { codeLength: options.codeLength }),
-    ...(options.validity === undefined ? {} : { validitySeconds: options.validity }),
-    ...(options.rateLimit === undefined ? {} : { rateLimitPerMinute: options.rateLimit }),
-    ...text("smsTemplate", options.smsTemplate, "default"),
-    ...text("parentOrigin", options.parentOrigin, "none"),
-    ...text("returnUrl", options.returnUrl, "none"),
+    codeLength: options.codeLength,
+    validitySeconds: options.validity,
+    rateLimitPerMinute: options.rateLimit,
+    smsTemplate: text(options.smsTemplate, "default"),
+    parentOrigin: text(options.parentOrigin, "none"),
+    returnUrl: text(options.returnUrl, "none"),
   };
 }
 

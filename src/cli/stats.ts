@@ -74,7 +74,7 @@ async function showStatistics(session: Session, options: StatsOptions): Promise<
     projectId: project,
     hours: hours ?? 0,
     ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
-    ...(since === undefined ? {} : { since: timestampFromDate(since) }),
+    since: since && timestampFromDate(since),
   });
   session.answer(statisticsJson(statistics), () => statisticsText(statistics));
 }

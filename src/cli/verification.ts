@@ -174,7 +174,6 @@ export function addVerificationCommands(program: CliCommand): void {
 }
 
 async function createVerification(session: Session, options: CreateOptions): Promise<void> {
-  const { expectedPhone, parentOrigin, returnUrl } = options;
   const idempotencyKey = options.idempotencyKey ?? `cli-${randomUUID()}`;
   const created = await session.client.call(VerificationService.method.createVerification, {
     projectId: options.project ?? "",
@@ -183,9 +182,9 @@ async function createVerification(session: Session, options: CreateOptions): Pro
     clientReference: options.clientReference ?? "",
     state: options.state ?? "",
     ...(options.mode === undefined ? {} : { mode: modeOf[options.mode] }),
-    ...(expectedPhone === undefined ? {} : { expectedPhone }),
-    ...(parentOrigin === undefined ? {} : { parentOrigin }),
-    ...(returnUrl === undefined ? {} : { returnUrl }),
+    expectedPhone: options.expectedPhone,
+    parentOrigin: options.parentOrigin,
+    returnUrl: options.returnUrl,
   });
   const verification = requirePart(created.verification, "a verification");
   session.answer(
@@ -222,8 +221,8 @@ async function listVerifications(session: Session, options: ListOptions): Promis
         clientReference: clientReference ?? "",
         phone: phone ?? "",
         ...(options.environment === undefined ? {} : { environment: environmentOf[options.environment] }),
-        ...(createdFrom === undefined ? {} : { createdFrom: timestampFromDate(createdFrom) }),
-        ...(createdBefore === undefined ? {} : { createdBefore: timestampFromDate(createdBefore) }),
+        createdFrom: createdFrom && timestampFromDate(createdFrom),
+        createdBefore: createdBefore && timestampFromDate(createdBefore),
         ...page,
       });
       return { items: answer.verifications, nextPageToken: answer.nextPageToken };

@@ -26,63 +26,65 @@ function localName(schema: DescEnum, value: number): string {
   return schema.value[value]?.localName ?? `UNKNOWN_${value}`;
 }
 
-export const environments = ["live", "test"] as const;
-export const codeFormats = ["numeric", "alphanumeric"] as const;
-export const scopes = ["ingest", "read", "write", "admin"] as const;
-export const modes = ["discover", "match"] as const;
-export const statuses = ["pending", "verified", "expired", "cancelled"] as const;
-export const events = ["verification.verified", "verification.expired", "verification.cancelled"] as const;
-export const deliveryStates = ["pending", "delivered", "failed", "disabled"] as const;
+function wordsOf<Word extends string>(values: Record<Word, number>): readonly Word[] {
+  return Object.keys(values) as Word[];
+}
 
 export const environmentOf = {
   live: Environment.LIVE,
   test: Environment.TEST,
-} as const satisfies Record<(typeof environments)[number], Environment>;
+} as const;
+export type EnvironmentWord = keyof typeof environmentOf;
+export const environments = wordsOf(environmentOf);
 
 export const codeFormatOf = {
   numeric: CodeFormat.NUMERIC,
   alphanumeric: CodeFormat.ALPHANUMERIC,
-} as const satisfies Record<(typeof codeFormats)[number], CodeFormat>;
+} as const;
+export type CodeFormatWord = keyof typeof codeFormatOf;
+export const codeFormats = wordsOf(codeFormatOf);
 
 export const scopeOf = {
   ingest: ServiceTokenScope.INGEST,
   read: ServiceTokenScope.READ,
   write: ServiceTokenScope.WRITE,
   admin: ServiceTokenScope.ADMIN,
-} as const satisfies Record<(typeof scopes)[number], ServiceTokenScope>;
+} as const;
+export type ScopeWord = keyof typeof scopeOf;
+export const scopes = wordsOf(scopeOf);
 
 export const modeOf = {
   discover: VerificationMode.DISCOVER,
   match: VerificationMode.MATCH,
-} as const satisfies Record<(typeof modes)[number], VerificationMode>;
+} as const;
+export type ModeWord = keyof typeof modeOf;
+export const modes = wordsOf(modeOf);
 
 export const statusOf = {
   pending: VerificationStatus.PENDING,
   verified: VerificationStatus.VERIFIED,
   expired: VerificationStatus.EXPIRED,
   cancelled: VerificationStatus.CANCELLED,
-} as const satisfies Record<(typeof statuses)[number], VerificationStatus>;
+} as const;
+export type StatusWord = keyof typeof statusOf;
+export const statuses = wordsOf(statusOf);
 
 export const eventOf = {
   "verification.verified": WebhookEventType.VERIFICATION_VERIFIED,
   "verification.expired": WebhookEventType.VERIFICATION_EXPIRED,
   "verification.cancelled": WebhookEventType.VERIFICATION_CANCELLED,
-} as const satisfies Record<(typeof events)[number], WebhookEventType>;
+} as const;
+export type EventWord = keyof typeof eventOf;
+export const events = wordsOf(eventOf);
 
 export const deliveryStateOf = {
   pending: WebhookDeliveryState.PENDING,
   delivered: WebhookDeliveryState.DELIVERED,
   failed: WebhookDeliveryState.FAILED,
   disabled: WebhookDeliveryState.DISABLED,
-} as const satisfies Record<(typeof deliveryStates)[number], WebhookDeliveryState>;
-
-export type EnvironmentWord = (typeof environments)[number];
-export type CodeFormatWord = (typeof codeFormats)[number];
-export type ScopeWord = (typeof scopes)[number];
-export type ModeWord = (typeof modes)[number];
-export type StatusWord = (typeof statuses)[number];
-export type EventWord = (typeof events)[number];
-export type DeliveryStateWord = (typeof deliveryStates)[number];
+} as const;
+export type DeliveryStateWord = keyof typeof deliveryStateOf;
+export const deliveryStates = wordsOf(deliveryStateOf);
 
 export function environmentWord(value: Environment): string | null {
   return value === Environment.UNSPECIFIED ? null : localName(EnvironmentSchema, value).toLowerCase();
