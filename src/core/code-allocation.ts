@@ -61,3 +61,47 @@ export function allocateCode(
     return null;
   }
 }
+
+/**
+ * After this many taken codes of one length on one number, the creation treats that length as full there, whatever the last
+ * count says. With half of the codes taken, one creation in 4,000 moves on to a longer code or another number without need.
+ */
+const maxCollisionsPerPlace = 12;
+
+/** The known occupancy, corrected by the taken codes that this creation has encountered. Holds the place of its own code. */
+export class ObservedOccupancy {
+  current: Pick<CodeOccupancy, "pending" | "barred">;
+  readonly #occupancy: CodeOccupancy;
+  #release: (() => void) | null = null;
+  /** Number of taken codes encountered, by number and length. */
+  readonly #taken = new Map<string, number>();
+
+  constructor(occupancy: CodeOccupancy) {
+    this.#occupancy = occupancy;
+    this.current = occupancy;
+  }
+
+  /** Counts the place until it is released, in other creations too. */
+  reserve({ destination, length }: CodePlace, format: CodeFormat): void {
+    this.#release = this.#occupancy.reserve(destination, format, length);
+  }
+
+  /** Also necessary before another place is chosen, in which the creation's own code must not count. */
+  release(): void {
+    this.#release?.();
+    this.#release = null;
+  }
+
+  /** Records that this verification's code was taken. */
+  recordCollision({ destination, code }: { readonly destination: string; readonly code: string }): void {
+    const place = `${destination} ${code.length}`;
+    this.#taken.set(place, (this.#taken.get(place) ?? 0) + 1);
+    this.current = {
+      pending: (...asked) => this.#occupancy.pending(...asked),
+      barred: (number, format, length) =>
+        (this.#taken.get(`${number} ${length}`) ?? 0) >= maxCollisionsPerPlace
+          ? Number.POSITIVE_INFINITY
+          : this.#occupancy.barred(number, format, length),
+    };
+  }
+}

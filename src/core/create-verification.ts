@@ -12,12 +12,12 @@ import {
 import type { Call } from "./call.ts";
 import type { Clock } from "./clock.ts";
 import { newCode } from "./code.ts";
-import { allocateCode, type CodeOccupancy, type CodePlace } from "./code-allocation.ts";
+import { allocateCode, type CodeOccupancy, type CodePlace, ObservedOccupancy } from "./code-allocation.ts";
 import type { Directory } from "./directory.ts";
 import { checkIdempotencyKey } from "./idempotency-key.ts";
 import { newIdAt } from "./ids.ts";
 import { normaliseMobile, notMobile } from "./phone.ts";
-import type { CodeFormat, Environment, Project } from "./project.ts";
+import type { Environment, Project } from "./project.ts";
 import { type DigestedRequest, requestDigestOf } from "./request-digest.ts";
 import { defaultSmsTemplate, renderSmsText } from "./sms-text.ts";
 import { checkText } from "./text-field.ts";
@@ -54,11 +54,6 @@ const withoutNumber =
 
 /** The most codes one creation tries, over all numbers and lengths. */
 const codeAttempts = 48;
-/**
- * After this many taken codes of one length on one number, the creation treats that length as full there, whatever the last
- * count says. With half of the codes taken, one creation in 4,000 moves on to a longer code or another number without need.
- */
-const maxCollisionsPerPlace = 12;
 
 /**
  * Creates a pending verification, or replays the first response to its idempotency key.
@@ -205,44 +200,6 @@ export function createVerification(parts: {
     if (project === null) throw noSuchProject();
     if (project.suspended) throw new Failure("project_suspended");
     return project;
-  }
-}
-
-/** The known occupancy, corrected by the taken codes that this creation has encountered. Holds the place of its own code. */
-class ObservedOccupancy {
-  current: Pick<CodeOccupancy, "pending" | "barred">;
-  readonly #occupancy: CodeOccupancy;
-  #release: (() => void) | null = null;
-  /** Number of taken codes encountered, by number and length. */
-  readonly #taken = new Map<string, number>();
-
-  constructor(occupancy: CodeOccupancy) {
-    this.#occupancy = occupancy;
-    this.current = occupancy;
-  }
-
-  /** Counts the place until it is released, in other creations too. */
-  reserve({ destination, length }: CodePlace, format: CodeFormat): void {
-    this.#release = this.#occupancy.reserve(destination, format, length);
-  }
-
-  /** Also necessary before another place is chosen, in which the creation's own code must not count. */
-  release(): void {
-    this.#release?.();
-    this.#release = null;
-  }
-
-  /** Records that this verification's code was taken. */
-  recordCollision({ destination, code }: NewVerification): void {
-    const place = `${destination} ${code.length}`;
-    this.#taken.set(place, (this.#taken.get(place) ?? 0) + 1);
-    this.current = {
-      pending: (...asked) => this.#occupancy.pending(...asked),
-      barred: (number, format, length) =>
-        (this.#taken.get(`${number} ${length}`) ?? 0) >= maxCollisionsPerPlace
-          ? Number.POSITIVE_INFINITY
-          : this.#occupancy.barred(number, format, length),
-    };
   }
 }
 

@@ -1,8 +1,9 @@
 /** One HTTP exchange with a merchant's endpoint. */
 
 import { request } from "undici";
-import { AddressRefused, createAddressPolicy, type ResolveName } from "./address-policy.ts";
+import { AddressRefused, createAddressPolicy } from "./address-policy.ts";
 import { keepConnections } from "./connections.ts";
+import type { ResolveName } from "./name-resolution.ts";
 import { signedHeaders } from "./signature.ts";
 
 /** The request. */

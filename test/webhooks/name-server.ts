@@ -5,7 +5,7 @@ import { once } from "node:events";
 import { syncBuiltinESMExports } from "node:module";
 import ipaddr from "ipaddr.js";
 import { afterAll, beforeAll, beforeEach } from "vitest";
-import type { ResolvedAddress } from "../../src/webhooks/address-policy.ts";
+import type { ResolvedAddress } from "../../src/webhooks/name-resolution.ts";
 
 /** null: the query fails; "silence": it is never answered. */
 type Records = readonly string[] | null | "silence";
