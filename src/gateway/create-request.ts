@@ -3,8 +3,8 @@
 import { create } from "@bufbuild/protobuf";
 import type { FastifyRequest } from "fastify";
 import type { FieldViolation } from "../failures.ts";
-import type { CreateVerificationRequest } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import {
+  type CreateVerificationRequest,
   CreateVerificationRequestSchema,
   VerificationMode,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";

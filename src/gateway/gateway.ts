@@ -24,17 +24,10 @@ import { answerUnknownRoute, lookAgain } from "./admit.ts";
 import { answeredRequest } from "./answered-request.ts";
 import type { ConnectionTurns } from "./connection-turns.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
-import {
-  type BreakOff,
-  bodyLimitBytes,
-  createHttpServer,
-  isFollowed,
-  maxHeaderBytes,
-  trackNewest,
-  untrack,
-} from "./http-server.ts";
+import { type BreakOff, bodyLimitBytes, createHttpServer, maxHeaderBytes } from "./http-server.ts";
 import { createListeners } from "./listeners.ts";
 import { createOverload } from "./overload.ts";
+import { isFollowed, trackNewest, untrack } from "./pipelined-requests.ts";
 import { referenceRoutes } from "./reference/routes.ts";
 import { refuse } from "./refusal.ts";
 import { logFault, logRequest } from "./request-log.ts";

@@ -3,8 +3,14 @@
  * contract does not know (408, 413, 417, 431, empty 400s, a closed connection), is answered here instead.
  */
 
-import type { IncomingMessage, RequestListener, Server } from "node:http";
-import { createServer, ServerResponse, STATUS_CODES } from "node:http";
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  ServerResponse,
+  STATUS_CODES,
+} from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import type { FastifyReply } from "fastify";
@@ -14,6 +20,7 @@ import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
 import { isPaused } from "./paused-sockets.ts";
+import { afterAnswer, enqueued, inTurn, isAnswered, isFollowed, newestReply } from "./pipelined-requests.ts";
 import { prepareRefusal, presentFailure } from "./refusal.ts";
 
 export const bodyLimitBytes = 64 * 1024;
@@ -49,40 +56,8 @@ interface ClientError extends Error {
   readonly bytesParsed?: number;
 }
 
-/** The newest request of each connection: input that cannot be parsed belongs to it, or follows it. */
-const newestReplies = new WeakMap<Duplex, FastifyReply>();
-
-/** Requests that wait for the responses to earlier ones on their connection, in order. Exists only where a client pipelines. */
-const queues = new WeakMap<Duplex, Queue>();
-
-interface Queue {
-  readonly waiting: Waiting[];
-  isPaused: boolean;
-}
-
-interface Waiting {
-  readonly waitsFor: (newest: FastifyReply) => boolean;
-  readonly begin: () => void;
-}
-
-/** If more requests than this wait on a connection, it is not read any further: they take memory. */
-const longestQueue = 64;
-
 /** Connections given up: Node reports an error for each further chunk of unparsable input. */
 const abandoned = new WeakSet<Duplex>();
-
-export function trackNewest(reply: FastifyReply): void {
-  newestReplies.set(reply.request.raw.socket, reply);
-}
-
-/**
- * To be called when the response has left. If it left before its request was read completely, further input still
- * belongs to that request.
- */
-export function untrack(reply: FastifyReply): void {
-  const { socket, complete } = reply.request.raw;
-  if (complete && newestReplies.get(socket) === reply) newestReplies.delete(socket);
-}
 
 export interface HttpServerParts {
   readonly log: Logger;
@@ -90,11 +65,6 @@ export interface HttpServerParts {
   readonly breakOff: BreakOff;
   /** Aborted once connections are to close after the response to the newest request on them. */
   readonly stopping: AbortSignal;
-}
-
-/** Whether requests wait behind the newest one that has begun on this connection. */
-export function isFollowed(socket: Duplex): boolean {
-  return (queues.get(socket)?.waiting.length ?? 0) > 0;
 }
 
 export function createHttpServer(
@@ -156,7 +126,7 @@ export function createHttpServer(
 
 /** The response of a request in progress says that its connection closes, unless others follow it on the connection. */
 function closeAfterAnswer(socket: Socket): void {
-  const newest = newestReplies.get(socket);
+  const newest = newestReply(socket);
   if (newest === undefined || newest.raw.headersSent || isFollowed(socket)) return;
   newest.raw.shouldKeepAlive = false;
   if (newest.hasHeader("connection")) newest.header("connection", "close");
@@ -170,72 +140,13 @@ function keepAnswering(server: Server, connections: ReadonlySet<Socket>): void {
   const closeIdleConnections = server.closeIdleConnections.bind(server);
   server.closeIdleConnections = () => {
     const busy = [...connections].filter((socket) => {
-      const newest = newestReplies.get(socket)?.raw;
+      const newest = newestReply(socket)?.raw;
       return (newest !== undefined && !isAnswered(newest)) || isFollowed(socket);
     });
     for (const socket of busy) Object.assign(socket, { destroy: () => socket });
     closeIdleConnections();
     for (const socket of busy) Reflect.deleteProperty(socket, "destroy");
   };
-}
-
-/**
- * Begins a pipelined request: at once if both it and the requests before it are safe, otherwise when those have been
- * answered (RFC 9112, 9.3.2), so that a read behind a cancel sees its effect.
- */
-function inTurn(request: IncomingMessage, begin: () => void): void {
-  const { socket } = request;
-  const waitsFor = (newest: FastifyReply) => !(isSafe(request) && isSafe(newest.request.raw));
-  if (enqueued(socket, { waitsFor, begin })) return;
-  const newest = newestReplies.get(socket);
-  if (newest === undefined || !waitsFor(newest)) {
-    begin();
-    return;
-  }
-  queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
-  afterAnswer(newest.raw, () => advance(socket));
-}
-
-/** RFC 9110, 9.2.1. */
-function isSafe({ method }: IncomingMessage): boolean {
-  return method === "GET" || method === "HEAD" || method === "OPTIONS" || method === "TRACE";
-}
-
-/** Queues the request behind others that wait, if there are any, and returns whether it did: no request overtakes another. */
-function enqueued(socket: Duplex, next: Waiting): boolean {
-  const queue = queues.get(socket);
-  if (queue === undefined) return false;
-  queue.waiting.push(next);
-  if (queue.waiting.length > longestQueue) process.nextTick(() => stopReading(socket, queue));
-  return true;
-}
-
-/**
- * To be called once received data is parsed: Node resumes reading after each request. It also resumes for the body of a
- * request that begins, so requests that arrive then pause the connection again.
- */
-function stopReading(socket: Duplex, queue: Queue): void {
-  if (queues.get(socket) !== queue || queue.waiting.length <= longestQueue) return;
-  queue.isPaused = true;
-  socket.pause();
-}
-
-/** To be called when the newest response has left. Requests that still wait when the connection ends do not begin. */
-function advance(socket: Duplex): void {
-  const queue = queues.get(socket);
-  if (queue === undefined) return;
-  for (let next = queue.waiting.shift(); next !== undefined; next = queue.waiting.shift()) {
-    const newest = newestReplies.get(socket);
-    if (newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest)) {
-      queue.waiting.unshift(next);
-      afterAnswer(newest.raw, () => advance(socket));
-      return;
-    }
-    if (!socket.writable) break;
-    next.begin();
-  }
-  queues.delete(socket);
-  if (queue.isPaused && !isPaused(socket as Socket)) socket.resume();
 }
 
 /** Escapes the escapes of bytes that are not UTF-8: the router can decode such a path, which then leads to nothing. */
@@ -252,7 +163,7 @@ function decodable(url: string): string {
 
 /** A client that half-closes during a response without an end has left, although it could still be reading. */
 function endStream(socket: Socket): void {
-  const answer = newestReplies.get(socket)?.raw;
+  const answer = newestReply(socket)?.raw;
   if (answer?.headersSent === true && !answer.writableEnded) socket.destroy();
 }
 
@@ -282,13 +193,13 @@ function isLeftUnread({ code }: ClientError, socket: Socket): boolean {
 
 /** A client that gets no answer may send its request again; after a 400 it would not. */
 function leaveUnanswered(socket: Duplex): void {
-  const reply = newestReplies.get(socket);
+  const reply = newestReply(socket);
   if (reply?.request.raw.complete) afterAnswer(reply.raw, () => closeGently(socket));
   else socket.destroy();
 }
 
 function answerBroken({ refused, breakOff }: UnreadRequests, error: ClientError, socket: Duplex): void {
-  const reply = newestReplies.get(socket);
+  const reply = newestReply(socket);
   if (reply === undefined) {
     refuseUnread(refused, error, socket);
   } else if (reply.request.raw.complete) {
@@ -308,15 +219,6 @@ function isUnreadableRequest(error: ClientError, socket: Duplex): boolean {
   const code = error.code ?? "";
   const unreadable = code.startsWith("HPE_") || code === "ERR_HTTP_REQUEST_TIMEOUT";
   return unreadable && socket.writable && (socket as Socket).bytesRead > 0;
-}
-
-function isAnswered(response: ServerResponse): boolean {
-  return response.writableFinished || response.destroyed;
-}
-
-function afterAnswer(response: ServerResponse, then: () => void): void {
-  if (isAnswered(response)) then();
-  else response.once("close", then);
 }
 
 /** Answers without Fastify, which waits for the rest of a body that will never arrive. */
@@ -397,7 +299,7 @@ function answerConnect(server: Server, request: IncomingMessage, socket: Duplex)
     server.emit("request", request, response);
   };
   const begin = () => {
-    const previous = newestReplies.get(socket);
+    const previous = newestReply(socket);
     if (previous === undefined) answer();
     else afterAnswer(previous.raw, answer);
   };

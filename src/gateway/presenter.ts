@@ -1,10 +1,11 @@
 /** The v1 objects, built field by field: the public contract must not depend on protobuf's own JSON. */
 
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import type { CreateVerificationResponse, Verification } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import {
   Carrier,
+  type CreateVerificationResponse,
   Environment,
+  type Verification,
   VerificationMode,
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";

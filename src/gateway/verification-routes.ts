@@ -13,8 +13,7 @@ import {
   GetVerificationRequestSchema,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { admitting, stillAdmitting } from "./admit.ts";
-import type { CreateVerificationBody } from "./create-request.ts";
-import { toCreateVerificationRequest, toViolations } from "./create-request.ts";
+import { type CreateVerificationBody, toCreateVerificationRequest, toViolations } from "./create-request.ts";
 import { createLargeBodyTurns, largeBodyBytes } from "./large-bodies.ts";
 import type { Overload } from "./overload.ts";
 import { presentCreatedVerification, presentVerification } from "./presenter.ts";

@@ -1,6 +1,5 @@
 import type { ServerHttp2Stream } from "node:http2";
-import type { HandlerContext } from "@connectrpc/connect";
-import { createContextKey } from "@connectrpc/connect";
+import { createContextKey, type HandlerContext } from "@connectrpc/connect";
 import type { CredentialCheck } from "../admission/admission.ts";
 import type { Call } from "../core/call.ts";
 import type { RateLimitState } from "../failures.ts";

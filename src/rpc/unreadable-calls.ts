@@ -1,8 +1,11 @@
 /** Unary calls that were admitted but whose message could not be read: Connect refuses those before the interceptor. */
 
 import { Code, ConnectError } from "@connectrpc/connect";
-import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
-import { createAsyncIterable } from "@connectrpc/connect/protocol";
+import {
+  createAsyncIterable,
+  type UniversalHandler,
+  type UniversalServerResponse,
+} from "@connectrpc/connect/protocol";
 import {
   codeToHttpStatus,
   codeToString,

@@ -1,0 +1,116 @@
+/** Requests of one connection: which is the newest, and which wait for the responses to earlier ones. */
+
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import type { FastifyReply } from "fastify";
+import { isPaused } from "./paused-sockets.ts";
+
+/** The newest request of each connection: input that cannot be parsed belongs to it, or follows it. */
+const newestReplies = new WeakMap<Duplex, FastifyReply>();
+
+/** Requests that wait for the responses to earlier ones on their connection, in order. Exists only where a client pipelines. */
+const queues = new WeakMap<Duplex, Queue>();
+
+interface Queue {
+  readonly waiting: Waiting[];
+  isPaused: boolean;
+}
+
+interface Waiting {
+  readonly waitsFor: (newest: FastifyReply) => boolean;
+  readonly begin: () => void;
+}
+
+/** If more requests than this wait on a connection, it is not read any further: they take memory. */
+const longestQueue = 64;
+
+export function trackNewest(reply: FastifyReply): void {
+  newestReplies.set(reply.request.raw.socket, reply);
+}
+
+/**
+ * To be called when the response has left. If it left before its request was read completely, further input still
+ * belongs to that request.
+ */
+export function untrack(reply: FastifyReply): void {
+  const { socket, complete } = reply.request.raw;
+  if (complete && newestReplies.get(socket) === reply) newestReplies.delete(socket);
+}
+
+export function newestReply(socket: Duplex): FastifyReply | undefined {
+  return newestReplies.get(socket);
+}
+
+/** Whether requests wait behind the newest one that has begun on this connection. */
+export function isFollowed(socket: Duplex): boolean {
+  return (queues.get(socket)?.waiting.length ?? 0) > 0;
+}
+
+/**
+ * Begins a pipelined request: at once if both it and the requests before it are safe, otherwise when those have been
+ * answered (RFC 9112, 9.3.2), so that a read behind a cancel sees its effect.
+ */
+export function inTurn(request: IncomingMessage, begin: () => void): void {
+  const { socket } = request;
+  const waitsFor = (newest: FastifyReply) => !(isSafe(request) && isSafe(newest.request.raw));
+  if (enqueued(socket, { waitsFor, begin })) return;
+  const newest = newestReplies.get(socket);
+  if (newest === undefined || !waitsFor(newest)) {
+    begin();
+    return;
+  }
+  queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
+  afterAnswer(newest.raw, () => advance(socket));
+}
+
+/** RFC 9110, 9.2.1. */
+function isSafe({ method }: IncomingMessage): boolean {
+  return method === "GET" || method === "HEAD" || method === "OPTIONS" || method === "TRACE";
+}
+
+/** Queues the request behind others that wait, if there are any, and returns whether it did: no request overtakes another. */
+export function enqueued(socket: Duplex, next: Waiting): boolean {
+  const queue = queues.get(socket);
+  if (queue === undefined) return false;
+  queue.waiting.push(next);
+  if (queue.waiting.length > longestQueue) process.nextTick(() => stopReading(socket, queue));
+  return true;
+}
+
+/**
+ * To be called once received data is parsed: Node resumes reading after each request. It also resumes for the body of a
+ * request that begins, so requests that arrive then pause the connection again.
+ */
+function stopReading(socket: Duplex, queue: Queue): void {
+  if (queues.get(socket) !== queue || queue.waiting.length <= longestQueue) return;
+  queue.isPaused = true;
+  socket.pause();
+}
+
+/** To be called when the newest response has left. Requests that still wait when the connection ends do not begin. */
+function advance(socket: Duplex): void {
+  const queue = queues.get(socket);
+  if (queue === undefined) return;
+  for (let next = queue.waiting.shift(); next !== undefined; next = queue.waiting.shift()) {
+    const newest = newestReplies.get(socket);
+    if (newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest)) {
+      queue.waiting.unshift(next);
+      afterAnswer(newest.raw, () => advance(socket));
+      return;
+    }
+    if (!socket.writable) break;
+    next.begin();
+  }
+  queues.delete(socket);
+  if (queue.isPaused && !isPaused(socket as Socket)) socket.resume();
+}
+
+export function isAnswered(response: ServerResponse): boolean {
+  return response.writableFinished || response.destroyed;
+}
+
+export function afterAnswer(response: ServerResponse, then: () => void): void {
+  if (isAnswered(response)) then();
+  else response.once("close", then);
+}
