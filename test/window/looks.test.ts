@@ -82,24 +82,37 @@ test.for<{ language: string; locale: string; device: Device }>([
   );
 });
 
-test("nothing is wider than the screen: at 320 px, at 200 % zoom, with text twice as large", async () => {
+test("nothing is wider than the screen or than what it is in: at 320 px, at 200 % zoom, with text twice as large", async () => {
   const screens = [
     { viewport: { width: 320, height: 568 }, textSize: "100%" },
     { viewport: { width: 640, height: 400 }, textSize: "100%" },
     { viewport: { width: 640, height: 800 }, textSize: "200%" },
+    { viewport: { width: 320, height: 568 }, textSize: "200%" },
   ];
-  for (const device of ["android", "desktop"] as const) {
-    const context = await person(browser, device, { isMobile: false });
+  // English has the longer words.
+  for (const { device, locale } of [
+    { device: "android", locale: "en-US" },
+    { device: "desktop", locale: "ko-KR" },
+  ] as const) {
+    const context = await person(browser, device, { isMobile: false, locale });
     const page = await context.newPage();
     for (const { state, url } of states) {
       await page.goto(url);
       for (const { viewport, textSize } of screens) {
         await page.setViewportSize(viewport);
+        const where = `${state} on ${device} at ${viewport.width} px, text at ${textSize}`;
         const excess = await page.evaluate(
           `document.documentElement.style.fontSize = "${textSize}";
           document.documentElement.scrollWidth - document.documentElement.clientWidth`,
         );
-        expect(excess, `${state} on ${device} at ${viewport.width} px`).toBe(0);
+        expect(excess, where).toBe(0);
+        const stickingOut = await page.evaluate(
+          `const right = (element) => Math.floor(element.getBoundingClientRect().right);
+          [...document.querySelectorAll("body *:not(.unseen)")]
+            .filter((element) => right(element) > right(element.parentElement))
+            .map((element) => element.outerHTML)`,
+        );
+        expect(stickingOut, where).toEqual([]);
       }
     }
   }
