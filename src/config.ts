@@ -121,6 +121,10 @@ const proxies = z
   .refine(
     (list) => list.every(isAddressRange),
     "must be IP addresses or CIDR ranges separated by commas, none of which is everybody's (/0)",
+  )
+  .refine(
+    (list) => !list.some((proxy) => /%.*[^A-Za-z0-9/]/.test(proxy)),
+    "must not contain a zone with other characters than letters and digits, such as %br-lan: no address in such a zone can be trusted",
   );
 
 /** Parameters that the service sets on each connection itself: in the driver, the URL's value would take precedence. */

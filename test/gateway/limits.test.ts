@@ -301,6 +301,19 @@ describe("failed authentications", () => {
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
   });
 
+  test("from a link-local network count together, whatever the interface is called", async () => {
+    const shop = merchant(service.httpUrl, "wrong");
+    const zones = ["", "%eth0", "%eth0.100", "%br-lan", "%wlan0:1"];
+    const statuses = await Promise.all(
+      Array.from({ length: 601 }, async (_, host) => {
+        const address = `fe80::${host.toString(16)}${zones[host % zones.length]}`;
+        return (await shop.call("GET", path, { headers: from(address, "wrong") })).status;
+      }),
+    );
+    expect(statuses.filter((status) => status === 401)).toHaveLength(600);
+    expect(statuses.filter((status) => status === 429)).toHaveLength(1);
+  });
+
   test("from an IPv4 address count together with those from the same address written as IPv6", async () => {
     const shop = merchant(service.httpUrl, "wrong");
     const failFrom = async (address: string) =>

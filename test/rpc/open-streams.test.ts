@@ -366,6 +366,22 @@ test("an IPv6 host with a different address for each stream also gets at most 50
   expect(await answeredFrom("2001:db8:3")).toBe(0);
 });
 
+test("a client on an interface of any name is answered", async () => {
+  const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
+  const { liveKey } = await service.createProject();
+  const connection = connectRaw(api.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  for (const zone of ["eth0", "eth0.100", "br-lan"]) {
+    const call = connection.call("phoneproof.v1.VerificationService/GetVerification", {
+      authorization: `Bearer ${liveKey}`,
+      "x-forwarded-for": `fe80::1%${zone}`,
+    });
+    call.send(Buffer.of());
+    call.halfClose();
+    expect((await call.status).code).toBe(Code.NotFound);
+  }
+});
+
 test("unauthenticated clients that do not read their refusals do not use up other clients' calls", async () => {
   const api = await service.startAnother({ ROLES: "api", TRUSTED_PROXIES: "127.0.0.1" });
   const { liveKey } = await service.createProject();

@@ -460,6 +460,15 @@ test.for([
   );
 });
 
+test("a zone in TRUSTED_PROXIES that would match nobody ends the start", () => {
+  expect(parseConfig({ TRUSTED_PROXIES: "fe80::1%eth0,fe80::%eth0/10" }).trustedProxies).toHaveLength(2);
+  for (const proxy of ["fe80::1%br-lan", "fe80::%eth0.100/10"]) {
+    expect(() => parseConfig({ TRUSTED_PROXIES: `127.0.0.1,${proxy}` })).toThrow(
+      /^TRUSTED_PROXIES must not contain a zone with other characters than letters and digits, /,
+    );
+  }
+});
+
 test("a list in ROLES or TRUSTED_PROXIES may have spaces, and commas at its ends", () => {
   expect(parseConfig({ ROLES: " worker , api" }).roles).toEqual({ api: true, worker: true });
   expect(parseConfig({ TRUSTED_PROXIES: ",10.0.0.5 , 2001:db8::/128," }).trustedProxies).toEqual([

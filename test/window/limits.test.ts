@@ -96,6 +96,13 @@ test("an outdated token counts as a guess, except for its first request", async 
   expect((await getPage(wrong(1), from("192.0.2.5"))).status).toBe(429);
 });
 
+test("a window opens for a visitor on an interface of any name", async () => {
+  for (const zone of ["eth0", "eth0.100", "br-lan"]) {
+    const window = await createWindow(service, project);
+    expect((await window.get("", from(`fe80::1%${zone}`))).status).toBe(200);
+  }
+});
+
 test("without a trusted proxy X-Forwarded-For is ignored", async () => {
   const direct = await startTestService({ ROLES: "api" });
   const misses = await Promise.all(
