@@ -21,6 +21,16 @@ const phoneproof = clientFor(project.liveKey);
 /** Invalid times, such as a wrong calculation or a missing setting gives. */
 const notTimes = [Number.NaN, 0, -1, "5" as unknown as number, null as unknown as number];
 
+test("a time that is up sets no negative timer, about which Node would warn", async () => {
+  const setTimer = vi.spyOn(globalThis, "setTimeout");
+  onTestFinished(() => setTimer.mockRestore());
+  // Over before the first attempt begins.
+  await failureOf(phoneproof.read("vrf_none", { timeoutMs: Number.MIN_VALUE }));
+  const delays = setTimer.mock.calls.map(([, delay]) => delay ?? 0);
+  expect(delays).not.toEqual([]);
+  expect(delays.filter((delay) => !(delay >= 0))).toEqual([]);
+});
+
 describe("waitUntilFinished", () => {
   test("ends when the SMS has arrived", async () => {
     const { id, destination, sms_text: text } = await phoneproof.create();

@@ -255,7 +255,8 @@ function after(ms: number, signal: AbortSignal | undefined, then: () => void): (
     then();
   };
   signal?.addEventListener("abort", end);
-  const timer = setTimeout(end, Math.min(ms, longestTimerMs));
+  // The time may be up since it was looked at, and Node prints a warning about a negative delay.
+  const timer = setTimeout(end, Math.max(0, Math.min(ms, longestTimerMs)));
   if (signal?.aborted) end();
   return end;
 }
