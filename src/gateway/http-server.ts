@@ -20,7 +20,15 @@ import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
 import { isPaused } from "./paused-sockets.ts";
-import { afterAnswer, enqueued, inTurn, isAnswered, isFollowed, newestReply } from "./pipelined-requests.ts";
+import {
+  afterAnswer,
+  beforeClosing,
+  enqueued,
+  inTurn,
+  isAnswered,
+  isFollowed,
+  newestReply,
+} from "./pipelined-requests.ts";
 import { prepareRefusal, presentFailure } from "./refusal.ts";
 
 export const bodyLimitBytes = 64 * 1024;
@@ -203,7 +211,7 @@ function answerBroken({ refused, breakOff }: UnreadRequests, error: ClientError,
   if (reply === undefined) {
     refuseUnread(refused, error, socket);
   } else if (reply.request.raw.complete) {
-    afterAnswer(reply.raw, () => refuseUnread(refused, error, socket));
+    beforeClosing(reply.raw, () => refuseUnread(refused, error, socket));
   } else if (reply.raw.headersSent) {
     afterAnswer(reply.raw, () => socket.destroy());
   } else {

@@ -114,3 +114,12 @@ export function afterAnswer(response: ServerResponse, then: () => void): void {
   if (isAnswered(response)) then();
   else response.once("close", then);
 }
+
+/**
+ * As `afterAnswer`, but before Node closes the connection, as it does after the last response to a client that has half-closed.
+ * Nothing follows a response that announces the close.
+ */
+export function beforeClosing(response: ServerResponse, then: () => void): void {
+  if (isAnswered(response)) then();
+  else response.prependOnceListener("finish", () => response.shouldKeepAlive && then());
+}

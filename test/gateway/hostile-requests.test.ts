@@ -581,6 +581,31 @@ describe("answers keep the order of their requests", () => {
     expect(answers).toHaveLength(2);
   });
 
+  test.for([
+    { name: "a read", before: get },
+    { name: "a cancel", before: cancel },
+    { name: "a read and a cancel", before: `${get}${authorised}\r\n${cancel}` },
+  ])("what is no request behind $name is refused after it, also if the client has half-closed", async ({
+    before,
+  }) => {
+    for (const halfClose of [false, true]) {
+      const sent = `${before}${authorised}\r\nhow do you do\r\n\r\n`;
+      const answers = await exchange(service.httpUrl, sent, { halfClose });
+      expectApiError(answers.at(-1), 400, "malformed_request");
+      for (const answer of answers.slice(0, -1)) expectApiError(answer, 404, "verification_not_found");
+      expect(answers).toHaveLength(before.split("HTTP").length);
+    }
+  });
+
+  test("what is no request behind one that asks to close gets no answer", async () => {
+    for (const halfClose of [false, true]) {
+      const sent = `${get}${authorised}${last}\r\nhow do you do\r\n\r\n`;
+      const answers = await exchange(service.httpUrl, sent, { halfClose });
+      expectApiError(answers[0], 404, "verification_not_found");
+      expect(answers).toHaveLength(1);
+    }
+  });
+
   test("CONNECT after waiting requests is answered after them", async () => {
     const waiting = `${cancel}${authorised}\r\n`.repeat(2);
     const connect = "CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
