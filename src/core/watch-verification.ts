@@ -86,16 +86,18 @@ export function watchVerification(parts: {
       call.usage = usage;
       if (value === null) throw new Failure("verification_not_found");
       yield value;
-      let current: Verification | null = value;
-      while (current && !isTerminal(current.status) && !signal.aborted) {
+      let current = value;
+      while (!isTerminal(current.status) && !signal.aborted) {
         await changes.next(current.expiresAt - current.serverTime);
         const found = await changes.look(() => parts.verifications.find(lookup, null));
         if (found === undefined) break;
+        // A standby that took over may lack it.
+        if (found.value === null) throw new Failure("verification_not_found");
         current = found.value;
-        if (current && isTerminal(current.status)) yield current;
+        if (isTerminal(current.status)) yield current;
       }
       // Only a terminal status ends the stream normally: a client whose watch is cut off gets the reason as an error.
-      if (current && !isTerminal(current.status)) throw signal.reason;
+      if (!isTerminal(current.status)) throw signal.reason;
     } finally {
       changes.stop();
     }

@@ -5,6 +5,7 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { transitionChannel } from "../../src/storage/transition.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -225,6 +226,18 @@ test("a watch of a verification that does not exist is refused as not found", as
     const answer = await answerOf(() => Array.fromAsync(rpc.watchVerification({ verificationId })));
     expect(answer).toMatchObject({ code: "verification_not_found", status: Code.NotFound });
   }
+});
+
+test("a watch of a verification that a takeover by a standby has lost ends as not found", async () => {
+  const { id } = await createPending(shop);
+  const watching = watch(id);
+  expect(await watching.next()).toBe(PENDING);
+  const uuid = uuidOf(id);
+  // The lookup that the standby's takeover causes, by a notification that names the verification.
+  await here.db.query("DELETE FROM verification WHERE id = $1", [uuid]);
+  await here.db.query("SELECT pg_notify($1, $2)", [transitionChannel, `${uuid}:`]);
+  const answer = await watching.next().catch(refusalOf);
+  expect(answer).toMatchObject({ code: "verification_not_found", status: Code.NotFound });
 });
 
 test("watches that are cancelled and unwatched verifications do not affect other watches", async () => {
