@@ -131,8 +131,16 @@ const proxies = z
 const ownParameters =
   /([?&])(?:application_name|client_encoding|statement_timeout|query_timeout|idle_in_transaction_session_timeout)=[^&]*(?=&|$)/g;
 
+/** Whether the URL lists several hosts, as libpq takes them: in their place, or in the parameter `host`. */
+const listsHosts = (text: string) =>
+  /^\w+:\/\/(?:[^/?#]*@)?[^/?#@]*,[^/?#@]*(?:[/?#]|$)/.test(text) || /[?&]host=[^&]*(?:,|%2c)/i.test(text);
+
 const databaseUrl = z
   .string()
+  .refine(
+    (text) => !listsHosts(text),
+    "must name one host, because the driver tries no second one: that of a proxy or an address that follows the primary",
+  )
   .refine(
     (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
     "must be a URL such as postgres://user:password@host:5432/database, or, for a socket, postgres:///database?host=/directory&user=user",

@@ -485,6 +485,9 @@ test.for<[string, string, string]>([
   ["OPS_HOST", "10.0.0.0/8", "must be an address or a host name to listen on"],
   ["DATABASE_URL", "mysql://db.example/phoneproof", "must be a URL such as postgres://"],
   ["DATABASE_URL", "postgres://db.example:port/phoneproof", "must be a URL such as postgres://"],
+  ["DATABASE_URL", "postgres://u:w@a.example:5432,b.example:5432/phoneproof", "must name one host"],
+  ["DATABASE_URL", "postgres://a.example,b.example/phoneproof", "must name one host"],
+  ["DATABASE_URL", "postgres:///phoneproof?host=a.example,b.example", "must name one host"],
   ["DATABASE_URL", "postgres://db.example/phoneproof?schema=own", "must not have the parameter schema"],
   [
     "DATABASE_URL",
@@ -504,6 +507,7 @@ test.for<[string, string, string]>([
 
 test.for([
   { DATABASE_URL: "postgresql://db.example/phoneproof" },
+  { DATABASE_URL: "postgresql://u,v:w,w@db.example/phone,proof" },
   { DATABASE_URL: "postgresql://db.example/phoneproof?schema=public" },
   { DATABASE_URL: "postgres:///phoneproof?host=/var/run/postgresql&user=phoneproof" },
   { REDIS_URL: "redis://redis.example" },
