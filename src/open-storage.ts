@@ -13,7 +13,7 @@ import { readBacklog } from "./storage/backlog.ts";
 import { type Database, openDatabase } from "./storage/database.ts";
 import { isAnsweredWithError } from "./storage/database-errors.ts";
 import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
-import { applyMigrations, createSchemaCheck } from "./storage/migrations.ts";
+import { applyMigrations, createSchemaCheck, type MigrationProgress } from "./storage/migrations.ts";
 import { createNotices, type NoticeListeners, requireNotices } from "./storage/notices.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
@@ -85,9 +85,17 @@ async function connectionOf(parts: {
   return postgres.connection;
 }
 
+/** Until it has migrated, a process can be asked nothing: these lines are all that tells it from one that hangs. */
+const migrationTexts: Record<MigrationProgress["step"], string> = {
+  others_migrate: "another process migrates the database: this one waits for it",
+  applies: "a migration is in progress",
+  yields: "others use a table that a migration needs: it lets them finish, and is then applied again",
+  applied: "a migration was applied",
+};
+
 async function migrate(
   connection: pg.ClientConfig,
-  { config, signal }: { readonly config: Config; readonly signal: AbortSignal },
+  { config, log, signal }: { readonly config: Config; readonly log: Logger; readonly signal: AbortSignal },
 ): Promise<void> {
   const { databaseUrl, noticesUrl, databasePreparedStatements, dataDir } = config;
   const apply = () =>
@@ -95,6 +103,8 @@ async function migrate(
       folder: migrations,
       sharesSessions: noticesUrl !== null || !databasePreparedStatements,
       signal,
+      onProgress: ({ step, migration, seconds }) =>
+        log.info({ ...(migration !== null && { migration }), seconds }, migrationTexts[step]),
     });
   if (databaseUrl === null) await withEmbeddedDatabaseErrors(dataDir, apply);
   else await withDatabaseErrors("DATABASE_URL", databaseUrl, apply);

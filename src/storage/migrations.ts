@@ -57,6 +57,26 @@ const undefinedColumn = "42703";
 const insufficientPrivilege = "42501";
 const invalidSchemaName = "3F000";
 
+/** A step that takes longer than this is reported, and then again at the interval. */
+const slowAfterMs = 1_000;
+const reportEveryMs = 10_000;
+
+/** What a start is at that is not done within a second. Whoever watches it must be able to tell it from one that hangs. */
+export interface MigrationProgress {
+  /**
+   * `others_migrate`: another process migrates the database, and this one waits for it. `applies`: the migration is in progress;
+   * it may be waiting for a table. `yields`: others use a table that it needs; it lets them finish, and is then applied again.
+   * `applied`: reported once, of a migration that was reported before.
+   */
+  readonly step: "others_migrate" | "applies" | "yields" | "applied";
+  /** Null while others migrate. */
+  readonly migration: string | null;
+  /** Since the step began; of `applied`, what the migration took in all. */
+  readonly seconds: number;
+}
+
+type Report = (progress: MigrationProgress) => void;
+
 interface Migration {
   readonly name: string;
   readonly sql: string;
@@ -89,6 +109,7 @@ export async function applyMigrations(
     sharesSessions?: boolean;
     lockTimeoutMs?: number;
     signal?: AbortSignal;
+    onProgress?: Report;
   },
 ): Promise<{ applied: string[] }> {
   const migrations = await readMigrations(options.folder);
@@ -118,7 +139,7 @@ export async function applyMigrations(
     const applied: string[] = [];
     for (let deadlocks = 0; ; ) {
       try {
-        const name = await applyNext(client, migrations, lockTimeoutMs, options.signal);
+        const name = await applyNext(client, migrations, { ...options, lockTimeoutMs });
         if (name === undefined) return { applied };
         applied.push(name);
       } catch (error) {
@@ -220,8 +241,11 @@ async function isUpToDate(client: pg.Client, migrations: Migration[]): Promise<b
 async function applyNext(
   client: pg.Client,
   migrations: Migration[],
-  lockTimeoutMs: number,
-  signal: AbortSignal | undefined,
+  {
+    lockTimeoutMs,
+    signal,
+    onProgress = () => {},
+  }: { readonly lockTimeoutMs: number; readonly signal?: AbortSignal; readonly onProgress?: Report },
 ): Promise<string | undefined> {
   try {
     await run(
@@ -237,7 +261,7 @@ async function applyNext(
        SET LOCAL client_connection_check_interval = '1s';
        ${giveUpVanishedClient("SET LOCAL")}`,
     );
-    await lock(client, lockTimeoutMs);
+    await reportedIfSlow(onProgress, "others_migrate", null, () => lock(client, lockTimeoutMs));
     await createMigrationsTable(client);
     const rows = await readRows(client);
     const failed = rows.find(({ finished }) => !finished);
@@ -254,10 +278,15 @@ async function applyNext(
         client,
         `SET LOCAL lock_timeout = ${Math.min(tableLockTimeoutMs, lockTimeoutMs)}; SAVEPOINT untouched`,
       );
-      const until = performance.now() + lockTimeoutMs;
-      while (!(await hasApplied(client, next, until))) await delay(yieldMs, undefined, { signal });
+      const { reportApplied } = await applyUntil(performance.now() + lockTimeoutMs, client, next, {
+        signal,
+        onProgress,
+      });
+      await run(client, "COMMIT");
+      reportApplied();
+    } else {
+      await run(client, "COMMIT");
     }
-    await run(client, "COMMIT");
     return next?.name;
   } catch (error) {
     await run(client, "ROLLBACK").catch(() => undefined);
@@ -294,6 +323,56 @@ async function lock(client: pg.Client, lockTimeoutMs: number): Promise<void> {
     );
   }
 }
+
+/**
+ * Applies a migration, again and again if others use a table that it needs, until then at least. `reportApplied` is for when it
+ * has committed.
+ */
+async function applyUntil(
+  until: number,
+  client: pg.Client,
+  migration: Migration,
+  { signal, onProgress }: { readonly signal: AbortSignal | undefined; readonly onProgress: Report },
+): Promise<{ reportApplied(): void }> {
+  const { name } = migration;
+  const since = performance.now();
+  let isReported = false;
+  const report: Report = (progress) => {
+    isReported = true;
+    onProgress(progress);
+  };
+  while (!(await reportedIfSlow(report, "applies", name, () => hasApplied(client, migration, until)))) {
+    report({ step: "yields", migration: name, seconds: secondsSince(since) });
+    await delay(yieldMs, undefined, { signal });
+  }
+  return {
+    reportApplied() {
+      if (isReported) onProgress({ step: "applied", migration: name, seconds: secondsSince(since) });
+    },
+  };
+}
+
+/** Does a step, and reports that it is in progress once it has taken long, and then at intervals. */
+async function reportedIfSlow<Result>(
+  report: Report,
+  step: MigrationProgress["step"],
+  migration: string | null,
+  work: () => Promise<Result>,
+): Promise<Result> {
+  const since = performance.now();
+  const tell = () => report({ step, migration, seconds: secondsSince(since) });
+  let timer = setTimeout(() => {
+    tell();
+    timer = setInterval(tell, reportEveryMs);
+  }, slowAfterMs);
+  try {
+    return await work();
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+const secondsSince = (start: number) => Math.round((performance.now() - start) / 100) / 10;
 
 /**
  * Applies a migration. Resolves to false, with its locks released, if a table was not free in time and it is not yet `until`.

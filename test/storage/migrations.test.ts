@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { cp, mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import net from "node:net";
 import os from "node:os";
 import path from "node:path";
@@ -10,6 +10,7 @@ import { openDatabase } from "../../src/storage/database.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
 import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { createDatabase, setSessionDefaults, type TestDatabase, tcpSettings } from "../harness/database.ts";
+import { startProcess } from "../ops/service-process.ts";
 
 const first = "20260101000000_first";
 const second = "20260102000000_second";
@@ -371,6 +372,33 @@ async function applyThoseBefore(name: string): Promise<void> {
 }
 
 const upgrade = () => applyMigrations(database.connection, { folder: all });
+
+test("a start that waits, or whose migration takes long, says so in its log", async () => {
+  const delayed = "20261127150000_webhook_set_at";
+  await applyThoseBefore(delayed);
+  await client.query("SELECT pg_advisory_lock($1)", [prismaLock]);
+  const file = path.join(folder, "log");
+  const start = startProcess({ DATABASE_URL: database.url }, { file });
+  const logged = async (line: object) => {
+    const lines = (await readFile(file, "utf8").catch(() => "")).split("\n").filter(Boolean);
+    expect(lines.map((text) => JSON.parse(text))).toContainEqual(expect.objectContaining(line));
+  };
+  const says = (line: object) =>
+    vi.waitFor(() => logged({ level: 30, seconds: expect.any(Number), ...line }), until);
+
+  await says({ msg: "another process migrates the database: this one waits for it" });
+  await client.query("BEGIN; SELECT FROM webhook_configuration");
+  await client.query("SELECT pg_advisory_unlock($1)", [prismaLock]);
+  await says({ migration: delayed, msg: "a migration is in progress" });
+  await says({
+    migration: delayed,
+    msg: "others use a table that a migration needs: it lets them finish, and is then applied again",
+  });
+  await client.query("COMMIT");
+  await says({ migration: delayed, msg: "a migration was applied" });
+  (await start).child.kill();
+  await (await start).ended();
+});
 
 describe("the index of deliveries by state", () => {
   const [made, dropped] = [
