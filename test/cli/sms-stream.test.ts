@@ -353,12 +353,12 @@ describe("lines", () => {
       LAUNCHER: launcher,
       TERM: "xterm",
     });
-    await vi.waitUntil(() => typing.stdout().includes("Ctrl-D ends"), { timeout: 20_000 });
+    await vi.waitUntil(() => typing.stdout().includes("Ctrl-D ends"), { timeout: 45_000 });
     const type = (id: string) =>
       typing.child.stdin?.write(ndjson([{ message_id: id, from: sender(7), to: "#0797", text: id }]));
     for (const id of ["typed-1", "typed-2"]) {
       type(id);
-      await vi.waitUntil(() => typing.stdout().includes(`${id}\tNO_MATCH`), { timeout: 20_000 });
+      await vi.waitUntil(() => typing.stdout().includes(`${id}\tNO_MATCH`), { timeout: 45_000 });
     }
     typing.child.stdin?.write("\x04");
     const { code, stdout } = await typing.finished;

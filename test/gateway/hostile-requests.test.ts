@@ -736,7 +736,7 @@ describe("a client that stops sending", () => {
     });
     socket.write(`GET ${path} HTTP/1.1\r\n${authorised}\r\n${rest.slice(0, sent)}`);
     const accepted = await connection;
-    await vi.waitUntil(() => received !== "");
+    await vi.waitUntil(() => received !== "", { timeout: 45_000 });
     // As if its turn came late under overload.
     pauseReading(accepted);
     socket.write(rest.slice(sent));

@@ -851,9 +851,9 @@ test("streams and windows are counted while they are open", async () => {
     { signal },
   );
   expect(events.status).toBe(200);
-  await expect.poll(open, { timeout: 30_000 }).toEqual({ watches: 1, inbound: 1, windows: 1 });
+  await expect.poll(open).toEqual({ watches: 1, inbound: 1, windows: 1 });
   leave.abort();
-  await expect.poll(open, { timeout: 30_000 }).toEqual({ watches: 0, inbound: 0, windows: 0 });
+  await expect.poll(open).toEqual({ watches: 0, inbound: 0, windows: 0 });
 });
 
 test("no label contains a phone, a credential or an id", async () => {

@@ -51,7 +51,7 @@ test("an announced change ends the streams of a credential that is no longer val
   leave[0]?.();
   refuse("invalid_api_key");
   announce();
-  await vi.waitUntil(() => ended.length === 2);
+  await vi.waitUntil(() => ended.length === 2, { timeout: 45_000 });
   expect(ended).toEqual(["invalid_api_key", "invalid_api_key"]);
 });
 
@@ -75,7 +75,7 @@ test("a stream that is opened while its credential is being checked does not end
   refuse("invalid_api_key");
   announce();
   open("one");
-  await vi.waitUntil(() => ended.length > 0);
+  await vi.waitUntil(() => ended.length > 0, { timeout: 45_000 });
   expect(ended).toHaveLength(2);
 });
 

@@ -754,7 +754,7 @@ describe("a server that does not start", () => {
           GRPC_PORT: "0",
           OPS_PORT: "0",
         }),
-        timeout: 15_000,
+        timeout: 45_000,
         killSignal: "SIGKILL",
       });
       let errorText = "";

@@ -27,7 +27,7 @@ async function countedUpToNow(): Promise<void> {
       );
       return rows[0].is_near;
     },
-    { timeout: 20_000, interval: 50 },
+    { timeout: 45_000, interval: 50 },
   );
 }
 
@@ -92,7 +92,7 @@ describe("after the database's clock was an hour ahead, without waiting for that
     await first.close();
     await moveClock(plain.db, -hour);
     const worker = await startWorker();
-    await vi.waitUntil(async () => (await secondsLeft(id)) <= leaseSeconds, { timeout: 20_000 });
+    await vi.waitUntil(async () => (await secondsLeft(id)) <= leaseSeconds, { timeout: 45_000 });
     expect(await secondsLeft(id)).toBeGreaterThan(leaseSeconds - 15);
     expect((await deliveryWhen(service, id, () => true)).attempts.length).toBe(1);
     await worker.close();
@@ -159,7 +159,7 @@ describe("bringing attempts forward", () => {
     const bringing = bringForward();
     const waiting =
       "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    await vi.waitUntil(async () => (await db.query(waiting)).rowCount === 1, { timeout: 20_000 });
+    await vi.waitUntil(async () => (await db.query(waiting)).rowCount === 1, { timeout: 45_000 });
     await other.query("COMMIT");
     other.release();
     await bringing;

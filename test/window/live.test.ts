@@ -644,7 +644,7 @@ test("a stream whose window has been read only when the process is stopping gets
   const late = getPage(`${url}/events`, { accept: "application/json" });
   await asked.promise;
   const closed = gateway.close();
-  await vi.waitUntil(() => !gateway.server.listening, { interval: 5 });
+  await vi.waitUntil(() => !gateway.server.listening, { timeout: 45_000, interval: 5 });
   read.resolve();
   const { status, text } = await late;
   expect([status, JSON.parse(text).error.code]).toEqual([503, "service_unavailable"]);
