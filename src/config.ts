@@ -139,7 +139,7 @@ const databaseUrl = z
   .string()
   .refine(
     (text) => !listsHosts(text),
-    "must name one host, because the driver tries no second one: that of a proxy or an address that follows the primary",
+    "must name one host, such as a proxy or an address that follows the primary: the driver tries no second one",
   )
   .refine(
     (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
