@@ -32,6 +32,9 @@ const unavailable = [
   '{"error":{"code":"service_unavailable","message":"No process can answer at the moment. Try again with the same Idempotency-Key."}}',
 ].join("\r\n");
 
+/** HAProxy splits unquoted words at spaces, and takes single quotes as a shell does. */
+const quoted = (file: string) => `'${file.replaceAll("'", "'\\''")}'`;
+
 function configurationOf(options: {
   readonly socket: string;
   readonly unavailableFile: string;
@@ -47,7 +50,7 @@ function configurationOf(options: {
     });
   return [
     "global",
-    `  stats socket ${socket} mode 600 level admin`,
+    `  stats socket ${quoted(socket)} mode 600 level admin`,
     "  hard-stop-after 10s",
     "",
     "defaults",
@@ -72,7 +75,7 @@ function configurationOf(options: {
     "",
     "backend api",
     "  mode http",
-    ...[502, 503, 504].map((status) => `  errorfile ${status} ${unavailableFile}`),
+    ...[502, 503, 504].map((status) => `  errorfile ${status} ${quoted(unavailableFile)}`),
     ...servers("httpPort"),
     "",
     // Plain TCP, since streams stay open for days and both ends check their connections by pings.

@@ -76,7 +76,7 @@ async function takeCommands(cluster: Cluster, stopped: AbortSignal): Promise<voi
   say("");
   say("  To use the command, in another terminal:");
   say(
-    `    export PHONEPROOF_ADDRESS=${cluster.grpcAddress} PHONEPROOF_TOKEN=$(cat ${cluster.directory}/admin-token)`,
+    `    export PHONEPROOF_ADDRESS=${cluster.grpcAddress} PHONEPROOF_TOKEN=$(cat "${cluster.directory}/admin-token")`,
   );
   say("");
   for (const line of help) say(line);
