@@ -25,8 +25,8 @@ async function startSilent(): Promise<SilentServer> {
 /** Accepts no more connections: the process is stopped and its backlog is full. */
 async function startFull() {
   const listen = `require("node:net").createServer()
-    .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { console.log(this.address().port); })`;
-  const listener = spawn(process.execPath, ["-e", listen], { stdio: ["ignore", "pipe", "inherit"] });
+    .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { process.stdout.write(String(this.address().port)); })`;
+  const listener = spawn(process.execPath, ["-e", listen], { stdio: ["ignore", "pipe", "ignore"] });
   toTidy.push(() => void listener.kill("SIGKILL"));
   const [line] = (await once(listener.stdout, "data")) as [Buffer];
   const port = Number(line.toString());

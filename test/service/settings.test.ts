@@ -102,15 +102,16 @@ test.for([
   expect(() => parseConfig(settings)).not.toThrow();
 });
 
-test.runIf(hasIpv6)("printed addresses can be used as they are if the servers listen on IPv6", async () => {
-  const service = await startTestService({ HOST: "::1", GRPC_HOST: "::1", OPS_HOST: "::1" });
-  onTestFinished(() => service.close());
-  expect((await fetch(`${service.opsUrl}/readyz`)).status).toBe(200);
-  // As the printed --address.
-  expect(findAddress(service.grpcAddress)).toMatchObject({ host: "[::1]" });
-  // By Node's HTTP/2 client.
-  expect((await service.client(ProjectService).listProjects({})).projects).toEqual([]);
-});
+if (hasIpv6)
+  test("printed addresses can be used as they are if the servers listen on IPv6", async () => {
+    const service = await startTestService({ HOST: "::1", GRPC_HOST: "::1", OPS_HOST: "::1" });
+    onTestFinished(() => service.close());
+    expect((await fetch(`${service.opsUrl}/readyz`)).status).toBe(200);
+    // As the printed --address.
+    expect(findAddress(service.grpcAddress)).toMatchObject({ host: "[::1]" });
+    // By Node's HTTP/2 client.
+    expect((await service.client(ProjectService).listProjects({})).projects).toEqual([]);
+  });
 
 test.for([
   "0.0.0.0",

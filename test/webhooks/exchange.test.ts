@@ -270,7 +270,7 @@ test("an error is recorded as one line of at most 300 characters, without contro
 /** A server with a full backlog: its process is stopped until `goOn`. */
 async function startHeldUp() {
   const serve = `require("node:http").createServer((request, response) => response.writeHead(204).end())
-    .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { console.log(this.address().port); })`;
+    .listen({ port: 0, host: "127.0.0.1", backlog: 1 }, function () { process.stdout.write(String(this.address().port)); })`;
   const server = spawn(process.execPath, ["-e", serve], { stdio: ["ignore", "pipe", "ignore"] });
   onTestFinished(() => void server.kill("SIGKILL"));
   const [printed] = await once(server.stdout, "data");
