@@ -8,7 +8,9 @@ import { parseCLI, type Reporter, startVitest, type TestModule } from "vitest/no
 let passed = 0;
 let failed = 0;
 
-const { filter, options } = parseCLI(["vitest", "run", ...process.argv.slice(2)]);
+const { filter, options: given } = parseCLI(["vitest", "run", ...process.argv.slice(2)]);
+// The option's name on the command line, which vitest prefers to `reporters`.
+const { reporter: shown = ["default"], ...options } = given as typeof given & { reporter?: string[] };
 // Tests that are skipped because of -t are not failures.
 const chosenByName = options.testNamePattern !== undefined;
 
@@ -41,7 +43,7 @@ try {
     run: true,
     watch: false,
     allowOnly: false,
-    reporters: ["default", counting],
+    reporters: [...shown, counting],
   });
 } catch (error) {
   console.error(error);
