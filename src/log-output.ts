@@ -147,6 +147,7 @@ function fileOutput(isTerminal: boolean): LogOutput {
   /** What the last write left unwritten. */
   let left: Buffer | undefined;
   let isWriting = false;
+  let isExiting = false;
   let failedAt = Number.NEGATIVE_INFINITY;
   let droppedLines = 0;
   const laidOut = isTerminal ? layout() : (lines: string) => lines;
@@ -180,9 +181,14 @@ function fileOutput(isTerminal: boolean): LogOutput {
     return Buffer.from(lines.join(""));
   }
 
+  const writeAll = () => {
+    while (hasSome()) if (!writeOut(takePiece())) return;
+  };
+
   // A piece whose write is in flight at exit reaches the file without this.
   process.on("exit", () => {
-    while (hasSome()) if (!writeOut(takePiece())) return;
+    isExiting = true;
+    writeAll();
   });
 
   return {
@@ -194,7 +200,9 @@ function fileOutput(isTerminal: boolean): LogOutput {
       const text = laidOut(lines);
       waiting.push(text);
       waitingBytes += Buffer.byteLength(text);
-      writeNext();
+      // A write that a thread has not begun when the event loop ends is cancelled.
+      if (isExiting) writeAll();
+      else writeNext();
     },
     get waitingBytes() {
       return waitingBytes;

@@ -54,8 +54,8 @@ function gathered(output: LogOutput): DestinationStream & { flush(): void } {
     write(line) {
       if (timer === undefined) {
         timer = setInterval(passOn, gatheredMs).unref();
-        // Before the output's own exit listener, which writes out its pending lines.
-        process.prependListener("exit", passOn);
+        // After the output's own exit listener: from then on, what it is given is written at once.
+        process.on("exit", passOn);
       }
       lines += line;
       if (lines.length >= gatheredLength) passOn();
