@@ -135,6 +135,16 @@ const ownParameters =
 const listsHosts = (text: string) =>
   /^\w+:\/\/(?:[^/?#]*@)?[^/?#@]*,[^/?#@]*(?:[/?#]|$)/.test(text) || /[?&]host=[^&]*(?:,|%2c)/i.test(text);
 
+/** What the driver takes from a URL, in the spelling that it requires. */
+const effectiveParameters: ReadonlySet<string> = new Set([
+  ...["host", "port", "user", "password", "options", "lock_timeout", "schema"],
+  ...["ssl", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslnegotiation", "uselibpqcompat"],
+]);
+
+/** The names of a database URL's parameters that other programs may understand, but the driver does not. */
+export const ineffectiveParameters = (url: string): string[] =>
+  [...new Set(new URL(url).searchParams.keys())].filter((name) => !effectiveParameters.has(name));
+
 const databaseUrl = z
   .string()
   .refine(

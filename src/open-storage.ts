@@ -4,7 +4,7 @@ import path from "node:path";
 import type pg from "pg";
 import type { Logger } from "pino";
 import type { Closers } from "./closers.ts";
-import { type Config, SettingError } from "./config.ts";
+import { type Config, ineffectiveParameters, SettingError } from "./config.ts";
 import type { Tracing } from "./core/tracing.ts";
 import type { createMetrics } from "./ops/metrics.ts";
 import type { DatabaseState } from "./ops/readiness.ts";
@@ -43,7 +43,10 @@ export async function openStorage(parts: {
   await migrate(connection, parts);
   const isUsable = await createSchemaCheck(migrations);
   const database = openPool(connection, parts);
-  if (config.databaseUrl !== null) await warnOfServerLog(database, log);
+  if (config.databaseUrl !== null) {
+    warnOfParameters(config, log);
+    await warnOfServerLog(database, log);
+  }
   const look = createLook({ isUsable: () => isUsable(database), log });
   parts.metrics.storage.watchDatabase(async () => (await look()) === "usable");
   return {
@@ -177,6 +180,17 @@ async function startNotices(
       await requireNotices({ connectionString: noticesUrl }, announce);
       await notices.start();
     });
+  }
+}
+
+/** A misspelt `sslmode` leaves connections without TLS, and whoever asks for `channel_binding` expects to have it. */
+function warnOfParameters({ databaseUrl, noticesUrl }: Config, log: Logger): void {
+  for (const [setting, url] of Object.entries({
+    DATABASE_URL: databaseUrl,
+    DATABASE_NOTICES_URL: noticesUrl,
+  })) {
+    const parameters = url === null ? [] : ineffectiveParameters(url);
+    if (parameters.length > 0) log.warn({ parameters }, `${setting} has parameters that have no effect`);
   }
 }
 

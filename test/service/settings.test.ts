@@ -633,6 +633,31 @@ test.for([
   }
 });
 
+test("a start warns of parameters that have no effect, by name", { timeout: 120_000 }, async () => {
+  const database = await createDatabase();
+  onTestFinished(() => database.drop());
+  const withEffect = "sslmode=disable&application_name=shop&lock_timeout=5000&options=-c%20work_mem%3D8MB";
+  const settings = {
+    DATABASE_URL: `${database.url}?${withEffect}`,
+    DATABASE_NOTICES_URL: `${database.url}?sslmod=verify-full&channel_binding=require&sslmod=x`,
+  };
+  const service = await startProcess(settings);
+  service.child.kill("SIGTERM");
+  await service.ended();
+  const warnings = service
+    .text()
+    .split("\n")
+    .filter((line) => line.includes("no effect"))
+    .map((line) => JSON.parse(line));
+  expect(warnings).toEqual([
+    expect.objectContaining({
+      level: 40,
+      msg: "DATABASE_NOTICES_URL has parameters that have no effect",
+      parameters: ["sslmod", "channel_binding"],
+    }),
+  ]);
+});
+
 test("DRAIN_SECONDS is ignored with the embedded database", () => {
   expect(parseConfig({ DRAIN_SECONDS: "9" }).drainSeconds).toBe(0);
   const databaseUrl = "postgres://localhost/phoneproof";
