@@ -40,6 +40,7 @@ export async function main(): Promise<void> {
     async ({ err }) => {
       if (err) log.fatal({ err }, "the process ends because of an unexpected error");
       await (await service?.catch(() => undefined))?.close();
+      log.info("phoneproof has stopped");
       log.flush();
       await output.end();
     },
@@ -56,6 +57,7 @@ export async function main(): Promise<void> {
       if (signal === "SIGINT") interrupted.abort();
       if (closing) return;
       closing = true;
+      log.info({ signal }, "phoneproof is stopping");
       startEnds.abort();
       await running?.drain(interrupted.signal);
       await grace.close();

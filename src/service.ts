@@ -20,6 +20,7 @@ import { withListenErrors } from "./setting-errors.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { tracedParts } from "./tracing/traced.ts";
+import { version } from "./version.ts";
 import { createEndpoints } from "./webhooks/delivery.ts";
 import { type Addresses, welcome } from "./welcome.ts";
 import { startWorker } from "./worker.ts";
@@ -130,7 +131,7 @@ async function start(
   }
   const running = { addresses, drain, close: () => closers.close(log) };
   if (!config.roles.api) {
-    log.info({ ops: addresses.ops }, runningText);
+    log.info({ version, ops: addresses.ops }, runningText);
     return running;
   }
 
@@ -154,7 +155,7 @@ async function start(
     config.databaseUrl === null ? await makeDemoProject((await administration()).as(serviceActor)) : {};
   isStarted = true;
   if (config.databaseUrl === null) printWelcome(config, addresses, keys.test);
-  else log.info(addresses, runningText);
+  else log.info({ version, ...addresses }, runningText);
   // Loads what the start left out, before a call needs it and before a newer version replaces its files.
   const loading = setTimeout(() => {
     administration().catch((error) =>

@@ -1,6 +1,6 @@
 /** All commands, and the top-level help. */
 
-import { readFileSync } from "node:fs";
+import { version } from "../version.ts";
 import { addApiKeyCommands } from "./api-key.ts";
 import { addAuditCommands } from "./audit.ts";
 import { CliCommand } from "./command.ts";
@@ -14,9 +14,6 @@ import { addVerificationCommands } from "./verification.ts";
 import { addWebhookCommands } from "./webhook.ts";
 
 export function buildProgram(): CliCommand {
-  const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
-    version: string;
-  };
   const program = new CliCommand("phoneproof")
     .description("Administer and try a running phoneproof service, over gRPC.")
     .usage("<command> [options]")

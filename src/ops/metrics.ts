@@ -1,4 +1,5 @@
 import { Counter, collectDefaultMetrics, Gauge, Registry } from "prom-client";
+import { version } from "../version.ts";
 import { createCallMetrics } from "./call-metrics.ts";
 import { createDeliveryMetrics } from "./delivery-metrics.ts";
 import { createStorageMetrics } from "./storage-metrics.ts";
@@ -14,6 +15,12 @@ interface LogFigures {
 export function createMetrics() {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });
+  new Gauge({
+    name: "phoneproof_build_info",
+    help: "1, with this process's version",
+    labelNames: ["version"],
+    registers: [registry],
+  }).set({ version }, 1);
   let last = performance.eventLoopUtilization();
   new Gauge({
     name: "phoneproof_event_loop_utilization_ratio",

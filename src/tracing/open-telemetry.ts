@@ -30,6 +30,7 @@ import {
   TracerProvider,
 } from "@opentelemetry/sdk-trace";
 import type { Span, SpanAttributes, SpanKind, Tracing } from "../core/tracing.ts";
+import { version } from "../version.ts";
 
 /** How long shutdown waits for the last spans to be exported: the exporter by itself would retry for eight seconds. */
 const lastSpansMs = 2_000;
@@ -85,7 +86,7 @@ function observed(exporter: SpanExporter, { onLost, onFound }: CollectorEvents):
 
 export function openTracing(settings: TracingSettings, events: CollectorEvents): Tracing {
   const provider = new TracerProvider({
-    resource: resourceFromAttributes({ "service.name": "phoneproof" }).merge(
+    resource: resourceFromAttributes({ "service.name": "phoneproof", "service.version": version }).merge(
       detectResources({ detectors: [envDetector] }),
     ),
     sampler: samplerOf(settings),

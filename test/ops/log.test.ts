@@ -12,6 +12,7 @@ import type { Logger } from "pino";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Failure } from "../../src/failures.ts";
 import { createLog } from "../../src/log.ts";
+import { version } from "../../src/version.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { createDatabase, openPool, type TestDatabase } from "../harness/database.ts";
 import { scrape } from "./scrape.ts";
@@ -190,8 +191,15 @@ test("a log file has every line when the service has ended", { timeout }, async 
   const ids = await send(service.httpUrl, 200);
   service.child.kill("SIGTERM");
   expect(await service.ended()).toBe(0);
-  const logged = linesOf(await readFile(file, "utf8")).flatMap(({ requestId }) => requestId ?? []);
+  const lines = linesOf(await readFile(file, "utf8"));
+  const logged = lines.flatMap(({ requestId }) => requestId ?? []);
   expect(new Set(logged)).toEqual(new Set(ids));
+  expect(lines.filter(({ msg }) => msg.startsWith("phoneproof "))).toMatchObject([
+    { msg: "phoneproof is running", version, ops: service.opsUrl.replace("http://", "") },
+    { level: 30, msg: "phoneproof is stopping", signal: "SIGTERM" },
+    { level: 30, msg: "phoneproof has stopped" },
+  ]);
+  expect(lines.at(-1)?.msg).toBe("phoneproof has stopped");
 });
 
 /** A full disk. Not available everywhere. */

@@ -23,6 +23,7 @@ import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { createStorageMetrics } from "../../src/ops/storage-metrics.ts";
 import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
 import { startService } from "../../src/service.ts";
+import { version } from "../../src/version.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -70,6 +71,12 @@ async function growthOf<Names extends string>(
 }
 
 const duration = "phoneproof_http_request_duration_seconds_count";
+
+test("the version of the process is a label", async () => {
+  const { sum } = await scrape(service.opsUrl);
+  expect(version).toMatch(/^\d+\.\d+\.\d+/);
+  expect(sum("phoneproof_build_info", { version })).toBe(1);
+});
 
 test("no series occurs twice in a scrape, since Prometheus takes only one of the values", async () => {
   for (let call = 0; call < 2; call++) {

@@ -10,6 +10,7 @@ import { decodeId } from "../../src/core/ids.ts";
 import { StreamInboundMessagesRequestSchema } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { openTracing } from "../../src/tracing/open-telemetry.ts";
+import { version } from "../../src/version.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
@@ -466,6 +467,7 @@ test("the headers and resource attributes of the standard variables are sent wit
     headers: { "content-type": "application/x-protobuf", "x-collector-key": "of-the-tests" },
   });
   expect(collector.resources[0]).toMatchObject({
+    "service.version": version,
     "service.name": "phoneproof",
     "deployment.environment.name": "tests",
   });
