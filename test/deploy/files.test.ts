@@ -2,6 +2,7 @@
 import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { copyFile, glob, mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { BlockList } from "node:net";
 import path from "node:path";
 import { promisify } from "node:util";
 import { describe, expect, test } from "vitest";
@@ -267,6 +268,26 @@ test("the Postgres in compose.yaml is configured, like the embedded one, to log 
     `${name}=${value}`,
   ]);
   expect(compose?.services.postgres?.command).toEqual(["postgres", ...expectedOptions]);
+});
+
+/** Docker's default address pools: a network gets the next free one, and after 172.31 one of 192.168. */
+const dockerPools = [
+  ...Array.from({ length: 15 }, (_, index) => `172.${17 + index}.0.1`),
+  ...Array.from({ length: 16 }, (_, index) => `192.168.${16 * index}.1`),
+];
+
+test("the service in compose.yaml trusts the gateway of its network, whichever address Docker gives it", async () => {
+  const [compose] = (await documentsIn("deploy/compose.yaml")) as {
+    readonly services: Readonly<Record<string, { readonly environment?: Record<string, string> }>>;
+  }[];
+  const { TRUSTED_PROXIES } = compose?.services.api?.environment ?? {};
+  const trusted = new BlockList();
+  for (const range of parseConfig({ TRUSTED_PROXIES }).trustedProxies) {
+    const [address = "", bits] = range.split("/");
+    trusted.addSubnet(address, Number(bits ?? 32));
+  }
+  expect(dockerPools.filter((gateway) => !trusted.check(gateway))).toEqual([]);
+  expect(trusted.check("203.0.113.9")).toBe(false);
 });
 
 /** The margin that a stop timeout needs, because a busy machine is slow. */
