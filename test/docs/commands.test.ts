@@ -62,9 +62,10 @@ const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
     why: "installs packages into the reader's own project",
   },
   {
-    command: /npm prune/,
+    command: /npm ci --omit=dev /,
     why: "removes the development tools that these tests need; test/deploy/files.test.ts checks that the rest suffices",
   },
+  { command: /^kubectl --namespace phoneproof exec /m, why: "needs a Kubernetes cluster" },
   {
     command: /npm run start:cluster$/m,
     why: "needs installed programs; test/deploy/cluster.test.ts runs it where they are",
