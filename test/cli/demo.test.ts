@@ -1,4 +1,4 @@
-import { beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf, run, startDemo, towards } from "./command.ts";
 
@@ -19,28 +19,37 @@ const verified = async (projectId: string): Promise<number> =>
   (await answerOf(["verification", "list", "--project", projectId, "--status", "verified"], environment))
     .verifications.length;
 
+const everything = async () => [
+  await answerOf(["project", "list"], environment),
+  await answerOf(["number", "list"], environment),
+];
+
 test("an argument is refused and nothing is created", async () => {
+  const before = await everything();
   expect(await startDemo(environment, ["--help"]).finished).toMatchObject({
     code: 2,
     stdout: "",
     stderr:
       "phoneproof: the demo takes no arguments (--help): it shows one verification on a running service\n",
   });
-  expect((await answerOf(["project", "list"], environment)).projects).toEqual([]);
+  expect(await everything()).toEqual(before);
 });
 
-describe('without a project "Demo"', () => {
+describe('without an active project "Demo"', () => {
   test("creates a project and a number, says so, and at the end suspends the one and removes the other", async () => {
+    const { projects: others } = await answerOf(["project", "list"], environment);
+    const { numbers } = await answerOf(["number", "list"], environment);
     for (const round of [1, 2]) {
       const { code, stdout, stderr } = await startDemo(environment).finished;
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
       expect(stdout).toContain('There is no active project "Demo"');
       const { projects } = await answerOf(["project", "list"], environment);
-      expect(projects).toHaveLength(1);
-      expect(projects[0]).toMatchObject({ name: "npm run demo", suspended: true });
-      expect(await activeKeys(projects[0].id)).toEqual([]);
-      expect((await answerOf(["number", "list"], environment)).numbers).toEqual([]);
-      expect(await verified(projects[0].id)).toBe(round);
+      expect(projects).toHaveLength(others.length + 1);
+      const own = projects.find(({ name }: { name: string }) => name === "npm run demo");
+      expect(own).toMatchObject({ suspended: true });
+      expect(await activeKeys(own.id)).toEqual([]);
+      expect((await answerOf(["number", "list"], environment)).numbers).toEqual(numbers);
+      expect(await verified(own.id)).toBe(round);
     }
   });
 });
@@ -53,8 +62,11 @@ describe('with a project "Demo"', () => {
     ({ projectId, testNumber } = await service.createProject({ name: "Demo" }));
   });
 
+  afterAll(() => answerOf(["project", "suspend", projectId], environment));
+
   test("shows a whole verification four times in a row and leaves no key behind", async () => {
     const before = await activeKeys(projectId);
+    const already = await verified(projectId);
     for (let round = 1; round <= 4; round += 1) {
       const { code, stdout, stderr } = await startDemo(environment).finished;
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
@@ -68,7 +80,7 @@ describe('with a project "Demo"', () => {
       );
       expect(stdout).not.toMatch(/pp_(test|live|svc)_/);
     }
-    expect(await verified(projectId)).toBe(4);
+    expect(await verified(projectId)).toBe(already + 4);
     expect(await activeKeys(projectId)).toEqual(before);
   });
 
@@ -83,19 +95,15 @@ describe('with a project "Demo"', () => {
       if (added) await answerOf(["number", "remove", testNumber], environment);
       await answerOf([...add, "--project", projectId], environment);
     });
-    const everything = async () => [
-      await answerOf(["project", "list"], environment),
-      await answerOf(["number", "list"], environment),
-      await activeKeys(projectId),
-    ];
-    const before = await everything();
+    const everythingAndKeys = async () => [await everything(), await activeKeys(projectId)];
+    const before = await everythingAndKeys();
     const already = await verified(projectId);
     for (const round of [1, 2]) {
       const { code, stdout, stderr } = await startDemo(environment).finished;
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
       expect(stdout).toContain(message);
       expect(await verified(projectId)).toBe(already + round);
-      expect(await everything()).toEqual(before);
+      expect(await everythingAndKeys()).toEqual(before);
     }
   });
 

@@ -421,12 +421,12 @@ describe("no service or no token: exit code 3 and one line", () => {
   test("if there is no token on this machine, the error names the missing file", async () => {
     const { code, stderr } = await run(["project", "list"], {
       PHONEPROOF_ADDRESS: service.grpcAddress,
-      DATA_DIR: directory,
+      DATA_DIR: path.join(directory, "none"),
     });
     expect(code).toBe(3);
     expect(stderr).toMatch(/^phoneproof: no admin token for [^\n]*\/admin-token does not exist; [^\n]+\n$/);
     expect(stderr).toContain("unless DATABASE_URL is set: then it uses PHONEPROOF_ADMIN_TOKEN");
-    expect(stderr).toContain(directory);
+    expect(stderr).toContain(path.join(directory, "none"));
   });
 
   test.for([

@@ -91,6 +91,8 @@ describe("waitUntilFinished", () => {
   test("reads at the expiry by the service's clock, however long pollMs is", async () => {
     await installClock(service.db);
     const other = await service.startAnother({ DATABASE_URL: byTheClock(service.databaseUrl) });
+    // By its clock, the other tests' verifications have expired.
+    onTestFinished(() => other.close());
     const { id } = await phoneproof.create();
     await moveClock(service.db, 599_000);
     const slow = createPhoneproof({ baseUrl: other.httpUrl, apiKey: project.liveKey });

@@ -83,7 +83,7 @@ interface Acknowledged {
 }
 
 if (missing === undefined)
-  describe("a cluster under load", () => {
+  describe("a cluster under load", { shuffle: false }, () => {
     /** Its name has what the programs' configuration files and shells split or quote by. */
     let temporary: string;
     let cluster: ReturnType<typeof startProgram>;

@@ -52,11 +52,12 @@ describe("usage", () => {
     }
 
     const uncounted = [
-      { call: () => merchant(service.httpUrl, "wrong").read(id), status: 401 },
-      { call: () => merchant(service.httpUrl, "wrong").call("GET", "/nowhere"), status: 404 },
+      { path: `/v1/verifications/${id}`, status: 401 },
+      { path: "/nowhere", status: 404 },
     ];
-    for (const { call, status } of uncounted) {
-      const answer = await call();
+    for (const { path, status } of uncounted) {
+      const headers = { "x-forwarded-for": "192.0.2.50" };
+      const answer = await merchant(service.httpUrl, "wrong").call("GET", path, { headers });
       expect([answer.status, usageOf(answer)]).toEqual([status, null]);
     }
     expect(usageOf(await shop.read(id))).toBe(`${count + 1}/100`);

@@ -1,5 +1,5 @@
 /** What projects were charged for, as administrators read it. */
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { answerOf as printed, run, towards } from "../cli/command.ts";
@@ -34,7 +34,8 @@ await stopClock(service.db, new Date("2031-03-31T14:01:00.000Z"));
 await call(one.liveKey, 2);
 await call(one.testKey, 1);
 await call(two.liveKey, 7);
-await stopClock(service.db, new Date("2031-03-31T15:00:00.500Z"));
+const inApril = new Date("2031-03-31T15:00:00.500Z");
+await stopClock(service.db, inApril);
 await call(one.liveKey, 1);
 await call(three.testKey, 4);
 
@@ -84,14 +85,19 @@ test.for([
 });
 
 test("the numbers are those that the callers were told, and a refused call is not in them", async () => {
-  expect(await call(one.testKey, 6)).toEqual(["2", "3", "4", "5", null, null]);
-  const { usage } = await listed({ projectId, month: "2031-04" });
-  expect(usage).toEqual([{ ...rows.oneInApril, calls: 5n }]);
+  const shop = await service.createProject({ name: "Limited", usageLimit: 5n });
+  const { projectId } = shop;
+  // A month that the other tests do not list.
+  await stopClock(service.db, new Date("2031-05-15T00:00:00.000Z"));
+  onTestFinished(() => stopClock(service.db, inApril));
+  expect(await call(shop.testKey, 7)).toEqual(["1", "2", "3", "4", "5", null, null]);
+  const { usage } = await listed({ projectId });
+  expect(usage).toEqual([row(shop, "Limited", "2031-05", 5, 5)]);
   // A limit that was taken away counts from the next call on.
   await projects.updateProject({ projectId, usageLimit: -1n });
-  expect((await listed({ projectId, month: "2031-04" })).usage).toEqual(usage);
-  await call(one.testKey, 1);
-  expect((await listed({ projectId, month: "2031-04" })).usage).toEqual([row(one, "One", "2031-04", 6)]);
+  expect((await listed({ projectId })).usage).toEqual(usage);
+  await call(shop.testKey, 1);
+  expect((await listed({ projectId })).usage).toEqual([row(shop, "Limited", "2031-05", 6)]);
 });
 
 test("a project whose calls were all refused is not listed", async () => {

@@ -36,7 +36,7 @@ const everyKind = ["verification.verified", "verification.expired", "verificatio
 
 const phoneproof = (...args: string[]) => answerOf(["webhook", ...args], environment);
 
-describe("the lifecycle of a webhook", () => {
+describe("the lifecycle of a webhook", { shuffle: false }, () => {
   let secret: string;
   let id: string;
 
