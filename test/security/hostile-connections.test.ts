@@ -23,7 +23,7 @@ import { startServiceProcess } from "./service-process.ts";
 
 const service = await startTestService();
 const { liveKey } = await service.createProject({ rateLimitPerMinute: 1_000_000 });
-const attacked = await startServiceProcess(service);
+const attacked = await startServiceProcess(service, { TRUSTED_PROXIES: "127.0.0.1" });
 const shop = merchant(attacked.httpUrl, liveKey);
 
 const listProjects = "/phoneproof.v1.ProjectService/ListProjects";
@@ -256,8 +256,10 @@ describe("on the gRPC port", () => {
   test("unauthenticated calls are refused before their messages are read, however large they are", async () => {
     const growth = await besideAGoodClient(async () => {
       const connection = connectHttp2();
+      // From an address whose failed authentications are not limited, whatever other tests have sent.
+      const call = { ...callTo(listProjects), "x-forwarded-for": "192.0.2.1" };
       const statuses = Array.from({ length: 50 }, () => {
-        const stream = connection.request(callTo(listProjects));
+        const stream = connection.request(call);
         // The prefix of a message of 8 MiB, and most of the message.
         const message = (function* () {
           yield Buffer.of(0, 0, 128, 0, 0);
