@@ -114,7 +114,7 @@ async function mixedMessages(count: number): Promise<{ messages: Message[]; expe
     add("NOT_PENDING", { text: `${first} again` });
     add("INVALID", { text: `no sender ${index}`, from: "" });
     add("WEB_SENT", { text: `[Web발신] ${index}` });
-    add("NO_MATCH", { text: `another's number ${index}`, to: "#0799" });
+    add("NO_MATCH", { text: `another's number ${prefix} ${index}`, to: "#0799" });
     add("VERIFIED", { text: second, received_at: "2026-11-21T06:41:00+09:00" });
     add("INVALID", { text: "x".repeat(2_001) });
     while (messages.length % 20 !== 0) add("NO_MATCH", { text: `no code at all ${messages.length}` });
@@ -227,7 +227,7 @@ describe("lines", () => {
   test("that are not messages are reported with their number, and the others are sent", async () => {
     const longest = "\u{1f600}".repeat(255);
     const lines = [
-      JSON.stringify({ message_id: "l1", ...good }),
+      JSON.stringify({ message_id: "l1", ...good, text: "good and first" }),
       "not JSON",
       "",
       '["a list"]',
