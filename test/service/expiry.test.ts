@@ -81,7 +81,7 @@ test("a verification that nobody reads is expired, with its event", async () => 
 });
 
 test("a verification that is not due stays pending", async () => {
-  const { expired: before = 0 } = await statuses();
+  await service.db.query("DELETE FROM event; DELETE FROM verification");
   await create();
   await expireIn(3600);
   await create();
@@ -89,11 +89,8 @@ test("a verification that is not due stays pending", async () => {
     expiresAt: "now()",
     where: "id = (SELECT max(id::text)::uuid FROM verification WHERE status = 'pending')",
   });
-  await vi.waitUntil(async () => (await statuses()).expired === before + 1, {
-    timeout: 45_000,
-    interval: 20,
-  });
-  expect(await statuses()).toEqual({ expired: before + 1, pending: 1 });
+  await vi.waitUntil(async () => (await statuses()).expired !== undefined, { timeout: 45_000, interval: 20 });
+  expect(await statuses()).toEqual({ expired: 1, pending: 1 });
 });
 
 /** Locks `ids`, which are pending, in an open transaction from before they are due. Returns its connection. */

@@ -410,10 +410,13 @@ test("the span of a failed attempt says whether the endpoint refused or did not 
 });
 
 test("a message without a plain match has spans of the statements that read and store", async () => {
-  await service.sms({ to: "0200000000", from: phone, text: "hello", messageId: "judged-1" });
+  // No other test's message has this carrier.
+  const carrier = "LGU+";
+  await service.sms({ to: "0200000000", from: phone, text: "hello", messageId: "judged-1", carrier });
   const message = await collector.spanWhere(
-    ({ name, attributes }) => name === "inbound message" && attributes["phoneproof.outcome"] === "no_match",
+    ({ name, attributes }) => name === "inbound message" && attributes["phoneproof.carrier"] === carrier,
   );
+  expect(message.attributes["phoneproof.outcome"]).toBe("no_match");
   const batch = await childOf(message, "storage inbound");
   await childOf(batch, "inbound_state");
   await childOf(batch, "inbound_store");
