@@ -11,6 +11,7 @@ import pg from "pg";
 import type { Statements } from "./database.ts";
 import { isDeadlock } from "./database-errors.ts";
 import { socketOf } from "./pooled-client.ts";
+import { requirePrivileges } from "./privileges.ts";
 import { findUnacceptableSetting, giveUpVanishedClient, requiredSettings } from "./session-settings.ts";
 
 /** Retries after a deadlock, per start; each has a new chance. */
@@ -95,8 +96,8 @@ interface MigrationRow {
  *
  * Rejects, with the migration's name, when an applied file was edited, when a migration is recorded as failed, and when one
  * fails now. Rejects also when Prisma's lock, or one that a migration needs, cannot be acquired within `lockTimeoutMs`; when the
- * database is older than Postgres 15, not in UTF-8, read-only or another program's; and when `signal` aborts, which rolls back
- * the migration in progress.
+ * database is older than Postgres 15, not in UTF-8, read-only or another program's; when its role may not use the tables; and
+ * when `signal` aborts, which rolls back the migration in progress.
  */
 export async function applyMigrations(
   connection: string | pg.ClientConfig,
@@ -134,24 +135,44 @@ export async function applyMigrations(
     await checkServer(client);
     // Migrations, too, write times as text.
     await (options.sharesSessions ? checkSessions(client) : run(client, requiredSettings));
-    if (await isUpToDate(client, migrations)) return { applied: [] };
-    const lockTimeoutMs = options.lockTimeoutMs ?? usualLockTimeoutMs;
-    const applied: string[] = [];
-    for (let deadlocks = 0; ; ) {
-      try {
-        const name = await applyNext(client, migrations, { ...options, lockTimeoutMs });
-        if (name === undefined) return { applied };
-        applied.push(name);
-      } catch (error) {
-        // The deadlock was with processes that run beside this one. Nothing of the migration was kept.
-        if (!isDeadlock((error as Error).cause) || ++deadlocks > mostDeadlocks) throw error;
-      }
-    }
+    const applied = (await isUpToDate(client, migrations))
+      ? []
+      : await applyMissing(client, migrations, options);
+    await requirePrivileges(client, migrations.flatMap(tablesOf));
+    return { applied };
   } finally {
     options.signal?.removeEventListener("abort", breakOff);
     await client.end().catch(() => undefined);
   }
 }
+
+/** Returns the names of those applied. */
+async function applyMissing(
+  client: pg.Client,
+  migrations: Migration[],
+  options: {
+    readonly lockTimeoutMs?: number;
+    readonly signal?: AbortSignal;
+    readonly onProgress?: Report;
+  },
+): Promise<string[]> {
+  const lockTimeoutMs = options.lockTimeoutMs ?? usualLockTimeoutMs;
+  const applied: string[] = [];
+  for (let deadlocks = 0; ; ) {
+    try {
+      const name = await applyNext(client, migrations, { ...options, lockTimeoutMs });
+      if (name === undefined) return applied;
+      applied.push(name);
+    } catch (error) {
+      // The deadlock was with processes that run beside this one. Nothing of the migration was kept.
+      if (!isDeadlock((error as Error).cause) || ++deadlocks > mostDeadlocks) throw error;
+    }
+  }
+}
+
+/** The tables that a migration creates. */
+const tablesOf = ({ sql }: Migration): string[] =>
+  Array.from(sql.matchAll(/^CREATE TABLE "?(\w+)/gm), ([, name = ""]) => name);
 
 const isLockTimeout = (error: unknown) => (error as pg.DatabaseError | undefined)?.code === lockNotAvailable;
 
@@ -301,7 +322,7 @@ async function createMigrationsTable(client: pg.Client): Promise<void> {
     const { code, message } = error as pg.DatabaseError;
     if (code === insufficientPrivilege) {
       throw new Error(
-        `${message}: migrations are missing, and its role may not create tables there; let the role own the database or the schema`,
+        `${message}: migrations are missing, and its role may not create tables there; let the role own the database or the schema, or start one process as the role that owns the tables`,
       );
     }
     if (code === invalidSchemaName) {
@@ -428,6 +449,7 @@ async function readRows(client: pg.Client): Promise<MigrationRow[]> {
   } catch (error) {
     const { code } = error as pg.DatabaseError;
     if (code === undefinedTable) return [];
+    if (code === insufficientPrivilege) await requirePrivileges(client, ["_prisma_migrations"]);
     if (code !== undefinedColumn) throw error;
     throw new Error("it is not a database of this service: its table _prisma_migrations is not Prisma's");
   }

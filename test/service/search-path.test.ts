@@ -53,6 +53,51 @@ test("a role that may not create tables ends the start with what to do, if migra
   );
 });
 
+test.for([
+  {
+    name: "a role that may not use a table that another role's migration has added",
+    statement: "REVOKE ALL ON event",
+    denied: "event",
+  },
+  {
+    name: "a role that may only read",
+    statement: "REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public",
+    denied: "api_key, audit_entry, carrier_statistics, 24 more",
+  },
+  {
+    name: "a role that may not even see which migrations are applied",
+    statement: "REVOKE ALL ON ALL TABLES IN SCHEMA public",
+    denied: "_prisma_migrations",
+  },
+])("$name ends the start with the statement that allows it", async ({ statement, denied }) => {
+  const elsewhere = await startTestService();
+  const { db } = elsewhere;
+  const url = await createLogin(elsewhere);
+  await db.query(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ${url.username}`);
+  await db.query(`${statement} FROM ${url.username}`);
+  const start = () => elsewhere.startAnother({ DATABASE_URL: url.href });
+  const { message } = await start().then(
+    () => ({ message: "it has started" }),
+    (error: Error) => error,
+  );
+  expect(message).toContain(`its role ${url.username} may not read and write all of its tables (${denied}):`);
+
+  await db.query(/GRANT .*/.exec(message)?.[0] ?? "");
+  expect((await fetch(`${(await start()).opsUrl}/readyz`)).status).toBe(200);
+});
+
+test("a role that may do less with single tables, such as only add to the audit log, may start the service", async () => {
+  const elsewhere = await startTestService();
+  const { db } = elsewhere;
+  const url = await createLogin(elsewhere);
+  await db.query(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ${url.username}`);
+  await db.query(`REVOKE UPDATE, DELETE ON audit_entry FROM ${url.username}`);
+  await db.query(`REVOKE INSERT, UPDATE, DELETE ON _prisma_migrations FROM ${url.username}`);
+  const service = await elsewhere.startAnother({ DATABASE_URL: url.href });
+  await service.createProject();
+  expect((await fetch(`${service.opsUrl}/readyz`)).status).toBe(200);
+});
+
 /** The database's URL for a new role without privileges, which lasts until the end of the test. */
 async function createLogin({ db, databaseUrl }: TestService): Promise<URL> {
   const role = `tables_${randomBytes(6).toString("hex")}`;
