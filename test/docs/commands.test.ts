@@ -78,6 +78,10 @@ const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
     command: /^cp -a \.data /m,
     why: "needs the directory of a stopped service; test/storage/embedded-postgres.test.ts starts on copies of one",
   },
+  {
+    command: /session_replication_role/,
+    why: "needs psql, and an embedded database beside another one; test/docs/moving.test.ts runs it",
+  },
   { command: /^read -rs /m, why: "waits for a token to be typed; here the environment has one" },
   {
     command: /^PGPASSWORD=.* psql /m,
