@@ -1,11 +1,17 @@
 const result = document.querySelector("#result");
 
-/** The attempt that was started last on this page. */
+/** The attempt that was started last on this page; null while the next one is being started. */
 let current = null;
+
+/** The popup that was opened last. */
+let lastPopup = null;
 
 document.querySelector("#popup").addEventListener("click", async () => {
   // Opened immediately, within the click: browsers block popups that are opened later.
-  const popup = window.open("", "verification", "width=480,height=760");
+  // Another one each time: Firefox would leave a popup that is still open behind this page.
+  lastPopup?.close();
+  const popup = window.open("", "_blank", "width=480,height=760");
+  lastPopup = popup;
   const attempt = await begin("popup");
   if (attempt === null) return popup?.close();
   // Null where the browser lets no popup open, as inside many apps: then in place of this page, and back by return_url.
@@ -40,6 +46,7 @@ if (location.hash === "#returned") await confirm(null);
 
 /** Starts an attempt. Null if that failed; the page then shows a message. */
 async function begin(style) {
+  current = null;
   tell("…");
   const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) }).catch(
     () => null,

@@ -43,6 +43,23 @@ test("a closed popup can be opened again, and the page shows the result", async 
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
+test("a second click replaces the popup, which Firefox would leave behind the page", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const open = async () => {
+    const popup = page.waitForEvent("popup");
+    await page.getByRole("button", { name: "Verify in a popup" }).click();
+    return await popup;
+  };
+  const first = await open();
+  await first.getByRole("button", { name: "보내기", exact: true }).waitFor();
+  const closed = first.waitForEvent("close");
+  const second = await open();
+  await closed;
+  await second.getByRole("button", { name: "보내기", exact: true }).click();
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+});
+
 test("opened as 127.0.0.1, the shop redirects to localhost, where sessions and window messages work", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(`http://127.0.0.1:${port}/?from=bookmark`);
