@@ -300,6 +300,22 @@ test("without an opener the window redirects to return_url, with the result appe
   expect(site.visits.at(-1)).toBe(`/back?order=7&verification_id=${window.id}&status=verified&state=a%20b`);
 });
 
+test("that the window redirects is put into a region which is shown already, so that a screen reader reads it", async () => {
+  const window = await live({ return_url: returnUrl });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(window.url);
+  await page.evaluate(`var heard = [];
+    const region = document.querySelector("[data-returning]");
+    new MutationObserver(() => heard.push([region.checkVisibility(), region.textContent])).observe(region, { childList: true });`);
+  await send(window);
+  await expect
+    .poll(() => page.evaluate("heard"))
+    .toEqual([
+      [true, ""],
+      [true, expect.stringContaining("화면으로 돌아가요")],
+    ]);
+});
+
 test("after Back the window does not redirect again, and offers a link", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android")).newPage();
@@ -647,9 +663,10 @@ test("the window survives a restart of the service", async () => {
   await second.close();
 });
 
-test("if no event stream gets through, the window polls the status", async () => {
+test("if no event stream gets through, the window polls the status, also in browsers that cannot give up a request", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
+  await page.addInitScript("delete globalThis.AbortController");
   await page.route("**/events", (route) => route.abort());
   await page.goto(window.url);
   await send(window);
@@ -872,7 +889,15 @@ test("the remaining time never grows, whatever a late answer says", async () => 
   await page.unrouteAll({ behavior: "wait" });
 });
 
-test("refused again and again, the window asks less and less often, down to every half minute", async () => {
+test.for([
+  { name: "refused", answer: { status: 503 } },
+  {
+    name: "answered with another page, as by a network that wants a login",
+    answer: { status: 200, contentType: "text/html", body: "<p>Log in" },
+  },
+])("$name again and again, the window asks less and less often, down to every half minute", async ({
+  answer,
+}) => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.clock.install();
@@ -880,10 +905,13 @@ test("refused again and again, the window asks less and less often, down to ever
   await page.route("**/events", (route) => route.abort());
   await page.route("**/status", async (route) => {
     asked += 1;
-    await route.fulfill({ status: 503 });
+    await route.fulfill(answer);
     answered += 1;
   });
   await page.goto(window.url);
+  await page.evaluate(`var said = [];
+    const connection = document.querySelector("[data-connection]");
+    new MutationObserver(() => said.push(connection.textContent)).observe(connection, { childList: true });`);
   const askedIn = async (steps: number, stepSeconds: number) => {
     const before = asked;
     for (let step = 0; step < steps; step++) {
@@ -896,6 +924,8 @@ test("refused again and again, the window asks less and less often, down to ever
   };
   expect(await askedIn(30, 3)).toBeLessThan(10);
   expect(await askedIn(10, 33)).toBeGreaterThanOrEqual(9);
+  // A screen reader would read it again and again.
+  expect(await page.evaluate("said")).toEqual([expect.stringContaining("다시 연결하고 있어요")]);
 });
 
 test("while a status request is unanswered the window makes no other", async () => {
@@ -916,6 +946,28 @@ test("while a status request is unanswered the window makes no other", async () 
   await send(window);
   await page.unroute("**/status");
   await asked[0]?.continue();
+  await result(page, "verified").waitFor();
+});
+
+test("a status request that stays unanswered for forty seconds is given up, and another is made", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.clock.install();
+  await page.route("**/events", (route) => route.abort());
+  let asked = 0;
+  await page.route("**/status", async (route) => {
+    asked += 1;
+    if (asked > 1) await route.continue();
+  });
+  await page.goto(window.url);
+  await page.clock.runFor(3_000);
+  await expect.poll(() => asked).toBe(1);
+  await send(window);
+  const connection = page.locator("[data-connection]");
+  expect(await connection.textContent()).toBe("");
+  await page.clock.runFor(40_000);
+  await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
+  await page.clock.runFor(6_000);
   await result(page, "verified").waitFor();
 });
 

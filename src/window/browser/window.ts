@@ -5,6 +5,7 @@ import type { SimulatedReceipt, WindowState } from "./state.ts";
 /**
  * Beats arrive every 15 seconds; a stream silent for longer than this counts as broken: the window polls, and opens another one
  * each time as long has passed again. The browser does not notice when the network has changed and drops the stream's packets.
+ * Nor those of a poll, which it would wait for up to five minutes: one unanswered for as long is given up.
  */
 const silenceMs = 40_000;
 const askEveryMs = 3_000;
@@ -68,14 +69,8 @@ function open(main: HTMLElement): void {
   function showHint(): void {
     const advice = find("[data-advice]");
     if (advice) advice.textContent = "";
-    const region = find("[data-hint]");
     const text = find<HTMLTemplateElement>(`[data-hint-text="${state.hint}"]`)?.content.textContent ?? "";
-    if (!region) return;
-    // Emptied first, so that a screen reader announces the same reason again.
-    region.textContent = "";
-    setTimeout(() => {
-      region.textContent = text;
-    }, 50);
+    announce(find("[data-hint]"), text);
   }
 
   /** Says what may be wrong with a message of which the service knows nothing. A hint says more, and replaces it. */
@@ -132,6 +127,7 @@ function open(main: HTMLElement): void {
       return;
     }
     const returning = show("[data-returning]");
+    if (live) announce(returning, returning?.textContent ?? "");
     const timer = setTimeout(() => link.click(), returnDelayMs);
     // A click cancels the timer: a second navigation would interrupt the one in progress, or follow one in a new tab.
     const cancel = (event: MouseEvent) => {
@@ -244,15 +240,23 @@ function open(main: HTMLElement): void {
       if (isAsking) return;
       isAsking = true;
       let waitMs = 0;
+      // Browsers of early 2018 have none.
+      const request = "AbortController" in window ? new AbortController() : null;
+      const timeout = setTimeout(() => request?.abort(), silenceMs);
       try {
-        const answer = await fetch(`${address}/status`, { cache: "no-store" });
+        const answer = await fetch(`${address}/status`, {
+          cache: "no-store",
+          signal: request?.signal ?? null,
+        });
         // The window is no longer available. A 404 without our request id comes from a proxy that has lost the service for a
         // moment.
         if (answer.status === 404 && answer.headers.get("x-request-id")?.startsWith("req_"))
           location.reload();
         if (answer.ok) {
+          // A network that first wants a login may answer every request with a page.
+          const next = (await answer.json()) as WindowState;
           answered();
-          apply((await answer.json()) as WindowState);
+          apply(next);
         } else {
           const wantedMs = Number(answer.headers.get("retry-after")) * 1000 || 0;
           retryAfterUntil = performance.now() + wantedMs;
@@ -261,6 +265,7 @@ function open(main: HTMLElement): void {
       } catch {
         waitMs = refused();
       }
+      clearTimeout(timeout);
       nextPollAt = performance.now() + waitMs;
       isAsking = false;
     };
@@ -307,6 +312,18 @@ function open(main: HTMLElement): void {
       }
     });
   }
+}
+
+/**
+ * Screen readers announce what is put into a live region that is shown already: neither what is shown together with its region,
+ * nor a text that replaces the same.
+ */
+function announce(region: HTMLElement | null, text: string): void {
+  if (!region) return;
+  region.textContent = "";
+  setTimeout(() => {
+    region.textContent = text;
+  }, 50);
 }
 
 /**
