@@ -54,6 +54,7 @@ function html(page: Page, title: string, body: string): string {
 <meta name="color-scheme" content="light dark">
 <title>${escaped(title)}</title>
 <link rel="stylesheet" href="${linkTo(page, "/docs/style.css")}">
+<link rel="icon" href="data:,">
 <link rel="alternate" hreflang="${other.language}" href="${address}">
 </head>
 <body>

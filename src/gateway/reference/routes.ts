@@ -10,7 +10,7 @@ import { errorPage, referencePage } from "./pages.ts";
 import { style } from "./style.ts";
 
 const contentSecurityPolicy =
-  "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+  "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /** Link checkers send HEAD. */
 const withHead = { exposeHeadRoute: true };
