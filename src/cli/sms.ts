@@ -14,7 +14,7 @@ import {
   StreamInboundMessagesRequestSchema,
   type StreamInboundMessagesResponse,
 } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { unreachable, type Violation, violationsJson, wrongUsage } from "./cli-error.ts";
+import { CliError, unreachable, type Violation, violationsJson, wrongUsage } from "./cli-error.ts";
 import { isServiceError, type ServiceClient, unaryDeadlineMs } from "./client.ts";
 import { onClosedOutput } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
@@ -215,7 +215,7 @@ async function streamMessages(session: Session, _options: object, file: string):
     await interruptible((signal) =>
       streamInboundMessages({
         client: session.client,
-        lines: inboundLines(input.bytes, session.client.macOf),
+        lines: inboundLines(chunksOf(input.bytes), session.client.macOf),
         signal,
         async onReceipts(receipts) {
           for (const receipt of receipts) {
@@ -268,6 +268,8 @@ async function streamMessages(session: Session, _options: object, file: string):
 /** The input, whether a person types it and, for a regular file, its size in bytes. */
 function openInput(file: string) {
   if (file === "" || file === "-") {
+    // Node would take it for an empty input.
+    if (fstatSync(0).isDirectory()) throw unreadable("standard input", isDirectory);
     const isTyped = process.stdin.isTTY === true;
     if (isTyped) {
       process.stderr.write(
@@ -278,11 +280,30 @@ function openInput(file: string) {
   }
   try {
     const descriptor = openSync(file, "r");
-    if (fstatSync(descriptor).isDirectory()) throw new Error("it is a directory");
+    if (fstatSync(descriptor).isDirectory()) throw new Error(isDirectory);
     return { bytes: bytesOf(descriptor), isTyped: isatty(descriptor), size: sizeOf(descriptor) };
   } catch (error) {
+    throw unreadable(`'${file}'`, error instanceof Error ? error.message : String(error));
+  }
+}
+
+const isDirectory = "it is a directory";
+
+const unreadable = (input: string, reason: string) =>
+  wrongUsage(`sms stream: cannot read ${input}: ${reason}; see phoneproof sms stream --help`);
+
+/** The chunks of an input, which may fail in the middle, as a disk or a network share does. */
+async function* chunksOf(bytes: Readable): AsyncGenerator<Buffer> {
+  try {
+    yield* bytes as AsyncIterable<Buffer>;
+  } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
-    throw wrongUsage(`sms stream: cannot read '${file}': ${reason}; see phoneproof sms stream --help`);
+    throw new CliError(
+      1,
+      "input_failed",
+      `the input cannot be read to its end: ${reason}; what was read before may have been sent: run the same command again to continue, the service recognises what it has accepted`,
+      { cause: error },
+    );
   }
 }
 

@@ -395,6 +395,19 @@ describe("ending early", () => {
     );
   });
 
+  // Nothing is mapped at the beginning of a process's memory, so reading this file fails like a broken disk.
+  if (process.platform === "linux")
+    test("an input that fails while it is read is reported as that", async () => {
+      const { code, stdout, stderr } = await run(["sms", "stream", "/proc/self/mem", "--json"], environment);
+      expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+      expect(JSON.parse(stderr)).toMatchObject({
+        error: {
+          code: "input_failed",
+          message: expect.stringMatching(/^the input cannot be read to its end: EIO: i\/o error, read; /),
+        },
+      });
+    });
+
   test("an interrupt leaves only whole lines", async () => {
     const streaming = startCommand(["sms", "stream", "--json"], environment);
     streaming.child.stdin?.on("error", () => {});

@@ -11,7 +11,7 @@ import manifest from "../../package.json" with { type: "json" };
 import { buildProgram } from "../../src/cli/program.ts";
 import { displayWidth } from "../../src/cli/terminal.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { type Finished, run, runProcess, startNode, towards } from "./command.ts";
+import { type Finished, launcher, run, runProcess, startNode, startProgram, towards } from "./command.ts";
 
 const root = path.resolve(import.meta.dirname, "../..");
 
@@ -277,6 +277,17 @@ describe("wrong usage: exit code 2, one line on stderr that says what and where,
       [setting]: file,
     });
     expect({ code, stderr }).toEqual({ code: 2, stderr: `phoneproof: ${setting}: '${file}' is not PEM\n` });
+  });
+
+  test("a directory as standard input of sms stream", async () => {
+    const command = [process.execPath, launcher, "sms", "stream"];
+    const { finished } = startProgram(["sh", "-c", `"$@" < .`, "sh", ...command], environment);
+    expect(await finished).toEqual({
+      code: 2,
+      stdout: "",
+      stderr:
+        "phoneproof: sms stream: cannot read standard input: it is a directory; see phoneproof sms stream --help\n",
+    });
   });
 
   test("an option is not taken as the value of the one before it, unless written as --name=--json", async () => {
