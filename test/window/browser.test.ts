@@ -971,6 +971,30 @@ test("a status request that stays unanswered for forty seconds is given up, and 
   await result(page, "verified").waitFor();
 });
 
+test("a status request that is given up does not count as a lost connection if a stream is heard meanwhile", async () => {
+  const window = await live({ mode: "match", expected_phone: newPhone() });
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.clock.install();
+  const asked: Route[] = [];
+  await page.route("**/events", (route) => route.abort());
+  await page.route("**/status", (route) => void asked.push(route));
+  await page.goto(window.url);
+  await page.clock.runFor(3_000);
+  await expect.poll(() => asked.length).toBe(1);
+  await page.unroute("**/events");
+  await page.clock.runFor(3_000);
+  await send(window, newPhone());
+  const hint = async () => {
+    await page.clock.runFor(50);
+    return page.locator("[data-hint]").textContent();
+  };
+  await expect.poll(hint).toContain("다른 번호");
+  const failed = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/status"));
+  await page.clock.runFor(38_000);
+  await failed;
+  expect(await page.locator("[data-connection]").textContent()).toBe("");
+});
+
 test.for([
   429, 503,
 ])("with %i answers the window says that it reconnects, honours Retry-After, and later says that time may be up", async (status) => {

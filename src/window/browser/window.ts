@@ -270,7 +270,8 @@ function open(main: HTMLElement): void {
       isAsking = false;
     };
     const refused = () => {
-      setCutOff(true);
+      // Meanwhile a stream may have been heard.
+      setCutOff(performance.now() - lastEventAt >= silenceMs);
       gapMs = Math.min(gapMs * 1.5, askAtMostEveryMs);
       return gapMs;
     };
