@@ -141,9 +141,14 @@ const effectiveParameters: ReadonlySet<string> = new Set([
   ...["ssl", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslnegotiation", "uselibpqcompat"],
 ]);
 
-/** The names of a database URL's parameters that other programs may understand, but the driver does not. */
+/**
+ * The names of a database URL's parameters that other programs may understand, but the driver does not. What is no name may be
+ * the rest of a password with an unescaped `?`.
+ */
 export const ineffectiveParameters = (url: string): string[] =>
-  [...new Set(new URL(url).searchParams.keys())].filter((name) => !effectiveParameters.has(name));
+  [...new Set(new URL(url).searchParams.keys())].filter(
+    (name) => /^\w+$/.test(name) && !effectiveParameters.has(name),
+  );
 
 const databaseUrl = z
   .string()

@@ -40,13 +40,11 @@ export async function openStorage(parts: {
 }): Promise<OpenStorage> {
   const { config, log } = parts;
   const connection = await connectionOf(parts);
+  warnOfParameters(config, log);
   await migrate(connection, parts);
   const isUsable = await createSchemaCheck(migrations);
   const database = openPool(connection, parts);
-  if (config.databaseUrl !== null) {
-    warnOfParameters(config, log);
-    await warnOfServerLog(database, log);
-  }
+  if (config.databaseUrl !== null) await warnOfServerLog(database, log);
   const look = createLook({ isUsable: () => isUsable(database), log });
   parts.metrics.storage.watchDatabase(async () => (await look()) === "usable");
   return {

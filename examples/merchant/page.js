@@ -46,6 +46,7 @@ if (location.hash === "#returned") await confirm(null);
 
 /** Starts an attempt. Null if that failed; the page then shows a message. */
 async function begin(style) {
+  const before = current;
   current = null;
   tell("…");
   const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) }).catch(
@@ -56,6 +57,9 @@ async function begin(style) {
     return current;
   }
   tell("The verification cannot be started at the moment. Try again in a minute.");
+  // The one before may still be finished, on the phone.
+  current = before;
+  if (before !== null) setTimeout(confirm, 3_000, before);
   return null;
 }
 

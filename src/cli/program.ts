@@ -58,7 +58,7 @@ Environment:
 Exit codes:
   0    done
   1    the service refused, an SMS was INVALID, a webhook test failed, or the
-       output could not be written
+       input or the output failed
   2    wrong usage: an unknown option, a missing argument, or a malformed value
   3    the service cannot be reached, or no token was found
   130  interrupted (143 by SIGTERM)`;

@@ -2,8 +2,8 @@
 import type pg from "pg";
 
 /**
- * Only what no statement of the service could do without: a role may have been denied more on purpose, such as DELETE on the
- * audit log. NULL, for a table that a newer migration has dropped, denies nothing.
+ * Asks only for reading and for some way to write: a role may have been denied more on purpose, such as DELETE on the audit
+ * log. NULL, for a table that a newer migration has dropped, denies nothing.
  */
 const deniedTables = `
 SELECT relname AS name, relnamespace::regnamespace::text AS schema, quote_ident(current_user) AS role

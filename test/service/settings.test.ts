@@ -24,7 +24,7 @@ import { TLSSocket } from "node:tls";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { findAddress } from "../../src/cli/address.ts";
-import { parseConfig } from "../../src/config.ts";
+import { ineffectiveParameters, parseConfig } from "../../src/config.ts";
 import { Failure } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { causeOf, withListenErrors } from "../../src/setting-errors.ts";
@@ -633,12 +633,23 @@ test.for([
   }
 });
 
+test("the parameters on the settings page have an effect, and what may be part of a password is not named", () => {
+  const page = readFileSync(path.join(import.meta.dirname, "../../docs/settings.md"), "utf8");
+  const [, list = ""] = /Of the others, these have an\s+effect: (.+?)\. Any other/s.exec(page) ?? [];
+  const names = Array.from(list.matchAll(/`(\w+)`/g), ([, name]) => name);
+  expect(names).toEqual(expect.arrayContaining(["host", "sslmode", "sslrootcert", "sslkey", "options"]));
+  const url = `postgres://db.example/phoneproof?${names.map((name) => `${name}=1`).join("&")}`;
+  expect(ineffectiveParameters(url)).toEqual([]);
+  expect(ineffectiveParameters(`${url}&sslmod=require`)).toEqual(["sslmod"]);
+  expect(ineffectiveParameters("postgres://user:12?secret@db.example/phoneproof")).toEqual([]);
+});
+
 test("a start warns of parameters that have no effect, by name", { timeout: 120_000 }, async () => {
   const database = await createDatabase();
   onTestFinished(() => database.drop());
   const withEffect = "sslmode=disable&application_name=shop&lock_timeout=5000&options=-c%20work_mem%3D8MB";
   const settings = {
-    DATABASE_URL: `${database.url}?${withEffect}`,
+    DATABASE_URL: `${database.url}?${withEffect}&connect_timeout=5`,
     DATABASE_NOTICES_URL: `${database.url}?sslmod=verify-full&channel_binding=require&sslmod=x`,
   };
   const service = await startProcess(settings);
@@ -650,6 +661,11 @@ test("a start warns of parameters that have no effect, by name", { timeout: 120_
     .filter((line) => line.includes("no effect"))
     .map((line) => JSON.parse(line));
   expect(warnings).toEqual([
+    expect.objectContaining({
+      level: 40,
+      msg: "DATABASE_URL has parameters that have no effect",
+      parameters: ["connect_timeout"],
+    }),
     expect.objectContaining({
       level: 40,
       msg: "DATABASE_NOTICES_URL has parameters that have no effect",
