@@ -908,6 +908,15 @@ test.for([
     await route.fulfill(answer);
     answered += 1;
   });
+  // The window reads the body of an answer with status 200, and asks again only after that.
+  await page.addInitScript(`globalThis.bodiesRead = 0;
+    const { json } = Response.prototype;
+    Response.prototype.json = function () {
+      const body = json.call(this);
+      const count = () => globalThis.bodiesRead++;
+      body.then(count, count);
+      return body;
+    };`);
   await page.goto(window.url);
   await page.evaluate(`var said = [];
     const connection = document.querySelector("[data-connection]");
@@ -918,7 +927,9 @@ test.for([
       await page.clock.runFor(stepSeconds * 1_000);
       await expect.poll(() => answered, { interval: 5 }).toBe(asked);
       // Lets the page take notice of the answer.
-      await page.evaluate("0");
+      await expect
+        .poll(() => page.evaluate("bodiesRead"), { interval: 5 })
+        .toBe(answer.status === 200 ? asked : 0);
     }
     return asked - before;
   };
