@@ -71,6 +71,9 @@ async function confirm(attempt) {
   const answer = await fetch("/attempts/mine").catch(() => null);
   const { status, phone } = answer?.ok ? await answer.json() : {};
   if (attempt !== current) return;
+  // Without its cookie, or after a restart, the shop does not know the attempt, however often it is asked.
+  if (answer?.status === 404)
+    return tell("The shop does not know this attempt. Allow its cookies, and start again.");
   const isOver = status !== undefined && status !== "pending";
   if (isOver) tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
   else if (attempt === null) tell("The result is not known yet. Reload this page in a minute.");

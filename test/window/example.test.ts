@@ -60,6 +60,50 @@ test("a second click replaces the popup, which Firefox would leave behind the pa
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
+test("an attempt goes on if the next one cannot be started", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const button = page.getByRole("button", { name: "Verify in a popup" });
+  const [popup] = await Promise.all([page.waitForEvent("popup"), button.click()]);
+  const send = popup.getByRole("button", { name: "보내기", exact: true });
+  await send.waitFor();
+  const address = popup.url();
+  await page.route("**/attempts", (route) => route.abort());
+  await button.click();
+  const result = page.locator("#result");
+  await expect.poll(() => result.textContent()).toContain("cannot be started at the moment");
+  const again = await page.context().newPage();
+  await again.goto(address);
+  await again.getByRole("button", { name: "보내기", exact: true }).click();
+  await expect.poll(() => result.textContent()).toBe("Verified: 01012345678");
+});
+
+test("a browser that keeps no cookies is told so, and the shop is not asked again", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  await page.route("**/attempts", async (route) => {
+    const answer = await route.fetch();
+    // As if the browser had refused the cookie.
+    await page.context().clearCookies();
+    await route.fulfill({ response: answer, headers: { "content-type": "application/json" } });
+    await page.context().clearCookies();
+  });
+  let questions = 0;
+  page.on("request", (request) => {
+    if (request.url().endsWith("/attempts/mine")) questions += 1;
+  });
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.getByRole("button", { name: "Verify in a popup" }).click(),
+  ]);
+  await popup.getByRole("button", { name: "보내기", exact: true }).waitFor();
+  await page.clock.install();
+  await popup.close();
+  await expect.poll(() => page.locator("#result").textContent()).toContain("Allow its cookies");
+  await page.clock.fastForward(60_000);
+  expect(questions).toBe(1);
+});
+
 test("opened as 127.0.0.1, the shop redirects to localhost, where sessions and window messages work", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(`http://127.0.0.1:${port}/?from=bookmark`);
