@@ -122,9 +122,13 @@ export function supervise(
   const watching = watch();
   return {
     givenUp: new Promise((resolve) => {
-      watching.then(() => {
-        if (!stopping) resolve(reason);
-      });
+      watching.then(
+        () => {
+          if (!stopping) resolve(reason);
+        },
+        // Fails only while it stops the server, which `stop` reports.
+        () => {},
+      );
     }),
     async stop() {
       stopping = true;

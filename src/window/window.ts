@@ -201,6 +201,10 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         // The stream ends, and the window reconnects.
         const failure = asFailure(thrown);
         if (failure.code === "internal_error") onFault(request, failure);
+      } finally {
+        // A watch whose changes nobody takes any more would keep its place.
+        watching.abort();
+        await changes.return?.();
       }
       stream.end();
     });
